@@ -1,0 +1,35 @@
+"""What can go wrong, as types. Every message is one sentence: what was given, what is allowed, what to do."""
+
+from __future__ import annotations
+
+
+class MinifuseError(Exception):
+    """Base of every error a user can cause; `exit_code` is what the command line returns for it."""
+
+    exit_code = 2
+
+
+class UsageError(MinifuseError):
+    """A bad option, file or value: nothing was started."""
+
+
+class ModelError(MinifuseError):
+    """A checkpoint that cannot be read as it is."""
+
+
+class RequestRefused(MinifuseError):
+    """One request can never be served; the others go on."""
+
+    exit_code = 1
+
+
+class MachineError(MinifuseError):
+    """This machine lacks something: a device, memory, an optional package."""
+
+    exit_code = 3
+
+
+class LawBroken(MinifuseError):
+    """A stage did what no stage may do (docs/architecture.md, "The laws"): a defect in the code, never in the input."""
+
+    exit_code = 1

@@ -1,0 +1,259 @@
+"""The shape of a model: one frozen description for every family, read from a Hugging Face `config.json` or a preset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from minifuse.errors import ModelError
+
+__all__ = ["DTYPE_BYTES", "Llama3Scaling", "ModelConfig", "Rotary"]
+
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+Family = Literal["llama", "gpt2", "gptj", "opt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Llama 3.1's stretching of the slow rotary frequencies (`rope_type: llama3`)."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Rotary position embedding on the first `dim` of each head's dimensions.
+
+    `interleaved` pairs neighbours (0, 1), (2, 3), ... as GPT-J does; otherwise dimension i pairs with i + dim/2, as LLaMA does.
+    """
+
+    dim: int
+    theta: float = 10000.0
+    interleaved: bool = False
+    scaling: Llama3Scaling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Everything that fixes the shapes and the arithmetic of a decoder-only transformer."""
+
+    family: Family
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_context: int
+    norm_eps: float = 1e-5
+    activation: Literal["silu", "gelu_new", "gelu", "relu"] = "silu"
+    rotary: Rotary | None = None  # None: learned positions
+    position_offset: int = 0  # OPT's table of learned positions starts two rows late
+    parallel_residual: bool = False  # GPT-J: attention and feed-forward read the same normed input
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    tied_embeddings: bool = False
+    eos_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "max_context"):
+            if getattr(self, name) < 1:
+                raise ModelError(f"{name} is {getattr(self, name)}; it must be at least 1: correct config.json.")
+        if self.num_heads % self.num_kv_heads:
+            raise ModelError(
+                f"{self.num_heads} attention heads cannot share {self.num_kv_heads} KV heads evenly: "
+                "correct num_key_value_heads in config.json."
+            )
+
+    @property
+    def q_size(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Numbers cached per token: a key and a value in every layer."""
+        return 2 * self.num_layers * self.kv_size
+
+    def kv_bytes_per_token(self, dtype: str) -> int:
+        return self.kv_elements_per_token * DTYPE_BYTES[dtype]
+
+    @property
+    def num_matrix_weights(self) -> int:
+        """Weights that every token is multiplied with: the layers' matrices and the head, not the embeddings.
+
+        Two flops each per token (Kaplan et al.'s 2N), and what an iteration must read at least once.
+        """
+        gates = 3 if self.family == "llama" else 2
+        attention = self.hidden_size * (self.q_size + 2 * self.kv_size) + self.q_size * self.hidden_size
+        return self.num_layers * (attention + gates * self.hidden_size * self.intermediate_size) + self.head_weights
+
+    @property
+    def head_weights(self) -> int:
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def num_parameters(self) -> int:
+        """All parameters but biases and norms, which are under a thousandth of the whole."""
+        embeddings = 0 if self.tied_embeddings else self.head_weights
+        learned = 0 if self.rotary else (self.max_context + self.position_offset) * self.hidden_size
+        return self.num_matrix_weights + embeddings + learned
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
+        """Read a Hugging Face `config.json`.
+
+        Raises:
+            ModelError: the architecture is not one of the four families, a field is missing, or the checkpoint uses a
+                variant that is not built here (named in the message).
+        """
+        architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
+        reader = _READERS.get(raw.get("model_type", ""))
+        if reader is None:
+            raise ModelError(
+                f"{source} describes the architecture {architecture!r}; minifuse has {', '.join(sorted(_READERS))}: "
+                "choose a model of one of these families."
+            )
+        try:
+            return reader(raw)
+        except KeyError as missing:
+            raise ModelError(
+                f"{source} has no field {missing.args[0]!r}, which {architecture} needs: take the config.json "
+                "that came with the weights."
+            ) from None
+
+
+def _eos(raw: Mapping[str, Any]) -> tuple[int, ...]:
+    eos = raw.get("eos_token_id")
+    if eos is None:
+        return ()
+    return tuple(eos) if isinstance(eos, list) else (int(eos),)
+
+
+def _unsupported(what: str, allowed: str) -> ModelError:
+    return ModelError(f"The checkpoint uses {what}, which minifuse does not build: use one with {allowed}.")
+
+
+def _rotary(raw: Mapping[str, Any], head_dim: int) -> Rotary:
+    parameters = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    theta = float(parameters.get("rope_theta", raw.get("rope_theta", 10000.0)))
+    if kind == "default":
+        return Rotary(head_dim, theta)
+    if kind != "llama3":
+        raise _unsupported(f"rotary scaling {kind!r}", "'default' or 'llama3'")
+    scaling = Llama3Scaling(
+        factor=float(parameters["factor"]),
+        low_freq_factor=float(parameters["low_freq_factor"]),
+        high_freq_factor=float(parameters["high_freq_factor"]),
+        original_context=int(parameters["original_max_position_embeddings"]),
+    )
+    return Rotary(head_dim, theta, scaling=scaling)
+
+
+def _llama(raw: Mapping[str, Any]) -> ModelConfig:
+    heads = raw["num_attention_heads"]
+    head_dim = raw.get("head_dim") or raw["hidden_size"] // heads
+    if raw.get("hidden_act", "silu") != "silu":
+        raise _unsupported(f"the activation {raw['hidden_act']!r} in a LLaMA", "'silu'")
+    return ModelConfig(
+        family="llama",
+        vocab_size=raw["vocab_size"],
+        hidden_size=raw["hidden_size"],
+        num_layers=raw["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=raw.get("num_key_value_heads") or heads,
+        head_dim=head_dim,
+        intermediate_size=raw["intermediate_size"],
+        max_context=raw["max_position_embeddings"],
+        norm_eps=raw.get("rms_norm_eps", 1e-6),
+        rotary=_rotary(raw, head_dim),
+        attention_bias=raw.get("attention_bias", False),
+        mlp_bias=raw.get("mlp_bias", False),
+        tied_embeddings=raw.get("tie_word_embeddings", False),
+        eos_ids=_eos(raw),
+    )
+
+
+def _gpt2(raw: Mapping[str, Any]) -> ModelConfig:
+    if raw.get("scale_attn_by_inverse_layer_idx"):
+        raise _unsupported("attention scaled by layer", "plain scaling")
+    return ModelConfig(
+        family="gpt2",
+        vocab_size=raw["vocab_size"],
+        hidden_size=raw["n_embd"],
+        num_layers=raw["n_layer"],
+        num_heads=raw["n_head"],
+        num_kv_heads=raw["n_head"],
+        head_dim=raw["n_embd"] // raw["n_head"],
+        intermediate_size=raw.get("n_inner") or 4 * raw["n_embd"],
+        max_context=raw["n_positions"],
+        norm_eps=raw.get("layer_norm_epsilon", 1e-5),
+        activation=raw.get("activation_function", "gelu_new"),
+        attention_bias=True,
+        mlp_bias=True,
+        tied_embeddings=raw.get("tie_word_embeddings", True),
+        eos_ids=_eos(raw),
+    )
+
+
+def _gptj(raw: Mapping[str, Any]) -> ModelConfig:
+    head_dim = raw["n_embd"] // raw["n_head"]
+    return ModelConfig(
+        family="gptj",
+        vocab_size=raw["vocab_size"],
+        hidden_size=raw["n_embd"],
+        num_layers=raw["n_layer"],
+        num_heads=raw["n_head"],
+        num_kv_heads=raw["n_head"],
+        head_dim=head_dim,
+        intermediate_size=raw.get("n_inner") or 4 * raw["n_embd"],
+        max_context=raw["n_positions"],
+        norm_eps=raw.get("layer_norm_epsilon", 1e-5),
+        activation=raw.get("activation_function", "gelu_new"),
+        rotary=Rotary(raw.get("rotary_dim") or head_dim, interleaved=True),
+        parallel_residual=True,
+        mlp_bias=True,
+        head_bias=True,
+        tied_embeddings=raw.get("tie_word_embeddings", False),
+        eos_ids=_eos(raw),
+    )
+
+
+def _opt(raw: Mapping[str, Any]) -> ModelConfig:
+    if not raw.get("do_layer_norm_before", True):
+        raise _unsupported("layer norm after the residual (OPT-350M)", "do_layer_norm_before: true")
+    if raw.get("word_embed_proj_dim", raw["hidden_size"]) != raw["hidden_size"]:
+        raise _unsupported("projected word embeddings (OPT-350M)", "word_embed_proj_dim equal to hidden_size")
+    if raw.get("_remove_final_layer_norm") or not raw.get("layer_norm_elementwise_affine", True):
+        raise _unsupported("a layer norm without weights", "ordinary layer norms")
+    return ModelConfig(
+        family="opt",
+        vocab_size=raw["vocab_size"],
+        hidden_size=raw["hidden_size"],
+        num_layers=raw["num_hidden_layers"],
+        num_heads=raw["num_attention_heads"],
+        num_kv_heads=raw["num_attention_heads"],
+        head_dim=raw["hidden_size"] // raw["num_attention_heads"],
+        intermediate_size=raw["ffn_dim"],
+        max_context=raw["max_position_embeddings"],
+        activation=raw.get("activation_function", "relu"),
+        position_offset=2,
+        attention_bias=raw.get("enable_bias", True),
+        mlp_bias=raw.get("enable_bias", True),
+        tied_embeddings=raw.get("tie_word_embeddings", True),
+        eos_ids=_eos(raw),
+    )
+
+
+_READERS = {"llama": _llama, "gpt2": _gpt2, "gptj": _gptj, "opt": _opt}

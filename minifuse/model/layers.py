@@ -1,0 +1,108 @@
+"""The token-wise pieces both families share: linear layers, RMSNorm, rotary embedding.
+
+Everything here acts on rows of `[tokens, ...]` independently, which is why requests of any length can be
+concatenated before it (Orca's selective batching).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from minifuse.model.config import Rotary
+
+__all__ = ["Linear", "RMSNorm", "RotaryTable", "apply_rotary"]
+
+PACKED_ROWS = 32  # the batch oneDNN lays the weights out for; any other batch is right, and nearly as fast
+
+
+class Linear(nn.Module):
+    """`y = x W^T + b` for x of shape `[tokens, in]`.
+
+    `pack` lays float32 weights out once in the order oneDNN's kernels read them. An ordinary matrix product repacks
+    them on every call, which for the few rows of a decode step costs more than the product itself.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.packed: Tensor | None = None
+
+    def pack(self) -> None:
+        weight = self.weight
+        if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_ROWS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.packed is not None:
+            out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+            return out
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+class RMSNorm(nn.Module):
+    """`x / sqrt(mean(x^2) + eps) * weight`, in float32 at least (Zhang and Sennrich, 2019)."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+
+
+class RotaryTable(nn.Module):
+    """Cosines and signed sines of every position's angles, looked up once per iteration.
+
+    Angles are computed in float32 whatever the model's dtype: that is what published checkpoints were trained with.
+    """
+
+    cos: Tensor  # [max_context, dim]
+    sin: Tensor  # [max_context, dim], negative where the partner is subtracted
+
+    def __init__(self, rotary: Rotary, max_context: int) -> None:
+        super().__init__()
+        half = torch.arange(0, rotary.dim, 2, dtype=torch.int64).float() / rotary.dim
+        frequencies = 1.0 / (rotary.theta**half)  # [dim / 2]
+        if rotary.scaling is not None:
+            scaling = rotary.scaling
+            wavelengths = 2 * math.pi / frequencies
+            low = scaling.original_context / scaling.low_freq_factor
+            high = scaling.original_context / scaling.high_freq_factor
+            smooth = (scaling.original_context / wavelengths - scaling.low_freq_factor) / (
+                scaling.high_freq_factor - scaling.low_freq_factor
+            )
+            blended = (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
+            slow = wavelengths > low
+            fast = wavelengths < high
+            frequencies = torch.where(fast, frequencies, torch.where(slow, frequencies / scaling.factor, blended))
+        angles = torch.arange(max_context).float()[:, None] * frequencies  # [max_context, dim / 2]
+        cos, sin = angles.cos(), angles.sin()
+        if rotary.interleaved:
+            cos, sin = cos.repeat_interleave(2, -1), torch.stack((-sin, sin), -1).flatten(-2)
+        else:
+            cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of `positions` [tokens], with a place for the heads: two tensors [tokens, 1, dim]."""
+        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+
+
+def apply_rotary(x: Tensor, rows: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
+    """Rotate `x` [tokens, heads, dim] by the angles of its rows.
+
+    Each dimension becomes `x cos + partner sin`, the sign of the rotation being part of `sin`. Interleaved, the partner
+    of (a, b, c, d) is (b, a, d, c); otherwise it is (c, d, a, b).
+    """
+    cos, sin = rows
+    if interleaved:
+        partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    else:
+        partner = x.roll(x.shape[-1] // 2, -1)
+    return torch.addcmul(x * cos, partner, sin)

@@ -1,0 +1,109 @@
+"""One decoder-only transformer, split at attention: the seam that every technique plugs into.
+
+    x = model.embed(token_ids, positions)
+    for layer in model.layers:
+        q, k, v = layer.pre_attention(x, rotary)     # token-wise: all tokens of the iteration at once
+        ...attention, however the technique lays it out...
+        x = layer.post_attention(x, out)             # token-wise again
+    logits = model.head(x[last_tokens])
+
+A family (LLaMA, GPT) says what a layer is; nothing here knows of requests, batches or caches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from minifuse.model.config import ModelConfig
+from minifuse.model.layers import Linear, RotaryTable
+
+__all__ = ["Layer", "RotaryRows", "Transformer"]
+
+RotaryRows = tuple[Tensor, Tensor] | None  # cosines and signed sines of this iteration's positions
+
+
+class Layer(nn.Module, ABC):
+    """One layer in two token-wise halves."""
+
+    @abstractmethod
+    def pre_attention(self, x: Tensor, rotary: RotaryRows) -> tuple[Tensor, Tensor, Tensor]:
+        """Norm, project, rotate.
+
+        Args:
+            x: hidden states, [tokens, hidden_size].
+            rotary: from `Transformer.rotary`, None for learned positions.
+
+        Returns:
+            q [tokens, num_heads, head_dim], k and v [tokens, num_kv_heads, head_dim].
+        """
+
+    @abstractmethod
+    def post_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Project, add, feed forward, add.
+
+        Args:
+            x: the hidden states given to `pre_attention`, [tokens, hidden_size].
+            attended: attention's result, [tokens, num_heads * head_dim].
+
+        Returns:
+            The next layer's hidden states, [tokens, hidden_size].
+        """
+
+
+def _empty_embedding(rows: int, size: int) -> nn.Embedding:
+    """A table whose weights are about to be overwritten: `nn.Embedding` alone would first draw them at random."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)
+
+
+class Transformer(nn.Module):
+    """Embeddings, layers and head. Built empty; `minifuse.model.load` fills the weights."""
+
+    def __init__(self, config: ModelConfig, layers: list[Layer], norm: nn.Module) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = _empty_embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
+        if config.tied_embeddings:
+            self.lm_head.weight = self.embedding.weight
+        self.rotary_table: RotaryTable | None = None
+        self.position_embedding: nn.Embedding | None = None
+        if config.rotary:
+            self.rotary_table = RotaryTable(config.rotary, config.max_context)
+        else:
+            rows = config.max_context + config.position_offset
+            self.position_embedding = _empty_embedding(rows, config.hidden_size)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    def pack(self) -> None:
+        """Lay the linear layers' weights out for serving (see `Linear.pack`); call it once they will not change."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack()
+
+    def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """Token ids and positions, both [tokens] -> hidden states [tokens, hidden_size]."""
+        x: Tensor = self.embedding(token_ids)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding(positions + self.config.position_offset)
+        return x
+
+    def rotary(self, positions: Tensor) -> RotaryRows:
+        """What every layer needs to rotate these positions: computed once per iteration, not once per layer."""
+        return None if self.rotary_table is None else self.rotary_table(positions)
+
+    def head(self, x: Tensor) -> Tensor:
+        """Hidden states [n, hidden_size] -> logits [n, vocab_size]."""
+        logits: Tensor = self.lm_head(self.norm(x))
+        return logits

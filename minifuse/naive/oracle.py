@@ -1,0 +1,57 @@
+"""The oracle: what every technique must answer. No cache, no batch, nothing clever.
+
+Each new token recomputes the whole text. It reads the model's weights through the model's own layers, and does its
+own attention in the plainest way there is: softmax(q k^T / sqrt(d)) v, with a triangle for a mask.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from minifuse.model.transformer import Transformer
+from minifuse.request import Request
+
+__all__ = ["answer", "attention", "logits"]
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention of one text on itself.
+
+    Args:
+        q: [tokens, num_heads, head_dim].
+        k, v: [tokens, num_kv_heads, head_dim]; query head h reads KV head h // (num_heads / num_kv_heads).
+
+    Returns:
+        [tokens, num_heads * head_dim].
+    """
+    tokens, heads, head_dim = q.shape
+    k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(head_dim)
+    future = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).triu(1)
+    weights = scores.masked_fill(future, -math.inf).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, v).flatten(1)
+
+
+@torch.no_grad()
+def logits(model: Transformer, tokens: list[int]) -> Tensor:
+    """The logits after every token of one text: [tokens, vocab_size]."""
+    positions = torch.arange(len(tokens), device=model.device)
+    x = model.embed(torch.tensor(tokens, device=model.device), positions)
+    rotary = model.rotary(positions)
+    for layer in model.layers:
+        q, k, v = layer.pre_attention(x, rotary)
+        x = layer.post_attention(x, attention(q, k, v))
+    return model.head(x)
+
+
+def answer(model: Transformer, request: Request) -> list[int]:
+    """The new tokens of `request`, computed greedily from scratch one by one, the stop token included."""
+    tokens = list(request.prompt)
+    while len(tokens) < request.max_length:
+        tokens.append(int(logits(model, tokens)[-1].argmax()))
+        if tokens[-1] in request.stop_ids and not request.ignore_eos:
+            break
+    return tokens[len(request.prompt) :]

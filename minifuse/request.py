@@ -1,0 +1,118 @@
+"""What a user asked (`Request`) and how far serving it has come (`Sequence`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = ["FinishReason", "Phase", "Request", "Sampling", "Sequence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep every token."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One user's question, complete at birth and never changed.
+
+    `arrival_s` is in seconds since the run began. `stop_ids` are the tokens that end the answer (usually the
+    tokenizer's EOS); with `ignore_eos` the answer always has `max_new_tokens` tokens.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int = 128
+    stop_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    sampling: Sampling = GREEDY
+    arrival_s: float = 0.0
+    priority: int = 0
+    conversation: str | None = None
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of prompt and answer together, at most."""
+        return len(self.prompt) + self.max_new_tokens
+
+    @property
+    def max_cached(self) -> int:
+        """Tokens whose KV is ever needed: the last token sampled is never fed back."""
+        return self.max_length - 1
+
+
+class Phase(Enum):
+    """The life of a request (Flover, section V). Techniques without a pre-processing stage skip the second."""
+
+    RECEIVED = "received"
+    PREPROCESSING = "preprocessing"
+    READY = "ready"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class FinishReason(Enum):
+    STOP = "stop"
+    LENGTH = "length"
+    REFUSED = "refused"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request being served. Stages read it; only `Engine` writes it.
+
+    >>> s = Sequence(Request("r0", prompt=(7, 8), max_new_tokens=3))
+    >>> s.tokens, s.answer, len(s)
+    ([7, 8], [], 2)
+    """
+
+    request: Request
+    tokens: list[int] = field(default_factory=list)
+    phase: Phase = Phase.RECEIVED
+    finish_reason: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        self.tokens = self.tokens or list(self.request.prompt)
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def answer(self) -> list[int]:
+        """The new tokens only, the stop token included."""
+        return self.tokens[len(self.request.prompt) :]
+
+    @property
+    def num_new(self) -> int:
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def finished(self) -> bool:
+        return self.phase is Phase.FINISHED
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def why_finished(self) -> FinishReason | None:
+        """The reason this sequence ends with its last token, or None: it goes on.
+
+        A stop token that is the last allowed token counts as `STOP`.
+        """
+        if self.num_new and not self.request.ignore_eos and self.tokens[-1] in self.request.stop_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if self.num_new >= self.request.max_new_tokens else None
