@@ -1,0 +1,8 @@
+"""Batching policies: which work runs next."""
+
+from minifuse.batching.dynamic import Dynamic
+from minifuse.batching.iteration import Iteration
+from minifuse.batching.serial import Serial
+from minifuse.batching.static import Static
+
+__all__ = ["Dynamic", "Iteration", "Serial", "Static"]

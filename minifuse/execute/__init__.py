@@ -1,0 +1,6 @@
+"""Executors: who runs a plan, and in which time."""
+
+from minifuse.execute.real import RealExecutor
+from minifuse.execute.virtual import VirtualExecutor
+
+__all__ = ["RealExecutor", "VirtualExecutor"]

@@ -1,0 +1,7 @@
+"""Memory stages: where every KV token lives."""
+
+from minifuse.memory.contiguous import Contiguous
+from minifuse.memory.padded import Padded
+from minifuse.memory.recompute import Recompute
+
+__all__ = ["Contiguous", "Padded", "Recompute"]

@@ -75,7 +75,11 @@ _FAMILIES = {
     "opt": _Names(
         prefix="model.decoder.",
         layer="layers",
-        top={"embedding": "embed_tokens", "position_embedding": "embed_positions", "norm": "final_layer_norm"},
+        top={
+            "embedding": "embed_tokens",
+            "position_embedding": "embed_positions",
+            "norm": "final_layer_norm",
+        },
         parts={
             "attention_norm": ("self_attn_layer_norm",),
             "qkv": _SPLIT_QKV,

@@ -1,0 +1,40 @@
+"""Iteration-level scheduling (Orca, as told in Baton 2.2 and FluidInfer 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minifuse.batching.policy import QueuePolicy
+from minifuse.options import option
+from minifuse.plan import Reason
+from minifuse.request import Sequence
+from minifuse.stages import register
+
+__all__ = ["Iteration"]
+
+
+@register
+class Iteration(QueuePolicy):
+    """Newcomers join, and the finished leave, at every iteration; first come, first served.
+
+    Prompts and single tokens share an iteration. With a token_budget a long prompt is computed in pieces over several
+    iterations, so that it does not hold up the others' next token.
+    """
+
+    name = "iteration"
+
+    @dataclass(frozen=True)
+    class Options:
+        max_batch: int = option(8, "requests in one iteration, at most", minimum=1)
+        token_budget: int | None = option(None, "tokens in one iteration, at most", minimum=1)
+
+    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        size = len(self.running) + joining
+        if size >= self.options.max_batch:
+            return Reason("batch-full", sequence.id, f"not admitted: the batch has {size} requests")
+        return None
+
+    @property
+    def token_budget(self) -> int | None:
+        budget: int | None = self.options.token_budget
+        return budget

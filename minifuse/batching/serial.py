@@ -1,0 +1,22 @@
+"""One request at a time, in the order of arrival."""
+
+from __future__ import annotations
+
+from minifuse.batching.policy import QueuePolicy
+from minifuse.plan import Reason
+from minifuse.request import Sequence
+from minifuse.stages import register
+
+__all__ = ["Serial"]
+
+
+@register
+class Serial(QueuePolicy):
+    """One request at a time, run to completion; the others wait in the order of arrival."""
+
+    name = "serial"
+
+    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        if self.running or joining:
+            return Reason("batch-full", sequence.id, "not admitted: requests run one at a time")
+        return None

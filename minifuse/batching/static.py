@@ -1,0 +1,35 @@
+"""Batch-wise inference: a batch is formed when nothing runs, and run to completion (Baton, 2.1; "Benchmark" in 5.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minifuse.batching.policy import QueuePolicy
+from minifuse.options import option
+from minifuse.plan import Reason
+from minifuse.request import Sequence
+from minifuse.stages import register
+
+__all__ = ["Static"]
+
+
+@register
+class Static(QueuePolicy):
+    """Up to max_batch requests start together and run to completion; who arrives later waits for the whole batch.
+
+    Each answer is returned as soon as it is done. What the finished rows go on costing is the memory's and the layout's
+    affair: with the padded ones, they stay in the rectangle and are computed as idle rows.
+    """
+
+    name = "static"
+
+    @dataclass(frozen=True)
+    class Options:
+        max_batch: int = option(8, "requests in one batch, at most", minimum=1)
+
+    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        if self.running:
+            return Reason("batch-running", sequence.id, f"not admitted: the batch of {len(self.running)} still runs")
+        if joining == self.options.max_batch:
+            return Reason("batch-full", sequence.id, f"not admitted: the batch has {joining} requests")
+        return None

@@ -1,0 +1,42 @@
+"""Time, in seconds since the run began: real, or virtual."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+__all__ = ["Clock", "RealClock", "VirtualClock"]
+
+
+class Clock(Protocol):
+    def now(self) -> float: ...
+
+    def sleep_until(self, when: float) -> None: ...
+
+
+class RealClock:
+    """The wall clock, started when first read."""
+
+    def __init__(self) -> None:
+        self._start: float | None = None
+
+    def now(self) -> float:
+        if self._start is None:
+            self._start = time.perf_counter()
+        return time.perf_counter() - self._start
+
+    def sleep_until(self, when: float) -> None:
+        time.sleep(max(0.0, when - self.now()))
+
+
+class VirtualClock:
+    """A clock that only moves when told to: how busy the machine is cannot show in it."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        return self._now
+
+    def sleep_until(self, when: float) -> None:
+        self._now = max(self._now, when)

@@ -1,0 +1,50 @@
+"""A plan computed with torch: moves, one forward pass, sampling."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.memory.storage import KVStorage
+from minifuse.model.transformer import Transformer
+from minifuse.plan import Plan
+from minifuse.request import Sequence
+from minifuse.sampling import sample
+
+__all__ = ["TorchRunner", "forward"]
+
+
+def forward(model: Transformer, batch: Batch, cache: KVStorage, attention: AttentionBackend) -> Tensor:
+    """The one forward pass of every technique: logits [len(batch.sampled), vocab_size].
+
+    Before and after attention, a layer acts on all tokens of the iteration at once; in between, `attention` writes and
+    reads each sequence's KV wave by wave.
+    """
+    x = model.embed(batch.token_ids, batch.positions)
+    rotary = model.rotary(batch.positions)
+    for index, layer in enumerate(model.layers):
+        q, k, v = layer.pre_attention(x, rotary)
+        waves = [attention.attend(q, k, v, cache, index, wave) for wave in batch.waves]
+        x = layer.post_attention(x, waves[0] if len(waves) == 1 else torch.cat(waves))
+    return model.head(x[batch.last_tokens])
+
+
+class TorchRunner:
+    """Owns the model, the KV tensors and the attention that reads them. Calling it computes a plan."""
+
+    def __init__(self, model: Transformer, cache: KVStorage, attention: AttentionBackend) -> None:
+        self.model = model
+        self.cache = cache
+        self.attention = attention
+
+    @torch.inference_mode()
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        """The sampled token of every sequence whose work reached its last token."""
+        for move in plan.moves:
+            self.cache.move(move)
+        batch = self.attention.batch(plan, sequences, self.cache)
+        logits = forward(self.model, batch, self.cache, self.attention)
+        sampled = [sequences[name] for name in batch.sampled]
+        tokens = sample(logits, [s.request.sampling for s in sampled], [len(s.tokens) for s in sampled])
+        return dict(zip(batch.sampled, tokens, strict=True))

@@ -1,0 +1,71 @@
+"""Each request's KV in one run of slots, reserved for its longest possible output (Orca; FluidInfer, section 2)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from minifuse.errors import LawBroken
+from minifuse.memory.allocator import RunAllocator
+from minifuse.memory.reserved import ReservedMemory
+from minifuse.plan import Extent, Reason
+from minifuse.request import Sequence
+from minifuse.stages import register
+
+__all__ = ["Contiguous"]
+
+
+class _Room:
+    def __init__(self, allocator: RunAllocator) -> None:
+        self.allocator = allocator
+
+    def admit(self, sequence: Sequence) -> Reason | None:
+        needed = sequence.request.max_cached
+        longest = self.allocator.longest
+        if self.allocator.allocate(needed) is None:
+            text = f"not admitted: needs {needed} KV tokens in a row, the longest free run has {longest}"
+            return Reason("memory-full", sequence.id, text)
+        return None
+
+
+@register
+class Contiguous(ReservedMemory):
+    """One run of slots per request, as long as its prompt and longest possible answer, from admission to its end."""
+
+    name = "contiguous"
+    offers: ClassVar[frozenset[str]] = frozenset({"extents"})
+
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        super().__init__(capacity, options)
+        self.allocator = RunAllocator(capacity)
+
+    def room(self) -> _Room:
+        return _Room(self.allocator.copy())
+
+    def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
+        trial = self.allocator.copy()
+        extents = {}
+        for newcomer in newcomers:
+            size = newcomer.request.max_cached
+            offset = trial.allocate(size)
+            if offset is None:
+                raise LawBroken(f"{newcomer.id} was admitted without room for its {size} KV tokens.")
+            extents[newcomer.id] = Extent(offset, size)
+        self.allocator = trial
+        return extents
+
+    def _free(self, sequence_id: str, extent: Extent) -> None:
+        self.allocator.free(extent.offset, extent.capacity)
+
+    @property
+    def num_reserved(self) -> int:
+        return self.capacity - self.allocator.num_free
+
+    def check_integrity(self) -> None:
+        runs = sorted([*self.allocator.runs, *((e.offset, e.capacity) for e in self.extents.values())])
+        position = 0
+        for offset, length in runs:
+            if offset != position:
+                raise LawBroken(f"Slots near {position} are owned twice or by nobody.")
+            position += length
+        if position != self.capacity:
+            raise LawBroken(f"Free and owned slots are {position} of {self.capacity}.")

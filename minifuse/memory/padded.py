@@ -1,0 +1,124 @@
+"""One rectangle of KV for the whole batch, left-padded to the longest prompt (Baton, 2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple
+
+from minifuse.errors import LawBroken
+from minifuse.memory.reserved import ReservedMemory
+from minifuse.plan import Extent, Grid, Placement, Proposal, Reason
+from minifuse.request import Sequence
+from minifuse.stages import register
+
+__all__ = ["Padded"]
+
+
+class _Shape(NamedTuple):
+    """A rectangle wide enough for every row: the longest prompt, then the longest answer."""
+
+    rows: int = 0
+    longest: int = 0  # tokens a row has when it starts
+    answer: int = 0  # further tokens that may be cached
+
+    def with_row(self, sequence: Sequence) -> _Shape:
+        answer = sequence.request.max_cached - len(sequence)
+        return _Shape(self.rows + 1, max(self.longest, len(sequence)), max(self.answer, answer))
+
+    @property
+    def width(self) -> int:
+        return self.longest + self.answer
+
+    @property
+    def num_tokens(self) -> int:
+        return self.rows * self.width
+
+
+class _Room:
+    def __init__(self, capacity: int, running: int) -> None:
+        self.capacity = capacity
+        self.running = running
+        self.shape = _Shape()
+
+    def admit(self, sequence: Sequence) -> Reason | None:
+        if self.running:
+            return Reason(
+                "batch-closed",
+                sequence.id,
+                f"not admitted: the padded batch still holds {self.running} requests",
+            )
+        grown = self.shape.with_row(sequence)
+        if grown.num_tokens > self.capacity:
+            text = f"not admitted: {grown.rows} rows of {grown.width} KV tokens exceed {self.capacity}"
+            return Reason("memory-full", sequence.id, text)
+        self.shape = grown
+        return None
+
+
+@register
+class Padded(ReservedMemory):
+    """A rectangle [batch, longest prompt + longest answer], opened when a batch starts and freed when its last row ends.
+
+    Row r's token t lies in column `longest - len(prompt r) + t`: all rows end their prompt in the same column, and step
+    on together. A finished row keeps its place until the batch is over.
+
+    >>> # prompts of 3 and 5 tokens, up to 4 new ones each (the last is never cached): 2 rows of 8
+    >>> # row 0: . . a b c 0 1 2      its extent starts at slot 2
+    >>> # row 1: a b c d e 0 1 2      its extent starts at slot 8
+    """
+
+    name = "padded"
+    offers: ClassVar[frozenset[str]] = frozenset({"extents", "grid"})
+
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        super().__init__(capacity, options)
+        self.shape = _Shape()
+
+    def room(self) -> _Room:
+        return _Room(self.capacity, len(self.extents))
+
+    def place(self, proposal: Proposal) -> Placement:
+        extents = super().place(proposal).extents
+        width = self.shape.width
+        columns = [
+            (extent.offset % width + work.start, extent.offset % width + work.stop)
+            for work, extent in zip(proposal.work, extents, strict=True)
+        ]
+        start, stop = min(c[0] for c in columns), max(c[1] for c in columns)
+        return Placement(extents, Grid(0, self.shape.rows, width, start, stop))
+
+    def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
+        shape = _shape(newcomers)
+        if self.extents or shape.num_tokens > self.capacity:
+            raise LawBroken(f"A batch of {shape} was opened beside {len(self.extents)} rows, or without room.")
+        self.shape = shape
+        extents = {}
+        for row, newcomer in enumerate(newcomers):
+            padding = shape.longest - len(newcomer)
+            extents[newcomer.id] = Extent(row * shape.width + padding, newcomer.request.max_cached)
+        return extents
+
+    def _free(self, sequence_id: str, extent: Extent) -> None:
+        if not self.extents:
+            self.shape = _Shape()
+
+    @property
+    def num_reserved(self) -> int:
+        return self.shape.num_tokens
+
+    def check_integrity(self) -> None:
+        if self.num_reserved > self.capacity or bool(self.extents) != bool(self.shape.rows):
+            raise LawBroken(f"A rectangle {self.shape} stands for {len(self.extents)} rows of {self.capacity} tokens.")
+        rows = {extent.offset // self.shape.width for extent in self.extents.values()}
+        if len(rows) != len(self.extents) or any(row >= self.shape.rows for row in rows):
+            raise LawBroken("Two sequences share a row, or one lies outside the rectangle.")
+        for name, extent in self.extents.items():
+            if extent.offset % self.shape.width + extent.capacity > self.shape.width:
+                raise LawBroken(f"{name} reaches beyond its row.")
+
+
+def _shape(sequences: Iterable[Sequence]) -> _Shape:
+    shape = _Shape()
+    for sequence in sequences:
+        shape = shape.with_row(sequence)
+    return shape

@@ -1,0 +1,88 @@
+"""What the memories of this folder share that reserve a sequence's whole extent when it is admitted.
+
+`Contiguous`, `Padded` and `Recompute` differ in where an extent goes and when it is free again; which tokens are
+written, what is missing and what may be committed is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+from minifuse.errors import LawBroken, RequestRefused
+from minifuse.options import NoOptions
+from minifuse.plan import Extent, KVUsage, Placement, Plan, Proposal, Span
+from minifuse.request import Request, Sequence
+from minifuse.stages import Room
+
+__all__ = ["ReservedMemory"]
+
+
+class ReservedMemory(ABC):
+    """The books of extents reserved at admission. `capacity` is in tokens."""
+
+    kind: ClassVar[str] = "memory"
+    name: ClassVar[str]
+    Options: ClassVar[type] = NoOptions
+    offers: ClassVar[frozenset[str]]
+
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        self.capacity = capacity
+        self.options = self.Options() if options is None else options
+        self.extents: dict[str, Extent] = {}
+        self.cached: dict[str, int] = {}  # leading tokens whose KV is written
+
+    def check(self, request: Request) -> None:
+        if request.max_cached > self.capacity:
+            raise RequestRefused(
+                f"Request {request.id!r} may need KV for {request.max_cached} tokens and memory holds {self.capacity}: "
+                "shorten the prompt, lower max_new_tokens, or raise --kv-memory."
+            )
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        return (Span(self.cached.get(sequence.id, 0), len(sequence)),)
+
+    @abstractmethod
+    def room(self) -> Room: ...
+
+    @abstractmethod
+    def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
+        """Take extents for all newcomers of one proposal, or raise `LawBroken` having taken none."""
+
+    @abstractmethod
+    def _free(self, sequence_id: str, extent: Extent) -> None:
+        """Make an extent free again."""
+
+    @property
+    @abstractmethod
+    def num_reserved(self) -> int:
+        """Tokens set aside."""
+
+    @abstractmethod
+    def check_integrity(self) -> None: ...
+
+    def place(self, proposal: Proposal) -> Placement:
+        known = {*self.extents, *(newcomer.id for newcomer in proposal.admit)}
+        for work in proposal.work:
+            if work.sequence not in known:
+                raise LawBroken(f"Work was proposed for {work.sequence}, which was never admitted.")
+        if proposal.admit:
+            self.extents |= self._reserve(proposal.admit)
+        return Placement(tuple(self.extents[work.sequence] for work in proposal.work))
+
+    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
+        for work in plan.work:
+            if work.start > self.cached.get(work.sequence, 0) or work.stop > self.extents[work.sequence].capacity:
+                raise LawBroken(f"{work} leaves a gap behind it or exceeds {self.extents[work.sequence]}.")
+        for work in plan.work:
+            self.cached[work.sequence] = work.stop
+
+    def release(self, sequence: Sequence) -> None:
+        self.cached.pop(sequence.id, None)
+        extent = self.extents.pop(sequence.id, None)
+        if extent is not None:
+            self._free(sequence.id, extent)
+
+    def usage(self) -> KVUsage:
+        return KVUsage(sum(self.cached.values()), self.num_reserved, self.capacity)

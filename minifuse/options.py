@@ -1,0 +1,116 @@
+"""Options of a stage: declared once as a frozen dataclass, then settable from the command line, listed and explained.
+
+    @dataclass(frozen=True)
+    class Options:
+        window: float = option(0.5, "longest wait for company, in seconds", minimum=0.0, unit="s")
+
+`--set batching.window=200ms` becomes `parse_options("batching", Options, {"window": "200ms"})`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import MISSING, field, fields
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from minifuse.errors import UsageError
+from minifuse.parsing import parse_duration
+
+__all__ = ["NoOptions", "describe_options", "did_you_mean", "option", "parse_options"]
+
+T = TypeVar("T")
+
+
+class NoOptions:
+    """The options of a stage that has none."""
+
+
+def option(
+    default: Any, help: str, *, minimum: float | None = None, choices: tuple[str, ...] = (), unit: str = ""
+) -> Any:
+    """A dataclass field with what the command line needs to know; `unit="s"` accepts 500ms and 2s."""
+    return field(default=default, metadata={"help": help, "minimum": minimum, "choices": choices, "unit": unit})
+
+
+def did_you_mean(given: str, known: list[str]) -> str:
+    """The end of an error sentence: the nearest known name if one is near, and all of them.
+
+    >>> did_you_mean("orka", ["orca", "static"])
+    "did you mean 'orca'? There are: orca, static."
+    """
+    near = difflib.get_close_matches(given, known, n=1)
+    suggestion = f"did you mean {near[0]!r}? " if near else ""
+    return f"{suggestion}There are: {', '.join(known)}." if known else "there are none."
+
+
+def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
+    """Build `cls` from texts (or values already of the right type).
+
+    Raises:
+        UsageError: an unknown option, or a value of the wrong type or out of range.
+    """
+    known = {f.name: f for f in fields(cls)} if cls is not NoOptions else {}  # type: ignore[arg-type]
+    hints = get_type_hints(cls)
+    values = {}
+    for name, value in given.items():
+        if name not in known:
+            raise UsageError(f"{stage} has no option {name!r}: {did_you_mean(name, list(known))}")
+        metadata = known[name].metadata
+        values[name] = _convert(f"{stage}.{name}", hints[name], value, metadata)
+    return cls(**values)
+
+
+def _convert(name: str, hint: Any, value: Any, metadata: Mapping[str, Any]) -> Any:
+    optional = type(None) in get_args(hint)
+    kind = next(t for t in get_args(hint) if t is not type(None)) if optional else hint
+    if optional and (value is None or value == "none"):
+        return None
+    allowed = _allowed(kind, optional, metadata)
+    try:
+        if kind is bool:
+            converted: Any = value if isinstance(value, bool) else {"on": True, "off": False}[value]
+        elif metadata["unit"] == "s" and isinstance(value, str):
+            converted = parse_duration(value)
+        else:
+            converted = kind(value)
+    except (ValueError, KeyError, TypeError, UsageError):
+        raise UsageError(f"{name} was given {value!r}; it must be {allowed}.") from None
+    minimum, choices = metadata["minimum"], metadata["choices"]
+    if (minimum is not None and not converted >= minimum) or (choices and converted not in choices):
+        raise UsageError(f"{name} was given {value!r}; it must be {allowed}.")
+    return converted
+
+
+def _allowed(kind: Any, optional: bool, metadata: Mapping[str, Any]) -> str:
+    if metadata["choices"]:
+        text = " or ".join(metadata["choices"])
+    elif kind is bool:
+        text = "on or off"
+    elif metadata["unit"] == "s":
+        text = "a duration such as 500ms or 2s"
+    else:
+        text = {int: "a whole number", float: "a number"}.get(kind, "a word")
+    if metadata["minimum"] is not None:
+        text += f", at least {metadata['minimum']:g}"
+    return text + (", or none" if optional else "")
+
+
+def describe_options(cls: type) -> list[dict[str, Any]]:
+    """Every option of a stage for `minifuse list` and `minifuse explain`: name, type, default, help."""
+    if cls is NoOptions:
+        return []
+    hints = get_type_hints(cls)
+    described = []
+    for f in fields(cls):
+        optional = type(None) in get_args(hints[f.name])
+        kind = next(t for t in get_args(hints[f.name]) if t is not type(None)) if optional else hints[f.name]
+        described.append(
+            {
+                "name": f.name,
+                "default": None if f.default is MISSING else f.default,
+                "allowed": _allowed(kind, optional, f.metadata),
+                "help": f.metadata["help"],
+            }
+        )
+    return described

@@ -1,0 +1,194 @@
+"""The nouns between the stages: what is proposed, where it lies, the plan of one iteration, and what came of it.
+
+All of them are frozen, hold no tensor, and print as they read. The small ones are named tuples: an iteration of a
+hundred requests makes a few hundred of them, and they must cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from minifuse.request import FinishReason, Sequence
+
+__all__ = ["Completion", "Extent", "Grid", "KVUsage", "Move", "Placement", "Plan", "Proposal", "Reason", "Span", "StepReport", "Work", "sampled_work"]  # fmt: skip
+
+TRANSFORMER = "transformer"
+
+
+class Span(NamedTuple):
+    """Tokens [start, stop) of one sequence."""
+
+    start: int
+    stop: int
+
+
+class Work(NamedTuple):
+    """Compute tokens [start, stop) of a sequence, or one node of a cell graph (`cell` names its type).
+
+    There is no prefill flag: prefill is a `Work` longer than one token.
+    """
+
+    sequence: str
+    start: int
+    stop: int
+    cell: str = TRANSFORMER
+
+    @property
+    def num_tokens(self) -> int:
+        return self.stop - self.start
+
+
+class Reason(NamedTuple):
+    """Why something was not done: a stable code, whom it concerns, and the sentence a person reads."""
+
+    code: str
+    sequence: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.sequence} {self.text}"
+
+
+class Extent(NamedTuple):
+    """KV of one sequence in consecutive slots: token i lies in slot `offset + i`, up to `capacity` tokens."""
+
+    offset: int
+    capacity: int
+
+
+class Grid(NamedTuple):
+    """A rectangle of KV slots, and the columns of it that one iteration computes, for every row.
+
+    Row r, column c is slot `offset + r * width + c`. A rectangle [3 rows, columns start..stop) is computed whole:
+    what no `Work` covers is padding or a finished row, and counts as idle.
+    """
+
+    offset: int
+    rows: int
+    width: int
+    start: int
+    stop: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.rows * (self.stop - self.start)
+
+
+class Move(NamedTuple):
+    """A copy of KV between slots: within a tier (shuffle), across tiers (swap), into a batch (embed)."""
+
+    kind: Literal["shuffle", "swap_in", "swap_out", "embed"]
+    source: int  # first slot
+    target: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a batching policy wants to run next. Without work it waits: for an arrival, a completion, or `wake_at`."""
+
+    work: tuple[Work, ...] = ()
+    admit: tuple[Sequence, ...] = ()  # newcomers among `work`, in order: memory has no place for them yet
+    reasons: tuple[Reason, ...] = ()
+    wake_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where memory put a proposal's work: one extent per piece, the rectangle they form if they form one, and moves."""
+
+    extents: tuple[Extent, ...]
+    grid: Grid | None = None
+    moves: tuple[Move, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything decided for one iteration on one worker.
+
+    `waves` are ranges of `work` whose attention runs one after the other; one wave holds all unless KV exceeds the
+    device (FluidInfer). `grid` is set when the iteration is computed as a padded rectangle.
+    """
+
+    step: int
+    worker: int
+    work: tuple[Work, ...]
+    extents: tuple[Extent, ...]
+    admitted: tuple[str, ...] = ()
+    grid: Grid | None = None
+    moves: tuple[Move, ...] = ()
+    waves: tuple[Span, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens somebody asked for."""
+        return sum(work.stop - work.start for work in self.work)
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens computed, idle ones included."""
+        return self.grid.num_tokens if self.grid else self.num_tokens
+
+    @property
+    def num_idle(self) -> int:
+        return self.num_computed - self.num_tokens
+
+
+def sampled_work(plan: Plan, sequences: Mapping[str, Sequence]) -> list[int]:
+    """Indices of the work that reaches its sequence's last token: what follows it can be sampled.
+
+    A prompt computed in pieces is sampled from only after the last piece.
+    """
+    return [i for i, work in enumerate(plan.work) if work.stop == len(sequences[work.sequence].tokens)]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A plan that has run: the token sampled for each sequence whose missing tokens it completed."""
+
+    plan: Plan
+    tokens: dict[str, int]
+    ended_s: float
+
+
+class KVUsage(NamedTuple):
+    """KV memory in tokens: written and still needed, set aside, and in all."""
+
+    used: int
+    reserved: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What happened in one iteration. The list of these is the trace."""
+
+    plan: Plan
+    started_s: float
+    ended_s: float
+    tokens: dict[str, int]
+    finished: dict[str, FinishReason] = field(default_factory=dict)
+    usage: KVUsage = KVUsage(0, 0, 0)
+
+    def decisions(self) -> dict[str, Any]:
+        """The part that must not depend on how busy the machine was, ready for JSON."""
+        plan = self.plan
+        return {
+            "step": plan.step,
+            "worker": plan.worker,
+            "work": [[w.sequence, w.start, w.stop] if w.cell == TRANSFORMER else list(w) for w in plan.work],
+            "extents": [list(extent) for extent in plan.extents],
+            "admitted": list(plan.admitted),
+            "grid": list(plan.grid) if plan.grid else None,
+            "moves": [list(move) for move in plan.moves],
+            "waves": [list(wave) for wave in plan.waves],
+            "reasons": [list(reason) for reason in plan.reasons],
+            "computed": plan.num_computed,
+            "idle": plan.num_idle,
+            "tokens": self.tokens,
+            "finished": {name: reason.value for name, reason in self.finished.items()},
+            "kv": list(self.usage),
+        }

@@ -1,0 +1,87 @@
+"""Drawing the next token. Randomness is a function of (seed, position) alone, whatever the batch or the technique.
+
+Tokens are drawn by the Gumbel-max trick: argmax(logits / temperature + noise) follows the softmax exactly. The noise
+of each (seed, position, token) is computed by a counter-based hash, so a request draws the same token alone, in a
+crowd, or after having been suspended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from minifuse.request import Sampling
+
+__all__ = ["gumbel_noise", "keep_top", "sample"]
+
+
+def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int]) -> list[int]:
+    """One token for each row.
+
+    Args:
+        logits: [rows, vocab_size].
+        params: how each row is drawn.
+        positions: the place in its sequence of each row's new token.
+
+    Returns:
+        Token ids; the lowest id where several are equally likely.
+    """
+    greedy: list[int] = logits.argmax(-1).tolist()
+    drawn = [row for row, p in enumerate(params) if not p.greedy]
+    if not drawn:
+        return greedy
+    device = logits.device
+    chosen = [params[row] for row in drawn]
+    temperature = torch.tensor([p.temperature for p in chosen], dtype=torch.float64, device=device)
+    scaled = logits[drawn].double() / temperature[:, None]
+    if any(p.top_k or p.top_p < 1.0 for p in chosen):
+        scaled = keep_top(scaled, [p.top_k for p in chosen], [p.top_p for p in chosen])
+    seeds = torch.tensor([_signed(p.seed) for p in chosen], device=device)
+    places = torch.tensor([positions[row] for row in drawn], device=device)
+    tokens = (scaled + gumbel_noise(seeds, places, logits.shape[-1])).argmax(-1).tolist()
+    for row, token in zip(drawn, tokens, strict=True):
+        greedy[row] = token
+    return greedy
+
+
+def keep_top(scaled: Tensor, top_k: Seq[int], top_p: Seq[float]) -> Tensor:
+    """Set to -inf all but each row's `top_k` likeliest tokens, then all but the fewest whose probability reaches `top_p`.
+
+    `top_k` 0 and `top_p` 1 keep everything. Of several tokens as likely as the last one kept, the lowest ids stay.
+    """
+    vocab = scaled.shape[-1]
+    ordered, order = scaled.sort(-1, descending=True, stable=True)
+    k = torch.tensor([k or vocab for k in top_k], device=scaled.device)[:, None]
+    p = torch.tensor(top_p, dtype=scaled.dtype, device=scaled.device)[:, None]
+    ordered = ordered.masked_fill(torch.arange(vocab, device=scaled.device) >= k, float("-inf"))
+    probabilities = ordered.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities  # a token stays while those before it do not reach p
+    dropped = (before >= p) & (p < 1.0)
+    dropped[:, 0] = False
+    ordered = ordered.masked_fill(dropped, float("-inf"))
+    return torch.empty_like(scaled).scatter_(-1, order, ordered)
+
+
+def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
+    """Standard Gumbel noise [rows, vocab_size] in float64, each number a hash of (seed, position, token)."""
+    tokens = torch.arange(vocab_size, device=seeds.device)
+    key = _mix(_mix(seeds) ^ positions)[:, None]
+    bits = _mix(key ^ _mix(tokens)) >> 11 & (1 << 53) - 1
+    uniform = (bits.double() + 0.5) / 2.0**53  # strictly inside (0, 1)
+    return -torch.log(-torch.log(uniform))
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finalizer on int64, which wraps like the unsigned original (Steele, Lea and Flood, 2014)."""
+    x = x + _signed(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> 30 & (1 << 34) - 1)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> 27 & (1 << 37) - 1)) * _signed(0x94D049BB133111EB)
+    return x ^ (x >> 31 & (1 << 33) - 1)
+
+
+def _signed(bits: int) -> int:
+    """The low 64 bits of `bits` as the signed integer torch keeps them in."""
+    bits &= (1 << 64) - 1
+    return bits - (1 << 64) if bits >= 1 << 63 else bits

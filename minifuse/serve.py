@@ -1,0 +1,191 @@
+"""From a technique, a model and a budget to answers: what the command line, the benchmarks and a notebook call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from minifuse.clock import RealClock, VirtualClock
+from minifuse.engine import Engine
+from minifuse.errors import MachineError, RequestRefused, UsageError
+from minifuse.execute import RealExecutor, VirtualExecutor
+from minifuse.execute.virtual import placeholder_tokens
+from minifuse.model.config import DTYPE_BYTES
+from minifuse.plan import StepReport
+from minifuse.request import FinishReason, Request
+from minifuse.simulate.cost import Roofline, hardware
+from minifuse.stages import Executor
+from minifuse.techniques import Stages, Technique
+from minifuse.trace import Trace
+
+if TYPE_CHECKING:
+    from minifuse.execute.runner import TorchRunner
+    from minifuse.model.load import ModelSource
+    from minifuse.model.transformer import Transformer
+    from minifuse.stages import Attention, Memory
+
+__all__ = ["Answer", "Served", "Settings", "build_engine", "serve", "torch_runner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a run is set up, whatever the technique."""
+
+    dtype: str = "float32"
+    device: str = "cpu"
+    kv_memory: int = 64 * 2**20  # bytes
+    clock: Literal["real", "virtual"] = "real"
+    hardware: str = "cpu"  # whose speed virtual time has
+    stage_options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one request. Times are seconds since the run began, None for what never happened."""
+
+    request: Request
+    token_ids: tuple[int, ...]  # the new tokens only
+    finish_reason: FinishReason
+    first_token_s: float | None = None
+    finish_s: float | None = None
+    why_refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A whole run: an answer for every request, in the order given, and the trace of how they came about."""
+
+    answers: tuple[Answer, ...]
+    trace: Trace
+
+    @property
+    def interrupted(self) -> bool:
+        return any(answer.finish_reason is FinishReason.INTERRUPTED for answer in self.answers)
+
+
+def torch_runner(model: Transformer, memory: Memory, attention: Attention) -> TorchRunner:
+    """What computes plans for these stages on the model's device."""
+    from minifuse.execute.runner import TorchRunner
+    from minifuse.memory.storage import KVStorage
+
+    cache = KVStorage(model.config, memory.capacity, model.dtype, model.device)
+    return TorchRunner(model, cache, attention.backend())
+
+
+def build_engine(
+    technique: Technique,
+    source: ModelSource,
+    settings: Settings,
+    model: Transformer | None = None,
+    trace_path: Path | None = None,
+) -> Engine:
+    """Plug a technique's stages into the loop.
+
+    Args:
+        model: its weights, already loaded; None only under virtual time, where tokens are then placeholders.
+
+    Raises:
+        UsageError: an option is wrong, or the KV budget holds not even one token.
+        MachineError: the KV memory does not fit the device.
+    """
+    token_bytes = source.config.kv_bytes_per_token(settings.dtype)
+    capacity = settings.kv_memory // token_bytes
+    if capacity < 1:
+        raise UsageError(
+            f"The KV memory of {settings.kv_memory} bytes is less than the {token_bytes} bytes of one token of "
+            f"{source.name} in {settings.dtype}: raise --kv-memory."
+        )
+    stages = Stages.of(technique, capacity, settings.stage_options)
+    run = placeholder_tokens
+    if model is not None:
+        try:
+            run = torch_runner(model, stages.memory, stages.attention)
+        except (RuntimeError, MemoryError):
+            raise MachineError(
+                f"KV memory of {settings.kv_memory / 2**20:.0f} MiB could not be allocated on {settings.device}: "
+                "lower --kv-memory."
+            ) from None
+    clock: RealClock | VirtualClock
+    executor: Executor
+    if settings.clock == "virtual":
+        clock = VirtualClock()
+        executor = VirtualExecutor(clock, Roofline(source.config, settings.dtype, hardware(settings.hardware)), run)
+    else:
+        clock = RealClock()
+        executor = RealExecutor(run, clock, technique.workers)
+    trace = Trace(
+        trace_path,
+        technique=technique.name,
+        stages=technique.stages,
+        model=source.name,
+        dtype=settings.dtype,
+        clock=settings.clock,
+        seed=settings.seed,
+        options={name: str(value) for name, value in settings.stage_options.items()},
+        kv_bytes_per_token=source.config.kv_elements_per_token * DTYPE_BYTES[settings.dtype],
+        kv_capacity_tokens=capacity,
+    )
+    return Engine(
+        stages.batching,
+        stages.memory,
+        stages.attention,
+        executor,
+        clock,
+        vocab_size=source.config.vocab_size,
+        max_context=source.config.max_context,
+        workers=technique.workers,
+        trace=trace,
+    )
+
+
+def serve(
+    engine: Engine,
+    requests: Iterable[Request],
+    on_answer: Callable[[Answer], None] = lambda answer: None,
+    on_step: Callable[[StepReport], None] = lambda report: None,
+) -> Served:
+    """Serve all requests. A refused one stops nobody; Ctrl-C keeps what has been answered and marks the rest.
+
+    Args:
+        on_answer: called as each request ends, refused ones first.
+        on_step: called after every iteration.
+    """
+    requests = list(requests)
+    answers: dict[int, Answer] = {}
+    index = {}
+    first: dict[str, float] = {}
+    for i, request in enumerate(requests):
+        try:
+            engine.submit(request)
+            index[request.id] = i
+        except RequestRefused as refusal:
+            answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
+            on_answer(answers[i])
+
+    def ended(name: str, at: float | None) -> None:
+        sequence = engine.finished[name]
+        assert sequence.finish_reason is not None
+        answer = Answer(sequence.request, tuple(sequence.answer), sequence.finish_reason, first.get(name), at)
+        answers[index[name]] = answer
+        on_answer(answer)
+
+    try:
+        for report in engine.run():
+            for name in report.tokens:
+                first.setdefault(name, report.ended_s)
+            for name in report.finished:
+                ended(name, report.ended_s)
+            on_step(report)
+    except KeyboardInterrupt:
+        for name in engine.interrupt():
+            ended(name, None)
+        # One that finished in the very iteration that was cut short has an answer too.
+        for name in engine.finished.keys() - {requests[i].id for i in answers}:
+            ended(name, engine.now)
+    finally:
+        engine.executor.close()
+        engine.trace.close()
+    return Served(tuple(answers[i] for i in range(len(requests))), engine.trace)

@@ -1,0 +1,181 @@
+"""What a stage is: the protocols, and the register of those that exist.
+
+A technique is a batching policy, a memory and an attention layout; the engine knows them only by these protocols.
+Register a class and it can be named on the command line, is listed, explained, and put through the laws:
+
+    @register
+    class Mine(QueuePolicy):
+        '''One line that `minifuse explain` shows.'''
+        kind, name = "batching", "mine"
+
+Nothing here imports torch: an attention stage's tensor half is imported by its `backend()`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+
+from minifuse.errors import UsageError
+from minifuse.options import did_you_mean
+from minifuse.plan import Completion, Grid, KVUsage, Placement, Plan, Proposal, Reason, Span, Work
+from minifuse.request import Request, Sequence
+
+if TYPE_CHECKING:
+    from minifuse.attention.batch import AttentionBackend
+
+__all__ = [
+    "KINDS",
+    "Attention",
+    "Batching",
+    "Executor",
+    "Memory",
+    "Room",
+    "Stage",
+    "register",
+    "stage",
+    "stages",
+]
+
+Kind = Literal["batching", "memory", "attention"]
+KINDS: tuple[Kind, ...] = ("batching", "memory", "attention")
+
+
+class Stage(Protocol):
+    """What all stages say of themselves."""
+
+    kind: ClassVar[str]
+    name: ClassVar[str]
+    Options: ClassVar[type]
+
+
+class Room(Protocol):
+    """A scratch copy of memory's books, on which a batching policy tries out what it is about to propose.
+
+    Taking from it changes nothing outside: `propose` stays pure, and `Memory.place` then does for real exactly what fitted here.
+    """
+
+    def admit(self, sequence: Sequence) -> Reason | None:
+        """Set aside what a newcomer needs; or say why that does not fit now."""
+        ...
+
+
+class Memory(Stage, Protocol):
+    """Where every KV token lives. The only owner of slots.
+
+    `capacity` is in tokens: the `--kv-memory` budget over the bytes of one token.
+    """
+
+    offers: ClassVar[frozenset[str]]  # how KV lies: "extents" (a sequence in consecutive slots), "grid" (a rectangle)
+    capacity: int
+
+    def check(self, request: Request) -> None:
+        """Raise `RequestRefused` if this request could not be served even alone."""
+        ...
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        """The spans of tokens whose KV must be computed before the next token can be sampled."""
+        ...
+
+    def room(self) -> Room:
+        """What is free now, to be tried out."""
+        ...
+
+    def place(self, proposal: Proposal) -> Placement:
+        """Find a place for every piece of work. Validates all of it before it changes anything."""
+        ...
+
+    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
+        """The plan has run: its KV is written, and the sequences in `sampled` are about to get their next token."""
+        ...
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence is gone: its KV is no longer needed. Safe for one that was never admitted."""
+        ...
+
+    def usage(self) -> KVUsage: ...
+
+    def check_integrity(self) -> None:
+        """Raise `LawBroken` unless free + owned = total and nothing overlaps."""
+        ...
+
+
+class Batching(Stage, Protocol):
+    """Which work runs next: an order and an admission rule, nothing else."""
+
+    def receive(self, sequence: Sequence) -> None:
+        """A request has arrived."""
+        ...
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        """What `worker`, idle at time `now`, should run. Changes nothing but the policy's own queues."""
+        ...
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence has finished or was given up."""
+        ...
+
+
+class Attention(Stage, Protocol):
+    """How an iteration's tokens are laid out and attended. This half decides the layout, without tensors."""
+
+    reads: ClassVar[str]  # what the memory must offer
+
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | None, tuple[Span, ...]]:
+        """The rectangle to be computed whole (None: ragged, no padding), and the waves of attention."""
+        ...
+
+    def backend(self) -> AttentionBackend:
+        """The half that works on tensors. Imports torch."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs plans. Completions come back in the order in which plans end."""
+
+    def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None: ...
+
+    def wait(self, until: float | None) -> list[Completion]:
+        """Block until a plan completes, or until time `until` (then the list is empty)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+StageClass = TypeVar("StageClass", bound=type)
+
+_STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
+_MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")
+
+
+def register(cls: StageClass) -> StageClass:
+    """Make a stage known by its `kind` and `name`. A name may be registered once.
+
+    Raises:
+        UsageError: another class has this name.
+    """
+    kind, name = cls.kind, cls.name
+    known = _STAGES[kind].setdefault(name, cls)
+    if known is not cls:
+        raise UsageError(f"The {kind} stage {name!r} is already {known.__qualname__}: choose another name.")
+    return cls
+
+
+def stages(kind: Kind) -> dict[str, type[Any]]:
+    """Every registered stage of one kind, by name."""
+    for module in _MODULES:
+        importlib.import_module(module)  # each registers its own on import
+    return dict(_STAGES[kind])
+
+
+def stage(kind: Kind, name: str) -> type[Any]:
+    """The stage called `name`.
+
+    Raises:
+        UsageError: there is none; the message names the nearest.
+    """
+    known = stages(kind)
+    if name not in known:
+        raise UsageError(f"There is no {kind} stage {name!r}: {did_you_mean(name, list(known))}")
+    return known[name]

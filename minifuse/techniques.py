@@ -1,0 +1,162 @@
+"""The map of the project: each technique is a row that names its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from minifuse.errors import UsageError
+from minifuse.options import did_you_mean, parse_options
+from minifuse.stages import KINDS, Attention, Batching, Memory, stage
+
+__all__ = ["TECHNIQUES", "Stages", "Technique", "mix", "technique"]
+
+
+@dataclass(frozen=True, slots=True)
+class Technique:
+    """A named choice of stages. `options` are settings that make the technique what it is, as `stage.option: value`."""
+
+    name: str
+    summary: str
+    paper: str
+    section: str
+    batching: str
+    memory: str
+    attention: str
+    workers: int = 1
+    serves: tuple[str, ...] = ("transformer",)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stages(self) -> dict[str, str]:
+        return {kind: getattr(self, kind) for kind in KINDS}
+
+
+_ORCA = "Yu et al., Orca (OSDI 2022), as told by Baton and FluidInfer"
+
+TECHNIQUES: dict[str, Technique] = {
+    row.name: row
+    for row in (
+        Technique(
+            name="naive",
+            summary="one request at a time, everything recomputed for every token",
+            paper="-",
+            section="the reference all others are checked against",
+            batching="serial",
+            memory="recompute",
+            attention="per_sequence",
+        ),
+        Technique(
+            name="serial",
+            summary="one request at a time, with a KV cache",
+            paper="-",
+            section="the baseline without batching",
+            batching="serial",
+            memory="contiguous",
+            attention="per_sequence",
+        ),
+        Technique(
+            name="static",
+            summary="a padded batch, run to completion; finished rows go on computing",
+            paper="Baton",
+            section='2.1 and "Benchmark" in 5.1',
+            batching="static",
+            memory="padded",
+            attention="padded",
+        ),
+        Technique(
+            name="dynamic",
+            summary="wait a time window for company, then a padded batch run to completion",
+            paper="Flover",
+            section="III, dynamic batching",
+            batching="dynamic",
+            memory="padded",
+            attention="padded",
+        ),
+        Technique(
+            name="orca",
+            summary="requests join and leave at every iteration; attention request by request",
+            paper=_ORCA,
+            section="Baton 2.2, FluidInfer 2",
+            batching="iteration",
+            memory="contiguous",
+            attention="per_sequence",
+        ),
+    )
+}
+
+
+def technique(name: str) -> Technique:
+    """The row called `name`.
+
+    Raises:
+        UsageError: there is none; the message names the nearest.
+    """
+    if name not in TECHNIQUES:
+        raise UsageError(f"There is no technique {name!r}: {did_you_mean(name, list(TECHNIQUES))}")
+    return TECHNIQUES[name]
+
+
+def mix(row: Technique, **stages: str | None) -> Technique:
+    """`row` with some of its stages exchanged: `mix(orca, batching="static")`.
+
+    Raises:
+        UsageError: a stage does not exist, or the memory does not keep KV the way the attention reads it.
+    """
+    chosen = {kind: name for kind, name in stages.items() if name is not None and name != getattr(row, kind)}
+    mixed = replace(row, **chosen) if chosen else row  # type: ignore[arg-type]
+    classes = {kind: stage(kind, getattr(mixed, kind)) for kind in KINDS}
+    memory, attention = classes["memory"], classes["attention"]
+    if attention.reads not in memory.offers:
+        fitting = [name for name, cls in _all("memory").items() if attention.reads in cls.offers]
+        raise UsageError(
+            f"The attention {attention.name!r} reads KV as {attention.reads}, which the memory {memory.name!r} does not "
+            f"keep: with it, choose the memory {' or '.join(map(repr, fitting))}."
+        )
+    if chosen:
+        return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")
+    return mixed
+
+
+def _all(kind: Any) -> dict[str, type[Any]]:
+    from minifuse.stages import stages
+
+    return stages(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A technique's stages, made and ready to be plugged in."""
+
+    batching: Batching
+    memory: Memory
+    attention: Attention
+
+    @classmethod
+    def of(cls, row: Technique, capacity: int, settings: Mapping[str, Any] | None = None) -> Stages:
+        """Make the stages of `row`, with KV memory for `capacity` tokens.
+
+        Args:
+            settings: `stage.option` -> value, over the row's own.
+
+        Raises:
+            UsageError: a setting names no stage or no option, or has a bad value.
+        """
+        given: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+        for name, value in {**row.options, **(settings or {})}.items():
+            kind, dot, option_name = name.partition(".")
+            if kind not in given or not dot:
+                raise UsageError(
+                    f"The setting {name!r} was given; write stage.option=value, where stage is one of {', '.join(KINDS)}."
+                )
+            given[kind][option_name] = value
+        classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
+        options = {
+            kind: parse_options(f"{kind} {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
+        }
+        return cls(
+            classes["batching"](options["batching"]),
+            classes["memory"](capacity, options["memory"]),
+            classes["attention"](options["attention"]),
+        )
