@@ -76,7 +76,8 @@ class Engine:
             raise RequestRefused(f"{name} has an empty prompt: give at least one token.")
         if request.max_new_tokens < 1:
             raise RequestRefused(f"{name} asks for {request.max_new_tokens} new tokens: ask for at least 1.")
-        if bad := next((t for t in request.prompt if not 0 <= t < self.vocab_size), None):
+        bad = next((token for token in request.prompt if not 0 <= token < self.vocab_size), None)
+        if bad is not None:
             raise RequestRefused(
                 f"{name} has the token id {bad}, and the vocabulary is 0 to {self.vocab_size - 1}: "
                 "give ids made by this model's tokenizer."
@@ -141,7 +142,7 @@ class Engine:
             return []
         until = self._next_event()
         if until is None and not self._started:
-            raise LawBroken(f"Nothing runs and nothing will: {_all(self._proposal.reasons)}")
+            raise LawBroken("progress", f"nothing runs and nothing will: {_all(self._proposal.reasons)}")
         completions = self.executor.wait(until)
         if not completions:
             assert until is not None

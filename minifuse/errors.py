@@ -30,6 +30,13 @@ class MachineError(MinifuseError):
 
 
 class LawBroken(MinifuseError):
-    """A stage did what no stage may do (docs/architecture.md, "The laws"): a defect in the code, never in the input."""
+    """A stage did what no stage may do (docs/architecture.md, "The laws"): a defect in code, never in what a user gave.
+
+    `law` is the name of the law.
+    """
 
     exit_code = 1
+
+    def __init__(self, law: str, what: str) -> None:
+        super().__init__(f"{law}: {what}")
+        self.law = law

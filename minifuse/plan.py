@@ -7,12 +7,26 @@ hundred requests makes a few hundred of them, and they must cost next to nothing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from minifuse.request import FinishReason, Sequence
 
-__all__ = ["Completion", "Extent", "Grid", "KVUsage", "Move", "Placement", "Plan", "Proposal", "Reason", "Span", "StepReport", "Work", "sampled_work"]  # fmt: skip
+__all__ = [
+    "Completion",
+    "Extent",
+    "Grid",
+    "KVUsage",
+    "Move",
+    "Placement",
+    "Plan",
+    "Proposal",
+    "Reason",
+    "Span",
+    "StepReport",
+    "Work",
+    "sampled_work",
+]
 
 TRANSFORMER = "transformer"
 
@@ -170,8 +184,8 @@ class StepReport:
     started_s: float
     ended_s: float
     tokens: dict[str, int]
-    finished: dict[str, FinishReason] = field(default_factory=dict)
-    usage: KVUsage = KVUsage(0, 0, 0)
+    finished: dict[str, FinishReason]
+    usage: KVUsage  # while the iteration ran: what finished with it is still counted
 
     def decisions(self) -> dict[str, Any]:
         """The part that must not depend on how busy the machine was, ready for JSON."""

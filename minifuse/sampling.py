@@ -47,12 +47,12 @@ def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int]) -> list[i
 
 
 def keep_top(scaled: Tensor, top_k: Seq[int], top_p: Seq[float]) -> Tensor:
-    """Set to -inf all but each row's `top_k` likeliest tokens, then all but the fewest whose probability reaches `top_p`.
+    """Set to -inf all but each row's `top_k` likeliest tokens, then all but the fewest that reach `top_p` together.
 
     `top_k` 0 and `top_p` 1 keep everything. Of several tokens as likely as the last one kept, the lowest ids stay.
     """
     vocab = scaled.shape[-1]
-    ordered, order = scaled.sort(-1, descending=True, stable=True)
+    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
     k = torch.tensor([k or vocab for k in top_k], device=scaled.device)[:, None]
     p = torch.tensor(top_p, dtype=scaled.dtype, device=scaled.device)[:, None]
     ordered = ordered.masked_fill(torch.arange(vocab, device=scaled.device) >= k, float("-inf"))

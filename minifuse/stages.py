@@ -53,7 +53,7 @@ class Stage(Protocol):
 class Room(Protocol):
     """A scratch copy of memory's books, on which a batching policy tries out what it is about to propose.
 
-    Taking from it changes nothing outside: `propose` stays pure, and `Memory.place` then does for real exactly what fitted here.
+    Taking from it changes nothing outside, so `propose` stays pure; `Memory.place` then does for real what fitted here.
     """
 
     def admit(self, sequence: Sequence) -> Reason | None:
@@ -143,7 +143,7 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-StageClass = TypeVar("StageClass", bound=type)
+StageClass = TypeVar("StageClass", bound=type[Any])
 
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
 _MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")

@@ -111,8 +111,8 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     if attention.reads not in memory.offers:
         fitting = [name for name, cls in _all("memory").items() if attention.reads in cls.offers]
         raise UsageError(
-            f"The attention {attention.name!r} reads KV as {attention.reads}, which the memory {memory.name!r} does not "
-            f"keep: with it, choose the memory {' or '.join(map(repr, fitting))}."
+            f"The attention {attention.name!r} reads KV as {attention.reads}, which the memory {memory.name!r} does "
+            f"not keep: with it, choose the memory {' or '.join(map(repr, fitting))}."
         )
     if chosen:
         return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")
@@ -148,7 +148,7 @@ class Stages:
             kind, dot, option_name = name.partition(".")
             if kind not in given or not dot:
                 raise UsageError(
-                    f"The setting {name!r} was given; write stage.option=value, where stage is one of {', '.join(KINDS)}."
+                    f"The setting {name!r} was given; write stage.option=value, the stage being {' or '.join(KINDS)}."
                 )
             given[kind][option_name] = value
         classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}

@@ -3,7 +3,7 @@
     {"event": "run", "schema": "minifuse.trace/1", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "refused", "id": "r9", "why": "..."}
-    {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": 17}, ..., "wall": {"start_s": ..., "end_s": ...}}
+    {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": 17}, ..., "wall": {"start_s": ..., ...}}
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
     {"event": "end", "unfinished": [], "wall": {"end_s": ...}}
 

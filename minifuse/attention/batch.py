@@ -24,6 +24,7 @@ class Batch:
     waves: tuple[Any, ...]  # one per wave of attention, in the form the backend that made it understands
     sampled: tuple[str, ...]  # sequences that get a token
     last_tokens: Tensor  # [len(sampled)], the rows whose logits that takes
+    real: Tensor | None = None  # rows somebody asked for, in the order of the plan's work; None: all T, in order
 
 
 class AttentionBackend(Protocol):

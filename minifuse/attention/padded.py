@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from minifuse.attention.batch import Batch
 from minifuse.errors import LawBroken
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan, sampled_work
+from minifuse.plan import Grid, Plan, sampled_work
 from minifuse.request import Sequence
 
 __all__ = ["PaddedAttention"]
@@ -44,7 +44,7 @@ class PaddedAttention:
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
         grid = plan.grid
         if grid is None:
-            raise LawBroken("The padded layout was given a plan without a rectangle.")
+            raise LawBroken("layout", "the padded layout was given a plan without a rectangle")
         device, columns = cache.device, grid.stop - grid.start
         token_ids = [PAD] * grid.num_tokens
         positions = [0] * grid.num_tokens
@@ -62,29 +62,25 @@ class PaddedAttention:
             real += range(begin, end)
             slots += range(offset + work.start, offset + work.stop)
             ends.append(end - 1)
-        sampled = sampled_work(plan, sequences)
+        asked = None if real == list(range(grid.num_tokens)) else torch.tensor(real, device=device)
         wave = _Wave(
-            grid.rows,
-            columns,
-            None if len(real) == grid.num_tokens and real == sorted(real) else torch.tensor(real, device=device),
-            torch.tensor(slots, device=device),
-            *(self._rectangle(kv, plan) for kv in (cache.keys, cache.values)),
+            rows=grid.rows,
+            columns=columns,
+            real=asked,
+            slots=torch.tensor(slots, device=device),
+            keys=_rectangle(cache.keys, grid),
+            values=_rectangle(cache.values, grid),
             mask=_mask(first_column, grid.start, grid.stop, cache.keys.dtype, device),
         )
+        sampled = sampled_work(plan, sequences)
         return Batch(
             token_ids=torch.tensor(token_ids, device=device),
             positions=torch.tensor(positions, device=device),
             waves=(wave,),
             sampled=tuple(plan.work[i].sequence for i in sampled),
             last_tokens=torch.tensor([ends[i] for i in sampled], device=device, dtype=torch.long),
+            real=asked,
         )
-
-    @staticmethod
-    def _rectangle(kv: Tensor, plan: Plan) -> tuple[Tensor, ...]:
-        grid = plan.grid
-        assert grid is not None
-        taken = kv[:, grid.offset : grid.offset + grid.rows * grid.width]
-        return taken.unflatten(1, (grid.rows, grid.width))[:, :, : grid.stop].transpose(2, 3).unbind(0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, cache: KVStorage, layer: int, wave: _Wave) -> Tensor:
         if wave.real is None:
@@ -111,6 +107,12 @@ class PaddedAttention:
             enable_gqa=group > 1,
         )  # [rows, num_heads, columns, head_dim]
         return attended.transpose(1, 2).reshape(wave.rows * wave.columns, -1)
+
+
+def _rectangle(kv: Tensor, grid: Grid) -> tuple[Tensor, ...]:
+    """The rectangle's columns [0, stop), a view per layer: [rows, num_kv_heads, stop, head_dim]."""
+    taken = kv[:, grid.offset : grid.offset + grid.rows * grid.width].unflatten(1, (grid.rows, grid.width))
+    return tuple(taken[:, :, : grid.stop].transpose(2, 3).unbind(0))
 
 
 def _mask(first_column: list[int], start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Tensor:

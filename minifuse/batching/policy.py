@@ -62,7 +62,8 @@ class QueuePolicy(ABC):
         work: list[Work] = []
         for sequence in self.running.values():
             left = self._add(work, sequence, memory, left)
-        admit, reasons = [], []
+        admit: list[Sequence] = []
+        reasons: list[Reason] = []
         room = memory.room() if self.waiting else None
         for sequence in self.order(self.waiting.values()):
             reason = self.admission(sequence, len(admit), now)

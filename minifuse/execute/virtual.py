@@ -14,12 +14,12 @@ __all__ = ["VirtualExecutor", "placeholder_tokens"]
 
 
 def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
-    """A token for everyone who is due one, without a model: -1, which no stop rule knows, so answers reach their length."""
+    """A token for everyone who is due one, without a model: -1, which no stop rule knows."""
     return {plan.work[i].sequence: -1 for i in sampled_work(plan, sequences)}
 
 
 class VirtualExecutor:
-    """`cost` gives a plan's seconds, `run` its tokens (a real model's, or placeholders); batching and memory cannot tell."""
+    """`cost` gives a plan's seconds, `run` its tokens (a model's, or placeholders); batching and memory cannot tell."""
 
     def __init__(self, clock: VirtualClock, cost: Callable[[Plan], float], run: RunPlan = placeholder_tokens) -> None:
         self._clock = clock

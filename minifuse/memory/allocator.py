@@ -56,7 +56,7 @@ class RunAllocator:
         after = self.runs[index] if index < len(self.runs) else None
         overlaps = (before and sum(before) > offset) or (after and offset + size > after[0])
         if overlaps or offset < 0 or offset + size > self.capacity:
-            raise LawBroken(f"Slots [{offset}, {offset + size}) were freed twice or never handed out.")
+            raise LawBroken("conservation", f"slots [{offset}, {offset + size}) were freed twice or never handed out")
         start, stop = index, index
         if before and sum(before) == offset:
             start, offset, size = index - 1, before[0], size + before[1]

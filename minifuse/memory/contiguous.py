@@ -48,7 +48,7 @@ class Contiguous(ReservedMemory):
             size = newcomer.request.max_cached
             offset = trial.allocate(size)
             if offset is None:
-                raise LawBroken(f"{newcomer.id} was admitted without room for its {size} KV tokens.")
+                raise LawBroken("budget", f"{newcomer.id} was admitted without room for its {size} KV tokens")
             extents[newcomer.id] = Extent(offset, size)
         self.allocator = trial
         return extents
@@ -65,7 +65,7 @@ class Contiguous(ReservedMemory):
         position = 0
         for offset, length in runs:
             if offset != position:
-                raise LawBroken(f"Slots near {position} are owned twice or by nobody.")
+                raise LawBroken("conservation", f"slots near {position} are owned twice or by nobody")
             position += length
         if position != self.capacity:
-            raise LawBroken(f"Free and owned slots are {position} of {self.capacity}.")
+            raise LawBroken("conservation", f"free and owned slots are {position} of {self.capacity}")

@@ -57,7 +57,7 @@ class _Room:
 
 @register
 class Padded(ReservedMemory):
-    """A rectangle [batch, longest prompt + longest answer], opened when a batch starts and freed when its last row ends.
+    """A rectangle [batch, longest prompt + longest answer], opened with a batch and freed when its last row ends.
 
     Row r's token t lies in column `longest - len(prompt r) + t`: all rows end their prompt in the same column, and step
     on together. A finished row keeps its place until the batch is over.
@@ -90,7 +90,7 @@ class Padded(ReservedMemory):
     def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
         shape = _shape(newcomers)
         if self.extents or shape.num_tokens > self.capacity:
-            raise LawBroken(f"A batch of {shape} was opened beside {len(self.extents)} rows, or without room.")
+            raise LawBroken("budget", f"a batch of {shape} was opened beside {len(self.extents)} rows, or without room")
         self.shape = shape
         extents = {}
         for row, newcomer in enumerate(newcomers):
@@ -108,13 +108,15 @@ class Padded(ReservedMemory):
 
     def check_integrity(self) -> None:
         if self.num_reserved > self.capacity or bool(self.extents) != bool(self.shape.rows):
-            raise LawBroken(f"A rectangle {self.shape} stands for {len(self.extents)} rows of {self.capacity} tokens.")
+            raise LawBroken(
+                "conservation", f"a rectangle {self.shape} stands for {len(self.extents)} rows of {self.capacity}"
+            )
         rows = {extent.offset // self.shape.width for extent in self.extents.values()}
         if len(rows) != len(self.extents) or any(row >= self.shape.rows for row in rows):
-            raise LawBroken("Two sequences share a row, or one lies outside the rectangle.")
+            raise LawBroken("conservation", "two sequences share a row, or one lies outside the rectangle")
         for name, extent in self.extents.items():
             if extent.offset % self.shape.width + extent.capacity > self.shape.width:
-                raise LawBroken(f"{name} reaches beyond its row.")
+                raise LawBroken("conservation", f"{name} reaches beyond its row")
 
 
 def _shape(sequences: Iterable[Sequence]) -> _Shape:

@@ -66,7 +66,7 @@ class ReservedMemory(ABC):
         known = {*self.extents, *(newcomer.id for newcomer in proposal.admit)}
         for work in proposal.work:
             if work.sequence not in known:
-                raise LawBroken(f"Work was proposed for {work.sequence}, which was never admitted.")
+                raise LawBroken("conservation", f"work was proposed for {work.sequence}, which was never admitted")
         if proposal.admit:
             self.extents |= self._reserve(proposal.admit)
         return Placement(tuple(self.extents[work.sequence] for work in proposal.work))
@@ -74,7 +74,7 @@ class ReservedMemory(ABC):
     def commit(self, plan: Plan, sampled: Collection[str]) -> None:
         for work in plan.work:
             if work.start > self.cached.get(work.sequence, 0) or work.stop > self.extents[work.sequence].capacity:
-                raise LawBroken(f"{work} leaves a gap behind it or exceeds {self.extents[work.sequence]}.")
+                raise LawBroken("ghost", f"{work} leaves a gap behind it or exceeds {self.extents[work.sequence]}")
         for work in plan.work:
             self.cached[work.sequence] = work.stop
 

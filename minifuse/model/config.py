@@ -29,7 +29,8 @@ class Llama3Scaling:
 class Rotary:
     """Rotary position embedding on the first `dim` of each head's dimensions.
 
-    `interleaved` pairs neighbours (0, 1), (2, 3), ... as GPT-J does; otherwise dimension i pairs with i + dim/2, as LLaMA does.
+    `interleaved` pairs neighbours (0, 1), (2, 3), ... as GPT-J does; otherwise, as in LLaMA, dimension i pairs with
+    i + dim/2.
     """
 
     dim: int

@@ -101,8 +101,5 @@ def apply_rotary(x: Tensor, rows: tuple[Tensor, Tensor], interleaved: bool) -> T
     of (a, b, c, d) is (b, a, d, c); otherwise it is (c, d, a, b).
     """
     cos, sin = rows
-    if interleaved:
-        partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    else:
-        partner = x.roll(x.shape[-1] // 2, -1)
+    partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if interleaved else x.roll(x.shape[-1] // 2, -1)
     return torch.addcmul(x * cos, partner, sin)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from minifuse.model.transformer import Transformer
 
-__all__ = ["ModelSource", "build", "load_weights", "random_weights", "resolve"]
+__all__ = ["ModelSource", "build", "free_bytes", "load_weights", "random_weights", "resolve"]
 
 TINY = Path(__file__).parent / "tiny"
 
@@ -130,11 +130,11 @@ def load_weights(source: ModelSource, dtype: str = "float32", device: str = "cpu
         MachineError: the weights would not fit this machine's free memory.
     """
     needed = source.config.num_parameters * DTYPE_BYTES[dtype]
-    free = _free_bytes(device)
+    free = free_bytes(device)
     if free is not None and needed > free:
         raise MachineError(
-            f"The weights of {source.name} take {needed / 2**30:.1f} GiB in {dtype} and {free / 2**30:.1f} GiB are free "
-            f"on {device}: choose a smaller model, a shorter --dtype, or --clock virtual, which needs no weights."
+            f"The weights of {source.name} take {needed / 2**30:.1f} GiB in {dtype} and {free / 2**30:.1f} GiB are "
+            f"free on {device}: choose a smaller model, a shorter --dtype, or --clock virtual, which needs no weights."
         )
     model = build(source.config, dtype, device)
     if source.directory is None:
@@ -147,7 +147,7 @@ def load_weights(source: ModelSource, dtype: str = "float32", device: str = "cpu
     return model
 
 
-def _free_bytes(device: str) -> int | None:
+def free_bytes(device: str) -> int | None:
     """Memory that could be allocated now, or None where the platform does not tell."""
     if device != "cpu":
         import torch

@@ -13,6 +13,8 @@ A family (LLaMA, GPT) says what a layer is; nothing here knows of requests, batc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -53,9 +55,17 @@ class Layer(nn.Module, ABC):
         """
 
 
+class LayerList(nn.ModuleList):
+    """A ModuleList that remembers what it holds."""
+
+    def __iter__(self) -> Iterator[Layer]:
+        return cast(Iterator[Layer], super().__iter__())
+
+
 def _empty_embedding(rows: int, size: int) -> nn.Embedding:
     """A table whose weights are about to be overwritten: `nn.Embedding` alone would first draw them at random."""
-    return nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)
+    embedding: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)
+    return embedding
 
 
 class Transformer(nn.Module):
@@ -65,11 +75,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = _empty_embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(layers)
+        self.layers = LayerList(layers)
         self.norm = norm
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
         if config.tied_embeddings:
-            self.lm_head.weight = self.embedding.weight
+            self.lm_head.weight = cast(nn.Parameter, self.embedding.weight)
         self.rotary_table: RotaryTable | None = None
         self.position_embedding: nn.Embedding | None = None
         if config.rotary:

@@ -65,6 +65,6 @@ class Roofline:
         moved = (config.num_matrix_weights + context * config.kv_elements_per_token) * self.element
         # The head acts on one token per sequence, the layers on every token computed.
         layer_weights = config.num_matrix_weights - config.head_weights
-        arithmetic = 2 * (layer_weights * plan.num_computed + config.head_weights * len(plan.work))
+        arithmetic: float = 2 * (layer_weights * plan.num_computed + config.head_weights * len(plan.work))
         arithmetic += 4 * config.num_layers * config.q_size * pairs
         return max(moved / self.machine.bandwidth, arithmetic / self.machine.flops) + self.machine.overhead_s

@@ -1,0 +1,299 @@
+"""Every metric of a run, computed from its trace alone.
+
+    metrics = compute_metrics(trace.events(), parse_goodput("ttft:200,tpot:50"))
+    metrics["ttft_s"]["p90"]  # seconds
+
+Times are seconds on the run's clock, where request `arrival_s` and steps share one zero. The latencies are those
+of finished requests (`stop` or `length`), the sums are those of the whole run. What has no value, because nothing
+finished or no time passed, is None and never NaN: the result is JSON as it is.
+
+| metric | from | to |
+|---|---|---|
+| `queueing_s` | arrival | start of the first step that holds its work |
+| `computing_s` | that start | end of the step that finishes it; with queueing it makes the end-to-end time |
+| `ttft_s` | arrival | end of the step that gives its first token |
+| `itl_s` | a token | the next token of the same request; the gaps of all requests in one pool |
+| `tpot_s` | first token | finish, divided by the output tokens but one; requests of two tokens and more |
+| `e2e_s` | arrival | finish |
+| `normalized_latency_s` | arrival | finish, divided by the output tokens |
+| `latency_bound_s` | the largest of all gaps | |
+
+The trace carries neither cache hits nor collective calls yet, so there is no metric of them: absent, not zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, get_args, get_type_hints
+
+from minifuse.errors import UsageError
+from minifuse.parsing import parse_goodput
+from minifuse.plan import TRANSFORMER, Move
+from minifuse.request import FinishReason
+from minifuse.trace import Event
+
+__all__ = ["Metrics", "compute_metrics", "parse_goodput", "percentile", "rows"]
+
+Metrics = dict[str, Any]
+MOVE_KINDS: tuple[str, ...] = get_args(get_type_hints(Move)["kind"])
+
+
+def percentile(ascending: Sequence[float], percent: float) -> float:
+    """The value below which `percent` of the values lie, interpolated linearly between the two neighbours.
+
+    The k-th of n ascending values is the 100 * k / (n - 1) th percentile (k from 0): numpy's default.
+
+    >>> percentile([10, 20, 40], 75)  # halfway from the second to the third
+    30.0
+    """
+    position = (len(ascending) - 1) * percent / 100
+    below = math.floor(position)
+    low, high = ascending[below], ascending[min(below + 1, len(ascending) - 1)]
+    return min(low + (high - low) * (position - below), high)  # rounding must not exceed the neighbour
+
+
+def summary(values: Iterable[float]) -> dict[str, float] | None:
+    """Mean, percentiles and maximum; None without values."""
+    ascending = sorted(values)
+    if not ascending:
+        return None
+    points = {f"p{percent}": percentile(ascending, percent) for percent in (50, 90, 99)}
+    return {"mean": math.fsum(ascending) / len(ascending), **points, "max": ascending[-1]}
+
+
+@dataclass(slots=True)
+class _Life:
+    """One request, as its events tell."""
+
+    arrival_s: float
+    prompt_tokens: int
+    started_s: float = math.inf
+    token_times: list[float] = field(default_factory=list)
+    ended_s: float = math.nan
+    reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
+    computed: defaultdict[str, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
+
+    def compute(self, start: int, stop: int, cell: str) -> int:
+        """Notes that tokens [start, stop) were computed; returns how many of them had been before."""
+        computed = self.computed[cell]  # a 1 for each token computed
+        again = computed.count(1, start, stop)
+        computed.extend(bytes(max(0, stop - len(computed))))
+        computed[start:stop] = b"\1" * (stop - start)
+        return again
+
+    @property
+    def finished(self) -> bool:
+        return self.reason in (FinishReason.STOP.value, FinishReason.LENGTH.value)
+
+    @property
+    def latencies(self) -> dict[str, float]:
+        """Of a finished request, by the metric's name; only those it has."""
+        times = sorted(self.token_times)
+        found = {
+            "queueing_s": self.started_s - self.arrival_s,
+            "computing_s": self.ended_s - self.started_s,
+            "e2e_s": self.ended_s - self.arrival_s,
+        }
+        if times:
+            found["ttft_s"] = times[0] - self.arrival_s
+            found["normalized_latency_s"] = found["e2e_s"] / len(times)
+        if len(times) > 1:
+            found["tpot_s"] = (self.ended_s - times[0]) / (len(times) - 1)
+        return found
+
+
+class _Run:
+    """The events, counted one by one."""
+
+    def __init__(self) -> None:
+        self.lives: dict[str, _Life] = {}
+        self.bytes_per_token: int | None = None
+        self.last_s = 0.0
+        self.num: Counter[str] = Counter()  # tokens of each sort, iterations, pieces of work, requests refused
+        self.moves: dict[str, list[int]] = {kind: [] for kind in MOVE_KINDS}  # tokens of each move
+        self.kv: list[tuple[float, int, int, int]] = []  # seconds the step took, used, reserved, capacity
+
+    def read(self, event: Event) -> None:
+        self.last_s = max(self.last_s, event.get("wall", {}).get("end_s", 0.0))
+        match event["event"]:
+            case "run":
+                self.bytes_per_token = event.get("kv_bytes_per_token")
+            case "request":
+                self.lives.setdefault(event["id"], _Life(event["arrival_s"], event["prompt_tokens"]))
+            case "refused":
+                self.num["refused"] += 1  # not by id: a refused duplicate bears that of a request that is served
+            case "step":
+                self._step(event)
+
+    def _step(self, event: Event) -> None:
+        start_s, end_s = event["wall"]["start_s"], event["wall"]["end_s"]
+        for name, start, stop, *cell in event["work"]:
+            life = self.lives[name]
+            life.started_s = min(life.started_s, start_s)
+            # One token past the prompt is a decode step; a prompt, or an answer computed anew, is prefill.
+            decode = stop - start == 1 and start >= life.prompt_tokens
+            self.num["decode" if decode else "prefill"] += stop - start
+            self.num["recomputed"] += life.compute(start, stop, *cell or [TRANSFORMER])
+        self.num["iterations"] += event["computed"] > 0  # a plan may hold nothing but moves
+        self.num["work"] += len(event["work"])
+        self.num["computed"] += event["computed"]
+        self.num["idle"] += event["idle"]
+        for kind, _, _, num_tokens in event["moves"]:
+            self.moves[kind].append(num_tokens)
+        for name in event["tokens"]:
+            self.lives[name].token_times.append(end_s)
+        for name, reason in event["finished"].items():
+            self.lives[name].reason, self.lives[name].ended_s = reason, end_s
+        used, reserved, capacity = event["kv"]
+        self.kv.append((end_s - start_s, used, reserved, capacity))
+
+
+def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None = None) -> Metrics:
+    """Every metric of the trace, complete or cut off anywhere; `goodput` as from `parse_goodput`.
+
+    A request that neither finished nor was refused counts as interrupted. The run lasts from the first arrival
+    to the last time in the trace. Prefill tokens are those of prompts and of answers computed anew; recomputed
+    are those that the same request had computed before; idle tokens belong to no request. Mean KV is weighted
+    with the time each step took, so waiting does not count.
+
+    Raises:
+        UsageError: an event is not as `minifuse.trace` writes it.
+    """
+    run = _Run()
+    for number, event in enumerate(events, start=1):
+        try:
+            run.read(event)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"Line {number} of the trace cannot be understood ({type(error).__name__}: {error}): "
+                "write the trace again with --trace."
+            ) from None
+    served = list(run.lives.values())
+    finished = [life for life in served if life.finished]
+    arrived_s = min((life.arrival_s for life in served), default=math.inf)
+    duration_s = max(run.last_s - arrived_s, 0.0)
+    num_output = sum(len(life.token_times) for life in served)
+
+    def per_second(count: int) -> float | None:
+        return count / duration_s if duration_s > 0 else None
+
+    latencies = [life.latencies for life in finished]
+    gaps = [late - early for life in finished for early, late in pairwise(sorted(life.token_times))]
+    good = sum(
+        all(own.get(f"{bound}_s", 0.0) <= limit for bound, limit in (goodput or {}).items()) for own in latencies
+    )
+    reasons = Counter(life.reason for life in served) + Counter(refused=run.num["refused"])
+    num = run.num
+    return {
+        "requests": {
+            "total": reasons.total(),
+            **{reason.value: reasons[reason.value] for reason in FinishReason},
+        },
+        "duration_s": duration_s,
+        "throughput": {"tokens_per_s": per_second(num_output), "requests_per_s": per_second(len(finished))},
+        **{
+            name: summary(own[name] for own in latencies if name in own)
+            for name in ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s")
+        },
+        "itl_s": summary(gaps),
+        "latency_bound_s": max(gaps, default=None),
+        "iterations": num["iterations"],
+        "mean_batch_size": num["work"] / num["iterations"] if num["iterations"] else None,
+        "tokens": {
+            "output": num_output,
+            **{kind: num[kind] for kind in ("computed", "prefill", "decode", "recomputed", "idle")},
+            "idle_share": num["idle"] / num["computed"] if num["computed"] else None,
+        },
+        "kv": _kv(run),
+        "moves": {
+            kind: {"count": len(moves), "tokens": sum(moves), "bytes": _bytes(run, sum(moves))}
+            for kind, moves in run.moves.items()
+        },
+        "goodput": None
+        if goodput is None
+        else {"bounds_s": dict(goodput), "requests": good, "requests_per_s": per_second(good)},
+    }
+
+
+def _kv(run: _Run) -> dict[str, float | None]:
+    """Peak and mean of the KV in use and of the KV set aside, in tokens and in bytes."""
+    seconds = math.fsum(step[0] for step in run.kv)
+    found: dict[str, float | None] = {"capacity_tokens": max((step[3] for step in run.kv), default=None)}
+    for column, kind in ((1, "used"), (2, "reserved")):
+        values = [step[column] for step in run.kv]
+        weights = [step[0] / seconds if seconds > 0 else 1 / len(run.kv) for step in run.kv]
+        mean = math.fsum(map(math.prod, zip(values, weights, strict=True))) if run.kv else None
+        found |= {f"peak_{kind}_tokens": max(values, default=None), f"mean_{kind}_tokens": mean}
+    return found | {name.replace("tokens", "bytes"): _bytes(run, value) for name, value in found.items()}
+
+
+def _bytes(run: _Run, tokens: float | None) -> float | None:
+    return None if tokens is None or run.bytes_per_token is None else tokens * run.bytes_per_token
+
+
+def rows(metrics: Metrics) -> list[tuple[str, str]]:
+    """The most telling figures as (label, value), for a table; the labels are always the same."""
+    requests, tokens, kv, goodput = (metrics[name] for name in ("requests", "tokens", "kv", "goodput"))
+    reasons = [f"{requests[reason.value]} {reason.value}" for reason in FinishReason if requests[reason.value]]
+    moves = [
+        f"{moved['count']:,} {kind} ({_amount(moved, '')})"
+        for kind, moved in metrics["moves"].items()
+        if moved["count"]
+    ]
+    speed = metrics["throughput"]
+    table = [
+        ("Requests", f"{requests['total']:,}" + (f": {', '.join(reasons)}" if reasons else "")),
+        ("Duration", _time(metrics["duration_s"])),
+        (
+            "Throughput",
+            f"{_plain(speed['tokens_per_s'])} tokens/s, {_plain(speed['requests_per_s'])} requests/s",
+        ),
+        ("Time to first token (p50, p99)", _times(metrics["ttft_s"], "p50", "p99")),
+        ("Time per output token (p50, p99)", _times(metrics["tpot_s"], "p50", "p99")),
+        ("Inter-token latency (p50, p99)", _times(metrics["itl_s"], "p50", "p99")),
+        ("Latency bound", _time(metrics["latency_bound_s"])),
+        ("End-to-end time (p50, p99)", _times(metrics["e2e_s"], "p50", "p99")),
+        ("Normalized latency (mean, p90)", _times(metrics["normalized_latency_s"], "mean", "p90")),
+        ("Queueing (mean, p99)", _times(metrics["queueing_s"], "mean", "p99")),
+        ("Computing (mean, p99)", _times(metrics["computing_s"], "mean", "p99")),
+        ("Iterations", f"{metrics['iterations']:,} (mean batch size {_plain(metrics['mean_batch_size'])})"),
+        ("Tokens computed", f"{tokens['computed']:,} ({tokens['recomputed']:,} recomputed)"),
+        ("Idle tokens", f"{tokens['idle']:,}" + (f" ({tokens['idle_share']:.1%})" if tokens["idle"] else "")),
+        ("KV in use (peak, mean)", f"{_amount(kv, 'peak_used_')}, {_amount(kv, 'mean_used_')}"),
+        ("KV reserved (peak)", f"{_amount(kv, 'peak_reserved_')} of {_amount(kv, 'capacity_')}"),
+        ("KV moves", ", ".join(moves) or "none"),
+    ]
+    if goodput is not None:
+        bounds = ", ".join(f"{name} <= {_time(limit)}" for name, limit in goodput["bounds_s"].items())
+        table.append((f"Goodput ({bounds})", f"{_plain(goodput['requests_per_s'])} requests/s"))
+    return table
+
+
+def _plain(value: float | None, unit: str = "") -> str:
+    """Three digits, or all of a larger whole part."""
+    if value is None:
+        return "-"
+    return (f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}") + unit
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None or seconds >= 1 or seconds == 0:
+        return _plain(seconds, " s")
+    return _plain(seconds * 1e3, " ms") if seconds >= 1e-3 else _plain(seconds * 1e6, " us")
+
+
+def _times(values: dict[str, float] | None, first: str, second: str) -> str:
+    return f"{_time(values[first])}, {_time(values[second])}" if values else "-"
+
+
+def _amount(found: Mapping[str, float | None], prefix: str) -> str:
+    """Bytes where they are known, or tokens."""
+    size = found[f"{prefix}bytes"]
+    if size is None:
+        return _plain(found[f"{prefix}tokens"], " tokens")
+    power = next((power for power in (4, 3, 2, 1) if size >= 1024**power), 0)
+    return _plain(size / 1024**power, (" B", " KiB", " MiB", " GiB", " TiB")[power])

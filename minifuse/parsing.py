@@ -1,0 +1,254 @@
+"""What users write, into values: durations, sizes, numbers, JSON lines.
+
+Every refusal has one shape: what is given, then what to give. `what` names the thing in the sentence, usually
+an option (`--kv-memory is "64 apples": give ...`), and `where` the place (`prompts.jsonl:3: ...`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from minifuse.errors import UsageError
+
+__all__ = [
+    "Fields",
+    "did_you_mean",
+    "one_of",
+    "parse_duration",
+    "parse_float",
+    "parse_goodput",
+    "parse_int",
+    "parse_size",
+    "read_lines",
+]
+
+INT64 = (-(2**63), 2**63 - 1)
+_D = TypeVar("_D")
+
+_QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")  # fits 64 bits
+_BOUNDS = ("ttft", "tpot", "e2e")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_BYTES = {"": 1, "b": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for suffix, base in (("ib", 1024), ("b", 1000))
+}
+
+
+def parse_duration(text: str, what: str = "The duration") -> float:
+    """Seconds from `500ms`, `2s`, `50us` or `1.5min`. The unit must be given: a bare 500 could be either.
+
+    Raises:
+        UsageError: it is anything else.
+    """
+    value, unit = _quantity(text)
+    if unit not in _SECONDS or not math.isfinite(value * _SECONDS[unit]):
+        raise UsageError(f'{what} is "{text}": give a number with a unit (us, ms, s, min), such as 500ms or 2s.')
+    return value * _SECONDS[unit]
+
+
+def parse_size(text: str, what: str = "The size") -> int:
+    """Bytes from `64MiB`, `1.5GiB` (powers of 1024), `64MB` (powers of 1000) or `4096`; upper or lower case.
+
+    >>> parse_size("64MiB"), parse_size("64MB"), parse_size("4096")
+    (67108864, 64000000, 4096)
+
+    Raises:
+        UsageError: it is anything else, or less than one byte.
+    """
+    value, unit = _quantity(text)
+    size = value * _BYTES.get(unit.lower(), 0)
+    if not 1 <= size < math.inf:
+        raise UsageError(
+            f'{what} is "{text}": give at least one byte as a number with or without a unit '
+            "(B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), such as 64MiB or 1GiB."
+        )
+    return int(size)
+
+
+def parse_int(text: str, what: str, low: int, high: int) -> int:
+    """A whole number of `low`..`high`, both included.
+
+    Raises:
+        UsageError: it is no whole number, or outside.
+    """
+    stripped = text.strip()
+    if not _INTEGER.fullmatch(stripped) or not low <= int(stripped) <= high:
+        raise UsageError(f'{what} is "{text}": give a whole number from {low} to {high}.')
+    return int(stripped)
+
+
+def parse_float(text: str, what: str, low: float, high: float) -> float:
+    """A number of `low`..`high`, both included.
+
+    Raises:
+        UsageError: it is no number, not finite, or outside.
+    """
+    value, unit = _quantity(text)
+    if unit or not low <= value <= high:
+        raise UsageError(f'{what} is "{text}": give a number from {low:g} to {high:g}.')
+    return value
+
+
+def parse_goodput(text: str) -> dict[str, float]:
+    """Latency bounds in seconds, from milliseconds: ttft (first token), tpot (each further token), e2e.
+
+    >>> parse_goodput("ttft:200,tpot:50")
+    {'ttft': 0.2, 'tpot': 0.05}
+
+    Raises:
+        UsageError: a bound is unknown, stands twice, or is no time.
+    """
+    bounds: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, limit = (piece.strip() for piece in part.partition(":"))
+        if name not in _BOUNDS:
+            hint = did_you_mean(name, _BOUNDS)
+            raise UsageError(f'The goodput bound "{part}" is unknown{hint}: give {one_of(_BOUNDS)}, as in ttft:200.')
+        if name in bounds:
+            raise UsageError(f'The goodput bounds are "{text}", with {name} twice: give each at most once.')
+        bounds[name] = parse_float(limit, f"The goodput bound {name} (milliseconds)", 0, 1e9) / 1000
+    return bounds
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` (did you mean "poisson"?)`, or nothing when no other word is near."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f' (did you mean "{near[0]}"?)' if near and near[0] != word else ""
+
+
+def one_of(words: Iterable[str]) -> str:
+    """`a, b or c`: the words allowed, for a sentence."""
+    *rest, last = words
+    return f"{', '.join(rest)} or {last}" if rest else last
+
+
+def _quantity(text: str) -> tuple[float, str]:
+    """Number and unit; not a number (NaN), which no range contains, when it is not one."""
+    match = _QUANTITY.fullmatch(text.strip())
+    return (float(match[1]), match[2]) if match else (math.nan, "")
+
+
+class Fields:
+    """One line holding a JSON object, read field by field. A field that is absent or null has its default.
+
+    >>> Fields("a.jsonl:1", '{"seed": true}', known=["seed"]).integer("seed", 0)
+    Traceback (most recent call last):
+    minifuse.errors.UsageError: a.jsonl:1: seed is true: give a whole number.
+
+    Raises:
+        UsageError: from every method, as soon as what is given is not what is asked for.
+    """
+
+    def __init__(self, where: str, line: str, known: Collection[str]) -> None:
+        self.where = where
+        try:
+            values = json.loads(line, object_pairs_hook=self._object)
+        except json.JSONDecodeError as error:
+            raise self.error(f"not JSON ({error.msg} at column {error.colno}): give one object on each line") from None
+        except (ValueError, RecursionError):  # a number of thousands of digits, brackets thousands deep
+            raise self.error("not readable as JSON: give numbers and lists of sane size") from None
+        if not isinstance(values, dict):
+            raise self.error(f"{_show(values)} is not an object: give one JSON object on each line")
+        for name in values:
+            if name not in known:
+                raise self.error(f"unknown field {_show(name)}{did_you_mean(name, known)}: give {one_of(known)}")
+        self._values: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def error(self, problem: str) -> UsageError:
+        return UsageError(f"{self.where}: {problem}.")
+
+    def text(self, name: str, default: _D) -> str | _D:
+        if name not in self:
+            return default
+        value = self._values[name]
+        if not isinstance(value, str):
+            raise self._wrong(name, "a string in quotes")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):  # JSON can spell what UTF-8 cannot
+            raise self._wrong(name, "text without half a surrogate pair")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._values.get(name, default)
+        if isinstance(value, bool):
+            return value
+        raise self._wrong(name, "true or false")
+
+    def integer(self, name: str, default: int, low: int = INT64[0]) -> int:
+        """A whole number of at least `low` that fits 64 bits."""
+        value = self._values.get(name, default)
+        if _is_integer(value) and low <= value <= INT64[1]:
+            return int(value)
+        bounds = f" from {low} to 2**63 - 1" if _is_integer(value) else ""
+        raise self._wrong(name, f"a whole number{bounds}")
+
+    def integers(self, name: str, default: tuple[int, ...], or_one: bool = False) -> tuple[int, ...]:
+        """A list of whole numbers, or just one of them."""
+        value = self._values.get(name, list(default))
+        if or_one and _is_integer(value):
+            value = [value]
+        if not isinstance(value, list):
+            raise self._wrong(name, "a whole number or a list of them" if or_one else "a list of whole numbers")
+        for i, element in enumerate(value):
+            if not _is_integer(element):
+                raise self.error(f"{name}[{i}] is {_show(element)}: give only whole numbers in {name}")
+        return tuple(value)
+
+    def number(self, name: str, default: float, low: float, high: float = math.inf, above: bool = False) -> float:
+        """A finite number of low..high; with `above`, low itself is too low."""
+        value = self._values.get(name, default)
+        if isinstance(value, float) or _is_integer(value):
+            finite = float(value) if abs(value) < 1e300 else math.nan  # JSON's integers may exceed any float
+            if low <= finite <= high and not (above and finite == low):
+                return finite
+        least = f"above {low:g}" if above else f"of at least {low:g}"
+        raise self._wrong(name, f"a finite number {least}" + (f" and at most {high:g}" if high < math.inf else ""))
+
+    def _wrong(self, name: str, allowed: str) -> UsageError:
+        return self.error(f"{name} is {_show(self._values[name])}: give {allowed}")
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise self.error(f"field {_show(name)} stands here twice: give it once")
+        return dict(pairs)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file. Only a newline ends one: JSON strings may hold Unicode's other separators.
+
+    Raises:
+        UsageError: the file cannot be read, or a line is not UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): give a file of JSON lines.") from None
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"{path}:{number}: byte {error.start + 1} of this line is not UTF-8: save the file as UTF-8."
+            ) from None
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _show(value: object) -> str:
+    """What was given as JSON, short enough for a sentence."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

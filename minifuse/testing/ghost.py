@@ -1,0 +1,78 @@
+"""Ghost KV: a shadow cache whose contents say which tokens they belong to, read by the attention under test itself.
+
+Attention is linear in the values, and with queries of zero it is a plain mean over what a token sees. So each token's
+shadow value is a tag of the text up to it, and what attention returns for a token must be the mean of its own prefix's
+tags. A slot that was overwritten, a mask one column too wide, a stale block: each shows as another mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.errors import LawBroken
+from minifuse.execute.runner import TorchRunner
+from minifuse.memory.storage import KVStorage
+from minifuse.model.transformer import Transformer
+from minifuse.plan import Plan
+from minifuse.request import Sequence
+
+__all__ = ["GhostRunner"]
+
+
+@lru_cache(maxsize=65536)
+def _tag(prefix: tuple[int, ...], size: int) -> NDArray[np.float64]:
+    """A random-looking vector that belongs to this text alone."""
+    digest = hashlib.blake2b(repr(prefix).encode(), digest_size=8).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little")).normal(size=size)
+
+
+class GhostRunner(TorchRunner):
+    """Computes plans as `TorchRunner` does, and beside each the same plan on the shadow cache.
+
+    Raises `LawBroken("ghost", ...)` naming the sequence and token that read something other than its own prefix, and
+    `LawBroken("counting", ...)` if the tokens computed are not those the plan counts.
+    """
+
+    def __init__(self, model: Transformer, cache: KVStorage, attention: AttentionBackend) -> None:
+        super().__init__(model, cache, attention)
+        shadow = replace(model.config, num_layers=1)
+        self.ghost = KVStorage(shadow, cache.keys.shape[1], torch.float64, cache.device)
+        self.width = model.config.kv_size
+
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        for move in plan.moves:
+            self.ghost.move(move)
+        self._check(plan, sequences, self.attention.batch(plan, sequences, self.ghost))
+        return super().__call__(plan, sequences)
+
+    def _check(self, plan: Plan, sequences: dict[str, Sequence], batch: Batch) -> None:
+        computed = len(batch.token_ids)
+        if computed != plan.num_computed:
+            raise LawBroken("counting", f"step {plan.step} computes {computed} tokens and counts {plan.num_computed}")
+        rows = list(range(computed)) if batch.real is None else batch.real.tolist()
+        asked = [(work.sequence, t) for work in plan.work for t in range(work.start, work.stop)]
+        if len(rows) != len(asked):
+            raise LawBroken("counting", f"step {plan.step} has {len(rows)} rows for the {len(asked)} tokens asked for")
+        config = self.model.config
+        tags = torch.zeros(computed, self.width, dtype=torch.float64)
+        for row, (name, t) in zip(rows, asked, strict=True):
+            tags[row] = torch.from_numpy(_tag(tuple(sequences[name].tokens[: t + 1]), self.width))
+        v = tags.unflatten(1, (config.num_kv_heads, config.head_dim))
+        q = torch.zeros(computed, config.num_heads, config.head_dim, dtype=torch.float64)
+        read = torch.cat(
+            [self.attention.attend(q, torch.zeros_like(v), v, self.ghost, 0, wave) for wave in batch.waves]
+        )
+        group = config.num_heads // config.num_kv_heads
+        for row, (name, t) in zip(rows, asked, strict=True):
+            tokens = sequences[name].tokens
+            own = np.mean([_tag(tuple(tokens[: i + 1]), self.width) for i in range(t + 1)], axis=0)
+            wanted = torch.from_numpy(own).unflatten(0, (config.num_kv_heads, 1, -1)).expand(-1, group, -1).flatten()
+            if not torch.allclose(read[row], wanted, rtol=0, atol=1e-9):
+                raise LawBroken("ghost", f"step {plan.step}: token {t} of {name} did not read its own {t + 1} tokens")

@@ -1,0 +1,217 @@
+"""The laws of docs/architecture.md, each a function of a technique and a scenario that raises `LawBroken`.
+
+Laws that can be read off one run share it (`of_one_run`); the others make runs of their own to compare.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+
+from minifuse.errors import LawBroken
+from minifuse.model.config import DTYPE_BYTES
+from minifuse.plan import Plan, StepReport, sampled_work
+from minifuse.request import FinishReason, Request, Sequence
+from minifuse.techniques import Technique
+from minifuse.testing.models import CONFIGS, expected_answer
+from minifuse.testing.observe import Observation, observe
+from minifuse.testing.scenario import Scenario, mixes, scenarios
+from minifuse.trace import decisions
+
+__all__ = ["LAWS", "check_laws"]
+
+Law = Callable[[Technique, Scenario], None]
+
+
+def of_one_run(row: Technique, scenario: Scenario) -> None:
+    """Laws 1 to 7 on one observed run: exact, ghost, conservation, budget, progress, refuse early, pure."""
+    seen = observe(row, scenario)
+    _refuse_early(row, scenario, seen)
+    _exact(scenario, seen)
+    _conservation(seen)
+    _budget(row, scenario, seen)
+    _progress(scenario, seen)
+
+
+def _exact(scenario: Scenario, seen: Observation) -> None:
+    for request in scenario.requests:
+        if request.id in seen.refused:
+            continue
+        wanted, sequence = expected_answer(scenario.model, request), seen.answers[request.id]
+        if tuple(sequence.answer) != wanted:
+            raise LawBroken("exact", f"{request} got {sequence.answer}, the oracle says {list(wanted)}")
+        stopped = not request.ignore_eos and wanted[-1] in request.stop_ids
+        reason = FinishReason.STOP if stopped else FinishReason.LENGTH
+        if sequence.finish_reason is not reason:
+            raise LawBroken("exact", f"{request} ended by {sequence.finish_reason}, which should be {reason}")
+
+
+def _conservation(seen: Observation) -> None:
+    if seen.usage_at_end is None or seen.usage_at_end.used or seen.usage_at_end.reserved:
+        raise LawBroken("conservation", f"after the last request {seen.usage_at_end} is still held")
+
+
+def _budget(row: Technique, scenario: Scenario, seen: Observation) -> None:
+    allowed = scenario.capacity * CONFIGS[scenario.model].kv_elements_per_token * DTYPE_BYTES["float64"]
+    if seen.kv_bytes is not None and seen.kv_bytes > allowed:
+        raise LawBroken("budget", f"the KV tensors take {seen.kv_bytes} bytes of {allowed}")
+    limit = scenario.settings(row).get("batching.token_budget")
+    for step in seen.steps:
+        if step.usage.reserved > scenario.capacity:
+            raise LawBroken("budget", f"step {step.plan.step} has {step.usage} set aside of {scenario.capacity}")
+        if limit is not None and step.plan.num_tokens > limit:
+            raise LawBroken("budget", f"step {step.plan.step} computes {step.plan.num_tokens} tokens of {limit}")
+
+
+def _progress(scenario: Scenario, seen: Observation) -> None:
+    """Every step computes something, every answer leaves in the step that completed it, and all of it ends in time."""
+    bound = 0
+    limit = dict(scenario.options).get("batching.token_budget") or math.inf
+    for request in scenario.requests:
+        lengths = range(len(request.prompt), request.max_length)
+        bound += sum(math.ceil(n / min(limit, n)) for n in lengths)  # even if every token recomputes the whole text
+    if len(seen.steps) > bound:
+        raise LawBroken("progress", f"{len(seen.steps)} steps were taken for work that needs at most {bound}")
+    last: dict[str, int] = {}
+    for step in seen.steps:
+        if not step.plan.work and not step.plan.moves:
+            raise LawBroken("progress", f"step {step.plan.step} neither computes nor moves anything")
+        last |= dict.fromkeys(step.tokens, step.plan.step)
+    for step in seen.steps:
+        for name in step.finished:
+            if last[name] != step.plan.step:
+                raise LawBroken("progress", f"{name} had its last token in step {last[name]}, left in {step.plan.step}")
+    served = {request.id for request in scenario.requests} - seen.refused.keys()
+    if seen.answers.keys() != served:
+        raise LawBroken("progress", f"{served - seen.answers.keys()} never finished")
+
+
+def _refuse_early(row: Technique, scenario: Scenario, seen: Observation) -> None:
+    """Exactly those are refused that could not be served even alone."""
+    for request in scenario.requests:
+        fits = request.max_cached <= scenario.capacity and request.max_length <= CONFIGS[scenario.model].max_context
+        if fits == (request.id in seen.refused):
+            raise LawBroken("refuse early", f"{request} fits: {fits}, refused: {request.id in seen.refused}")
+
+
+def reproducible(row: Technique, scenario: Scenario) -> None:
+    """Law 7: the same seed gives a byte-identical decision trace."""
+    first, second = (decisions(observe(row, scenario).trace.events()) for _ in range(2))
+    if first != second:
+        raise LawBroken("pure", "the same run decided differently the second time")
+
+
+def same_in_simulation(row: Technique, scenario: Scenario) -> None:
+    """Law 8: a simulation given the real run's tokens and times decides alike, however busy the host is.
+
+    The durations of the "real" run vary from step to step, as a machine's do.
+    """
+    rng = random.Random(len(scenario.requests))
+    durations: dict[int, float] = {}
+
+    def machine(plan: Plan) -> float:
+        return durations.setdefault(plan.step, rng.uniform(0.001, 0.04))
+
+    real = observe(row, scenario, cost=machine)
+
+    def recorded(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        time.sleep(rng.choice([0.0, 0.0, 1e-4]))  # a busy host
+        names = [plan.work[i].sequence for i in sampled_work(plan, sequences)]
+        return {name: real.answers[name].answer[sequences[name].num_new] for name in names}
+
+    simulated = observe(row, scenario, run=recorded, cost=machine)
+    if decisions(real.trace.events()) != decisions(simulated.trace.events()):
+        raise LawBroken("same in simulation", "the simulation decided otherwise than the run it simulates")
+    if [s.ended_s for s in real.steps] != [s.ended_s for s in simulated.steps]:
+        raise LawBroken("same in simulation", "a busy host shows in simulated times")
+
+
+def blind(row: Technique, scenario: Scenario) -> None:
+    """Law 9: until they show, neither a later arrival nor where an answer will end changes any decision."""
+    seen = observe(row, scenario)
+    late = max(request.arrival_s for request in scenario.requests)
+    if late > 0:
+        without = tuple(request for request in scenario.requests if request.arrival_s < late)
+        other = observe(row, scenario.with_requests(without))
+        _same_plans("a later arrival", seen.steps, other.steps, lambda step: step.started_s < late)
+    endless = tuple(replace(request, ignore_eos=True) for request in scenario.requests)
+    other = observe(row, scenario.with_requests(endless))
+    early = [step.plan.step for step in seen.steps for name in step.finished if _stopped(seen, name)]
+    first_stop = min(early, default=math.inf)
+    _same_plans("where an answer ends", seen.steps, other.steps, lambda step: step.plan.step <= first_stop)
+
+
+def _stopped(seen: Observation, name: str) -> bool:
+    """Whether the answer ended before its allowed length, so that nobody could have known."""
+    sequence = seen.answers[name]
+    return sequence.num_new < sequence.request.max_new_tokens
+
+
+def _same_plans(
+    what: str, some: list[StepReport], others: list[StepReport], comparable: Callable[[StepReport], bool]
+) -> None:
+    pairs = [(a.plan, b.plan) for a, b in zip(some, others, strict=False) if comparable(a) and comparable(b)]
+    for a, b in pairs:
+        if a != b:
+            raise LawBroken("blind", f"{what} changed a decision before it could be known: {a} became {b}")
+
+
+def batch_of_one(row: Technique, scenario: Scenario) -> None:
+    """Law 10: alone or in any crowd, at any place in the batch, a request gets the same tokens."""
+    crowd = observe(row, scenario)
+    shuffled = observe(row, scenario.with_requests(_at_once(scenario.requests)))
+    for request in scenario.requests:
+        if request.id in crowd.refused:
+            continue
+        alone = observe(row, scenario.with_requests((request,)))
+        answers = {tuple(run.answers[request.id].answer) for run in (crowd, shuffled, alone)}
+        if len(answers) > 1:
+            raise LawBroken("batch of one", f"{request} got {sorted(answers)} alone, in a crowd, and in another order")
+
+
+def _at_once(requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    return tuple(replace(request, arrival_s=0.0) for request in reversed(requests))
+
+
+LAWS: dict[str, Law] = {
+    "of_one_run": of_one_run,
+    "reproducible": reproducible,
+    "same_in_simulation": same_in_simulation,
+    "blind": blind,
+    "batch_of_one": batch_of_one,
+}
+
+
+def check_laws(examples: int = 25, **only: str) -> None:
+    """Put every technique and mix that has the given stages through every law: `check_laws(batching="mine")`.
+
+    Raises:
+        LawBroken: with the law's name, on the smallest scenario found that breaks it.
+        ValueError: no valid mix has these stages.
+    """
+    rows = list(mixes(**only))
+    if not rows:
+        raise ValueError(f"No valid mix has {only}: is the stage registered?")
+    for row in rows:
+        for law in LAWS.values():
+            _tried(law, row, examples)
+
+
+def _tried(law: Law, row: Technique, examples: int) -> None:
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(scenarios())
+    def attempt(scenario: Scenario) -> None:
+        law(row, scenario)
+
+    attempt()

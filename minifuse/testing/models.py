@@ -1,0 +1,51 @@
+"""Small random models in float64: big enough to see a position error, small enough for thousands of runs."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+
+from minifuse.model.config import ModelConfig, Rotary
+from minifuse.model.load import build, random_weights
+from minifuse.model.transformer import Transformer
+from minifuse.naive.oracle import logits
+from minifuse.request import Request
+from minifuse.sampling import sample
+
+__all__ = ["CONFIGS", "expected_answer", "small_model"]
+
+VOCAB, CONTEXT = 29, 48
+
+CONFIGS: dict[str, ModelConfig] = {
+    "llama": ModelConfig(
+        "llama", VOCAB, 16, 2, 4, 2, 4, 24, CONTEXT, rotary=Rotary(4), eos_ids=(3,)
+    ),
+    "gptj": ModelConfig(
+        "gptj", VOCAB, 16, 2, 2, 2, 8, 24, CONTEXT, activation="gelu_new", rotary=Rotary(4, interleaved=True),
+        parallel_residual=True, mlp_bias=True, head_bias=True,
+    ),
+    "opt": ModelConfig(
+        "opt", VOCAB, 16, 1, 4, 4, 4, 24, CONTEXT, activation="relu", position_offset=2, attention_bias=True,
+        mlp_bias=True,
+    ),
+}  # fmt: skip
+
+
+@cache
+def small_model(name: str) -> Transformer:
+    """The random model of one family, made once."""
+    return random_weights(build(CONFIGS[name], "float64"), seed=7)
+
+
+@lru_cache(maxsize=4096)
+def _expected(name: str, request: Request) -> tuple[int, ...]:
+    model, tokens = small_model(name), list(request.prompt)
+    while len(tokens) < request.max_length:
+        tokens += sample(logits(model, tokens)[-1:], [request.sampling], [len(tokens)])
+        if tokens[-1] in request.stop_ids and not request.ignore_eos:
+            break
+    return tuple(tokens[len(request.prompt) :])
+
+
+def expected_answer(name: str, request: Request) -> tuple[int, ...]:
+    """What the oracle answers: the whole text recomputed for every token, and each token drawn by itself."""
+    return _expected(name, request)

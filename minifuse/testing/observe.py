@@ -1,0 +1,131 @@
+"""A run under observation: the stages at work, and everything the laws are checked against."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from minifuse.clock import VirtualClock
+from minifuse.engine import Engine
+from minifuse.errors import LawBroken, RequestRefused
+from minifuse.execute import VirtualExecutor
+from minifuse.execute.real import RunPlan
+from minifuse.memory.storage import KVStorage
+from minifuse.plan import KVUsage, Plan, Proposal, StepReport
+from minifuse.request import Request, Sequence
+from minifuse.stages import Batching, Memory
+from minifuse.techniques import Stages, Technique
+from minifuse.testing.ghost import GhostRunner
+from minifuse.testing.models import CONFIGS, small_model
+from minifuse.testing.scenario import Scenario
+from minifuse.trace import Trace
+
+__all__ = ["Observation", "observe"]
+
+
+@dataclass
+class Observation:
+    """What one run did. `kv_bytes` is what the KV tensors really take; None where no model ran."""
+
+    trace: Trace
+    steps: list[StepReport] = field(default_factory=list)
+    answers: dict[str, Sequence] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    usage_at_end: KVUsage | None = None
+    kv_bytes: int | None = None
+
+
+class _Watched:
+    """A batching policy whose `propose` must leave memory and sequences as they are (law "pure")."""
+
+    def __init__(self, policy: Batching) -> None:
+        self.policy = policy
+        self.held: dict[str, Sequence] = {}
+
+    def receive(self, sequence: Sequence) -> None:
+        self.held[sequence.id] = sequence
+        self.policy.receive(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        self.held.pop(sequence.id, None)
+        self.policy.release(sequence)
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        before = pickle.dumps((vars(memory), self.held))
+        proposal = self.policy.propose(worker, now, memory)
+        if pickle.dumps((vars(memory), self.held)) != before:
+            raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
+        return proposal
+
+
+def observe(
+    row: Technique,
+    scenario: Scenario,
+    *,
+    run: RunPlan | None = None,
+    cost: Callable[[Plan], float] | None = None,
+    max_steps: int = 5000,
+) -> Observation:
+    """Run `scenario` in virtual time under `row`, checking after every step what must hold between steps.
+
+    Args:
+        run: where tokens come from; the scenario's model on ghost KV unless given.
+        cost: seconds of a plan; constant unless given.
+
+    Raises:
+        LawBroken: a law was broken on the way.
+    """
+    config = CONFIGS[scenario.model]
+    stages = Stages.of(row, scenario.capacity, scenario.settings(row))
+    kv_bytes = None
+    if run is None:
+        model = small_model(scenario.model)
+        cache = KVStorage(config, stages.memory.capacity, model.dtype, model.device)
+        kv_bytes = cache.keys.nbytes + cache.values.nbytes
+        run = GhostRunner(model, cache, stages.attention.backend())
+    clock = VirtualClock()
+    engine = Engine(
+        _Watched(stages.batching),  # type: ignore[arg-type]  # it has what the engine calls
+        stages.memory,
+        stages.attention,
+        VirtualExecutor(clock, cost or (lambda plan: scenario.seconds_per_step), run),
+        clock,
+        vocab_size=config.vocab_size,
+        max_context=config.max_context,
+        workers=row.workers,
+        trace=Trace(technique=row.name),
+    )
+    seen = Observation(engine.trace, kv_bytes=kv_bytes)
+    for request in scenario.requests:
+        _submit(engine, request, seen)
+    for report in engine.run():
+        seen.steps.append(report)
+        engine.memory.check_integrity()
+        _check_written(engine, report)
+        if len(seen.steps) > max_steps:
+            raise LawBroken("progress", f"after {max_steps} steps {len(engine.sequences)} requests are unfinished")
+    seen.answers = engine.finished
+    seen.usage_at_end = engine.memory.usage()
+    return seen
+
+
+def _submit(engine: Engine, request: Request, seen: Observation) -> None:
+    books = pickle.dumps(vars(engine.memory))
+    try:
+        engine.submit(request)
+    except RequestRefused as refusal:
+        seen.refused[request.id] = str(refusal)
+        if pickle.dumps(vars(engine.memory)) != books:
+            raise LawBroken("refuse early", f"refusing {request.id} changed memory") from None
+
+
+def _check_written(engine: Engine, report: StepReport) -> None:
+    """No two live sequences may have written the same slot, whatever memory's own books say."""
+    owner: dict[int, str] = {}
+    for work, extent in zip(report.plan.work, report.plan.extents, strict=True):
+        for slot in range(extent.offset, extent.offset + work.stop):
+            if owner.setdefault(slot, work.sequence) != work.sequence:
+                raise LawBroken("conservation", f"slot {slot} belongs to {owner[slot]} and to {work.sequence}")
+            if not 0 <= slot < engine.memory.capacity:
+                raise LawBroken("budget", f"{work.sequence} uses slot {slot} of {engine.memory.capacity}")

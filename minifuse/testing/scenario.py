@@ -1,0 +1,102 @@
+"""What the laws are tried on: every technique, every valid mix of stages, and workloads that hypothesis makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from minifuse.errors import UsageError
+from minifuse.options import NoOptions
+from minifuse.request import GREEDY, Request, Sampling
+from minifuse.stages import KINDS, stage, stages
+from minifuse.techniques import TECHNIQUES, Technique, mix
+from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB
+
+__all__ = ["Scenario", "mixes", "scenarios"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A workload, a budget and settings, all small enough that every corner is met often."""
+
+    model: str
+    requests: tuple[Request, ...]
+    capacity: int  # KV tokens
+    options: tuple[tuple[str, Any], ...]  # as `--set` takes them; those a mix does not have are left out
+    seconds_per_step: float = 0.01
+
+    def settings(self, row: Technique) -> dict[str, Any]:
+        """The options that the stages of `row` have."""
+        known = set()
+        for kind in KINDS:
+            options = stage(kind, getattr(row, kind)).Options
+            known |= {f"{kind}.{f.name}" for f in fields(options)} if options is not NoOptions else set()
+        return {name: value for name, value in self.options if name in known}
+
+    def with_requests(self, requests: tuple[Request, ...]) -> Scenario:
+        return replace(self, requests=requests)
+
+
+def mixes(**only: str) -> Iterator[Technique]:
+    """Every registered technique, then every valid mix of registered stages; `batching="mine"` keeps those with it."""
+    seen = set()
+    rows = [*TECHNIQUES.values()]
+    for batching in stages("batching"):
+        for memory in stages("memory"):
+            for attention in stages("attention"):
+                try:
+                    rows.append(mix(TECHNIQUES["orca"], batching=batching, memory=memory, attention=attention))
+                except UsageError:
+                    continue  # the memory does not keep KV the way this attention reads it
+    for row in rows:
+        key = (*row.stages.values(), row.workers, *row.options.items())
+        if key not in seen and all(row.stages[kind] == name for kind, name in only.items()):
+            seen.add(key)
+            yield row
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, sampled: bool = True) -> Scenario:
+    """Two to seven requests of one to twelve tokens; arrivals, stop tokens, tight memory, small batches.
+
+    Args:
+        sampled: let some requests draw their tokens at random instead of greedily.
+    """
+    token = st.integers(0, VOCAB - 1)
+    samplings = st.just(GREEDY)
+    if sampled:
+        drawn = st.builds(
+            Sampling,
+            temperature=st.sampled_from([0.7, 1.5]),
+            top_k=st.sampled_from([0, 5]),
+            top_p=st.sampled_from([1.0, 0.8]),
+            seed=st.integers(0, 2**32),
+        )
+        samplings = samplings | drawn
+    count = draw(st.integers(2, 7))
+    requests = tuple(
+        Request(
+            id=f"r{i}",
+            prompt=tuple(draw(st.lists(token, min_size=1, max_size=12))),
+            max_new_tokens=draw(st.integers(1, 10)),
+            stop_ids=draw(st.sampled_from([(), (3,), (5, 11, 17)])),
+            ignore_eos=draw(st.booleans()),
+            sampling=draw(samplings),
+            arrival_s=draw(st.sampled_from([0.0, 0.0, 0.005, 0.02, 0.055, 0.3])),
+        )
+        for i in range(count)
+    )
+    options = {
+        "batching.max_batch": draw(st.integers(1, 4)),
+        "batching.token_budget": draw(st.sampled_from([None, None, 4, 9])),
+        "batching.window": draw(st.sampled_from([0.0, 0.02, 0.1])),
+    }
+    return Scenario(
+        model=draw(st.sampled_from(sorted(CONFIGS))),
+        requests=requests,
+        capacity=draw(st.sampled_from([12, 25, 40, 3 * CONTEXT])),
+        options=tuple(options.items()),
+    )

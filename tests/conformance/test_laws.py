@@ -1,0 +1,38 @@
+"""The laws over every registered technique and every valid mix of stages. A stage registered later is covered."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from minifuse.techniques import Technique
+from minifuse.testing import LAWS, Scenario, mixes, scenarios
+
+MIXES = {row.name: row for row in mixes()}
+
+
+def _try(law: str, row: Technique, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    @given(scenarios())
+    def attempt(scenario: Scenario) -> None:
+        LAWS[law](row, scenario)
+
+    attempt()
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("row", MIXES.values(), ids=MIXES.keys())
+def test_law_holds(law: str, row: Technique) -> None:
+    _try(law, row, examples=12)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("row", MIXES.values(), ids=MIXES.keys())
+def test_law_holds_on_many(law: str, row: Technique) -> None:
+    _try(law, row, examples=300)
+
+
+def test_every_technique_is_covered() -> None:
+    from minifuse.techniques import TECHNIQUES
+
+    assert set(TECHNIQUES) <= set(MIXES)
+    assert len(MIXES) >= 15

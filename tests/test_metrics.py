@@ -1,0 +1,328 @@
+"""Metrics by hand on a tiny trace, against brute force on random ones, and on traces cut off anywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minifuse.errors import UsageError
+from minifuse.metrics import compute_metrics, parse_goodput, percentile, rows
+from minifuse.plan import Extent, Grid, KVUsage, Move, Plan, StepReport, Work
+from minifuse.request import FinishReason, Request
+from minifuse.trace import Event, Trace
+
+
+def step(start_s: float, end_s: float, work: list[list[Any]], tokens: dict[str, int], **fields: Any) -> Event:
+    computed = sum(item[2] - item[1] for item in work) + fields.get("idle", 0)
+    decided = {"computed": computed, "idle": 0, "moves": [], "finished": {}, "kv": [0, 0, 100], **fields}
+    return {
+        "event": "step", "work": work, "tokens": tokens, **decided, "wall": {"start_s": start_s, "end_s": end_s},
+    }  # fmt: skip
+
+
+def request(name: str, arrival_s: float, prompt_tokens: int) -> Event:
+    return {"event": "request", "id": name, "arrival_s": arrival_s, "prompt_tokens": prompt_tokens}
+
+
+# Two requests share a padded batch; b comes late, finishes first and leaves an idle row. c is refused.
+#
+#      0        1        3    4    5             8
+#      |  wait  | a 0..3 | a  | a,b 0..2, idle 1  |   (b ends at 5, with one token)
+TINY: list[Event] = [
+    {"event": "run", "schema": "minifuse.trace/1", "kv_bytes_per_token": 10},
+    request("a", 0.5, 3),
+    request("b", 2.0, 2),
+    {"event": "refused", "id": "c", "why": "..."},
+    {"event": "wait", "reasons": [], "wall": {"start_s": 0.5, "end_s": 1.0}},
+    step(1, 3, [["a", 0, 3]], {"a": 7}, kv=[3, 6, 100]),
+    step(3, 4, [["a", 3, 4]], {"a": 7}, kv=[4, 6, 100]),
+    step(4, 5, [["a", 4, 5], ["b", 0, 2]], {"a": 7, "b": 9}, idle=1, finished={"b": "stop"}, kv=[7, 12, 100],
+         moves=[["shuffle", 0, 4, 4], ["swap_in", 90, 4, 1], ["shuffle", 9, 8, 1]]),
+    step(5, 8, [["a", 2, 6]], {"a": 8}, idle=2, finished={"a": "length"}, kv=[6, 6, 100]),
+    {"event": "end", "unfinished": [], "wall": {"end_s": 8.5}},
+]  # fmt: skip
+
+
+def alike(value: float) -> dict[str, float]:
+    return dict.fromkeys(("mean", "p50", "p90", "p99", "max"), value)
+
+
+def two(low: float, high: float) -> dict[str, Any]:
+    """Mean, percentiles and maximum of two values, by the definition: p90 is 90% of the way up."""
+    points = {"mean": 0.5, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+    return {name: pytest.approx(low + share * (high - low)) for name, share in points.items()}
+
+
+def test_golden() -> None:
+    metrics = compute_metrics(TINY, parse_goodput("ttft:3000,tpot:1000"))
+    assert metrics == {
+        "requests": {"total": 3, "stop": 1, "length": 1, "refused": 1, "interrupted": 0},
+        "duration_s": 8.0,  # 0.5 .. 8.5
+        "throughput": {"tokens_per_s": 5 / 8, "requests_per_s": 2 / 8},
+        "ttft_s": two(2.5, 3.0),  # a: 0.5 -> 3, b: 2 -> 5
+        "tpot_s": alike(5 / 3),  # a: (7.5 - 2.5) / 3; b has one token
+        "e2e_s": two(3.0, 7.5),  # b: 2 -> 5, a: 0.5 -> 8
+        "normalized_latency_s": two(7.5 / 4, 3.0),
+        "queueing_s": two(0.5, 2.0),  # a: 0.5 -> 1, b: 2 -> 4
+        "computing_s": two(1.0, 7.0),
+        # a's gaps are 1, 1 and 3
+        "itl_s": {"mean": 5 / 3, "p50": 1.0, "p90": pytest.approx(2.6), "p99": pytest.approx(2.96), "max": 3.0},
+        "latency_bound_s": 3.0,
+        "iterations": 4,
+        "mean_batch_size": 5 / 4,
+        # a 3 + 1 + 1 + 4, b 2, idle 1 + 2. Of a's last four tokens, 2 .. 5, it had computed 2, 3 and 4 before.
+        "tokens": {
+            "output": 5, "computed": 14, "prefill": 9, "decode": 2, "recomputed": 3, "idle": 3, "idle_share": 3 / 14,
+        },
+        "kv": {
+            "capacity_tokens": 100, "peak_used_tokens": 7, "peak_reserved_tokens": 12,
+            "mean_used_tokens": pytest.approx((2 * 3 + 4 + 7 + 3 * 6) / 7),  # of the 7 seconds that steps took
+            "mean_reserved_tokens": pytest.approx((2 * 6 + 6 + 12 + 3 * 6) / 7),
+            "capacity_bytes": 1000, "peak_used_bytes": 70, "peak_reserved_bytes": 120,
+            "mean_used_bytes": pytest.approx(50), "mean_reserved_bytes": pytest.approx(480 / 7),
+        },
+        "moves": {
+            "shuffle": {"count": 2, "tokens": 5, "bytes": 50}, "swap_in": {"count": 1, "tokens": 1, "bytes": 10},
+            "swap_out": {"count": 0, "tokens": 0, "bytes": 0}, "embed": {"count": 0, "tokens": 0, "bytes": 0},
+        },
+        # Only b: a's tokens come too slowly, and b has no second token that could.
+        "goodput": {"bounds_s": {"ttft": 3.0, "tpot": 1.0}, "requests": 1, "requests_per_s": 1 / 8},
+    }  # fmt: skip
+    assert json.loads(json.dumps(metrics, allow_nan=False)) == metrics
+
+
+def test_rows() -> None:
+    metrics = compute_metrics(TINY, parse_goodput("ttft:3000,tpot:1000"))
+    assert rows(metrics) == [
+        ("Requests", "3: 1 stop, 1 length, 1 refused"),
+        ("Duration", "8 s"),
+        ("Throughput", "0.625 tokens/s, 0.25 requests/s"),
+        ("Time to first token (p50, p99)", "2.75 s, 3 s"),
+        ("Time per output token (p50, p99)", "1.67 s, 1.67 s"),
+        ("Inter-token latency (p50, p99)", "1 s, 2.96 s"),
+        ("Latency bound", "3 s"),
+        ("End-to-end time (p50, p99)", "5.25 s, 7.46 s"),
+        ("Normalized latency (mean, p90)", "2.44 s, 2.89 s"),
+        ("Queueing (mean, p99)", "1.25 s, 1.98 s"),
+        ("Computing (mean, p99)", "4 s, 6.94 s"),
+        ("Iterations", "4 (mean batch size 1.25)"),
+        ("Tokens computed", "14 (3 recomputed)"),
+        ("Idle tokens", "3 (21.4%)"),
+        ("KV in use (peak, mean)", "70 B, 50 B"),
+        ("KV reserved (peak)", "120 B of 1,000 B"),
+        ("KV moves", "2 shuffle (50 B), 1 swap_in (10 B)"),
+        ("Goodput (ttft <= 3 s, tpot <= 1 s)", "0.125 requests/s"),
+    ]
+
+
+def test_rows_of_small_and_large_and_missing_figures() -> None:
+    work = [["a", 0, 200_000]]
+    events = [
+        {"event": "run"},
+        request("a", 0, 200_000),
+        step(0, 2e-5, work, {"a": 1}, kv=[200_000, 200_000, 10**7]),
+        step(2e-5, 0.0125, [["a", 200_000, 200_001]], {"a": 1}, finished={"a": "stop"}),
+    ]
+    table = dict(rows(compute_metrics(events)))
+    assert table["Time to first token (p50, p99)"] == "20 us, 20 us"
+    assert table["Latency bound"] == "12.5 ms"
+    assert table["Tokens computed"] == "200,001 (0 recomputed)"
+    assert table["KV reserved (peak)"] == "200,000 tokens of 10,000,000 tokens"
+    assert table["KV moves"] == "none"
+    assert not any(label.startswith("Goodput") for label in table)
+    events[0] = {"event": "run", "kv_bytes_per_token": 2048}
+    assert dict(rows(compute_metrics(events)))["KV reserved (peak)"] == "391 MiB of 19.1 GiB"
+
+
+def check_empty(metrics: dict[str, Any]) -> None:
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s"):
+        assert metrics[name] is None
+    assert metrics["latency_bound_s"] is None
+    json.dumps(metrics, allow_nan=False)
+    assert all("nan" not in value for _, value in rows(metrics))
+
+
+def test_nothing_at_all() -> None:
+    for events in ([], TINY[:1], [TINY[0], TINY[3]]):
+        metrics = compute_metrics(events, {"ttft": 0.1})
+        check_empty(metrics)
+        assert metrics["requests"]["total"] == len(events[1:])
+        assert metrics["throughput"] == {"tokens_per_s": None, "requests_per_s": None}
+        assert metrics["kv"]["peak_used_tokens"] is None
+        assert metrics["goodput"] == {"bounds_s": {"ttft": 0.1}, "requests": 0, "requests_per_s": None}
+
+
+def test_interrupted() -> None:
+    events = [*TINY[:6], {"event": "end", "unfinished": ["a", "b"], "wall": {"end_s": 3.5}}]
+    metrics = compute_metrics(events)
+    check_empty(metrics)
+    assert metrics["requests"] == {"total": 3, "stop": 0, "length": 0, "refused": 1, "interrupted": 2}
+    assert metrics["duration_s"] == 3.0
+    assert metrics["throughput"] == {"tokens_per_s": 1 / 3, "requests_per_s": 0.0}
+    assert metrics["iterations"] == 1
+
+
+@pytest.mark.parametrize("cut", range(len(TINY) + 1))
+def test_a_trace_cut_off_anywhere(cut: int) -> None:
+    metrics = compute_metrics(TINY[:cut])
+    json.dumps(metrics, allow_nan=False)
+    assert len(rows(metrics)) == 17
+    assert metrics["requests"]["total"] == sum(event["event"] in ("request", "refused") for event in TINY[:cut])
+    if cut == len(TINY) - 1:  # only the end is missing: the run ends with its last step
+        assert metrics["duration_s"] == 7.5
+        assert metrics["e2e_s"] == compute_metrics(TINY)["e2e_s"]
+
+
+def test_virtual_time_that_stands_still() -> None:
+    events = [request("a", 0, 1), step(0, 0, [["a", 0, 1]], {"a": 1}, finished={"a": "stop"}, kv=[4, 4, 9])]
+    metrics = compute_metrics(events)
+    assert (metrics["duration_s"], metrics["throughput"]["tokens_per_s"]) == (0.0, None)
+    assert (metrics["kv"]["mean_used_tokens"], metrics["e2e_s"]) == (4.0, alike(0.0))
+
+
+def test_a_refused_duplicate_takes_nothing_from_the_one_served() -> None:
+    metrics = compute_metrics([*TINY[:4], {"event": "refused", "id": "a", "why": "..."}, *TINY[4:]])
+    assert metrics["requests"] == {"total": 4, "stop": 1, "length": 1, "refused": 2, "interrupted": 0}
+
+
+def test_spans_and_cells_are_recomputed_each_for_itself() -> None:
+    def recomputed(*work: list[Any]) -> int:
+        events = [request("a", 0, 9), request("b", 0, 9), step(0, 1, list(work), {})]
+        return int(compute_metrics(events)["tokens"]["recomputed"])
+
+    assert recomputed(["a", 0, 5], ["a", 5, 6], ["a", 6, 9]) == 0
+    assert recomputed(["a", 4, 6], ["a", 0, 2]) == 0  # a gap between them
+    assert recomputed(["a", 4, 6], ["a", 0, 2], ["a", 0, 9]) == 4
+    assert recomputed(["a", 0, 5], ["b", 0, 5]) == 0
+    assert recomputed(["a", 0, 5, "encoder"], ["a", 0, 5, "decoder"]) == 0
+    assert recomputed(["a", 0, 5, "encoder"], ["a", 4, 6, "encoder"]) == 1
+
+
+def test_prefill_and_decode() -> None:
+    def split(*work: list[Any]) -> tuple[int, int]:
+        tokens = compute_metrics([request("a", 0, 4), step(0, 1, list(work), {})])["tokens"]
+        return tokens["prefill"], tokens["decode"]
+
+    assert split(["a", 0, 3], ["a", 3, 4]) == (4, 0)  # the last chunk of a prompt, one token long
+    assert split(["a", 4, 5], ["a", 5, 6]) == (0, 2)
+    assert split(["a", 0, 6]) == (6, 0)  # an answer computed anew with its prompt
+
+
+def test_a_plan_of_moves_alone_is_no_iteration() -> None:
+    events = [*TINY[:6], step(3, 4, [], {}, moves=[["swap_out", 0, 50, 3]])]
+    metrics = compute_metrics(events)
+    assert (metrics["iterations"], metrics["mean_batch_size"]) == (1, 1.0)
+    assert metrics["moves"]["swap_out"] == {"count": 1, "tokens": 3, "bytes": 30}
+
+
+@pytest.mark.parametrize("event", [{}, {"event": "step"}, step(0, 1, [["z", 0, 1]], {}), [], {"event": "request"}])
+def test_a_damaged_trace_names_its_line(event: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        compute_metrics([TINY[0], event])
+    assert str(caught.value).startswith("Line 2 of the trace cannot be understood (")
+    assert str(caught.value).endswith("): write the trace again with --trace.")
+
+
+def test_a_trace_as_the_engine_writes_it() -> None:
+    trace = Trace(technique="t", kv_bytes_per_token=4)
+    trace.request(Request("a", (1, 2)))
+    trace.refused("b", "...")
+    plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 9),), grid=Grid(0, 2, 9, 0, 2), moves=(Move("embed", 5, 0, 2),))
+    trace.step(StepReport(plan, 1.0, 2.0, {"a": 3}, {"a": FinishReason.STOP}, KVUsage(2, 9, 9)))
+    trace.end((), 2.0)
+    metrics = compute_metrics(trace.events())
+    assert (metrics["tokens"]["computed"], metrics["tokens"]["idle"], metrics["ttft_s"]) == (4, 2, alike(2.0))
+    assert (metrics["moves"]["embed"]["bytes"], metrics["kv"]["peak_reserved_bytes"]) == (8, 36)
+    assert compute_metrics(json.loads(json.dumps(list(trace.events())))) == metrics
+
+
+# --- laws
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 100))
+def test_percentile_is_numpys(values: list[float], percent: float) -> None:
+    values.sort()
+    got = percentile(values, percent)
+    assert values[0] <= got <= values[-1]
+    assert got == pytest.approx(float(np.percentile(values, percent)), rel=1e-9, abs=1e-9)
+
+
+def random_trace(seed: int) -> list[Event]:
+    """Requests served in random batches, some steps overlapping as on several workers, some requests unfinished."""
+    rng = random.Random(seed)
+    events: list[Event] = [{"event": "run", "kv_bytes_per_token": 3}]
+    left = {f"r{i}": rng.randint(1, 5) for i in range(rng.randint(1, 5))}
+    length = {name: rng.randint(1, 6) for name in left}
+    events += [request(name, rng.random() / 2, length[name]) for name in left]
+    done = dict.fromkeys(left, 0)
+    now = 1.0
+    for _ in range(rng.randint(0, 12)):
+        chosen = [name for name in left if rng.random() < 0.6]
+        work: list[list[Any]] = []
+        for name in chosen:
+            work.append([name, rng.choice((0, done[name])) if done[name] else 0, length[name]])
+            done[name], length[name], left[name] = length[name], length[name] + 1, left[name] - 1
+        ended = {name: rng.choice(("stop", "length")) for name in chosen if not left[name]}
+        left = {name: count for name, count in left.items() if count}
+        start, now = now - rng.random() / 10, now + rng.random()
+        used = rng.randint(0, 50)
+        events.append(step(start, now, work, dict.fromkeys(chosen, 1), finished=ended, idle=rng.randint(0, 3),
+                           kv=[used, used + rng.randint(0, 50), 100]))  # fmt: skip
+    return events
+
+
+@given(st.integers(0, 10_000))
+def test_sums_agree(seed: int) -> None:
+    events = random_trace(seed)
+    metrics = compute_metrics(events, {"e2e": 1e9})
+    steps = [event for event in events if event["event"] == "step"]
+    tokens, requests, kv = metrics["tokens"], metrics["requests"], metrics["kv"]
+    assert tokens["computed"] == tokens["prefill"] + tokens["decode"] + tokens["idle"]
+    distinct = {(name, token) for s in steps for name, start, stop in s["work"] for token in range(start, stop)}
+    assert tokens["recomputed"] == tokens["prefill"] + tokens["decode"] - len(distinct)
+    assert tokens["output"] == sum(len(s["tokens"]) for s in steps)
+    assert requests["total"] == sum(event["event"] == "request" for event in events)
+    finished = requests["stop"] + requests["length"]
+    assert requests["total"] == finished + requests["interrupted"]
+    assert metrics["goodput"]["requests"] == finished
+    if finished:
+        parts = metrics["queueing_s"]["mean"] + metrics["computing_s"]["mean"]
+        assert parts == pytest.approx(metrics["e2e_s"]["mean"])
+        assert metrics["ttft_s"]["max"] <= metrics["e2e_s"]["max"]
+        assert metrics["latency_bound_s"] == (metrics["itl_s"]["max"] if metrics["itl_s"] else None)
+    for found in metrics.values():
+        if isinstance(found, dict) and "p50" in found:
+            assert found["p50"] <= found["p90"] <= found["p99"] <= found["max"]
+            assert found["mean"] <= found["max"] * (1 + 1e-12)
+    if steps:
+        assert kv["mean_used_tokens"] <= kv["peak_used_tokens"] * (1 + 1e-12)
+        assert kv["peak_used_bytes"] == 3 * kv["peak_used_tokens"]
+        assert kv["peak_used_tokens"] <= kv["peak_reserved_tokens"] <= kv["capacity_tokens"]
+
+
+@given(st.integers(0, 10_000))
+def test_latencies_against_brute_force(seed: int) -> None:
+    events = random_trace(seed)
+    metrics = compute_metrics(events)
+    gaps, tpots = [], []
+    for event in events:
+        if event["event"] == "request":
+            mine = [e for e in events if e["event"] == "step" and event["id"] in e["tokens"]]
+            if mine and event["id"] in mine[-1]["finished"]:
+                times = [e["wall"]["end_s"] for e in mine]
+                gaps += [late - early for early, late in pairwise(times)]
+                tpots += [(times[-1] - times[0]) / (len(times) - 1)] if len(times) > 1 else []
+    assert (metrics["itl_s"] or {"mean": math.nan})["mean"] == pytest.approx(
+        sum(gaps) / len(gaps) if gaps else math.nan, nan_ok=True
+    )
+    assert (metrics["tpot_s"] or {"p50": math.nan})["p50"] == pytest.approx(
+        float(np.median(tpots)) if tpots else math.nan, nan_ok=True
+    )
