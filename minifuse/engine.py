@@ -94,6 +94,7 @@ class Engine:
 
     def run(self) -> Iterator[StepReport]:
         """Serve until nothing is left, telling of every iteration as it completes."""
+        self.clock.now()  # a real clock starts when first read: that must not be after the first iteration
         while self.unfinished:
             self.receive()
             self.dispatch()

@@ -61,9 +61,7 @@ class PerSequenceAttention:
                 positions += range(start, stop)
                 slots += range(offset + start, offset + stop)
             rows.append(len(token_ids))
-            keys = cache.keys[:, offset : offset + stop].permute(0, 2, 3, 1).unbind(0)
-            values = cache.values[:, offset : offset + stop].transpose(1, 2).unbind(0)
-            items.append(_Item(rows[-2], rows[-1], keys, values, _causal(start, stop, cache.device)))
+            items.append(_Item(rows[-2], rows[-1], *cache.run_of(offset, stop), _causal(start, stop, cache.device)))
         slots_tensor = torch.tensor(slots, device=cache.device)
         sampled = sampled_work(plan, sequences)
         return Batch(

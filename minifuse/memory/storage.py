@@ -21,6 +21,9 @@ class KVStorage:
         shape = (config.num_layers, num_slots, config.num_kv_heads, config.head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
+        # The same memory, turned the way a sequence's matrix products want it; made once because views cost time too.
+        self._keys_across = self.keys.permute(0, 2, 3, 1)  # [num_layers, num_kv_heads, head_dim, slots]
+        self._values_along = self.values.permute(0, 2, 1, 3)  # [num_layers, num_kv_heads, slots, head_dim]
 
     @property
     def device(self) -> torch.device:
@@ -30,6 +33,16 @@ class KVStorage:
         """Put `k` and `v`, both [n, num_kv_heads, head_dim], into `slots` [n] of one layer."""
         self.keys[layer].index_copy_(0, slots, k)
         self.values[layer].index_copy_(0, slots, v)
+
+    def run_of(self, offset: int, length: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Slots [offset, offset + length) as views, one a layer.
+
+        Returns:
+            Keys, each [num_kv_heads, head_dim, length], ready for queries x keys; and values, each
+            [num_kv_heads, length, head_dim], ready for weights x values.
+        """
+        keys = self._keys_across.narrow(3, offset, length).unbind(0)
+        return keys, self._values_along.narrow(2, offset, length).unbind(0)
 
     def move(self, move: Move) -> None:
         """Copy slots [source, source + n) onto [target, target + n) in every layer; the two may overlap."""

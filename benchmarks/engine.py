@@ -1,0 +1,219 @@
+"""This engine against transformers, on the same random LLaMA and the same requests, in one run.
+
+    python benchmarks/engine.py                      # everything; writes benchmarks/results/engine.{json,md}
+    python benchmarks/engine.py --quick --out /tmp   # a minute, to see that it works
+
+Contenders take turns within each round, in an order that rotates; medians over rounds are reported. Ratios are of one
+run on one machine; absolute figures of different runs should not be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from limits import matrix_rate, read_bandwidth
+from peers import generate, generate_batch, peer_model
+from provenance import provenance
+from rich.console import Console
+from rich.table import Table
+
+from minifuse.execute import runner
+from minifuse.model.load import load_weights, resolve
+from minifuse.model.transformer import Transformer
+from minifuse.request import Request
+from minifuse.serve import Settings, build_engine, serve
+from minifuse.techniques import technique
+
+PEERS = {"generate": generate, "generate_batch": generate_batch}
+OURS = ("static", "orca")
+SLOW = "generate_batch"  # raced in fewer rounds: it takes longer than all others together
+
+
+Result = tuple[float, dict[str, list[int]]]  # seconds, and each request's new tokens
+
+
+@dataclass(frozen=True)
+class Case:
+    model: str
+    workload: str
+    batch: int
+
+    def requests(self, vocab: int, seed: int) -> list[Request]:
+        """Equal: `batch` requests of 32 prompt and 64 new tokens. Ragged: three times as many, 8-64 and 16-128."""
+        rng = random.Random(f"{seed}/{self.workload}/{self.batch}")
+        equal = self.workload == "equal"
+        count = self.batch if equal else 3 * self.batch
+        return [
+            Request(
+                f"r{i}",
+                tuple(rng.randrange(vocab) for _ in range(32 if equal else rng.randint(8, 64))),
+                64 if equal else rng.randint(16, 128),
+                ignore_eos=True,
+            )
+            for i in range(count)
+        ]
+
+
+def ours(name: str, model: Transformer, case: Case, requests: Sequence[Request]) -> Result:
+    """Seconds and tokens of one technique of this engine."""
+    settings = Settings(kv_memory=512 * 2**20, stage_options={"batching.max_batch": case.batch})
+    engine = build_engine(technique(name), resolve(case.model), settings, model)
+    start = time.perf_counter()
+    served = serve(engine, requests)
+    return time.perf_counter() - start, {a.request.id: list(a.token_ids) for a in served.answers}
+
+
+def share_outside_model(model: Transformer, case: Case, name: str, requests: Sequence[Request]) -> float:
+    """The part of a run spent outside `forward`: planning, batch tensors, sampling, commit, trace."""
+    inside = 0.0
+    forward = runner.forward
+
+    def timed(*arguments: Any) -> Any:
+        nonlocal inside
+        start = time.perf_counter()
+        out = forward(*arguments)
+        inside += time.perf_counter() - start
+        return out
+
+    runner.forward = timed
+    try:
+        seconds, _ = ours(name, model, case, requests)
+    finally:
+        runner.forward = forward
+    return 1 - inside / seconds
+
+
+def race(case: Case, model: Transformer, peer: Any, rounds: int, slow_rounds: int, seed: int) -> dict[str, Any]:
+    """Tokens per second of every contender: medians, and every round's figure."""
+    requests = case.requests(model.config.vocab_size, seed)
+    tokens = sum(request.max_new_tokens for request in requests)
+    contenders: dict[str, Callable[[], Result]] = {
+        **{name: partial(ours, name, model, case, requests) for name in OURS},
+        **{name: partial(run, peer, requests, case.batch) for name, run in PEERS.items()},
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    answers: dict[str, dict[str, list[int]]] = {}
+    for turn in range(rounds):
+        names = list(contenders)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            if name == SLOW and turn >= slow_rounds:
+                continue
+            took, answers[name] = contenders[name]()
+            seconds[name].append(took)
+    speed = {name: tokens / statistics.median(times) for name, times in seconds.items() if times}
+    reference = answers["generate"]
+    same = {
+        name: sum(given[r.id] == reference[r.id] for r in requests) / len(requests) for name, given in answers.items()
+    }
+    return {
+        "model": case.model,
+        "workload": case.workload,
+        "batch": case.batch,
+        "requests": len(requests),
+        "new_tokens": tokens,
+        "tokens_per_s": speed,
+        "seconds": seconds,
+        "answers_equal_to_generate": same,
+        "outside_model": {name: share_outside_model(model, case, name, requests) for name in OURS},
+    }
+
+
+def against_limits(row: dict[str, Any], model: Transformer, bandwidth: float, rate: float) -> dict[str, float]:
+    """What share of the machine's limit each contender reaches: reading the weights once, or two flops per weight."""
+    weights = model.config.num_matrix_weights
+    seconds_per_iteration = max(4 * weights / bandwidth, 2 * weights * row["batch"] / rate)
+    limit = row["batch"] / seconds_per_iteration
+    return {"tokens_per_s": limit, **{name: speed / limit for name, speed in row["tokens_per_s"].items()}}
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "| model | workload | batch | static | orca | generate | generate_batch | best / generate "
+        "| best / generate_batch | best / limit | outside model (static, orca) |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        speed = row["tokens_per_s"]
+        best = max(OURS, key=lambda name: speed[name])
+        peers = [f"{speed[best] / speed[name]:.2f}x" if name in speed else "not measured" for name in PEERS]
+        figures = [f"{speed[name]:.0f}" if name in speed else "not measured" for name in (*OURS, *PEERS)]
+        outside = ", ".join(f"{row['outside_model'][name]:.1%}" for name in OURS)
+        limit = f"{row['limit'][best]:.0%}" if row["workload"] == "equal" else "-"
+        cells = [row["model"], row["workload"], str(row["batch"]), *figures, *peers, limit, outside]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(
+    models: Annotated[str, typer.Option(help="comma-separated models")] = "random:small,random:medium",
+    batches: Annotated[str, typer.Option(help="comma-separated batch sizes")] = "1,8,32",
+    rounds: Annotated[int, typer.Option(help="rounds, each contender once in each")] = 5,
+    slow_rounds: Annotated[int, typer.Option(help="rounds in which generate_batch takes part")] = 1,
+    seed: Annotated[int, typer.Option(help="seed of weights and requests")] = 0,
+    out: Annotated[Path, typer.Option(help="folder for engine.json and engine.md")] = Path(__file__).parent / "results",
+    quick: Annotated[bool, typer.Option(help="one round of the small model at batch 8")] = False,
+) -> None:
+    """Race this engine against transformers and report tokens per second."""
+    if quick:
+        models, batches, rounds = "random:small", "8", 1
+    bandwidth, rate = read_bandwidth(), matrix_rate()
+    rows = []
+    for name in models.split(","):
+        model = load_weights(resolve(name), seed=seed)
+        peer = peer_model(model)
+        for batch in map(int, batches.split(",")):
+            for workload in ("equal", "ragged"):
+                case = Case(name, workload, batch)
+                row = race(case, model, peer, rounds, slow_rounds, seed)
+                row["limit"] = against_limits(row, model, bandwidth, rate)
+                rows.append(row)
+                speeds = ", ".join(f"{who} {speed:.0f}" for who, speed in row["tokens_per_s"].items())
+                typer.echo(f"{name} {workload} batch {batch}: {speeds} tokens/s", err=True)
+    results = {
+        "benchmark": "engine",
+        "provenance": provenance(seed=seed, rounds=rounds, slow_rounds=slow_rounds, order="rotated each round"),
+        "limits": {"read_bytes_per_s": bandwidth, "matrix_flops": rate},
+        "rows": rows,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "engine.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / "engine.md").write_text(_page(results))
+    shown = Table("model", "workload", "batch", *OURS, *PEERS)
+    for row in rows:
+        figures = [f"{row['tokens_per_s'].get(name, float('nan')):.0f}" for name in (*OURS, *PEERS)]
+        shown.add_row(row["model"], row["workload"], str(row["batch"]), *figures)
+    Console().print(shown)
+
+
+def _page(results: dict[str, Any]) -> str:
+    origin, limits = results["provenance"], results["limits"]
+    versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
+    return f"""# Engine against transformers
+
+New tokens per second, float32, medians of {origin["rounds"]} rounds ({origin["slow_rounds"]} for `generate_batch`),
+contenders interleaved. Machine: {origin["machine"]["processor"]}, {origin["machine"]["threads"]} threads; {versions};
+commit {origin["commit"]}{"" if origin["clean"] else " with changes"}.
+
+Equal: every prompt 32 tokens, every answer 64. Ragged: prompts 8-64, answers 16-128, three batches' worth of requests.
+`generate` is transformers' static, left-padded batch; `generate_batch` its continuous batching.
+Limit: the longer of reading all weights once ({limits["read_bytes_per_s"] / 1e9:.1f} GB/s measured) and two flops per
+weight and token ({limits["matrix_flops"] / 1e9:.0f} GFLOP/s measured); attention, norms and prefill are not in it.
+
+{table(results)}
+"""
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    typer.run(main)

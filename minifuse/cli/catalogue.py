@@ -1,0 +1,83 @@
+"""`minifuse list`: every technique and every stage, as a table or as JSON."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from minifuse.cli.text import console
+from minifuse.options import describe_options
+from minifuse.stages import KINDS, Kind, stage, stages
+from minifuse.techniques import TECHNIQUES, Technique
+
+__all__ = ["first_line", "show_list", "technique_options"]
+
+SCHEMA = "minifuse.list/1"
+
+
+def first_line(cls: type[Any]) -> str:
+    """A stage in one line: the first of its docstring."""
+    return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+
+def technique_options(row: Technique) -> list[dict[str, Any]]:
+    """The options of all its stages as `stage.option`, with the defaults that the technique sets."""
+    found = []
+    for kind in KINDS:
+        for option in describe_options(stage(kind, getattr(row, kind)).Options):
+            name = f"{kind}.{option['name']}"
+            found.append({**option, "name": name, "default": row.options.get(name, option["default"])})
+    return found
+
+
+def _technique(row: Technique) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "paper": row.paper,
+        "section": row.section,
+        "serves": list(row.serves),
+        "stages": row.stages,
+        "options": technique_options(row),
+    }
+
+
+def _stages(kind: Kind) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "summary": first_line(cls), "options": describe_options(cls.Options)}
+        for name, cls in stages(kind).items()
+    ]
+
+
+def show_list(as_json: bool) -> int:
+    """Print the catalogue on stdout."""
+    if as_json:
+        listed = {"schema": SCHEMA, "techniques": [_technique(row) for row in TECHNIQUES.values()]}
+        print(json.dumps({**listed, **{kind: _stages(kind) for kind in KINDS}}, indent=2))
+        return 0
+    screen = console()
+    table = _table("Technique", "What it does", "batching", "memory", "attention")
+    for row in TECHNIQUES.values():
+        table.add_row(row.name, row.summary, *row.stages.values())
+    screen.print(table)
+    for kind in KINDS:
+        table = _table(kind.capitalize(), "What it does", "Options")
+        for name, cls in stages(kind).items():
+            options = ", ".join(option["name"] for option in describe_options(cls.Options))
+            table.add_row(Text(name), Text(first_line(cls)), Text(options))
+        screen.print()
+        screen.print(table)
+    screen.print("\nminifuse explain NAME tells more; minifuse run --technique NAME runs it.")
+    return 0
+
+
+def _table(name: str, summary: str, *others: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(name, style="bold", no_wrap=True)
+    table.add_column(summary, ratio=1)
+    for other in others:
+        table.add_column(other)
+    return table

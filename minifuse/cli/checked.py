@@ -1,0 +1,173 @@
+"""From what was typed to values, each refused by name before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from minifuse.cli.asked import CLOCKS, DEVICES, DTYPES, Asked
+from minifuse.errors import UsageError
+from minifuse.options import NoOptions
+from minifuse.parsing import did_you_mean, one_of, parse_float, parse_goodput, parse_int, parse_size
+from minifuse.request import Sampling
+from minifuse.simulate.cost import hardware
+from minifuse.stages import KINDS, stage
+from minifuse.techniques import Stages, Technique
+from minifuse.workload import Arrival, Lengths, parse_arrival, parse_lengths
+
+__all__ = ["Checked", "check", "check_trace", "settings_for", "stage_options"]
+
+MANY = 2**31 - 1
+MAX_BATCH = "batching.max_batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """`Asked` as values. None is what was not typed and has a default only later."""
+
+    model: str
+    dtype: str
+    device: str
+    kv_memory: int | None
+    prompts: str | None
+    requests: int | None
+    prompt_length: Lengths | None
+    output_length: Lengths | None
+    arrival: Arrival
+    max_new_tokens: int | None
+    ignore_eos: bool
+    sampling: Sampling  # its seed is that of the run
+    max_batch: int | None
+    settings: Mapping[str, str]
+    clock: Literal["real", "virtual"]
+    hardware: str
+    goodput: dict[str, float] | None
+
+
+def check(asked: Asked) -> Checked:
+    """The values of all options that `run` and `compare` share.
+
+    Raises:
+        UsageError: one of them is not what it may be, or two of them do not go together.
+    """
+    clock = _choice("--clock", asked.clock, CLOCKS)
+    if asked.hardware is not None:
+        hardware(asked.hardware)
+        if clock == "real":
+            raise UsageError(
+                f'--hardware is "{asked.hardware}" and the clock is real: add --clock virtual, or leave --hardware out.'
+            )
+    return Checked(
+        model=asked.model,
+        dtype=_choice("--dtype", asked.dtype, DTYPES),
+        device=_choice("--device", asked.device, DEVICES),
+        kv_memory=None if asked.kv_memory is None else parse_size(asked.kv_memory, "--kv-memory"),
+        prompts=asked.prompts,
+        requests=_whole("--requests", asked.requests),
+        prompt_length=None if asked.prompt_length is None else parse_lengths(asked.prompt_length),
+        output_length=None if asked.output_length is None else parse_lengths(asked.output_length),
+        arrival=parse_arrival(asked.arrival),
+        max_new_tokens=_whole("--max-new-tokens", asked.max_new_tokens),
+        ignore_eos=asked.ignore_eos,
+        sampling=Sampling(
+            temperature=parse_float(asked.temperature, "--temperature", 0, 1000),
+            top_k=parse_int(asked.top_k, "--top-k", 0, MANY),
+            top_p=_above_zero("--top-p", asked.top_p),
+            seed=parse_int(asked.seed, "--seed", 0, MANY),
+        ),
+        max_batch=_whole("--max-batch", asked.max_batch),
+        settings=_settings(asked.set),
+        clock=cast(Literal["real", "virtual"], clock),
+        hardware=asked.hardware or "cpu",
+        goodput=None if asked.goodput is None else parse_goodput(asked.goodput),
+    )
+
+
+def _choice(flag: str, given: str, allowed: Collection[str]) -> str:
+    if given not in allowed:
+        raise UsageError(f'{flag} is "{given}"{did_you_mean(given, allowed)}: give {one_of(allowed)}.')
+    return given
+
+
+def _whole(flag: str, given: str | None) -> int | None:
+    return None if given is None else parse_int(given, flag, 1, MANY)
+
+
+def _above_zero(flag: str, given: str) -> float:
+    value = parse_float(given, flag, 0, 1)
+    if value == 0:
+        raise UsageError(f'{flag} is "{given}": give a number above 0, up to 1.')
+    return value
+
+
+def _settings(typed: list[str]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for text in typed:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f'--set is "{text}": give stage.option=value, such as {MAX_BATCH}=4.')
+        if name in settings:
+            raise UsageError(f"--set gives {name} twice: give it once.")
+        settings[name] = value
+    return settings
+
+
+def stage_options(technique: Technique) -> set[str]:
+    """The options that a technique's stages have, as `stage.option`."""
+    names = set()
+    for kind in KINDS:
+        options = stage(kind, getattr(technique, kind)).Options
+        if options is not NoOptions:
+            names |= {f"{kind}.{f.name}" for f in fields(options)}
+    return names
+
+
+def settings_for(technique: Technique, checked: Checked, strict: bool) -> dict[str, Any]:
+    """What --set and --max-batch mean for a technique, tried out on its stages.
+
+    Args:
+        strict: refuse what this technique has no option for, instead of leaving it out (`compare`).
+
+    Raises:
+        UsageError: an option that it does not have, or a value that the option cannot take.
+    """
+    known = stage_options(technique)
+    settings: dict[str, Any] = {k: v for k, v in checked.settings.items() if strict or k in known}
+    if checked.max_batch is not None:
+        if MAX_BATCH in settings:
+            raise UsageError(f"--max-batch and --set {MAX_BATCH} are both given: give one of them.")
+        if MAX_BATCH in known:
+            settings[MAX_BATCH] = checked.max_batch
+        elif strict:
+            raise UsageError(
+                f"--max-batch is {checked.max_batch}, and the batching {technique.batching!r} of {technique.name} has "
+                "no max_batch: leave it out, or choose another --technique or --batching."
+            )
+    Stages.of(technique, 1, settings)
+    return settings
+
+
+def check_trace(typed: str | None) -> Path | None:
+    """The path of a trace that can be written; opening it is the only sure test.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    if typed is None:
+        return None
+    path = Path(typed)
+    new = not os.path.lexists(path)
+    try:
+        path.open("a").close()
+        if new:
+            path.unlink()
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"--trace is {typed!r}, which cannot be written ({reason}): give a file in a folder that exists and "
+            "that you may write to."
+        ) from None
+    return path

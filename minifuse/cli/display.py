@@ -1,0 +1,144 @@
+"""What is shown while requests are served: answers on stdout, and on a terminal a live picture of the run on stderr.
+
+The picture costs at most one percent of the run: it is drawn at most ten times a second, and never again before a
+hundred times the last drawing's cost has passed. Answers that end in between wait for it, so that stdout and stderr do
+not write into each other on a terminal; without a picture they are printed at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from minifuse.cli.text import console, one_line
+from minifuse.cli.undisturbed import undisturbed
+from minifuse.plan import KVUsage, StepReport
+from minifuse.request import Request
+
+__all__ = ["Display"]
+
+MIN_GAP_S = 0.1
+COST_SHARE = 0.01
+ROW_NAMES = ("running", "waiting", "tokens/s", "KV in use")
+
+
+class Display:
+    """Counts what the steps tell, and draws it now and then.
+
+    Args:
+        title: what is being served, such as `orca on tiny`.
+        kv_bytes_per_token: what turns the books' tokens into bytes.
+    """
+
+    def __init__(self, title: str, requests: Sequence[Request], kv_bytes_per_token: int) -> None:
+        self._title = title
+        self._total = len(requests)
+        self._arrivals = sorted(request.arrival_s for request in requests)  # of those that were not refused
+        self._token_bytes = kv_bytes_per_token
+        self._out = console()
+        self._err = console(stderr=True)
+        self._is_live = sys.stderr.isatty() and not self._err.is_dumb_terminal
+        self._live: Live | None = None
+        self._held: list[tuple[Console, Text]] = []
+        self._next_s = 0.0
+        self._running: set[str] = set()
+        self._tokens = self._answered = 0
+        self._report: StepReport | None = None
+
+    def __enter__(self) -> Display:
+        if self._is_live:
+            self._draw()  # the first costs the most: before the run begins
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with undisturbed():
+            self._clear()
+            if kind is None or not issubclass(kind, BrokenPipeError):
+                self._let_go()
+
+    def answer(self, line: Text | None) -> None:
+        """A request has been answered: show its line, if it has one, on stdout."""
+        self._answered += 1
+        if line is not None:
+            self._say(self._out, line)
+
+    def refused(self, request: Request, why: str) -> None:
+        """A request was refused: say why on stderr."""
+        self._arrivals.remove(request.arrival_s)
+        self._say(self._err, Text(f"error: {one_line(why)}"))
+
+    def step(self, report: StepReport) -> None:
+        """An iteration has completed."""
+        if not self._is_live:
+            return
+        self._tokens += len(report.tokens)
+        self._running.update(report.plan.admitted)
+        self._running.difference_update(report.finished)
+        self._report = report
+        now = time.perf_counter()
+        if now >= self._next_s or (self._held and not self._running):  # in a lull the next step may be far away
+            with undisturbed():
+                self._draw()
+            cost = time.perf_counter() - now
+            self._next_s = now + max(MIN_GAP_S, cost / COST_SHARE)
+
+    def _say(self, where: Console, line: Text) -> None:
+        self._held.append((where, line))
+        if self._live is None:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Print what was held back. A line is one line: where it ends on the screen is the terminal's affair."""
+        while self._held:
+            where, line = self._held[0]
+            where.print(line, soft_wrap=True)
+            where.file.flush()
+            self._held.pop(0)
+
+    def _clear(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _draw(self) -> None:
+        if self._held:
+            self._clear()
+            self._let_go()
+        if self._live is None:
+            self._live = Live(
+                self._picture(),
+                console=self._err,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                vertical_overflow="crop",
+            )
+            self._live.start(refresh=True)
+        else:
+            self._live.update(self._picture(), refresh=True)
+
+    def _picture(self) -> Group:
+        now, usage = (self._report.ended_s, self._report.usage) if self._report else (0.0, KVUsage(0, 0, 0))
+        ended = self._answered + self._total - len(self._arrivals)
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(Text(self._title), ProgressBar(self._total, ended, width=20), f"{ended}/{self._total} requests")
+        arrived = bisect_right(self._arrivals, now)
+        waiting = max(0, arrived - self._answered - len(self._running))
+        used, _, capacity = (tokens * self._token_bytes / 2**20 for tokens in usage)
+        speed = f"{self._tokens / now:,.0f}" if now > 0 else "-"
+        figures = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+        for name in ROW_NAMES:
+            figures.add_column(name, justify="right", no_wrap=True, header_style="dim")
+        kv = f"{used:.1f} of {capacity:.0f} MiB"
+        figures.add_row(str(len(self._running)), str(waiting), speed, kv)
+        return Group(bar, figures)

@@ -1,0 +1,182 @@
+"""`minifuse doctor`: does this machine have what minifuse needs, and if not, what is to be done."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from minifuse.cli.text import console
+
+__all__ = ["Check", "doctor"]
+
+SCHEMA = "minifuse.doctor/1"
+MIN_PYTHON = (3, 11)
+MIN_FREE_BYTES = 2**30
+Status = Literal["ok", "warning", "problem"]
+OK: Status = "ok"
+WARNING: Status = "warning"
+PROBLEM: Status = "problem"
+STYLES = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
+MACHINE = 3
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: what was looked at, how it is, what was found, and what to do unless it is ok."""
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+def doctor(as_json: bool) -> int:
+    """Check everything; the exit code is 3 if something needed is missing."""
+    checks = list(_all())
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+        for check in checks:
+            found = check.found + (f": {check.advice}" if check.advice else "")
+            table.add_row(Text(check.status, STYLES[check.status]), Text(check.name), Text(found))
+        console().print(table)
+    return MACHINE if any(check.status == PROBLEM for check in checks) else 0
+
+
+def _all() -> Iterator[Check]:
+    yield _python()
+    packages = list(_packages())
+    yield from packages
+    for look in (_torch, _triton, _cuda, _threads, _memory, _temporary, _tiny):
+        yield _safely(look)
+
+
+def _safely(look: Callable[[], Check]) -> Check:
+    """A check that fails in a way nobody foresaw is a problem, not a traceback."""
+    try:
+        return look()
+    except Exception as error:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return Check(
+            look.__name__.strip("_"), PROBLEM, what, "install minifuse anew with pip install -e . -c constraints.txt"
+        )
+
+
+def _python() -> Check:
+    needed = ".".join(map(str, MIN_PYTHON))
+    if sys.version_info < MIN_PYTHON:
+        return Check("python", PROBLEM, platform.python_version(), f"use Python {needed} or newer")
+    return Check("python", OK, platform.python_version())
+
+
+def _packages() -> Iterator[Check]:
+    """What pyproject.toml asks for, extras left out."""
+    for requirement in metadata.requires("minifuse") or []:
+        text, _, condition = requirement.partition(";")
+        match = re.match(r"([A-Za-z0-9._-]+)(?:>=([0-9.]+))?", text.strip())
+        if match is None or "extra" in condition or ("linux" in condition and sys.platform != "linux"):
+            continue
+        name, least = match[1], match[2] or "0"
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield Check(name, PROBLEM, "not installed", f"pip install '{text.strip()}'")
+            continue
+        if _release(version) < _release(least):
+            yield Check(name, PROBLEM, f"{version}, older than {least}", f"pip install '{text.strip()}'")
+        else:
+            yield Check(name, OK, version)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.match(r"[0-9.]*", version)[0].split(".") if number)  # type: ignore[index]
+
+
+def _torch() -> Check:
+    import torch
+
+    product = torch.ones(2, 2) @ torch.ones(2, 2)
+    if product.tolist() != [[2.0, 2.0], [2.0, 2.0]]:
+        return Check("torch works", PROBLEM, "it multiplies wrongly", "install torch anew")
+    return Check(
+        "torch works", OK, f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
+    )
+
+
+def _triton() -> Check:
+    try:
+        import triton
+    except ImportError as error:
+        needed = WARNING if sys.platform == "linux" else OK
+        return Check("triton works", needed, f"no ({error})", "only CUDA kernels need it; the CPU does without")
+    return Check("triton works", OK, f"imports as {triton.__version__}")
+
+
+def _cuda() -> Check:
+    import torch
+
+    if not torch.cuda.is_available():
+        return Check("CUDA device", OK, "none, everything runs on the CPU")
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Check("CUDA device", OK, ", ".join(names))
+
+
+def _threads() -> Check:
+    import torch
+
+    return Check("threads", OK, f"torch uses {torch.get_num_threads()} of {os.cpu_count()} cores")
+
+
+def _memory() -> Check:
+    from minifuse.model.load import free_bytes
+
+    free = free_bytes("cpu")
+    if free is None:
+        return Check("free memory", OK, "unknown on this system")
+    found = f"{free / 2**30:.1f} GiB"
+    if free < MIN_FREE_BYTES:
+        return Check("free memory", WARNING, found, "close other programs, or keep --kv-memory small")
+    return Check("free memory", OK, found)
+
+
+def _temporary() -> Check:
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(b"minifuse")
+    except OSError as error:
+        return Check(
+            "temporary files", PROBLEM, f"cannot be written ({error.strerror})", "set TMPDIR to a folder with room"
+        )
+    return Check("temporary files", OK, "can be written")
+
+
+def _tiny() -> Check:
+    """The shipped model, asked one question."""
+    from minifuse.model.load import TINY, load_weights, resolve
+    from minifuse.model.tiny.tasks import crowd
+    from minifuse.naive.oracle import answer
+    from minifuse.request import Request
+
+    if not (Path(TINY) / "model.safetensors").exists():
+        return Check("model tiny", PROBLEM, "its weights are missing", "install minifuse anew")
+    source = resolve("tiny")
+    tokenizer = source.tokenizer()
+    task = min(crowd(32), key=lambda task: len(task.answer))
+    request = Request("doctor", tokenizer.encode(task.prompt), max_new_tokens=64, stop_ids=source.config.eos_ids)
+    text = tokenizer.decode(answer(load_weights(source), request)).strip()
+    if text != task.answer:
+        return Check("model tiny", PROBLEM, f"it answers {task.prompt!r} with {text!r}", "install minifuse anew")
+    return Check("model tiny", OK, f"answers {task.prompt!r} with {text!r}")

@@ -1,0 +1,122 @@
+"""`minifuse explain NAME`: what a technique or a stage does, where its code is, and how to run it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+import minifuse
+from minifuse.cli.catalogue import first_line, technique_options
+from minifuse.cli.text import console
+from minifuse.errors import UsageError
+from minifuse.options import describe_options, did_you_mean
+from minifuse.stages import KINDS, Kind, stage, stages
+from minifuse.techniques import TECHNIQUES, Technique, mix
+
+__all__ = ["explain", "where"]
+
+
+def explain(name: str) -> int:
+    """Explain everything called `name`: a technique and a stage may share it; `batching.static` means the stage.
+
+    Raises:
+        UsageError: nothing is called so; the message names the nearest.
+    """
+    kind_wanted, dot, bare = name.rpartition(".")
+    row = None if dot else TECHNIQUES.get(name)
+    found = [(kind, stages(kind)[bare]) for kind in KINDS if bare in stages(kind) and kind_wanted in ("", kind)]
+    if row is None and not found:
+        known = dict.fromkeys([*TECHNIQUES, *(stage_name for kind in KINDS for stage_name in stages(kind))])
+        raise UsageError(f"There is no technique or stage {name!r}: {did_you_mean(name, list(known))}")
+    blocks = [] if row is None else [_technique(row)]
+    blocks += [_stage(kind, cls) for kind, cls in found]
+    console().print(*[line for block in blocks for line in [*block, ""]][:-1], sep="\n", soft_wrap=False)
+    return 0
+
+
+def where(cls: type[Any]) -> str:
+    """The module of a class, and its file relative to the package's folder."""
+    file = Path(inspect.getsourcefile(cls) or sys.modules[cls.__module__].__file__ or "")
+    home = Path(minifuse.__file__).parent.parent
+    return f"{cls.__module__} ({file.relative_to(home).as_posix() if file.is_relative_to(home) else file.name})"
+
+
+def _technique(row: Technique) -> list[Any]:
+    table = _facts()
+    table.add_row("paper", Text(row.paper if row.paper != "-" else "none"))
+    table.add_row("section", Text(row.section))
+    table.add_row("serves", Text(", ".join(row.serves)))
+    for kind in KINDS:
+        cls = stage(kind, getattr(row, kind))
+        table.add_row(kind, Text.assemble((cls.name, "bold"), f": {first_line(cls)}\n", (where(cls), "dim")))
+    table.add_row("options", _options(technique_options(row)))
+    table.add_row("run it", Text(f"minifuse run --technique {row.name}"))
+    return [Text.assemble((row.name, "bold"), f", a technique: {row.summary}."), Padding(table, (0, 0, 0, 2))]
+
+
+def _stage(kind: Kind, cls: type[Any]) -> list[Any]:
+    table = _facts()
+    table.add_row("used by", Text(", ".join(row.name for row in _users(kind, cls.name)) or "no technique by default"))
+    table.add_row("code", Text(where(cls)))
+    table.add_row("options", _options(describe_options(cls.Options), f"{kind}."))
+    table.add_row("run it", Text(_command(kind, cls.name)))
+    says = inspect.cleandoc(inspect.getdoc(cls) or "").replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n")
+    return [
+        Text.assemble((cls.name, "bold"), f", a stage for {kind}."),
+        Padding(Text(says), (0, 0, 0, 2)),
+        Padding(table, (0, 0, 0, 2)),
+    ]
+
+
+def _facts() -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(ratio=1)
+    return table
+
+
+def _options(described: Iterable[dict[str, Any]], prefix: str = "") -> Text:
+    lines = []
+    for option in described:
+        default = {None: "none", True: "on", False: "off"}.get(option["default"], option["default"])
+        lines.append(
+            Text.assemble(
+                (f"{prefix}{option['name']}={default}", "bold"), f" {option['help']}; give {option['allowed']}"
+            )
+        )
+    return Text("\n").join(lines) if lines else Text("none")
+
+
+def _users(kind: Kind, name: str) -> list[Technique]:
+    return [row for row in TECHNIQUES.values() if getattr(row, kind) == name]
+
+
+def _command(kind: Kind, name: str) -> str:
+    """A command line that runs a stage: a technique that has it, else one with as few stages exchanged as possible."""
+    users = _users(kind, name)
+    if users:
+        return f"minifuse run --technique {users[0].name}"
+    others = [other for other in KINDS if other != kind]
+    exchanges = sorted(
+        product(*([None, *stages(other)] for other in others)), key=lambda picks: len(picks) - picks.count(None)
+    )
+    for picks, row in product(exchanges, TECHNIQUES.values()):
+        exchanged: dict[str, str] = {
+            str(kind): name,
+            **{other: pick for other, pick in zip(others, picks, strict=True) if pick},
+        }
+        try:
+            mix(row, **exchanged)
+        except UsageError:
+            continue
+        flags = " ".join(f"--{other} {pick}" for other, pick in exchanged.items())
+        return f"minifuse run --technique {row.name} {flags}"
+    return "it fits no other stage yet"

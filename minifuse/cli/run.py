@@ -1,0 +1,118 @@
+"""`minifuse run`: requests in, answers out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from minifuse.cli.asked import AskedOfRun
+from minifuse.cli.checked import check, check_trace, settings_for
+from minifuse.cli.display import Display
+from minifuse.cli.pipe import silence
+from minifuse.cli.prepare import Prepared, load, prepare
+from minifuse.cli.text import answer_line, console, is_right
+from minifuse.cli.undisturbed import undisturbed
+from minifuse.metrics import compute_metrics, rows
+from minifuse.request import FinishReason
+from minifuse.serve import Answer, Served, build_engine, serve
+from minifuse.techniques import Technique, mix, technique
+
+if TYPE_CHECKING:
+    from minifuse.engine import Engine
+
+__all__ = ["failed", "run", "show_served"]
+
+SCHEMA = "minifuse.run/1"
+FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
+
+
+def run(typed: list[str], asked: AskedOfRun) -> int:
+    """Serve what was asked and return the exit code: 1 if a request was refused or interrupted."""
+    checked = check(asked)
+    row = mix(technique(asked.technique), batching=asked.batching, memory=asked.memory, attention=asked.attention)
+    options = settings_for(row, checked, strict=True)
+    trace = check_trace(asked.trace)
+    prepared = prepare(checked, typed)
+    model, settings = load(prepared)
+    engine = build_engine(row, prepared.source, replace(settings, stage_options=options), model, trace)
+    try:
+        served = show_served(engine, row, prepared, answers=not asked.json)
+    except BrokenPipeError:
+        silence()
+        return 1  # the reader went away before everyone was answered
+    metrics = compute_metrics(served.trace.events(), checked.goodput)
+    if asked.json:
+        print(json.dumps(_as_json(row, prepared, served, metrics)))
+    else:
+        _show_figures(prepared, served, metrics)
+    return int(failed(served))
+
+
+def failed(served: Served) -> bool:
+    """Whether a request was refused or interrupted."""
+    return any(answer.finish_reason in FAILED for answer in served.answers)
+
+
+def show_served(engine: Engine, row: Technique, prepared: Prepared, answers: bool) -> Served:
+    """Serve the requests, showing refusals and progress on stderr, and the answers on stdout if wanted."""
+    shown: set[int] = set()
+    with Display(
+        f"{row.name} on {prepared.source.name}",
+        prepared.requests,
+        prepared.source.config.kv_bytes_per_token(prepared.settings.dtype),
+    ) as display:
+
+        def show(answer: Answer) -> None:
+            with undisturbed():
+                if answer.why_refused is not None:
+                    display.refused(answer.request, answer.why_refused)
+                else:
+                    display.answer(answer_line(prepared, answer) if answers else None)
+                shown.add(id(answer))
+
+        served = serve(engine, prepared.requests, show, display.step)
+        for answer in served.answers:  # Ctrl-C may have come just before one was shown
+            if id(answer) not in shown:
+                show(answer)
+    return served
+
+
+def _as_json(row: Technique, prepared: Prepared, served: Served, metrics: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "technique": row.name,
+        "stages": row.stages,
+        "model": prepared.source.name,
+        "outputs": [_output(prepared, answer) for answer in served.answers],
+        "metrics": metrics,
+    }
+
+
+def _output(prepared: Prepared, answer: Answer) -> dict[str, Any]:
+    output = {
+        "id": answer.request.id,
+        "prompt_token_ids": list(answer.request.prompt),
+        "token_ids": list(answer.token_ids),
+        "text": prepared.text(answer.token_ids),
+        "finish_reason": answer.finish_reason.value,
+        "arrival_s": answer.request.arrival_s,
+        "first_token_s": answer.first_token_s,
+        "finish_s": answer.finish_s,
+    }
+    return output if answer.why_refused is None else {**output, "error": answer.why_refused}
+
+
+def _show_figures(prepared: Prepared, served: Served, metrics: dict[str, Any]) -> None:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column()
+    for label, value in rows(metrics):
+        table.add_row(Text(label), Text(value))
+    judged = [right for answer in served.answers if (right := is_right(prepared, answer)) is not None]
+    if judged:
+        table.add_row("Answers right", f"{sum(judged)} of {len(judged)}")
+    console(stderr=True).print(table)

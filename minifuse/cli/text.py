@@ -1,0 +1,81 @@
+"""Answers as lines, and consoles for both streams."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from minifuse.cli.prepare import Prepared
+from minifuse.request import FinishReason
+from minifuse.serve import Answer
+
+__all__ = ["answer_line", "console", "is_right", "one_line", "shortened"]
+
+PROMPT_WIDTH = 36
+PLACEHOLDER = -1
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # called while the error is handled; rich itself would end the program
+
+
+def console(stderr: bool = False) -> Console:
+    """A console whose colours are off where nobody sees them, or where NO_COLOR asks for it."""
+    stream = sys.stderr if stderr else sys.stdout
+    plain = bool(os.environ.get("NO_COLOR")) or not stream.isatty()
+    return _Console(file=stream, color_system=None if plain else "auto", highlight=False, markup=False, emoji=False)
+
+
+def one_line(text: str) -> str:
+    """What a terminal can show on one line: a newline becomes \\n, and nothing can steer the terminal.
+
+    >>> one_line("a\\nb\\x1b[2J")
+    'a\\\\nb\\\\x1b[2J'
+    """
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def shortened(text: str, width: int = PROMPT_WIDTH) -> str:
+    """The beginning and the end of a text, when the whole is too long.
+
+    >>> shortened("count from 10 to 99", 12)
+    'count...o 99'
+    """
+    if len(text) <= width:
+        return text
+    tail = (width - 3) // 2
+    return f"{text[: width - 3 - tail]}...{text[-tail:]}"
+
+
+def _shown(prepared: Prepared, token_ids: Sequence[int]) -> str:
+    if token_ids and set(token_ids) == {PLACEHOLDER}:
+        return f"{PLACEHOLDER} x{len(token_ids)}"
+    text = prepared.text(token_ids)
+    return " ".join(map(str, token_ids)) if text is None else one_line(text.strip())
+
+
+def is_right(prepared: Prepared, answer: Answer) -> bool | None:
+    """Whether a task was solved; None for a request that is no task, or was not answered to its end."""
+    expected = prepared.expected.get(answer.request.id)
+    if expected is None or answer.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+        return None
+    return (prepared.text(answer.token_ids) or "").strip() == expected
+
+
+def answer_line(prepared: Prepared, answer: Answer) -> Text:
+    """`r3 [length, wrong: expected 42] add 17 and 25 -> 43`"""
+    line = Text(answer.request.id, style="bold")
+    marks = [] if answer.finish_reason is FinishReason.STOP else [Text(answer.finish_reason.value, "yellow")]
+    right = is_right(prepared, answer)
+    if right is not None:
+        expected = prepared.expected[answer.request.id]
+        marks.append(Text("right", "green") if right else Text(f"wrong: expected {expected}", "red"))
+    if marks:
+        line = Text.assemble(line, " [", Text(", ").join(marks), "]")
+    prompt = shortened(_shown(prepared, answer.request.prompt))
+    return Text.assemble(line, " ", (prompt, "dim"), " -> ", _shown(prepared, answer.token_ids))

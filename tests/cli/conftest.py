@@ -1,0 +1,146 @@
+"""Small models on disk, and the command line as a function and as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minifuse.cli import main
+from minifuse.model.checkpoint import write_weights
+from minifuse.model.load import TINY, build, random_weights, resolve
+
+WORDS = ("<eos>", "<unk>", "one", "two", "three", "four", "five")
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": len(WORDS),
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+    "eos_token_id": 0,
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command line said."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The models here are too small to share, and the machine may be busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def minifuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """The command line in this process: `minifuse("run", "--json")`."""
+
+    def call(*arguments: object) -> Said:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return Said(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """The command line as a process of its own, one thread wide; killed at the end of the test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def call(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "minifuse", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield call
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def wordless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory without a tokenizer."""
+    return _make_model(tmp_path_factory.mktemp("wordless"))
+
+
+@pytest.fixture(scope="session")
+def worded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory with a tokenizer that knows a few words."""
+    directory = _make_model(tmp_path_factory.mktemp("worded"))
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": 0, "content": "<eos>", "special": True}
+            | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        ],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(WORDS)}, "unk_token": "<unk>"},
+    }
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return directory
+
+
+def _make_model(directory: Path, **changes: object) -> Path:
+    """A checkpoint with random weights and `CONFIG`, changed as told after the weights were made."""
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    write_weights(random_weights(build(resolve(str(directory)).config), seed=1), directory)
+    (directory / "config.json").write_text(json.dumps(CONFIG | changes))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., Path]:
+    """`make_model(directory, model_type="mamba")` writes a small checkpoint whose config.json is changed like this."""
+    return _make_model
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> Callable[..., Path]:
+    """A file of JSON lines: `requests({"prompt_token_ids": [1]}, ...)`, or of any lines."""
+
+    def write(*lines: object) -> Path:
+        path = tmp_path / "requests.jsonl"
+        path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def tiny() -> str:
+    """The shipped model, which must be there."""
+    assert (TINY / "model.safetensors").exists(), "the weights of tiny are not in the package"
+    return "tiny"

@@ -1,0 +1,282 @@
+"""Whatever is wrong with what was given: its exit code, and the words that tell what to do. Never a traceback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+Cli = Callable[..., Any]
+
+RANDOM = ("--model", "random:small")
+
+
+def refused(said: Any, code: int, *words: str) -> None:
+    """One sentence on stderr with these words, nothing on stdout."""
+    assert said.code == code
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert said.err.rstrip().endswith((".", "?"))
+    for word in words:
+        assert word in said.err
+
+
+BAD_VALUES = [
+    ("--max-new-tokens", "0"),
+    ("--max-new-tokens", "-3"),
+    ("--max-new-tokens", "many"),
+    ("--requests", "0"),
+    ("--max-batch", "0"),
+    ("--seed", "-1"),
+    ("--temperature", "-1"),
+    ("--temperature", "nan"),
+    ("--top-k", "-1"),
+    ("--top-p", "2"),
+    ("--top-p", "0"),
+    ("--kv-memory", "abc"),
+    ("--kv-memory", "0"),
+    ("--dtype", "float8"),
+    ("--device", "tpu"),
+    ("--clock", "sundial"),
+]
+
+
+@pytest.mark.parametrize(("flag", "value"), BAD_VALUES)
+@pytest.mark.parametrize("command", [("run",), ("compare", "orca", "serial")])
+def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, ...], flag: str, value: str) -> None:
+    refused(minifuse(*command, flag, value, "--model", "no such model"), 2, flag, f'"{value}"', "give")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--arrival", "nonsense"], ["arrival law", "poisson:50ms"]),
+        (["run", "--prompt-length", "fixed:0"], ["length", "from 1"]),
+        (["run", "--output-length", "short"], ["length law", "uniform:8:64"]),
+        (["run", "--goodput", "speed:1"], ["goodput", "ttft, tpot or e2e"]),
+        (["run", "--hardware", "h200"], ["--clock virtual"]),
+        (["run", "--clock", "virtual", "--hardware", "h20"], ["did you mean 'h200'"]),
+        (["run", "--technique", "orka"], ["did you mean 'orca'", "static"]),
+        (["run", "--batching", "iteratoin"], ["did you mean 'iteration'"]),
+        (["run", "--attention", "padded"], ["reads KV as grid", "choose the memory 'padded'"]),
+        (["run", "--set", "window=3"], ["stage.option=value"]),
+        (["run", "--set", "batching.max_batch"], ["--set", "stage.option=value"]),
+        (["run", "--set", "batching.max_bach=3"], ["did you mean 'max_batch'"]),
+        (["run", "--set", "batching.max_batch=0"], ["'0'", "at least 1"]),
+        (["run", "--set", "batching.max_batch=2", "--set", "batching.max_batch=3"], ["twice"]),
+        (["run", "--set", "batching.max_batch=2", "--max-batch", "3"], ["both given"]),
+        (["run", "--technique", "serial", "--max-batch", "3"], ["'serial'", "no max_batch"]),
+        (["run", *RANDOM, "hello", "--prompts", "x"], ["both given"]),
+        (["run", *RANDOM, "hello", "--requests", "3"], ["--requests", "made-up"]),
+        (["run", *RANDOM, "--prompts", "x", "--output-length", "3"], ["--output-length", "made-up"]),
+        (["run", "--model", "small"], ["'small'", "random:small"]),
+        (["run", "--model", "random:smal"], ["'smal'", "medium"]),
+        (["run", *RANDOM, "--kv-memory", "100"], ["less than the", "raise --kv-memory"]),
+        (["run", *RANDOM, "--prompts", "/no/such/file"], ["/no/such/file", "No such file"]),
+        (["run", *RANDOM, "hello"], ["random:small", "no tokenizer.json", "prompt_token_ids"]),
+        (["run", *RANDOM, "caf\udce9"], ["not UTF-8"]),
+        (["compare"], ["no technique", "two or more"]),
+        (["compare", "orca"], ["two or more"]),
+        (["compare", "orca", "orca"], ["different"]),
+        (["compare", "orca", "stattic"], ["did you mean 'static'"]),
+        (["compare", "orca", "serial", "--set", "batching.window=1s"], ["none of these", "batching.max_batch"]),
+        (["compare", "orca", "serial", "--set", "batching.max_batch=0"], ["at least 1"]),
+        (["explain", "orka"], ["did you mean 'orca'"]),
+        (["explain", "memory.static"], ["memory.static"]),
+        (["explain"], ["NAME", "minifuse explain --help"]),
+        (["rum"], ["rum", "minifuse --help"]),
+        (["run", "--modle", "x"], ["--modle", "--model"]),
+        (["run", "--requests"], ["--requests", "argument"]),
+        (["doctor", "now"], ["now", "minifuse doctor --help"]),
+    ],
+)
+def test_a_bad_command_line_is_refused(minifuse: Cli, arguments: list[str], words: list[str]) -> None:
+    refused(minifuse(*arguments), 2, *words)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{broken", ["requests.jsonl:2", "JSON"]),
+        ("[1, 2]", ["requests.jsonl:2", "not an object"]),
+        ('{"prompt_token_ids": "1 2"}', ["requests.jsonl:2", "prompt_token_ids"]),
+        ('{"promt": "one"}', ["requests.jsonl:2", "promt", "prompt"]),
+        ('{"id": "r0", "prompt_token_ids": [1]}', ["requests.jsonl:2", '"r0"', "requests.jsonl:1"]),
+        ('{"prompt_token_ids": [1], "temperature": -1}', ["requests.jsonl:2", "temperature"]),
+        ('{"prompt": "one"}', ["requests.jsonl:2", "no tokenizer.json"]),
+    ],
+)
+def test_a_bad_line_is_named(minifuse: Cli, wordless: Path, requests: Cli, line: str, words: list[str]) -> None:
+    path = requests({"prompt_token_ids": [1]}, line)
+    refused(minifuse("run", "--model", wordless, "--prompts", path), 2, *words)
+
+
+def test_an_empty_file_is_refused(minifuse: Cli, requests: Cli) -> None:
+    refused(minifuse("run", *RANDOM, "--prompts", requests("")), 2, "no request")
+
+
+BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
+    "empty": ({"prompt_token_ids": []}, "empty prompt"),
+    "strange": ({"prompt_token_ids": [1, 7]}, "the token id 7"),
+    "negative": ({"prompt_token_ids": [-1]}, "the token id -1"),
+    "nothing": ({"prompt_token_ids": [1], "max_new_tokens": 0}, "at least 1"),
+    "less": ({"prompt_token_ids": [1], "max_new_tokens": -5}, "at least 1"),
+    "context": ({"prompt_token_ids": [1] * 60, "max_new_tokens": 5}, "context is 64"),
+    "memory": ({"prompt_token_ids": [1] * 40, "max_new_tokens": 20}, "--kv-memory"),
+}
+
+
+def test_one_bad_request_never_stops_the_others(minifuse: Cli, wordless: Path, requests: Cli) -> None:
+    bad = [{"id": name, **fields} for name, (fields, _) in BAD_REQUESTS.items()]
+    path = requests({"id": "first", "prompt_token_ids": [2, 3]}, *bad, {"id": "last", "prompt_token_ids": [4]})
+    small = ("--model", wordless, "--prompts", path, "--max-new-tokens", 3, "--kv-memory", "6400B")  # 50 tokens
+    said = minifuse("run", *small, "--json")
+    assert said.code == 1
+    outputs = {output["id"]: output for output in said.json()["outputs"]}
+    assert list(outputs) == ["first", *BAD_REQUESTS, "last"]
+    assert [line.split("'")[1] for line in said.err.splitlines()] == list(BAD_REQUESTS)
+    for name, (_, words) in BAD_REQUESTS.items():
+        assert outputs[name]["finish_reason"] == "refused"
+        assert outputs[name]["token_ids"] == []
+        assert words in outputs[name]["error"]
+        assert f"error: {outputs[name]['error']}\n" in said.err
+    for name in ("first", "last"):
+        assert outputs[name]["finish_reason"] in ("stop", "length")
+        assert "error" not in outputs[name]
+    lines = minifuse("run", *small).out.splitlines()
+    assert sorted(line.split()[0] for line in lines) == ["first", "last"]
+
+
+def test_an_empty_typed_prompt_is_refused_alone(minifuse: Cli, worded: Path) -> None:
+    said = minifuse("run", "--model", worded, "--max-new-tokens", 2, "", "one two")
+    assert said.code == 1
+    assert "'r0' has an empty prompt" in said.err
+    assert [line.split()[0] for line in said.out.splitlines()] == ["r1"]
+
+
+@pytest.mark.parametrize("name", ["no/such/folder/trace.jsonl", "."])
+def test_an_unwritable_trace_is_refused_before_the_model_is_looked_for(
+    minifuse: Cli, tmp_path: Path, name: str
+) -> None:
+    refused(minifuse("run", "--trace", tmp_path / name, "--model", "no such model"), 2, "--trace", "cannot be written")
+
+
+def test_a_refused_run_leaves_no_trace_behind(minifuse: Cli, tmp_path: Path) -> None:
+    refused(minifuse("run", "--trace", tmp_path / "trace.jsonl", "--model", "no such model"), 2, "no such model")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- models that cannot be read
+
+
+def served(minifuse: Cli, directory: Path, requests: Cli) -> Any:
+    return minifuse("run", "--model", directory, "--prompts", requests({"prompt_token_ids": [1]}))
+
+
+def test_a_directory_without_a_config(minifuse: Cli, tmp_path: Path, requests: Cli) -> None:
+    refused(served(minifuse, tmp_path, requests), 2, "no config.json")
+
+
+def test_an_unknown_architecture(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
+    make_model(tmp_path, model_type="mamba", architectures=["MambaForCausalLM"])
+    refused(served(minifuse, tmp_path, requests), 2, "MambaForCausalLM", "llama")
+
+
+def test_no_weights(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
+    make_model(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    refused(served(minifuse, tmp_path, requests), 2, "model.safetensors")
+
+
+def test_truncated_weights(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
+    weights = make_model(tmp_path) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    refused(served(minifuse, tmp_path, requests), 2, "truncated", "download it again")
+
+
+def test_a_missing_tensor_is_named(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
+    weights = make_model(tmp_path) / "model.safetensors"
+    tensors = load_file(weights)
+    del tensors["model.norm.weight"]
+    save_file(tensors, weights)
+    refused(served(minifuse, tmp_path, requests), 2, "no tensor 'model.norm.weight'")
+
+
+def test_a_misshapen_tensor_is_named(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
+    weights = make_model(tmp_path) / "model.safetensors"
+    save_file(load_file(weights) | {"model.norm.weight": torch.ones(3)}, weights)
+    refused(served(minifuse, tmp_path, requests), 2, "'model.norm.weight'", "[3]", "[16]")
+
+
+def test_a_broken_tokenizer(minifuse: Cli, make_model: Cli, tmp_path: Path) -> None:
+    (make_model(tmp_path) / "tokenizer.json").write_text("{}")
+    refused(minifuse("run", "--model", tmp_path, "hello"), 2, "tokenizer.json", "cannot be read as a tokenizer")
+
+
+# --- machines that lack something
+
+
+def test_cuda_without_cuda(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    refused(minifuse("run", *RANDOM, "--device", "cuda"), 3, "--device is cuda", "--device cpu")
+
+
+def test_weights_larger_than_memory(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minifuse.model.load.free_bytes", lambda device: 1000)
+    refused(minifuse("run", *RANDOM, "--device", "cpu"), 3, "GiB are free", "--clock virtual")
+
+
+def test_kv_memory_larger_than_memory(minifuse: Cli) -> None:
+    refused(minifuse("run", *RANDOM, "--kv-memory", "10000TiB", "--device", "cpu"), 3, "lower --kv-memory")
+
+
+# --- defects and interruptions are sentences too
+
+
+def test_ctrl_c_while_loading(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minifuse.cli.run.load", interrupted)
+    refused(minifuse("run", *RANDOM), 1, "Interrupted")
+
+
+def test_a_defect(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def defective(*_: object) -> None:
+        raise ZeroDivisionError("division\nby zero")
+
+    monkeypatch.setattr("minifuse.cli.run.load", defective)
+    refused(minifuse("run", *RANDOM), 1, "ZeroDivisionError: division by zero", "MINIFUSE_TRACEBACK=1")
+    monkeypatch.setenv("MINIFUSE_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        minifuse("run", *RANDOM)
+
+
+def test_techniques_that_disagree_in_float64(minifuse: Cli, monkeypatch: pytest.MonkeyPatch, wordless: Path) -> None:
+    from minifuse.cli.run import show_served as honest
+
+    def lying(engine: Any, row: Any, prepared: Any, answers: bool) -> Any:
+        served = honest(engine, row, prepared, answers)
+        if row.name == "serial":
+            from dataclasses import replace
+
+            first, *others = served.answers
+            return replace(served, answers=(replace(first, token_ids=(6, *first.token_ids)), *others))
+        return served
+
+    monkeypatch.setattr("minifuse.cli.compare.show_served", lying)
+    workload = ("--model", wordless, "--requests", 3, "--prompt-length", 4, "--output-length", 4, "--json")
+    said = minifuse("compare", "orca", "serial", *workload, "--dtype", "float64")
+    assert (said.code, [row["differing"] for row in said.json()["techniques"]]) == (1, [[], ["r0"]])
+    assert (
+        said.err == "error: serial answers r0 otherwise than orca, in float64: a stage of one of them has a defect.\n"
+    )
+    said = minifuse("compare", "orca", "serial", *workload)
+    assert (said.code, [row["differing"] for row in said.json()["techniques"]]) == (0, [[], ["r0"]])
+    assert json.loads(said.out)["schema"] == "minifuse.compare/1"

@@ -1,0 +1,120 @@
+"""`list`, `explain`, `doctor`, `--version` and the help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import minifuse as package
+from minifuse.cli import doctor
+from minifuse.stages import KINDS, Kind, stages
+from minifuse.techniques import TECHNIQUES
+
+Cli = Callable[..., Any]
+
+OPTION = {"name", "default", "allowed", "help"}
+
+
+def test_list_as_json(minifuse: Cli) -> None:
+    listed = minifuse("list", "--json").json()
+    assert set(listed) == {"schema", "techniques", *KINDS}
+    assert listed["schema"] == "minifuse.list/1"
+    assert [row["name"] for row in listed["techniques"]] == list(TECHNIQUES)
+    for row in listed["techniques"]:
+        assert set(row) == {"name", "paper", "section", "serves", "stages", "options"}
+        assert set(row["serves"]) <= {"transformer", "cells"}
+        assert all(set(option) == OPTION for option in row["options"])
+        assert all(option["name"].split(".")[0] in KINDS for option in row["options"])
+    for kind in KINDS:
+        assert [stage["name"] for stage in listed[kind]] == list(stages(kind))
+        for stage in listed[kind]:
+            assert set(stage) == {"name", "summary", "options"}
+            assert stage["summary"]
+            assert all(set(option) == OPTION for option in stage["options"])
+
+
+def test_list_as_tables(minifuse: Cli) -> None:
+    said = minifuse("list")
+    assert (said.code, said.err) == (0, "")
+    first_words = {line.split(" ")[0] for line in said.out.splitlines()}
+    assert {*TECHNIQUES, *(name for kind in KINDS for name in stages(kind))} <= first_words
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", TECHNIQUES)
+def test_a_technique_is_explained(minifuse: Cli, name: str) -> None:
+    said = minifuse("explain", name)
+    assert said.code == 0
+    text = " ".join(said.out.split())
+    row = TECHNIQUES[name]
+    for words in (f"{name}, a technique", row.summary, row.section, f"minifuse run --technique {name}", *row.stages):
+        assert words in text
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in stages(kind)])
+def test_a_stage_is_explained_and_its_command_runs(minifuse: Cli, kind: Kind, name: str) -> None:
+    said = minifuse("explain", f"{kind}.{name}")
+    assert said.code == 0
+    assert said.out.startswith(f"{name}, a stage for {kind}.")
+    module = stages(kind)[name].__module__
+    assert f"{module} ({module.replace('.', '/')}" in said.out
+    command = said.out.partition("run it")[2].split()
+    assert command[:2] == ["minifuse", "run"]
+    run = minifuse(*command[1:], "--model", "random:small", "--clock", "virtual", "--requests", 1, "--json").json()
+    assert run["stages"][kind] == name
+
+
+def test_options_are_explained_with_defaults_and_allowed_values(minifuse: Cli) -> None:
+    said = minifuse("explain", "dynamic")
+    assert said.out.count("dynamic, a ") == 2  # the technique and the stage
+    text = " ".join(said.out.split())
+    assert "batching.window=0.5 how long the first request waits for company; give a duration such as 500ms" in text
+
+
+def test_every_option_has_its_help(minifuse: Cli) -> None:
+    for command, own in {"run": {"--technique", "--batching", "--trace"}, "compare": set[str]()}.items():
+        said = minifuse(command, "--help")
+        assert (said.code, said.err) == (0, "")
+        for flag in own | {"--model", "--set", "--kv-memory", "--goodput", "--ignore-eos", "--clock"}:
+            assert f"\n  {flag} " in said.out
+        assert "\x1b" not in said.out
+    assert "--technique" not in minifuse("compare", "--help").out
+
+
+def test_version_and_bare_command(minifuse: Cli) -> None:
+    assert minifuse("--version").out == f"minifuse {package.__version__}\n"
+    said = minifuse()
+    assert (said.code, said.err) == (0, "")
+    for command in ("run", "compare", "list", "explain", "doctor"):
+        assert f"\n  {command} " in said.out
+
+
+def test_the_doctor_says_what_to_do(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode() -> doctor.Check:
+        raise RuntimeError("no\nluck")
+
+    checks = [doctor.Check("fine", "ok", "yes"), doctor.Check("so so", "warning", "slow", "wait")]
+    monkeypatch.setattr(doctor, "_all", lambda: iter(checks))
+    said = minifuse("doctor")
+    assert said.code == 0
+    assert [line.split()[0] for line in said.out.splitlines()] == ["ok", "warning"]
+    assert "slow: wait" in said.out
+    checks.append(doctor._safely(explode))
+    said = minifuse("doctor", "--json")
+    assert said.code == 3
+    assert said.json()["checks"][2]["found"] == "RuntimeError: no luck"
+
+
+def test_the_doctor_looks_at_this_machine(minifuse: Cli) -> None:
+    names = [check["name"] for check in minifuse("doctor", "--json").json()["checks"]]
+    for name in ("python", "torch", "rich", "CUDA device", "threads", "free memory", "temporary files", "model tiny"):
+        assert name in names
+
+
+def test_the_doctor_misses_packages(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["rich>=9999", "no-such-thing>=1; sys_platform != 'none'", "extra-thing; extra == 'test'", "typer"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: wanted)
+    found = {check.name: check.status for check in doctor._packages()}
+    assert found == {"rich": "problem", "no-such-thing": "problem", "typer": "ok"}

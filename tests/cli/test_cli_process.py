@@ -1,0 +1,177 @@
+"""What only a process of its own can show: Ctrl-C, closed pipes, terminals, and what is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+
+DEADLINE_S = 60
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals as POSIX has them")
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert "Traceback" not in err
+    return process.returncode, out, err
+
+
+def long_run(requests: Cli) -> tuple[object, ...]:
+    """One answer at once, one that takes longer than anybody waits, and one that arrives when all is over."""
+    path = requests(
+        {"id": "short", "prompt_token_ids": [1], "max_new_tokens": 2},
+        {"id": "long", "prompt_token_ids": [2], "max_new_tokens": 2000},
+        {"id": "late", "prompt_token_ids": [3], "arrival_s": 1000},
+    )
+    return ("run", "--model", "random:small", "--prompts", path)
+
+
+@posix
+def test_ctrl_c_keeps_what_has_been_answered(start: Cli, requests: Cli) -> None:
+    process = start(*long_run(requests))
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    code, out, err = ended(process)
+    assert code == 1
+    assert first.startswith("short [length] 1 -> ")
+    assert sorted(line.split(" 2 ")[0].split(" 3 ")[0] for line in out.splitlines()) == [
+        "late [interrupted]",
+        "long [interrupted]",
+    ]
+    assert "1 length, 2 interrupted" in err
+
+
+@posix
+def test_ctrl_c_with_json_still_prints_one_object(start: Cli, requests: Cli, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    process = start(*long_run(requests), "--json", "--trace", trace)
+    deadline = time.monotonic() + DEADLINE_S
+    while not (trace.exists() and trace.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    code, out, _ = ended(process)
+    assert code == 1
+    outputs = {output["id"]: output for output in json.loads(out)["outputs"]}
+    assert {name: output["finish_reason"] for name, output in outputs.items()} == {
+        "short": "length",
+        "long": "interrupted",
+        "late": "interrupted",
+    }
+    assert outputs["long"]["token_ids"]
+    assert outputs["long"]["finish_s"] is None
+    assert json.loads(trace.read_text().splitlines()[-1])["unfinished"] == ["long", "late"]
+
+
+@posix
+def test_nobody_reads(start: Cli) -> None:
+    listing = start("list")
+    listing.stdout.close()
+    assert listing.wait(DEADLINE_S) == 0
+    assert listing.stderr.read() == ""
+    run = start("run", "--model", "random:small", "--clock", "virtual")
+    run.stdout.close()
+    assert run.wait(DEADLINE_S) == 1  # not everyone was answered
+    assert run.stderr.read().startswith("note: ")
+
+
+@posix
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_full_disk(start: Cli) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "minifuse", "list"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 3
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["--help", "run --help", "list", "list --json", "explain orca", "--version"])
+def test_torch_is_not_imported(arguments: str) -> None:
+    code = (
+        "import sys; from minifuse.cli import main; code = main(sys.argv[1:]); "
+        "print(code, 'torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True)
+    assert done.stderr == "0 False\n"
+
+
+def test_torch_is_not_imported_for_placeholders() -> None:
+    code = "import sys; from minifuse.cli import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    arguments = ("run", "--model", "random:llama-7b", "--clock", "virtual", "--json")
+    assert subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True).returncode == 0
+
+
+def on_terminal(columns: int, *arguments: str, **environment: str) -> str:
+    """What a terminal of this width is sent, stdout and stderr together."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1", **environment}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minifuse", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**inherited, **environment},
+    )
+    os.close(theirs)
+    sent = b""
+    try:
+        while data := os.read(ours, 65536):
+            sent += data
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(ours)
+    assert process.wait(DEADLINE_S) == 0
+    return sent.decode()
+
+
+CROWD = ("run", "--model", "random:small", "--clock", "virtual", "--output-length", "4")
+
+
+@posix
+def test_a_terminal_gets_colours_and_a_live_picture() -> None:
+    sent = on_terminal(80, *CROWD)
+    assert COLOUR.search(sent)
+    plain = COLOUR.sub("", sent)
+    assert "orca on random:small" in plain
+    assert "KV in use" in plain
+    assert plain.count(" -> -1 x4\r\n") == 16
+
+
+@posix
+def test_no_color_and_no_terminal() -> None:
+    sent = on_terminal(80, *CROWD, NO_COLOR="1")
+    assert not COLOUR.search(sent)
+    assert "KV in use" in sent
+    sent = on_terminal(80, *CROWD, TERM="dumb")
+    assert "orca on random:small" not in sent
+    assert "\x1b" not in sent
+
+
+@posix
+@pytest.mark.parametrize("columns", [80, 40])
+def test_tables_fit_a_narrow_terminal(columns: int) -> None:
+    for arguments in (["list"], ["explain", "orca"], ["compare", "orca", "static", *CROWD[1:]]):
+        lines = COLOUR.sub("", on_terminal(columns, *arguments)).replace("\x1b[2K", "").split("\r\n")
+        tables = [line for line in lines if "\x1b" not in line and not line.startswith(("note:", "differ", "norm."))]
+        assert max(map(len, tables)) <= columns

@@ -1,0 +1,226 @@
+"""`minifuse run` and `minifuse compare`: what they serve and how they show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minifuse.techniques import TECHNIQUES
+from minifuse.trace import read_trace
+
+Cli = Callable[..., Any]
+
+SMALL = ("--requests", 3, "--prompt-length", "uniform:2:6", "--output-length", "uniform:3:9")
+OUTPUT = {
+    *("id", "prompt_token_ids", "token_ids", "text", "finish_reason"),
+    *("arrival_s", "first_token_s", "finish_s"),
+}
+
+
+def test_json_has_its_shape(minifuse: Cli, wordless: Path) -> None:
+    said = minifuse("run", "--model", wordless, *SMALL, "--json")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.count("\n") == 1
+    run = said.json()
+    assert set(run) == {"schema", "technique", "stages", "model", "outputs", "metrics"}
+    assert (run["schema"], run["technique"], run["model"]) == ("minifuse.run/1", "orca", str(wordless))
+    assert run["stages"] == TECHNIQUES["orca"].stages
+    assert [output["id"] for output in run["outputs"]] == ["r0", "r1", "r2"]
+    for output in run["outputs"]:
+        assert set(output) == OUTPUT
+        assert 3 <= len(output["token_ids"]) <= 9 or output["finish_reason"] == "stop"
+        assert output["text"] is None
+        assert output["arrival_s"] == 0 < output["first_token_s"] <= output["finish_s"]
+    assert run["metrics"]["requests"]["total"] == 3
+
+
+def test_lines_and_figures(minifuse: Cli, worded: Path) -> None:
+    typed = ("run", "--model", worded, "--ignore-eos", "--max-new-tokens", 4)
+    said = minifuse(*typed, "one two", "three")
+    assert said.code == 0
+    run = minifuse(*typed, "--json", "one two", "three").json()
+    texts = {output["id"]: output["text"] for output in run["outputs"]}
+    assert sorted(said.out.splitlines()) == [
+        f"r0 [length] one two -> {texts['r0']}",
+        f"r1 [length] three -> {texts['r1']}",
+    ]
+    assert "Throughput" in said.err
+    assert "\x1b" not in said.out + said.err
+    assert max(map(len, said.err.splitlines())) <= 80
+
+
+def test_token_ids_need_no_tokenizer(minifuse: Cli, wordless: Path, requests: Cli) -> None:
+    path = requests({"id": "x", "prompt_token_ids": [2, 3], "ignore_eos": True, "max_new_tokens": 3})
+    said = minifuse("run", "--model", wordless, "--prompts", path)
+    assert said.code == 0
+    assert said.out.startswith("x [length] 2 3 -> ")
+    assert len(said.out.split("-> ")[1].split()) == 3
+
+
+def test_a_file_says_what_its_requests_are(minifuse: Cli, worded: Path, requests: Cli) -> None:
+    path = requests(
+        {"prompt": "one two", "max_new_tokens": 2, "ignore_eos": True},
+        {"prompt": "three", "arrival_s": 0.0},
+        {"prompt_token_ids": [4], "max_new_tokens": 9, "arrival_s": 7.5},
+        {"prompt": "five"},
+    )
+    said = minifuse(
+        *("run", "--model", worded, "--prompts", path, "--clock", "virtual", "--json"),
+        *("--max-new-tokens", 5, "--arrival", "constant:2s"),
+    )
+    outputs = said.json()["outputs"]
+    assert [output["arrival_s"] for output in outputs] == [0, 0, 7.5, 6]
+    assert [output["prompt_token_ids"] for output in outputs] == [[2, 3], [4], [4], [6]]
+    assert len(outputs[0]["token_ids"]) == 2
+    assert all(len(output["token_ids"]) <= limit for output, limit in zip(outputs, (2, 5, 9, 5), strict=True))
+
+
+def test_each_request_draws_from_a_seed_of_its_own(minifuse: Cli, wordless: Path, requests: Cli) -> None:
+    sampled = ("--temperature", 2, "--ignore-eos", "--max-new-tokens", 30, "--json")
+
+    def tokens(path: Path, *more: object) -> list[list[int]]:
+        run = minifuse("run", "--model", wordless, "--prompts", path, *sampled, *more).json()
+        return [output["token_ids"] for output in run["outputs"]]
+
+    same = {"prompt_token_ids": [2, 3]}
+    first, second = tokens(requests(same, same))
+    assert first != second
+    assert tokens(requests(same, same), "--technique", "static") == [first, second]
+    assert tokens(requests(same), "--seed", 1) == [second]
+    assert tokens(requests({**same, "seed": 1}), "--seed", 5) == [second]
+
+
+def test_max_new_tokens_cuts_made_up_answers_only_when_typed(minifuse: Cli) -> None:
+    made = ("run", "--model", "random:small", "--clock", "virtual", "--json", "--output-length", "fixed:300")
+    assert {len(output["token_ids"]) for output in minifuse(*made).json()["outputs"]} == {300}
+    cut = minifuse(*made, "--max-new-tokens", 10).json()
+    assert {len(output["token_ids"]) for output in cut["outputs"]} == {10}
+
+
+@pytest.mark.parametrize("name", TECHNIQUES)
+def test_every_technique_says_the_same(minifuse: Cli, wordless: Path, name: str) -> None:
+    typed = ("run", "--model", wordless, *SMALL, "--dtype", "float64", "--json")
+    run = minifuse(*typed, "--technique", name).json()
+    assert run["technique"] == name
+    assert [o["token_ids"] for o in run["outputs"]] == [o["token_ids"] for o in minifuse(*typed).json()["outputs"]]
+
+
+def test_stages_can_be_exchanged(minifuse: Cli, wordless: Path) -> None:
+    said = minifuse(
+        *("run", "--model", wordless, *SMALL, "--json"),
+        *("--batching", "dynamic", "--set", "batching.window=1ms", "--max-batch", 2),
+    )
+    run = said.json()
+    assert run["stages"] == {"batching": "dynamic", "memory": "contiguous", "attention": "per_sequence"}
+    assert run["technique"] == "dynamic+contiguous+per_sequence"
+    assert run["metrics"]["mean_batch_size"] <= 2
+
+
+def test_the_trace_is_written(minifuse: Cli, wordless: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    assert minifuse("run", "--model", wordless, *SMALL, "--trace", path).code == 0
+    events = read_trace(path)
+    assert [event["event"] for event in events[:4]] == ["run", "request", "request", "request"]
+    assert events[-1]["event"] == "end"
+
+
+def test_goodput_is_counted(minifuse: Cli, wordless: Path) -> None:
+    run = minifuse("run", "--model", wordless, *SMALL, "--goodput", "ttft:1e6,e2e:0", "--json").json()
+    assert run["metrics"]["goodput"] == {"bounds_s": {"ttft": 1000, "e2e": 0}, "requests": 0, "requests_per_s": 0}
+
+
+def test_virtual_time_needs_no_weights_and_repeats_itself(minifuse: Cli) -> None:
+    typed = ("run", "--model", "random:llama-2-70b", "--clock", "virtual", "--hardware", "h200", "--dtype", "float16")
+    said = minifuse(*typed, "--arrival", "poisson:50ms", "--json")
+    assert said.code == 0
+    assert "placeholder" in said.err
+    assert {token for output in said.json()["outputs"] for token in output["token_ids"]} == {-1}
+    assert minifuse(*typed, "--arrival", "poisson:50ms", "--json").out == said.out
+    assert minifuse(*typed, "--requests", 2).out.splitlines()[0].endswith(" -> -1 x98")
+
+
+def test_virtual_time_with_a_real_model_says_what_the_model_says(minifuse: Cli, wordless: Path) -> None:
+    typed = ("run", "--model", wordless, *SMALL, "--dtype", "float64", "--json")
+    real, virtual = minifuse(*typed), minifuse(*typed, "--clock", "virtual")
+    assert virtual.err == ""
+    assert virtual.out == minifuse(*typed, "--clock", "virtual").out
+    tokens = [[output["token_ids"] for output in said.json()["outputs"]] for said in (real, virtual)]
+    assert tokens[0] == tokens[1]
+
+
+def test_compare_shows_one_row_for_each(minifuse: Cli, wordless: Path) -> None:
+    said = minifuse("compare", *TECHNIQUES, "--model", wordless, *SMALL, "--dtype", "float64", "--max-batch", 2)
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert [line.split()[0] for line in lines[2 : 2 + len(TECHNIQUES)]] == list(TECHNIQUES)
+    assert all(line.split()[-1] == "0" for line in lines[2 : 2 + len(TECHNIQUES)])  # answers that differ
+    assert max(map(len, lines)) <= 80
+
+
+def test_compare_as_json(minifuse: Cli, wordless: Path) -> None:
+    typed = ("compare", "static", "orca", "--model", wordless, *SMALL, "--set", "batching.token_budget=4", "--json")
+    compared = minifuse(*typed).json()
+    assert {key: compared[key] for key in ("schema", "model", "dtype", "clock", "requests")} == {
+        "schema": "minifuse.compare/1",
+        "model": str(wordless),
+        "dtype": "float32",
+        "clock": "real",
+        "requests": 3,
+    }
+    assert [row["technique"] for row in compared["techniques"]] == ["static", "orca"]
+    assert compared["techniques"][0]["metrics"]["tokens"]["idle"] > 0
+    assert compared["techniques"][1]["metrics"]["tokens"]["idle"] == 0
+    placeholders = minifuse("compare", "static", "orca", "--model", "random:small", "--clock", "virtual", "--json")
+    assert [row["differing"] for row in placeholders.json()["techniques"]] == [None, None]
+
+
+def test_compare_tells_of_refused_requests_by_its_exit_code(minifuse: Cli, wordless: Path, requests: Cli) -> None:
+    path = requests({"prompt_token_ids": [1], "max_new_tokens": 2}, {"prompt_token_ids": []})
+    said = minifuse("compare", "orca", "serial", "--model", wordless, "--prompts", path)
+    assert said.code == 1
+    assert said.err.count("'r1' has an empty prompt") == 2
+
+
+def test_a_crowd_shows_what_is_right_and_what_is_not(
+    minifuse: Cli, worded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an untrained model in place of tiny: wrong answers are shown as such, and are no failure."""
+    monkeypatch.setattr("minifuse.model.load.TINY", worded)
+    said = minifuse("run", "--requests", 5, "--max-new-tokens", 3)
+    assert said.code == 0
+    assert said.out.count("wrong: expected ") == 5
+    assert "0 of 5" in said.err
+
+
+# --- the shipped model
+
+
+def test_tiny_serves_a_crowd_by_default(minifuse: Cli, tiny: str) -> None:
+    said = minifuse("run", "--requests", 6)
+    assert said.code == 0
+    assert len(said.out.splitlines()) == 6
+    assert "right" in said.out
+    assert "Answers right" in said.err
+    run = minifuse("run", "--requests", 6, "--json").json()
+    assert [output["finish_reason"] for output in run["outputs"]] == ["stop"] * 6
+
+
+def test_tiny_answers_a_typed_prompt(minifuse: Cli, tiny: str) -> None:
+    said = minifuse("run", "count from 3 to 9")
+    assert (said.code, said.out) == (0, "r0 count from 3 to 9 -> 3 4 5 6 7 8 9\n")
+
+
+def test_tiny_with_a_law_of_lengths_gets_random_tokens(minifuse: Cli, tiny: str) -> None:
+    run = minifuse("run", "--requests", 2, "--output-length", 3, "--ignore-eos", "--json").json()
+    assert [len(output["token_ids"]) for output in run["outputs"]] == [3, 3]
+
+
+def test_the_doctor_finds_tiny(minifuse: Cli, tiny: str) -> None:
+    said = minifuse("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(said.out)["checks"]}
+    assert checks["model tiny"]["status"] == "ok"
+    assert said.code == (3 if any(check["status"] == "problem" for check in checks.values()) else 0)
