@@ -9,15 +9,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from minifuse.errors import UsageError
-from minifuse.parsing import parse_duration
+from minifuse.parsing import did_you_mean, one_of, parse_duration
 
-__all__ = ["NoOptions", "describe_options", "did_you_mean", "option", "parse_options"]
+__all__ = ["NoOptions", "describe_options", "option", "parse_options"]
 
 T = TypeVar("T")
 
@@ -33,17 +32,6 @@ def option(
     return field(default=default, metadata={"help": help, "minimum": minimum, "choices": choices, "unit": unit})
 
 
-def did_you_mean(given: str, known: list[str]) -> str:
-    """The end of an error sentence: the nearest known name if one is near, and all of them.
-
-    >>> did_you_mean("orka", ["orca", "static"])
-    "did you mean 'orca'? There are: orca, static."
-    """
-    near = difflib.get_close_matches(given, known, n=1)
-    suggestion = f"did you mean {near[0]!r}? " if near else ""
-    return f"{suggestion}There are: {', '.join(known)}." if known else "there are none."
-
-
 def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
     """Build `cls` from texts (or values already of the right type).
 
@@ -55,9 +43,10 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
     values = {}
     for name, value in given.items():
         if name not in known:
-            raise UsageError(f"{stage} has no option {name!r}: {did_you_mean(name, list(known))}")
+            allowed = f"give {one_of(known)}" if known else "it has none"
+            raise UsageError(f"The {stage} has no option {name!r}{did_you_mean(name, known)}: {allowed}.")
         metadata = known[name].metadata
-        values[name] = _convert(f"{stage}.{name}", hints[name], value, metadata)
+        values[name] = _convert(f"The {stage}'s {name}", hints[name], value, metadata)
     return cls(**values)
 
 
@@ -75,10 +64,10 @@ def _convert(name: str, hint: Any, value: Any, metadata: Mapping[str, Any]) -> A
         else:
             converted = kind(value)
     except (ValueError, KeyError, TypeError, UsageError):
-        raise UsageError(f"{name} was given {value!r}; it must be {allowed}.") from None
+        raise UsageError(f"{name} is {value!r}: give {allowed}.") from None
     minimum, choices = metadata["minimum"], metadata["choices"]
     if (minimum is not None and not converted >= minimum) or (choices and converted not in choices):
-        raise UsageError(f"{name} was given {value!r}; it must be {allowed}.")
+        raise UsageError(f"{name} is {value!r}: give {allowed}.")
     return converted
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "parse_int",
     "parse_size",
     "read_lines",
+    "unknown",
 ]
 
 INT64 = (-(2**63), 2**63 - 1)
@@ -128,6 +129,16 @@ def one_of(words: Iterable[str]) -> str:
     """`a, b or c`: the words allowed, for a sentence."""
     *rest, last = words
     return f"{', '.join(rest)} or {last}" if rest else last
+
+
+def unknown(what: str, given: str, known: Iterable[str]) -> UsageError:
+    """The refusal of a name that is not one of `known`.
+
+    >>> print(unknown("technique", "orka", ["static", "orca"]))
+    There is no technique 'orka' (did you mean "orca"?): give static or orca.
+    """
+    known = list(known)
+    return UsageError(f"There is no {what} {given!r}{did_you_mean(given, known)}: give {one_of(known)}.")
 
 
 def _quantity(text: str) -> tuple[float, str]:

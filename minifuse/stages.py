@@ -18,7 +18,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from minifuse.errors import UsageError
-from minifuse.options import did_you_mean
+from minifuse.parsing import unknown
 from minifuse.plan import Completion, Grid, KVUsage, Placement, Plan, Proposal, Reason, Span, Work
 from minifuse.request import Request, Sequence
 
@@ -177,5 +177,5 @@ def stage(kind: Kind, name: str) -> type[Any]:
     """
     known = stages(kind)
     if name not in known:
-        raise UsageError(f"There is no {kind} stage {name!r}: {did_you_mean(name, list(known))}")
+        raise unknown(f"{kind} stage", name, known)
     return known[name]

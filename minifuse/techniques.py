@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minifuse.errors import UsageError
-from minifuse.options import did_you_mean, parse_options
+from minifuse.options import parse_options
+from minifuse.parsing import unknown
 from minifuse.stages import KINDS, Attention, Batching, Memory, stage
 
 __all__ = ["TECHNIQUES", "Stages", "Technique", "mix", "technique"]
@@ -94,7 +95,7 @@ def technique(name: str) -> Technique:
         UsageError: there is none; the message names the nearest.
     """
     if name not in TECHNIQUES:
-        raise UsageError(f"There is no technique {name!r}: {did_you_mean(name, list(TECHNIQUES))}")
+        raise unknown("technique", name, TECHNIQUES)
     return TECHNIQUES[name]
 
 
@@ -153,7 +154,7 @@ class Stages:
             given[kind][option_name] = value
         classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
         options = {
-            kind: parse_options(f"{kind} {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
+            kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
         }
         return cls(
             classes["batching"](options["batching"]),

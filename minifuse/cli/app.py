@@ -10,6 +10,7 @@ import typer
 
 from minifuse import __version__
 from minifuse.cli.asked import Asked, AskedOfRun, with_options
+from minifuse.cli.plugin import load_plugin
 
 __all__ = ["make_app"]
 
@@ -31,8 +32,13 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", help="show the version", is_eager=True, callback=_version)
     ] = False,
+    plugin: Annotated[
+        list[str] | None, typer.Option("--plugin", metavar="FILE.py", help="a file with stages of your own; repeatable")
+    ] = None,
 ) -> None:
     """Five papers' LLM serving systems, run for real, side by side."""
+    for path in plugin or []:
+        load_plugin(path)
     if context.invoked_subcommand is None:
         print(context.get_help())
 

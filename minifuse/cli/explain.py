@@ -17,7 +17,8 @@ import minifuse
 from minifuse.cli.catalogue import first_line, technique_options
 from minifuse.cli.text import console
 from minifuse.errors import UsageError
-from minifuse.options import describe_options, did_you_mean
+from minifuse.options import describe_options
+from minifuse.parsing import unknown
 from minifuse.stages import KINDS, Kind, stage, stages
 from minifuse.techniques import TECHNIQUES, Technique, mix
 
@@ -35,7 +36,7 @@ def explain(name: str) -> int:
     found = [(kind, stages(kind)[bare]) for kind in KINDS if bare in stages(kind) and kind_wanted in ("", kind)]
     if row is None and not found:
         known = dict.fromkeys([*TECHNIQUES, *(stage_name for kind in KINDS for stage_name in stages(kind))])
-        raise UsageError(f"There is no technique or stage {name!r}: {did_you_mean(name, list(known))}")
+        raise unknown("technique or stage", name, known)
     blocks = [] if row is None else [_technique(row)]
     blocks += [_stage(kind, cls) for kind, cls in found]
     console().print(*[line for block in blocks for line in [*block, ""]][:-1], sep="\n", soft_wrap=False)

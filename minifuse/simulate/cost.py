@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minifuse.errors import UsageError
 from minifuse.model.config import DTYPE_BYTES, ModelConfig
-from minifuse.options import did_you_mean
+from minifuse.parsing import unknown
 from minifuse.plan import Plan
 
 __all__ = ["HARDWARE", "Hardware", "Roofline", "hardware"]
@@ -36,7 +35,7 @@ def hardware(name: str) -> Hardware:
         UsageError: there is none.
     """
     if name not in HARDWARE:
-        raise UsageError(f"There is no hardware {name!r}: {did_you_mean(name, list(HARDWARE))}")
+        raise unknown("hardware", name, HARDWARE)
     return HARDWARE[name]
 
 

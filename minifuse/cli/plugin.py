@@ -1,0 +1,32 @@
+"""`minifuse --plugin FILE.py`: stages of the user's own, registered by running the file that defines them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from minifuse.errors import MinifuseError, UsageError
+
+__all__ = ["load_plugin"]
+
+
+def load_plugin(path: str) -> None:
+    """Import the file; what it registers can then be named like any other stage.
+
+    Raises:
+        UsageError: there is no such Python file, or it fails as it runs.
+    """
+    file = Path(path)
+    spec = importlib.util.spec_from_file_location(file.stem, file) if file.is_file() else None
+    if spec is None or spec.loader is None:
+        raise UsageError(f"The plugin {path!r} is not a Python file: give one that registers stages, such as mine.py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module  # dataclasses look their module up by its name
+    try:
+        spec.loader.exec_module(module)
+    except MinifuseError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UsageError(f"The plugin {path!r} failed as it was imported ({what}): correct it.") from None
