@@ -1,1 +1,48 @@
+"""Five papers' LLM serving systems, run for real, side by side, in one readable engine.
+
+    import minifuse
+
+    source = minifuse.resolve("tiny")
+    tokenizer = source.tokenizer()
+    engine = minifuse.build_engine(
+        minifuse.technique("orca"), source, minifuse.Settings(), minifuse.load_weights(source)
+    )
+    request = minifuse.Request("r0", tokenizer.encode("count from 3 to 9"), stop_ids=source.config.eos_ids)
+    for answer in minifuse.serve(engine, [request]).answers:
+        print(tokenizer.decode(list(answer.token_ids)))
+
+Importing this imports no torch; loading weights does.
+"""
+
 __version__ = "0.1.0"
+
+from minifuse.engine import Engine
+from minifuse.errors import MinifuseError
+from minifuse.metrics import compute_metrics
+from minifuse.model.load import load_weights, resolve
+from minifuse.request import Request, Sampling
+from minifuse.serve import Answer, Served, Settings, build_engine, serve
+from minifuse.stages import register
+from minifuse.techniques import TECHNIQUES, Technique, mix, technique
+from minifuse.trace import Trace
+
+__all__ = [
+    "TECHNIQUES",
+    "Answer",
+    "Engine",
+    "MinifuseError",
+    "Request",
+    "Sampling",
+    "Served",
+    "Settings",
+    "Technique",
+    "Trace",
+    "build_engine",
+    "compute_metrics",
+    "load_weights",
+    "mix",
+    "register",
+    "resolve",
+    "serve",
+    "technique",
+]

@@ -1,11 +1,13 @@
 """Attention stages: how an iteration's tokens are laid out as tensors and attended.
 
 The layouts here decide shapes without tensors, so that a simulated run counts the same idle tokens as a real one. Each
-names the module of its tensor half, which is imported only to run.
+names its tensor half, which is imported only to run.
 """
 
 from __future__ import annotations
 
+import importlib
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from minifuse.options import NoOptions
@@ -15,46 +17,49 @@ from minifuse.stages import register
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
 
-__all__ = ["PaddedLayout", "PerSequenceLayout"]
+__all__ = ["Layout", "PaddedLayout", "PerSequenceLayout"]
+
+
+class Layout(ABC):
+    """The half of an attention stage that needs no torch. `tensors` is `module:class` of the other half."""
+
+    kind: ClassVar[str] = "attention"
+    name: ClassVar[str]
+    Options: ClassVar[type] = NoOptions
+    reads: ClassVar[str]
+    tensors: ClassVar[str]
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+
+    @abstractmethod
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | None, tuple[Span, ...]]: ...
+
+    def backend(self) -> AttentionBackend:
+        module, _, name = self.tensors.partition(":")
+        backend: AttentionBackend = getattr(importlib.import_module(module), name)()
+        return backend
 
 
 @register
-class PerSequenceLayout:
+class PerSequenceLayout(Layout):
     """Tokens of all requests concatenated, attention request by request: Orca's selective batching."""
 
-    kind: ClassVar[str] = "attention"
-    name: ClassVar[str] = "per_sequence"
-    Options: ClassVar[type] = NoOptions
-    reads: ClassVar[str] = "extents"
-
-    def __init__(self, options: Any = None) -> None:
-        self.options = options
+    name = "per_sequence"
+    reads = "extents"
+    tensors = "minifuse.attention.per_sequence:PerSequenceAttention"
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | None, tuple[Span, ...]]:
         return None, (Span(0, len(work)),)
 
-    def backend(self) -> AttentionBackend:
-        from minifuse.attention.per_sequence import PerSequenceAttention
-
-        return PerSequenceAttention()
-
 
 @register
-class PaddedLayout:
+class PaddedLayout(Layout):
     """A rectangle of tokens with a mask: padding and finished rows are computed like any other, and counted as idle."""
 
-    kind: ClassVar[str] = "attention"
-    name: ClassVar[str] = "padded"
-    Options: ClassVar[type] = NoOptions
-    reads: ClassVar[str] = "grid"
-
-    def __init__(self, options: Any = None) -> None:
-        self.options = options
+    name = "padded"
+    reads = "grid"
+    tensors = "minifuse.attention.padded:PaddedAttention"
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | None, tuple[Span, ...]]:
         return placement.grid, (Span(0, len(work)),)
-
-    def backend(self) -> AttentionBackend:
-        from minifuse.attention.padded import PaddedAttention
-
-        return PaddedAttention()

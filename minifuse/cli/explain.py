@@ -44,7 +44,10 @@ def explain(name: str) -> int:
 
 
 def where(cls: type[Any]) -> str:
-    """The module of a class, and its file relative to the package's folder."""
+    """The module of a stage, and its file relative to the package's folder; of an attention, the half with tensors."""
+    if tensors := getattr(cls, "tensors", ""):
+        module = tensors.partition(":")[0]
+        return f"{module} ({module.replace('.', '/')}.py)"
     file = Path(inspect.getsourcefile(cls) or sys.modules[cls.__module__].__file__ or "")
     home = Path(minifuse.__file__).parent.parent
     return f"{cls.__module__} ({file.relative_to(home).as_posix() if file.is_relative_to(home) else file.name})"
