@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from minifuse.techniques import TECHNIQUES
 
 Cli = Callable[..., Any]
 
+PACKAGE = Path(package.__file__).parent.parent
 OPTION = {"name", "default", "allowed", "help"}
 
 
@@ -58,8 +61,11 @@ def test_a_stage_is_explained_and_its_command_runs(minifuse: Cli, kind: Kind, na
     said = minifuse("explain", f"{kind}.{name}")
     assert said.code == 0
     assert said.out.startswith(f"{name}, a stage for {kind}.")
-    module = stages(kind)[name].__module__
-    assert f"{module} ({module.replace('.', '/')}" in said.out
+    found = re.search(r"code +(\S+) \((\S+)\)", said.out)
+    assert found
+    module, file = found.groups()
+    assert module.startswith(f"minifuse.{kind}.")
+    assert name.replace("_", "") in (PACKAGE / file).read_text().lower().replace("_", "")
     command = said.out.partition("run it")[2].split()
     assert command[:2] == ["minifuse", "run"]
     run = minifuse(*command[1:], "--model", "random:small", "--clock", "virtual", "--requests", 1, "--json").json()
