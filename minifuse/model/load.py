@@ -108,7 +108,10 @@ def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> T
 
 
 def random_weights(model: Transformer, seed: int = 0) -> Transformer:
-    """Fill `model` at random, reproducibly: every matrix keeps the variance of what it is multiplied with."""
+    """Fill `model` at random, reproducibly: every matrix keeps the variance of what it is multiplied with.
+
+    Numbers are drawn in float32 whatever the model's dtype, so that one seed is one model in all of them.
+    """
     import torch
 
     generator = torch.Generator(model.device).manual_seed(seed)
@@ -118,7 +121,8 @@ def random_weights(model: Transformer, seed: int = 0) -> Transformer:
         elif parameter.dim() == 1:
             parameter.fill_(1.0)
         else:
-            parameter.normal_(0.0, 1.0 / math.sqrt(parameter.shape[1]), generator=generator)
+            drawn = torch.empty_like(parameter, dtype=torch.float32)
+            parameter.copy_(drawn.normal_(0.0, 1.0 / math.sqrt(parameter.shape[1]), generator=generator))
     return model
 
 
