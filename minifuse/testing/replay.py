@@ -1,0 +1,31 @@
+"""A real run told again in virtual time: the same completion times and tokens, taken from its trace's steps."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from minifuse.clock import VirtualClock
+from minifuse.errors import LawBroken
+from minifuse.execute import VirtualExecutor
+from minifuse.plan import Completion, Plan, StepReport
+from minifuse.request import Sequence
+
+__all__ = ["ReplayExecutor"]
+
+
+class ReplayExecutor(VirtualExecutor):
+    """Completes step n when, and with the tokens with which, step n of the recorded run completed.
+
+    Raises `LawBroken("same in simulation", ...)` as soon as a plan differs from the recorded one.
+    """
+
+    def __init__(self, clock: VirtualClock, steps: Iterable[StepReport]) -> None:
+        super().__init__(clock, cost=lambda plan: 0.0)
+        self.recorded = {step.plan.step: step for step in steps}
+
+    def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
+        step = self.recorded.get(plan.step)
+        if step is None or step.plan != plan:
+            raise LawBroken("same in simulation", f"the run decided {step and step.plan}, its simulation {plan}")
+        heapq.heappush(self._running, (step.ended_s, plan.step, Completion(plan, step.tokens, step.ended_s)))

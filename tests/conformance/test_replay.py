@@ -1,0 +1,89 @@
+"""Law 8 on the real clock: a run's completion times and tokens, replayed in virtual time, give the same plans."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from minifuse.clock import RealClock, VirtualClock
+from minifuse.engine import Engine
+from minifuse.errors import LawBroken
+from minifuse.execute import RealExecutor
+from minifuse.plan import Plan, StepReport
+from minifuse.request import Request, Sequence
+from minifuse.serve import torch_runner
+from minifuse.stages import Executor
+from minifuse.techniques import TECHNIQUES, Stages, Technique
+from minifuse.testing.models import CONFIGS, VOCAB, small_model
+from minifuse.testing.replay import ReplayExecutor
+from minifuse.trace import Trace, decisions
+
+OPTIONS = {"batching.max_batch": 3, "batching.window": 0.004}
+
+
+def _requests() -> list[Request]:
+    rng = random.Random(1)
+    return [
+        Request(
+            f"r{i}",
+            tuple(rng.randrange(VOCAB) for _ in range(rng.randint(1, 9))),
+            rng.randint(1, 9),
+            stop_ids=(3, 5),
+            arrival_s=rng.choice([0.0, 0.001, 0.004, 0.009, 0.02]),
+        )
+        for i in range(12)
+    ]
+
+
+def _stages(row: Technique) -> Stages:
+    known = {"batching.max_batch": {"static", "dynamic", "iteration"}, "batching.window": {"dynamic"}}
+    return Stages.of(row, 60, {name: v for name, v in OPTIONS.items() if row.batching in known[name]})
+
+
+def _run(stages: Stages, executor: Executor, clock: RealClock | VirtualClock) -> tuple[list[StepReport], bytes]:
+    """The steps of a run, and its decisions."""
+    config = CONFIGS["llama"]
+    engine = Engine(
+        stages.batching,
+        stages.memory,
+        stages.attention,
+        executor,
+        clock,
+        vocab_size=config.vocab_size,
+        max_context=config.max_context,
+        trace=Trace(),
+    )
+    for request in _requests():
+        engine.submit(request)
+    steps = list(engine.run())
+    return steps, decisions(engine.trace.events())
+
+
+@pytest.mark.parametrize("row", TECHNIQUES.values(), ids=TECHNIQUES.keys())
+def test_a_real_run_replays_exactly(row: Technique) -> None:
+    stages, clock = _stages(row), RealClock()
+    runner = torch_runner(small_model("llama"), stages.memory, stages.attention)
+    rng = random.Random(0)
+
+    def busy(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        time.sleep(rng.choice([0.0, 0.002]))
+        return runner(plan, sequences)
+
+    steps, decided = _run(stages, RealExecutor(busy, clock), clock)
+    virtual = VirtualClock()
+    told, decided_again = _run(_stages(row), ReplayExecutor(virtual, steps), virtual)
+    assert decided_again == decided
+    assert [step.ended_s for step in told] == [step.ended_s for step in steps]
+    assert len(steps) > 10
+
+
+def test_another_decision_is_noticed() -> None:
+    row = TECHNIQUES["orca"]
+    stages, clock = _stages(row), RealClock()
+    runner = torch_runner(small_model("llama"), stages.memory, stages.attention)
+    steps, _ = _run(stages, RealExecutor(runner, clock), clock)
+    virtual = VirtualClock()
+    with pytest.raises(LawBroken, match="same in simulation"):
+        _run(_stages(TECHNIQUES["serial"]), ReplayExecutor(virtual, steps), virtual)
