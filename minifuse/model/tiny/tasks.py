@@ -1,0 +1,201 @@
+"""What tiny can do: tasks with one right answer, of naturally varying length, alone or in a conversation.
+
+    count from 3 to 9                              3 4 5 6 7 8 9
+    sort 41 7 88                                   7 41 88
+    reverse cat moon tree                          tree moon cat
+    repeat owl 3 times                             owl owl owl
+    add 17 and 25                                  42
+    given ann 17, bob 4: recall bob                bob 4
+
+In a conversation, facts are told in one turn (`remember ann 17` is answered `ok`) and asked for in a later one
+(`recall ann`, `ann 17`), with other tasks in between: a server that loses a conversation's KV gives a wrong number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from minifuse.model.tiny.words import MAX_NUMBER, NAMES, THINGS
+
+__all__ = ["KINDS", "Dialogue", "Task", "conversation", "crowd", "is_held_out"]
+
+MAX_COUNT = 250  # numbers in the longest counting answer
+MAX_ITEMS = 6  # of a list to sort or to reverse
+MAX_REPEATS = 12
+MAX_OPERAND = 29
+MAX_FACTS = 8  # told in one conversation
+
+_CONTENT = frozenset(NAMES) | frozenset(THINGS)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A prompt and the one right answer to it, as text without the space before it."""
+
+    kind: str
+    prompt: str
+    answer: str
+
+
+def is_held_out(prompt: str) -> bool:
+    """Whether a prompt is kept from training: one in ten, by a hash of its text.
+
+    The same sum may then be trained on in other words, or with its operands swapped. A prompt about fewer than two
+    things (`recall ann`) says nothing of its own and is never held out.
+    """
+    words = re.findall(r"[a-z]+|\d+", prompt)
+    content = sum(word.isdigit() or word in _CONTENT for word in words)
+    return content > 1 and hashlib.sha256(prompt.encode()).digest()[0] % 10 == 0
+
+
+def _count(rng: Random, max_count: int = MAX_COUNT) -> Task:
+    """Lengths are log-uniform: many short answers, and a long tail."""
+    length = max(1, min(max_count, int(max_count ** rng.uniform(0.0, 1.05))))
+    first = rng.randint(0, MAX_NUMBER + 1 - length)
+    last = first + length - 1
+    prompt = rng.choice((f"count from {first} to {last}", f"list the numbers from {first} to {last}"))
+    return Task("count", prompt, " ".join(map(str, range(first, last + 1))))
+
+
+def _sort(rng: Random) -> Task:
+    numbers = rng.sample(range(100), rng.randint(2, MAX_ITEMS))
+    text = " ".join(map(str, numbers))
+    prompt = rng.choice((f"sort {text}", f"put these numbers in order: {text}"))
+    return Task("sort", prompt, " ".join(map(str, sorted(numbers))))
+
+
+def _reverse(rng: Random) -> Task:
+    things = rng.sample(THINGS, rng.randint(2, MAX_ITEMS))
+    text = " ".join(things)
+    return Task("reverse", rng.choice((f"reverse {text}", f"say backwards: {text}")), " ".join(reversed(things)))
+
+
+def _repeat(rng: Random) -> Task:
+    thing, times = rng.choice(THINGS), rng.randint(2, MAX_REPEATS)
+    prompt = rng.choice((f"repeat {thing} {times} times", f"say {thing} {times} times"))
+    return Task("repeat", prompt, " ".join([thing] * times))
+
+
+def _add(rng: Random) -> Task:
+    a, b = rng.randint(0, MAX_OPERAND), rng.randint(0, MAX_OPERAND)
+    return Task("add", rng.choice((f"add {a} and {b}", f"what is {a} + {b}?")), str(a + b))
+
+
+def _question(name: str, rng: Random) -> str:
+    return rng.choice((f"recall {name}", f"what is {name}?"))
+
+
+def _lookup(rng: Random, names: tuple[str, ...] = NAMES) -> Task:
+    facts = {name: rng.randint(0, 99) for name in rng.sample(names, min(len(names), rng.randint(1, MAX_FACTS)))}
+    asked = rng.choice(list(facts))
+    told = ", ".join(f"{name} {number}" for name, number in facts.items())
+    return Task("lookup", f"given {told}: {_question(asked, rng)}", f"{asked} {facts[asked]}")
+
+
+KINDS: dict[str, Callable[[Random], Task]] = {
+    "count": _count,
+    "sort": _sort,
+    "reverse": _reverse,
+    "repeat": _repeat,
+    "add": _add,
+    "lookup": _lookup,
+}
+"""The kinds of task that stand alone."""
+
+_MIX = (*KINDS, "sort", "add", "add")  # in a conversation: what takes longest to learn comes more often
+
+
+def _draw(make: Callable[[], Task], held_out: bool) -> Task:
+    """The first task made that is held out, or that is not."""
+    while is_held_out((task := make()).prompt) != held_out:
+        pass
+    return task
+
+
+def crowd(n: int, seed: int = 0) -> list[Task]:
+    """`n` held-out prompts of one turn each, mixed over all kinds, distinct as far as the small tasks allow.
+
+    `crowd(10)` is the beginning of `crowd(20)`.
+    """
+    rng = Random(f"crowd {seed}")
+    tasks: list[Task] = []
+    seen: set[str] = set()
+    for _ in range(n):
+        make = KINDS[rng.choice(list(KINDS))]
+        for _ in range(100):
+            task = _draw(lambda make=make: make(rng), held_out=True)  # type: ignore[misc]
+            if task.prompt not in seen:
+                break
+        seen.add(task.prompt)
+        tasks.append(task)
+    return tasks
+
+
+class Dialogue:
+    """One conversation as it unfolds: which facts have been told, and what may come next.
+
+    Each name is told once, so that there is one right answer to every question.
+    """
+
+    def __init__(self, rng: Random, held_out: bool, max_facts: int = MAX_FACTS, max_count: int = 30) -> None:
+        self.rng = rng
+        self.held_out = held_out
+        self.max_count = max_count
+        self.untold = rng.sample(NAMES, max_facts)
+        self.facts: dict[str, int] = {}
+
+    def tell(self) -> Task:
+        """A fact about someone new."""
+        name = self.untold.pop()
+        phrase = self.rng.choice(("remember", "note"))
+
+        def make() -> Task:
+            return Task("tell", f"{phrase} {name} {self.rng.randint(0, 99)}", "ok")
+
+        task = _draw(make, self.held_out)
+        self.facts[name] = int(task.prompt.split()[-1])
+        return task
+
+    def ask(self) -> Task:
+        """A question about a fact told in an earlier turn."""
+        name = self.rng.choice(list(self.facts))
+        return Task("ask", _question(name, self.rng), f"{name} {self.facts[name]}")
+
+    def other(self) -> Task:
+        """A task that does not look back."""
+        kind = self.rng.choice(_MIX)
+        if kind == "count":
+            return _draw(lambda: _count(self.rng, self.max_count), self.held_out)
+        if kind == "lookup":
+            return self.lookup() if self.untold else self.ask()
+        return _draw(lambda: KINDS[kind](self.rng), self.held_out)
+
+    def lookup(self) -> Task:
+        """Facts about new people, and a question about one of them, in one turn."""
+        task = _draw(lambda: _lookup(self.rng, tuple(self.untold)), self.held_out)
+        told = {name: int(number) for name, number in re.findall(r"([a-z]+) (\d+)", task.prompt)}
+        self.untold = [name for name in self.untold if name not in told]
+        self.facts |= told
+        return task
+
+    def next(self) -> Task:
+        """A fact, a question about one, or another task."""
+        draw = self.rng.random()
+        if draw < 0.25 and self.untold:
+            return self.tell()
+        return self.ask() if draw < 0.5 and self.facts else self.other()
+
+
+def conversation(turns: int, seed: int = 0) -> list[Task]:
+    """One held-out conversation: the first turn tells a fact, the last asks for one (if there are two turns or more).
+
+    Its facts, sums, lists and ranges are all held out of training. A hundred turns take about 800 tokens.
+    """
+    dialogue = Dialogue(Random(f"conversation {seed}"), held_out=True)
+    tasks = [dialogue.tell()] if turns else []
+    tasks += [dialogue.next() for _ in range(turns - 2)]
+    return [*tasks, dialogue.ask()] if turns > 1 else tasks
