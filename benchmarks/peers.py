@@ -69,7 +69,7 @@ def generate(model: Any, requests: Sequence[Request], batch: int) -> tuple[float
 
 
 def generate_batch(model: Any, requests: Sequence[Request], batch: int) -> tuple[float, dict[str, list[int]]]:
-    """Seconds and tokens of transformers' continuous batching, at most `batch` requests at once.
+    """Seconds and tokens of transformers' continuous batching, with a token budget of at least `batch`.
 
     The manager behind `generate_batch` is driven directly, because only it takes a length per request; its start-up and
     the allocation of its cache are not timed.

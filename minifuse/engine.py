@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from minifuse.clock import Clock
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.plan import Completion, Plan, Proposal, Reason, StepReport
-from minifuse.request import FinishReason, Phase, Request, Sequence
+from minifuse.request import FinishReason, Limits, Phase, Request, Sequence
 from minifuse.stages import Attention, Batching, Executor, Memory
 from minifuse.trace import Trace
 
@@ -18,7 +18,7 @@ __all__ = ["Engine"]
 class Engine:
     """Serves requests with one batching policy, one memory, one attention layout, and any number of workers.
 
-    `vocab_size` and `max_context` are what the model can read. Time is in seconds since the run began.
+    `limits` says what the model can read. Time is in seconds since the run began.
     """
 
     def __init__(
@@ -29,8 +29,7 @@ class Engine:
         executor: Executor,
         clock: Clock,
         *,
-        vocab_size: int,
-        max_context: int,
+        limits: Limits,
         workers: int = 1,
         trace: Trace | None = None,
     ) -> None:
@@ -39,8 +38,7 @@ class Engine:
         self.attention = attention
         self.executor = executor
         self.clock = clock
-        self.vocab_size = vocab_size
-        self.max_context = max_context
+        self.limits = limits
         self.trace = trace or Trace()
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
         self.finished: dict[str, Sequence] = {}
@@ -49,7 +47,8 @@ class Engine:
         self._submitted: set[str] = set()
         self._idle = list(range(workers))
         self._started: dict[int, float] = {}  # step -> when it was dispatched
-        self._proposal = Proposal()  # the last one that had no work
+        self._in_flight: set[str] = set()  # sequences of plans that have not completed
+        self._waiting: list[Proposal] = []  # of the idle workers: proposals without work
         self._steps = 0
 
     def submit(self, request: Request) -> None:
@@ -59,7 +58,11 @@ class Engine:
             RequestRefused: it could never be served. Nothing has changed.
         """
         try:
-            self._check(request)
+            if request.id in self._submitted:
+                raise RequestRefused(
+                    f"Request {request.id!r} was submitted twice: give every request an id of its own."
+                )
+            self.limits.check(request)
             self.memory.check(request)
         except RequestRefused as refusal:
             self.trace.refused(request.id, str(refusal))
@@ -67,26 +70,6 @@ class Engine:
         self._submitted.add(request.id)
         self.trace.request(request)
         heapq.heappush(self._arrivals, (request.arrival_s, len(self._submitted), request))
-
-    def _check(self, request: Request) -> None:
-        name = f"Request {request.id!r}"
-        if request.id in self._submitted:
-            raise RequestRefused(f"{name} was submitted twice: give every request an id of its own.")
-        if not request.prompt:
-            raise RequestRefused(f"{name} has an empty prompt: give at least one token.")
-        if request.max_new_tokens < 1:
-            raise RequestRefused(f"{name} asks for {request.max_new_tokens} new tokens: ask for at least 1.")
-        bad = next((token for token in request.prompt if not 0 <= token < self.vocab_size), None)
-        if bad is not None:
-            raise RequestRefused(
-                f"{name} has the token id {bad}, and the vocabulary is 0 to {self.vocab_size - 1}: "
-                "give ids made by this model's tokenizer."
-            )
-        if request.max_length > self.max_context:
-            raise RequestRefused(
-                f"{name} has {len(request.prompt)} prompt tokens and asks for {request.max_new_tokens} more, and the "
-                f"context is {self.max_context}: shorten the prompt or lower max_new_tokens."
-            )
 
     @property
     def unfinished(self) -> bool:
@@ -111,12 +94,14 @@ class Engine:
 
     def dispatch(self) -> None:
         """For each idle worker: propose, place, lay out, submit."""
-        self._proposal = Proposal()
-        for worker in tuple(self._idle):
+        self._waiting = []
+        for worker in sorted(self._idle):
             proposal = self.batching.propose(worker, self.now, self.memory)
             if not proposal.work:
-                self._proposal = proposal
+                self._waiting.append(proposal)
                 continue
+            if twice := [work.sequence for work in proposal.work if work.sequence in self._in_flight]:
+                raise LawBroken("conservation", f"worker {worker} was given {twice[0]}, whose last work is not done")
             placement = self.memory.place(proposal)
             grid, waves = self.attention.layout(proposal.work, placement)
             plan = Plan(
@@ -134,21 +119,23 @@ class Engine:
                 sequence.phase = Phase.RUNNING
             self._steps += 1
             self._idle.remove(worker)
+            self._in_flight.update(work.sequence for work in plan.work)
             self._started[plan.step] = self.now
             self.executor.submit(plan, self.sequences, self.now)
 
     def collect(self) -> list[StepReport]:
-        """Wait for the next event: a plan completes, a request arrives, or the policy wanted to be asked again."""
-        if not self.sequences and not self._arrivals:
+        """Wait for the next event: a plan completes, a request arrives, or a policy wanted to be asked again."""
+        if not self.unfinished:
             return []
         until = self._next_event()
-        if until is None and not self._started:
-            raise LawBroken("progress", f"nothing runs and nothing will: {_all(self._proposal.reasons)}")
+        reasons = tuple(reason for proposal in self._waiting for reason in proposal.reasons)
+        if not self._started and (until is None or until <= self.now):
+            raise LawBroken("progress", f"nothing runs and nothing will: {_all(reasons)}")
         completions = self.executor.wait(until)
         if not completions:
             assert until is not None
             if self.sequences and not self._started:
-                self.trace.wait(self._proposal.reasons, self.now, until)
+                self.trace.wait(reasons, self.now, until)
             # The event's own time, not the moment the host woke up: decisions must not depend on that.
             self.now = max(self.now, until)
             return []
@@ -156,11 +143,10 @@ class Engine:
         return [self.commit(completion) for completion in completions]
 
     def _next_event(self) -> float | None:
-        """The time of the next arrival or of the policy's wish to be asked again, whichever comes first."""
+        """The time of the next arrival or of a policy's wish to be asked again, whichever comes first."""
         times = [self._arrivals[0][0]] if self._arrivals else []
-        if self._proposal.wake_at is not None:
-            times.append(self._proposal.wake_at)
-        return max(self.now, min(times)) if times else None
+        times += [proposal.wake_at for proposal in self._waiting if proposal.wake_at is not None]
+        return min(times, default=None)
 
     def commit(self, completion: Completion) -> StepReport:
         """Write down what a completed plan brought, and let go of what has finished."""
@@ -173,10 +159,12 @@ class Engine:
             reason = sequence.why_finished()
             if reason is not None:
                 finished[name] = reason
+        finished |= dict.fromkeys(completion.ended, FinishReason.STOP)
         usage = self.memory.usage()
         for name, reason in finished.items():
             self._finish(self.sequences[name], reason)
         self._idle.append(plan.worker)
+        self._in_flight.difference_update(work.sequence for work in plan.work)
         started = self._started.pop(plan.step)
         report = StepReport(plan, started, completion.ended_s, completion.tokens, finished, usage)
         self.trace.step(report)
@@ -192,14 +180,14 @@ class Engine:
     def interrupt(self) -> list[str]:
         """Give up everything unfinished, keeping what each has said so far. Returns their ids."""
         self.executor.close()
-        self.receive_all()
-        names = list(self.sequences)
+        self._receive_rest()
+        names = [name for name, sequence in self.sequences.items() if not sequence.finished]
         for name in names:
             self._finish(self.sequences[name], FinishReason.INTERRUPTED)
         self.trace.end(names, self.clock.now())
         return names
 
-    def receive_all(self) -> None:
+    def _receive_rest(self) -> None:
         """Make sequences of the requests that had not arrived yet, without handing them to anybody."""
         while self._arrivals:
             _, _, request = heapq.heappop(self._arrivals)

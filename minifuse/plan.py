@@ -91,12 +91,17 @@ class Grid(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A copy of KV between slots: within a tier (shuffle), across tiers (swap), into a batch (embed)."""
+    """A copy of KV between slots: within a tier (shuffle), across tiers (swap), into a batch (embed).
+
+    Without a `wave` it is done before the forward pass, in all layers at once; with one, layer by layer, just before
+    that wave of attention reads it.
+    """
 
     kind: Literal["shuffle", "swap_in", "swap_out", "embed"]
     source: int  # first slot
     target: int
     num_tokens: int
+    wave: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +116,15 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where memory put a proposal's work: one extent per piece, the rectangle they form if they form one, and moves."""
+    """Where memory put a proposal's work: one extent per piece, the rectangle they form if they form one, and moves.
+
+    `waves` are the ranges of work whose KV is in place at the same time; none given means all of it is.
+    """
 
     extents: tuple[Extent, ...]
     grid: Grid | None = None
     moves: tuple[Move, ...] = ()
+    waves: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +170,15 @@ def sampled_work(plan: Plan, sequences: Mapping[str, Sequence]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A plan that has run: the token sampled for each sequence whose missing tokens it completed."""
+    """A plan that has run: the token sampled for each sequence whose missing tokens it completed.
+
+    `ended` are sequences that are done for another reason than their tokens: a cell graph whose last node has run.
+    """
 
     plan: Plan
     tokens: dict[str, int]
     ended_s: float
+    ended: tuple[str, ...] = ()
 
 
 class KVUsage(NamedTuple):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
-__all__ = ["FinishReason", "Phase", "Request", "Sampling", "Sequence"]
+from minifuse.errors import RequestRefused
+
+__all__ = ["FinishReason", "Limits", "Phase", "Request", "Sampling", "Sequence", "TextLimits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Request:
     arrival_s: float = 0.0
     priority: int = 0
     conversation: str | None = None
+    problem: str | None = None  # why it cannot be read at all, as the engine will say when it refuses it
 
     @property
     def max_length(self) -> int:
@@ -52,6 +56,42 @@ class Request:
     def max_cached(self) -> int:
         """Tokens whose KV is ever needed: the last token sampled is never fed back."""
         return self.max_length - 1
+
+
+class Limits(Protocol):
+    """What a model can read."""
+
+    def check(self, request: Request) -> None:
+        """Raise `RequestRefused` if the model could not serve this request with any amount of memory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """The limits of a language model: token ids below `vocab_size`, texts of up to `max_context` tokens."""
+
+    vocab_size: int
+    max_context: int
+
+    def check(self, request: Request) -> None:
+        name = f"Request {request.id!r}"
+        if request.problem is not None:
+            raise RequestRefused(f"{name} {request.problem}")
+        if not request.prompt:
+            raise RequestRefused(f"{name} has an empty prompt: give at least one token.")
+        if request.max_new_tokens < 1:
+            raise RequestRefused(f"{name} asks for {request.max_new_tokens} new tokens: ask for at least 1.")
+        bad = next((token for token in request.prompt if not 0 <= token < self.vocab_size), None)
+        if bad is not None:
+            raise RequestRefused(
+                f"{name} has the token id {bad}, and the vocabulary is 0 to {self.vocab_size - 1}: "
+                "give ids made by this model's tokenizer."
+            )
+        if request.max_length > self.max_context:
+            raise RequestRefused(
+                f"{name} has {len(request.prompt)} prompt tokens and asks for {request.max_new_tokens} more, and the "
+                f"context is {self.max_context}: shorten the prompt or lower max_new_tokens."
+            )
 
 
 class Phase(Enum):

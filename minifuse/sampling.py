@@ -35,7 +35,8 @@ def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int]) -> list[i
     device = logits.device
     chosen = [params[row] for row in drawn]
     temperature = torch.tensor([p.temperature for p in chosen], dtype=torch.float64, device=device)
-    scaled = logits[drawn].double() / temperature[:, None]
+    likeliest = logits[drawn].double()
+    scaled = (likeliest - likeliest.amax(-1, keepdim=True)) / temperature[:, None]  # at most 0: cannot overflow
     if any(p.top_k or p.top_p < 1.0 for p in chosen):
         scaled = keep_top(scaled, [p.top_k for p in chosen], [p.top_p for p in chosen])
     seeds = torch.tensor([_signed(p.seed) for p in chosen], device=device)
@@ -68,8 +69,8 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """Standard Gumbel noise [rows, vocab_size] in float64, each number a hash of (seed, position, token)."""
     tokens = torch.arange(vocab_size, device=seeds.device)
     key = _mix(_mix(seeds) ^ positions)[:, None]
-    bits = _mix(key ^ _mix(tokens)) >> 11 & (1 << 53) - 1
-    uniform = (bits.double() + 0.5) / 2.0**53  # strictly inside (0, 1)
+    bits = _mix(key ^ _mix(tokens)) >> 12 & (1 << 52) - 1
+    uniform = (bits.double() + 0.5) / 2.0**52  # strictly inside (0, 1), every value exact
     return -torch.log(-torch.log(uniform))
 
 

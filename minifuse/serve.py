@@ -14,11 +14,12 @@ from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.model.config import DTYPE_BYTES
 from minifuse.plan import StepReport
-from minifuse.request import FinishReason, Request
+from minifuse.request import FinishReason, Request, TextLimits
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.stages import Executor
 from minifuse.techniques import Stages, Technique
 from minifuse.trace import Trace
+from minifuse.undisturbed import InterruptibleExecutor, undisturbed
 
 if TYPE_CHECKING:
     from minifuse.execute.runner import TorchRunner
@@ -134,8 +135,7 @@ def build_engine(
         stages.attention,
         executor,
         clock,
-        vocab_size=source.config.vocab_size,
-        max_context=source.config.max_context,
+        limits=TextLimits(source.config.vocab_size, source.config.max_context),
         workers=technique.workers,
         trace=trace,
     )
@@ -155,15 +155,8 @@ def serve(
     """
     requests = list(requests)
     answers: dict[int, Answer] = {}
-    index = {}
+    index: dict[str, int] = {}
     first: dict[str, float] = {}
-    for i, request in enumerate(requests):
-        try:
-            engine.submit(request)
-            index[request.id] = i
-        except RequestRefused as refusal:
-            answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
-            on_answer(answers[i])
 
     def ended(name: str, at: float | None) -> None:
         sequence = engine.finished[name]
@@ -172,20 +165,35 @@ def serve(
         answers[index[name]] = answer
         on_answer(answer)
 
-    try:
-        for report in engine.run():
-            for name in report.tokens:
-                first.setdefault(name, report.ended_s)
-            for name in report.finished:
-                ended(name, report.ended_s)
-            on_step(report)
-    except KeyboardInterrupt:
-        for name in engine.interrupt():
-            ended(name, None)
-        # One that finished in the very iteration that was cut short has an answer too.
-        for name in engine.finished.keys() - {requests[i].id for i in answers}:
-            ended(name, engine.now)
-    finally:
-        engine.executor.close()
-        engine.trace.close()
+    # Computing and waiting may be interrupted; the books in between are never left half written.
+    with undisturbed(forget=True) as hold:
+        executor = engine.executor
+        engine.executor = InterruptibleExecutor(executor, hold)
+        try:
+            for i, request in enumerate(requests):
+                try:
+                    engine.submit(request)
+                    index[request.id] = i
+                except RequestRefused as refusal:
+                    answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
+                    on_answer(answers[i])
+            for report in engine.run():
+                for name in report.tokens:
+                    first.setdefault(name, report.ended_s)
+                for name in report.finished:
+                    ended(name, report.ended_s)
+                on_step(report)
+        except KeyboardInterrupt:
+            for name in engine.interrupt():
+                ended(name, None)
+            for i, request in enumerate(requests):  # finished, or not even submitted, when a callback was interrupted
+                if i not in answers and index.get(request.id) == i:
+                    ended(request.id, engine.now)
+                elif i not in answers:
+                    answers[i] = Answer(request, (), FinishReason.INTERRUPTED)
+                    on_answer(answers[i])
+        finally:
+            engine.executor = executor
+            executor.close()
+            engine.trace.close()
     return Served(tuple(answers[i] for i in range(len(requests))), engine.trace)

@@ -106,7 +106,8 @@ def mix(row: Technique, **stages: str | None) -> Technique:
         UsageError: a stage does not exist, or the memory does not keep KV the way the attention reads it.
     """
     chosen = {kind: name for kind, name in stages.items() if name is not None and name != getattr(row, kind)}
-    mixed = replace(row, **chosen) if chosen else row  # type: ignore[arg-type]
+    options = {name: value for name, value in row.options.items() if name.partition(".")[0] not in chosen}
+    mixed = replace(row, options=options, **chosen) if chosen else row  # type: ignore[arg-type]
     classes = {kind: stage(kind, getattr(mixed, kind)) for kind in KINDS}
     memory, attention = classes["memory"], classes["attention"]
     if attention.reads not in memory.offers:
@@ -156,6 +157,11 @@ class Stages:
         options = {
             kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
         }
+        if getattr(options["batching"], "token_budget", None) is not None and classes["attention"].reads == "grid":
+            raise UsageError(
+                f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle, however "
+                "few of its tokens are asked for: choose the attention 'per_sequence', or no budget."
+            )
         return cls(
             classes["batching"](options["batching"]),
             classes["memory"](capacity, options["memory"]),

@@ -50,7 +50,7 @@ class PerSequenceLayout(Layout):
     tensors = "minifuse.attention.per_sequence:PerSequenceAttention"
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | None, tuple[Span, ...]]:
-        return None, (Span(0, len(work)),)
+        return None, placement.waves or (Span(0, len(work)),)
 
 
 @register

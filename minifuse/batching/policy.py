@@ -58,6 +58,8 @@ class QueuePolicy(ABC):
         return None
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        if worker != 0:
+            return Proposal()  # one queue, one batch: it runs on the first worker
         left = self.token_budget
         work: list[Work] = []
         for sequence in self.running.values():

@@ -20,9 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from minifuse.cli.text import console, one_line
-from minifuse.cli.undisturbed import undisturbed
 from minifuse.plan import KVUsage, StepReport
 from minifuse.request import Request
+from minifuse.undisturbed import undisturbed
 
 __all__ = ["Display"]
 

@@ -18,11 +18,12 @@ def load_plugin(path: str) -> None:
         UsageError: there is no such Python file, or it fails as it runs.
     """
     file = Path(path)
-    spec = importlib.util.spec_from_file_location(file.stem, file) if file.is_file() else None
+    name = f"minifuse_plugin_{file.stem}"  # a plugin called queue.py must not take the place of Python's own
+    spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
     if spec is None or spec.loader is None:
         raise UsageError(f"The plugin {path!r} is not a Python file: give one that registers stages, such as mine.py.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module  # dataclasses look their module up by its name
+    sys.modules[name] = module  # dataclasses look their module up by its name
     try:
         spec.loader.exec_module(module)
     except MinifuseError:

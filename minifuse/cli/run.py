@@ -15,11 +15,11 @@ from minifuse.cli.display import Display
 from minifuse.cli.pipe import silence
 from minifuse.cli.prepare import Prepared, load, prepare
 from minifuse.cli.text import answer_line, console, is_right
-from minifuse.cli.undisturbed import undisturbed
 from minifuse.metrics import compute_metrics, rows
 from minifuse.request import FinishReason
 from minifuse.serve import Answer, Served, build_engine, serve
 from minifuse.techniques import Technique, mix, technique
+from minifuse.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     from minifuse.engine import Engine

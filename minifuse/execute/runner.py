@@ -8,25 +8,32 @@ from torch import Tensor
 from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.memory.storage import KVStorage
 from minifuse.model.transformer import Transformer
-from minifuse.plan import Plan
+from minifuse.plan import Move, Plan
 from minifuse.request import Sequence
 from minifuse.sampling import sample
 
 __all__ = ["TorchRunner", "forward"]
 
 
-def forward(model: Transformer, batch: Batch, cache: KVStorage, attention: AttentionBackend) -> Tensor:
+def forward(
+    model: Transformer, batch: Batch, cache: KVStorage, attention: AttentionBackend, moves: tuple[Move, ...] = ()
+) -> Tensor:
     """The one forward pass of every technique: logits [len(batch.sampled), vocab_size].
 
     Before and after attention, a layer acts on all tokens of the iteration at once; in between, `attention` writes and
-    reads each sequence's KV wave by wave.
+    reads each sequence's KV wave by wave. `moves` are those that belong to a wave.
     """
     x = model.embed(batch.token_ids, batch.positions)
     rotary = model.rotary(batch.positions)
     for index, layer in enumerate(model.layers):
         q, k, v = layer.pre_attention(x, rotary)
-        waves = [attention.attend(q, k, v, cache, index, wave) for wave in batch.waves]
-        x = layer.post_attention(x, waves[0] if len(waves) == 1 else torch.cat(waves))
+        attended = []
+        for number, wave in enumerate(batch.waves):
+            for move in moves:
+                if move.wave == number:
+                    cache.move(move, index)
+            attended.append(attention.attend(q, k, v, cache, index, wave))
+        x = layer.post_attention(x, attended[0] if len(attended) == 1 else torch.cat(attended))
     return model.head(x[batch.last_tokens])
 
 
@@ -42,9 +49,11 @@ class TorchRunner:
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
         """The sampled token of every sequence whose work reached its last token."""
         for move in plan.moves:
-            self.cache.move(move)
+            if move.wave is None:
+                self.cache.move(move)
         batch = self.attention.batch(plan, sequences, self.cache)
-        logits = forward(self.model, batch, self.cache, self.attention)
+        waved = tuple(move for move in plan.moves if move.wave is not None)
+        logits = forward(self.model, batch, self.cache, self.attention, waved)
         sampled = [sequences[name] for name in batch.sampled]
         tokens = sample(logits, [s.request.sampling for s in sampled], [len(s.tokens) for s in sampled])
         return dict(zip(batch.sampled, tokens, strict=True))

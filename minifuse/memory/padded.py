@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.errors import LawBroken
 from minifuse.memory.reserved import ReservedMemory
-from minifuse.plan import Extent, Grid, Placement, Proposal, Reason
+from minifuse.plan import Extent, Grid, Placement, Plan, Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import register
 
@@ -73,6 +73,7 @@ class Padded(ReservedMemory):
     def __init__(self, capacity: int, options: Any = None) -> None:
         super().__init__(capacity, options)
         self.shape = _Shape()
+        self.columns = 0  # computed so far
 
     def room(self) -> _Room:
         return _Room(self.capacity, len(self.extents))
@@ -98,9 +99,19 @@ class Padded(ReservedMemory):
             extents[newcomer.id] = Extent(row * shape.width + padding, newcomer.request.max_cached)
         return extents
 
+    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
+        super().commit(plan, sampled)
+        for work, extent in zip(plan.work, plan.extents, strict=True):
+            self.columns = max(self.columns, extent.offset % self.shape.width + work.stop)
+
     def _free(self, sequence_id: str, extent: Extent) -> None:
         if not self.extents:
-            self.shape = _Shape()
+            self.shape, self.columns = _Shape(), 0
+
+    @property
+    def num_used(self) -> int:
+        """All rows, padded and finished ones too: KV grows until the whole batch ends (Baton, Fig. 8)."""
+        return self.shape.rows * self.columns
 
     @property
     def num_reserved(self) -> int:

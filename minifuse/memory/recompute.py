@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from minifuse.memory.contiguous import Contiguous
-from minifuse.plan import Plan
+from minifuse.plan import Plan, Span
+from minifuse.request import Sequence
 from minifuse.stages import register
 
 __all__ = ["Recompute"]
@@ -17,7 +19,19 @@ class Recompute(Contiguous):
 
     name = "recompute"
 
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        super().__init__(capacity, options)
+        self.spent: set[str] = set()  # sequences whose KV has served its token
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        start = 0 if sequence.id in self.spent else self.cached.get(sequence.id, 0)
+        return (Span(start, len(sequence)),)
+
     def commit(self, plan: Plan, sampled: Collection[str]) -> None:
         super().commit(plan, sampled)
-        for name in sampled:
-            self.cached[name] = 0
+        self.spent.difference_update(work.sequence for work in plan.work)
+        self.spent.update(sampled)
+
+    def release(self, sequence: Sequence) -> None:
+        super().release(sequence)
+        self.spent.discard(sequence.id)

@@ -55,6 +55,11 @@ class ReservedMemory(ABC):
         """Make an extent free again."""
 
     @property
+    def num_used(self) -> int:
+        """Tokens whose KV is written and kept."""
+        return sum(self.cached.values())
+
+    @property
     @abstractmethod
     def num_reserved(self) -> int:
         """Tokens set aside."""
@@ -85,4 +90,4 @@ class ReservedMemory(ABC):
             self._free(sequence.id, extent)
 
     def usage(self) -> KVUsage:
-        return KVUsage(sum(self.cached.values()), self.num_reserved, self.capacity)
+        return KVUsage(self.num_used, self.num_reserved, self.capacity)

@@ -44,8 +44,9 @@ class KVStorage:
         keys = self._keys_across.narrow(3, offset, length).unbind(0)
         return keys, self._values_along.narrow(2, offset, length).unbind(0)
 
-    def move(self, move: Move) -> None:
-        """Copy slots [source, source + n) onto [target, target + n) in every layer; the two may overlap."""
-        for kv in (self.keys, self.values):
+    def move(self, move: Move, layer: int | None = None) -> None:
+        """Copy slots [source, source + n) onto [target, target + n), in one layer or in all; the two may overlap."""
+        layers = slice(None) if layer is None else slice(layer, layer + 1)
+        for kv in (self.keys[layers], self.values[layers]):
             taken = kv[:, move.source : move.source + move.num_tokens].clone()
             kv[:, move.target : move.target + move.num_tokens] = taken

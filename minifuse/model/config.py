@@ -13,6 +13,7 @@ __all__ = ["DTYPE_BYTES", "Llama3Scaling", "ModelConfig", "Rotary"]
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 Family = Literal["llama", "gpt2", "gptj", "opt"]
+Activation = Literal["silu", "gelu_new", "gelu", "relu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class ModelConfig:
     intermediate_size: int
     max_context: int
     norm_eps: float = 1e-5
-    activation: Literal["silu", "gelu_new", "gelu", "relu"] = "silu"
+    activation: Activation = "silu"
     rotary: Rotary | None = None  # None: learned positions
     position_offset: int = 0  # OPT's table of learned positions starts two rows late
     parallel_residual: bool = False  # GPT-J: attention and feed-forward read the same normed input
@@ -140,6 +141,26 @@ class ModelConfig:
                 f"{source} has no field {missing.args[0]!r}, which {architecture} needs: take the config.json "
                 "that came with the weights."
             ) from None
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise ModelError(
+                f"{source} has a field of the wrong kind ({error}): take the config.json that came with the weights."
+            ) from None
+
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+}
+
+
+def _activation(raw: Mapping[str, Any], default: str) -> Activation:
+    name = raw.get("activation_function", default)
+    if name not in _ACTIVATIONS:
+        raise _unsupported(f"the activation {name!r}", " or ".join(map(repr, _ACTIVATIONS)))
+    return _ACTIVATIONS[name]
 
 
 def _eos(raw: Mapping[str, Any]) -> tuple[int, ...]:
@@ -151,6 +172,17 @@ def _eos(raw: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _unsupported(what: str, allowed: str) -> ModelError:
     return ModelError(f"The checkpoint uses {what}, which minifuse does not build: use one with {allowed}.")
+
+
+def _head_dim(hidden: int, heads: int) -> int:
+    """The size of a head, where it is not given.
+
+    Raises:
+        ModelError: the hidden size does not divide.
+    """
+    if hidden % heads:
+        raise ModelError(f"A hidden size of {hidden} does not divide into {heads} heads: correct config.json.")
+    return hidden // heads
 
 
 def _rotary(raw: Mapping[str, Any], head_dim: int) -> Rotary:
@@ -172,7 +204,7 @@ def _rotary(raw: Mapping[str, Any], head_dim: int) -> Rotary:
 
 def _llama(raw: Mapping[str, Any]) -> ModelConfig:
     heads = raw["num_attention_heads"]
-    head_dim = raw.get("head_dim") or raw["hidden_size"] // heads
+    head_dim = raw.get("head_dim") or _head_dim(raw["hidden_size"], heads)
     if raw.get("hidden_act", "silu") != "silu":
         raise _unsupported(f"the activation {raw['hidden_act']!r} in a LLaMA", "'silu'")
     return ModelConfig(
@@ -195,8 +227,8 @@ def _llama(raw: Mapping[str, Any]) -> ModelConfig:
 
 
 def _gpt2(raw: Mapping[str, Any]) -> ModelConfig:
-    if raw.get("scale_attn_by_inverse_layer_idx"):
-        raise _unsupported("attention scaled by layer", "plain scaling")
+    if raw.get("scale_attn_by_inverse_layer_idx") or not raw.get("scale_attn_weights", True):
+        raise _unsupported("attention scaled by layer, or not at all", "plain scaling")
     return ModelConfig(
         family="gpt2",
         vocab_size=raw["vocab_size"],
@@ -204,11 +236,11 @@ def _gpt2(raw: Mapping[str, Any]) -> ModelConfig:
         num_layers=raw["n_layer"],
         num_heads=raw["n_head"],
         num_kv_heads=raw["n_head"],
-        head_dim=raw["n_embd"] // raw["n_head"],
+        head_dim=_head_dim(raw["n_embd"], raw["n_head"]),
         intermediate_size=raw.get("n_inner") or 4 * raw["n_embd"],
         max_context=raw["n_positions"],
         norm_eps=raw.get("layer_norm_epsilon", 1e-5),
-        activation=raw.get("activation_function", "gelu_new"),
+        activation=_activation(raw, "gelu_new"),
         attention_bias=True,
         mlp_bias=True,
         tied_embeddings=raw.get("tie_word_embeddings", True),
@@ -217,7 +249,7 @@ def _gpt2(raw: Mapping[str, Any]) -> ModelConfig:
 
 
 def _gptj(raw: Mapping[str, Any]) -> ModelConfig:
-    head_dim = raw["n_embd"] // raw["n_head"]
+    head_dim = _head_dim(raw["n_embd"], raw["n_head"])
     return ModelConfig(
         family="gptj",
         vocab_size=raw["vocab_size"],
@@ -229,7 +261,7 @@ def _gptj(raw: Mapping[str, Any]) -> ModelConfig:
         intermediate_size=raw.get("n_inner") or 4 * raw["n_embd"],
         max_context=raw["n_positions"],
         norm_eps=raw.get("layer_norm_epsilon", 1e-5),
-        activation=raw.get("activation_function", "gelu_new"),
+        activation=_activation(raw, "gelu_new"),
         rotary=Rotary(raw.get("rotary_dim") or head_dim, interleaved=True),
         parallel_residual=True,
         mlp_bias=True,
@@ -253,10 +285,10 @@ def _opt(raw: Mapping[str, Any]) -> ModelConfig:
         num_layers=raw["num_hidden_layers"],
         num_heads=raw["num_attention_heads"],
         num_kv_heads=raw["num_attention_heads"],
-        head_dim=raw["hidden_size"] // raw["num_attention_heads"],
+        head_dim=_head_dim(raw["hidden_size"], raw["num_attention_heads"]),
         intermediate_size=raw["ffn_dim"],
         max_context=raw["max_position_embeddings"],
-        activation=raw.get("activation_function", "relu"),
+        activation=_activation(raw, "relu"),
         position_offset=2,
         attention_bias=raw.get("enable_bias", True),
         mlp_bias=raw.get("enable_bias", True),

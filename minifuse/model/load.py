@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +73,18 @@ def resolve(name: str) -> ModelSource:
         raise ModelError(f"{path} cannot be read as JSON ({error}): download it again.") from None
     if not isinstance(raw, dict):
         raise ModelError(f"{path} holds no JSON object: download it again.")
-    return ModelSource(name, ModelConfig.from_hf(raw, str(path)), directory)
+    config = ModelConfig.from_hf(raw, str(path))
+    return ModelSource(name, replace(config, eos_ids=_stop_ids(directory, config)), directory)
+
+
+def _stop_ids(directory: Path, config: ModelConfig) -> tuple[int, ...]:
+    """All tokens that end an answer: chat models name more of them in generation_config.json."""
+    try:
+        given = json.loads((directory / "generation_config.json").read_text()).get("eos_token_id")
+    except (OSError, ValueError, AttributeError):
+        given = None
+    more = given if isinstance(given, list) else [given]
+    return tuple(dict.fromkeys([*config.eos_ids, *(token for token in more if isinstance(token, int))]))
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
@@ -133,7 +144,8 @@ def load_weights(source: ModelSource, dtype: str = "float32", device: str = "cpu
         ModelError: the checkpoint does not fit its config.json.
         MachineError: the weights would not fit this machine's free memory.
     """
-    needed = source.config.num_parameters * DTYPE_BYTES[dtype]
+    packed = dtype == "float32" and device == "cpu"  # `Linear.pack` keeps a second copy
+    needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1)
     free = free_bytes(device)
     if free is not None and needed > free:
         raise MachineError(

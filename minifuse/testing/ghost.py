@@ -48,7 +48,8 @@ class GhostRunner(TorchRunner):
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
         for move in plan.moves:
-            self.ghost.move(move)
+            if move.wave is None:
+                self.ghost.move(move)
         self._check(plan, sequences, self.attention.batch(plan, sequences, self.ghost))
         return super().__call__(plan, sequences)
 
@@ -66,9 +67,13 @@ class GhostRunner(TorchRunner):
             tags[row] = torch.from_numpy(_tag(tuple(sequences[name].tokens[: t + 1]), self.width))
         v = tags.unflatten(1, (config.num_kv_heads, config.head_dim))
         q = torch.zeros(computed, config.num_heads, config.head_dim, dtype=torch.float64)
-        read = torch.cat(
-            [self.attention.attend(q, torch.zeros_like(v), v, self.ghost, 0, wave) for wave in batch.waves]
-        )
+        waves = []
+        for number, wave in enumerate(batch.waves):
+            for move in plan.moves:
+                if move.wave == number:
+                    self.ghost.move(move)
+            waves.append(self.attention.attend(q, torch.zeros_like(v), v, self.ghost, 0, wave))
+        read = torch.cat(waves)
         group = config.num_heads // config.num_kv_heads
         for row, (name, t) in zip(rows, asked, strict=True):
             tokens = sequences[name].tokens

@@ -64,12 +64,15 @@ def _budget(row: Technique, scenario: Scenario, seen: Observation) -> None:
     for step in seen.steps:
         if step.usage.reserved > scenario.capacity:
             raise LawBroken("budget", f"step {step.plan.step} has {step.usage} set aside of {scenario.capacity}")
-        if limit is not None and step.plan.num_tokens > limit:
-            raise LawBroken("budget", f"step {step.plan.step} computes {step.plan.num_tokens} tokens of {limit}")
+        if limit is not None and step.plan.num_computed > limit:
+            raise LawBroken("budget", f"step {step.plan.step} computes {step.plan.num_computed} tokens of {limit}")
 
 
 def _progress(scenario: Scenario, seen: Observation) -> None:
-    """Every step computes something, every answer leaves in the step that completed it, and all of it ends in time."""
+    """Every step computes something, every answer leaves in the step that completed it, and all of it ends in time.
+
+    In time: no more steps than recomputing everything would take, and no more idling than one window per request.
+    """
     bound = 0
     limit = dict(scenario.options).get("batching.token_budget") or math.inf
     for request in scenario.requests:
@@ -77,6 +80,12 @@ def _progress(scenario: Scenario, seen: Observation) -> None:
         bound += sum(math.ceil(n / min(limit, n)) for n in lengths)  # even if every token recomputes the whole text
     if len(seen.steps) > bound:
         raise LawBroken("progress", f"{len(seen.steps)} steps were taken for work that needs at most {bound}")
+    options = dict(scenario.options)
+    patience = max(request.arrival_s for request in scenario.requests)
+    patience += len(scenario.requests) * options.get("batching.window", 0.0)
+    computing = sum(step.ended_s - step.started_s for step in seen.steps)
+    if seen.steps and seen.steps[-1].ended_s > computing + patience + 1e-9:
+        raise LawBroken("progress", f"{seen.steps[-1].ended_s} s went by, {computing} s of them computing")
     last: dict[str, int] = {}
     for step in seen.steps:
         if not step.plan.work and not step.plan.moves:
@@ -100,9 +109,14 @@ def _refuse_early(row: Technique, scenario: Scenario, seen: Observation) -> None
 
 
 def reproducible(row: Technique, scenario: Scenario) -> None:
-    """Law 7: the same seed gives a byte-identical decision trace."""
-    first, second = (decisions(observe(row, scenario).trace.events()) for _ in range(2))
-    if first != second:
+    """Law 7: the same seed gives a byte-identical decision trace.
+
+    The second time the requests have other ids, in the same order: a decision that hangs on a hash shows.
+    """
+    first = decisions(observe(row, scenario).trace.events())
+    renamed = tuple(replace(request, id=request.id.replace("r", "q")) for request in scenario.requests)
+    second = decisions(observe(row, scenario.with_requests(renamed)).trace.events())
+    if first != second.replace(b'"q', b'"r').replace(b"'q", b"'r"):
         raise LawBroken("pure", "the same run decided differently the second time")
 
 
@@ -135,15 +149,25 @@ def blind(row: Technique, scenario: Scenario) -> None:
     """Law 9: until they show, neither a later arrival nor where an answer will end changes any decision."""
     seen = observe(row, scenario)
     late = max(request.arrival_s for request in scenario.requests)
-    if late > 0:
-        without = tuple(request for request in scenario.requests if request.arrival_s < late)
+    without = tuple(request for request in scenario.requests if request.arrival_s < late)
+    if without:
         other = observe(row, scenario.with_requests(without))
-        _same_plans("a later arrival", seen.steps, other.steps, lambda step: step.started_s < late)
-    endless = tuple(replace(request, ignore_eos=True) for request in scenario.requests)
-    other = observe(row, scenario.with_requests(endless))
-    early = [step.plan.step for step in seen.steps for name in step.finished if _stopped(seen, name)]
-    first_stop = min(early, default=math.inf)
-    _same_plans("where an answer ends", seen.steps, other.steps, lambda step: step.plan.step <= first_stop)
+        _same_plans("a later arrival", seen, other, lambda step: step.started_s < late)
+    stops = [step.plan.step for step in seen.steps for name in step.finished if _stopped(seen, name)]
+    if stops:
+
+        def endless(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+            """The same tokens as far as they go, but none that ends an answer."""
+            tokens = {}
+            for i in sampled_work(plan, sequences):
+                sequence = sequences[plan.work[i].sequence]
+                said = seen.answers[sequence.id].answer[sequence.num_new : sequence.num_new + 1]
+                ends = set(said) <= set(sequence.request.stop_ids) and not sequence.request.ignore_eos
+                tokens[sequence.id] = -1 if ends else said[0]
+            return tokens
+
+        other = observe(row, scenario, run=endless)
+        _same_plans("where an answer ends", seen, other, lambda step: step.plan.step <= stops[0])
 
 
 def _stopped(seen: Observation, name: str) -> bool:
@@ -152,13 +176,10 @@ def _stopped(seen: Observation, name: str) -> bool:
     return sequence.num_new < sequence.request.max_new_tokens
 
 
-def _same_plans(
-    what: str, some: list[StepReport], others: list[StepReport], comparable: Callable[[StepReport], bool]
-) -> None:
-    pairs = [(a.plan, b.plan) for a, b in zip(some, others, strict=False) if comparable(a) and comparable(b)]
-    for a, b in pairs:
-        if a != b:
-            raise LawBroken("blind", f"{what} changed a decision before it could be known: {a} became {b}")
+def _same_plans(what: str, one: Observation, two: Observation, comparable: Callable[[StepReport], bool]) -> None:
+    a, b = ([(step.started_s, step.plan) for step in seen.steps if comparable(step)] for seen in (one, two))
+    if a != b:
+        raise LawBroken("blind", f"{what} changed a decision before it could be known: {a} became {b}")
 
 
 def batch_of_one(row: Technique, scenario: Scenario) -> None:

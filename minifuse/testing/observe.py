@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from minifuse.clock import VirtualClock
@@ -13,7 +13,7 @@ from minifuse.execute import VirtualExecutor
 from minifuse.execute.real import RunPlan
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import KVUsage, Plan, Proposal, StepReport
-from minifuse.request import Request, Sequence
+from minifuse.request import Request, Sequence, TextLimits
 from minifuse.stages import Batching, Memory
 from minifuse.techniques import Stages, Technique
 from minifuse.testing.ghost import GhostRunner
@@ -91,18 +91,18 @@ def observe(
         stages.attention,
         VirtualExecutor(clock, cost or (lambda plan: scenario.seconds_per_step), run),
         clock,
-        vocab_size=config.vocab_size,
-        max_context=config.max_context,
+        limits=TextLimits(config.vocab_size, config.max_context),
         workers=row.workers,
         trace=Trace(technique=row.name),
     )
     seen = Observation(engine.trace, kv_bytes=kv_bytes)
+    books = _Books(engine.memory.capacity)
     for request in scenario.requests:
         _submit(engine, request, seen)
     for report in engine.run():
         seen.steps.append(report)
         engine.memory.check_integrity()
-        _check_written(engine, report)
+        books.check(report, engine.sequences)
         if len(seen.steps) > max_steps:
             raise LawBroken("progress", f"after {max_steps} steps {len(engine.sequences)} requests are unfinished")
     seen.answers = engine.finished
@@ -120,12 +120,25 @@ def _submit(engine: Engine, request: Request, seen: Observation) -> None:
             raise LawBroken("refuse early", f"refusing {request.id} changed memory") from None
 
 
-def _check_written(engine: Engine, report: StepReport) -> None:
-    """No two live sequences may have written the same slot, whatever memory's own books say."""
-    owner: dict[int, str] = {}
-    for work, extent in zip(report.plan.work, report.plan.extents, strict=True):
-        for slot in range(extent.offset, extent.offset + work.stop):
-            if owner.setdefault(slot, work.sequence) != work.sequence:
-                raise LawBroken("conservation", f"slot {slot} belongs to {owner[slot]} and to {work.sequence}")
-            if not 0 <= slot < engine.memory.capacity:
-                raise LawBroken("budget", f"{work.sequence} uses slot {slot} of {engine.memory.capacity}")
+class _Books:
+    """Who has written which slot, kept from the plans alone: memory's own books are what is being checked."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.slots: dict[str, range] = {}  # of live sequences
+
+    def check(self, report: StepReport, live: Collection[str]) -> None:
+        """`live` are the sequences that are still being served after the step."""
+        for work, extent in zip(report.plan.work, report.plan.extents, strict=True):
+            self.slots[work.sequence] = range(extent.offset, extent.offset + work.stop)
+        owner: dict[int, str] = {}
+        for name, slots in self.slots.items():
+            for slot in slots:
+                if owner.setdefault(slot, name) != name:
+                    raise LawBroken("conservation", f"slot {slot} belongs to {owner[slot]} and to {name}")
+                if not 0 <= slot < self.capacity:
+                    raise LawBroken("budget", f"{name} uses slot {slot} of {self.capacity}")
+        usage = report.usage
+        if not len(owner) <= usage.used <= usage.reserved <= usage.capacity == self.capacity:
+            raise LawBroken("conservation", f"{len(owner)} tokens are written and needed, and memory says {usage}")
+        self.slots = {name: slots for name, slots in self.slots.items() if name in live}

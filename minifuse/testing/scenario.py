@@ -34,6 +34,8 @@ class Scenario:
         for kind in KINDS:
             options = stage(kind, getattr(row, kind)).Options
             known |= {f"{kind}.{f.name}" for f in fields(options)} if options is not NoOptions else set()
+        if stage("attention", row.attention).reads == "grid":
+            known.discard("batching.token_budget")  # a rectangle cannot keep one, and says so
         return {name: value for name, value in self.options if name in known}
 
     def with_requests(self, requests: tuple[Request, ...]) -> Scenario:

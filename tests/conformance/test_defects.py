@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from minifuse.attention import padded, per_sequence
+from minifuse.batching.dynamic import Dynamic
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.serial import Serial
@@ -22,8 +23,8 @@ from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.contiguous import Contiguous, _Room
 from minifuse.memory.reserved import ReservedMemory
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Grid, Proposal
-from minifuse.request import FinishReason, Sequence
+from minifuse.plan import Grid, Proposal, Reason
+from minifuse.request import FinishReason, Sequence, TextLimits
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import LAWS, Scenario, scenarios
 
@@ -143,7 +144,7 @@ def decides_by_chance(patch: Patch) -> None:
 
 def never_refuses(patch: Patch) -> None:
     patch.setattr(ReservedMemory, "check", lambda self, request: None)
-    patch.setattr(Engine, "_check", lambda self, request: None)
+    patch.setattr(TextLimits, "check", lambda self, request: None)
 
 
 def refuses_too_much(patch: Patch) -> None:
@@ -178,13 +179,43 @@ def last_come_first_served(patch: Patch) -> None:
     patch.setattr(Serial, "admission", admission)
 
 
-def reads_the_true_length(patch: Patch) -> None:
-    """Shortest job first, by an answer length that only an oracle knows: here, by when the stop token would come."""
+def waits_for_whom_it_cannot_know(patch: Patch) -> None:
+    """A policy that got hold of the list of arrivals, and saves its place for the next one."""
+    submit, admission = Engine.submit, Serial.admission
 
-    def order(self: Any, waiting: Any) -> Any:
-        return sorted(waiting, key=lambda s: (s.request.ignore_eos, s.id))
+    def leaking(self: Engine, request: Any) -> None:
+        submit(self, request)
+        policy = self.batching.policy  # type: ignore[attr-defined]
+        policy.future = [*getattr(policy, "future", []), request.arrival_s]
 
-    patch.setattr(QueuePolicy, "order", order)
+    def waiting(self: Any, sequence: Sequence, joining: int, now: float) -> Any:
+        if any(now < arrival < now + 0.05 for arrival in self.future):
+            return Reason("saved", sequence.id, "not admitted: somebody else is about to come")
+        return admission(self, sequence, joining, now)
+
+    patch.setattr(Engine, "submit", leaking)
+    patch.setattr(Serial, "admission", waiting)
+
+
+def answers_depend_on_a_hash(patch: Patch) -> None:
+    """The next to run is taken from a set."""
+    patch.setattr(QueuePolicy, "order", lambda self, waiting: [self.waiting[name] for name in set(self.waiting)])
+
+
+def usage_is_fiction(patch: Patch) -> None:
+    patch.setattr(ReservedMemory, "num_used", property(lambda self: 0))
+
+
+def sleeps_before_every_batch(patch: Patch) -> None:
+    admission = Dynamic._window_closes
+    patch.setattr(Dynamic, "_window_closes", lambda self: admission(self) + 36000)
+
+
+def two_workers_one_sequence(patch: Patch) -> None:
+    """A policy for one worker, asked for two, gives both the same work."""
+    propose = QueuePolicy.propose
+    patch.setattr(QueuePolicy, "propose", lambda self, worker, now, memory: propose(self, 0, now, memory))
+    patch.setitem(TECHNIQUES, "orca", replace(TECHNIQUES["orca"], workers=2))
 
 
 def noise_from_the_row(patch: Patch) -> None:
@@ -240,7 +271,11 @@ DEFECTS = {
     "cache larger than allowed": Defect("orca", "budget", "of_one_run", cache_too_large),
     "admits without room": Defect("orca", "budget", "of_one_run", room_is_optimistic),
     "one request starves": Defect("serial", "progress", "of_one_run", last_come_first_served),
-    "knows where answers end": Defect("serial", "blind", "blind", reads_the_true_length),
+    "waits for whom it cannot know": Defect("serial", "blind", "blind", waits_for_whom_it_cannot_know),
+    "answers depend on a hash": Defect("orca", "pure", "reproducible", answers_depend_on_a_hash),
+    "usage is fiction": Defect("orca", "conservation", "of_one_run", usage_is_fiction),
+    "sleeps before every batch": Defect("dynamic", "progress", "of_one_run", sleeps_before_every_batch),
+    "two workers, one sequence": Defect("orca", "conservation", "of_one_run", two_workers_one_sequence),
     "noise from the batch row": Defect("orca", "exact", "of_one_run", noise_from_the_row),
     "noise from the row, compared": Defect("orca", "batch of one", "batch_of_one", noise_from_the_row),
     "idle rows not counted": Defect("static", "counting", "of_one_run", idle_rows_not_counted),

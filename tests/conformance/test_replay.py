@@ -12,7 +12,7 @@ from minifuse.engine import Engine
 from minifuse.errors import LawBroken
 from minifuse.execute import RealExecutor
 from minifuse.plan import Plan, StepReport
-from minifuse.request import Request, Sequence
+from minifuse.request import Request, Sequence, TextLimits
 from minifuse.serve import torch_runner
 from minifuse.stages import Executor
 from minifuse.techniques import TECHNIQUES, Stages, Technique
@@ -51,8 +51,7 @@ def _run(stages: Stages, executor: Executor, clock: RealClock | VirtualClock) ->
         stages.attention,
         executor,
         clock,
-        vocab_size=config.vocab_size,
-        max_context=config.max_context,
+        limits=TextLimits(config.vocab_size, config.max_context),
         trace=Trace(),
     )
     for request in _requests():

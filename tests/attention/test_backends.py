@@ -1,0 +1,314 @@
+"""Both tensor halves of attention against the oracle's plainest one, on random ragged work in float64."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from helpers import asks
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minifuse.attention import PaddedLayout, PerSequenceLayout
+from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.attention.padded import PaddedAttention
+from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.errors import LawBroken
+from minifuse.memory.storage import KVStorage
+from minifuse.model.config import ModelConfig, Rotary
+from minifuse.naive import oracle
+from minifuse.plan import Extent, Grid, Placement, Plan, Span, Work
+from minifuse.request import Sequence
+
+POISON = 1e6  # what lies in slots that are nobody's business: large, and finite as in any real cache
+LAYER = 1
+
+
+def _config(heads: int, kv_heads: int) -> ModelConfig:
+    return ModelConfig("llama", 50, heads * 4, 2, heads, kv_heads, 4, 8, 64, rotary=Rotary(4))
+
+
+@dataclass
+class Case:
+    """Some sequences, what of each is cached already, and the plan of the next iteration."""
+
+    config: ModelConfig
+    sequences: dict[str, Sequence]
+    plan: Plan
+    num_slots: int
+    q: dict[str, Tensor] = field(default_factory=dict)  # of every token of each sequence, computed or not
+    k: dict[str, Tensor] = field(default_factory=dict)
+    v: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(len(self.plan.work) + self.num_slots)
+        for name, sequence in self.sequences.items():
+            for kind, heads in (("q", self.config.num_heads), ("k", self.config.num_kv_heads), ("v", 0)):
+                shape = (len(sequence), heads or self.config.num_kv_heads, self.config.head_dim)
+                getattr(self, kind)[name] = torch.randn(shape, dtype=torch.float64, generator=generator)
+
+    def cache(self, poison: float = POISON) -> KVStorage:
+        """Poison everywhere but where a sequence's earlier tokens lie."""
+        cache = KVStorage(self.config, self.num_slots, torch.float64, torch.device("cpu"))
+        cache.keys.fill_(poison)
+        cache.values.fill_(poison)
+        for work, extent in zip(self.plan.work, self.plan.extents, strict=True):
+            slots = slice(extent.offset, extent.offset + work.start)
+            cache.keys[LAYER, slots] = self.k[work.sequence][: work.start]
+            cache.values[LAYER, slots] = self.v[work.sequence][: work.start]
+        return cache
+
+    def attend(self, backend: AttentionBackend, cache: KVStorage) -> tuple[Batch, Tensor]:
+        """The batch and attention's rows, the idle ones given random queries, keys and values too."""
+        batch = backend.batch(self.plan, self.sequences, cache)
+        rows = self.rows(batch)
+        generator = torch.Generator().manual_seed(1)
+        inputs = []
+        for tensors in (self.q, self.k, self.v):
+            shape = (self.plan.num_computed, *next(iter(tensors.values())).shape[1:])
+            x = torch.randn(shape, dtype=torch.float64, generator=generator)
+            x[rows] = torch.cat([tensors[work.sequence][work.start : work.stop] for work in self.plan.work])
+            inputs.append(x)
+        outputs = [backend.attend(*inputs, cache, LAYER, wave) for wave in batch.waves]
+        return batch, torch.cat(outputs)
+
+    def rows(self, batch: Batch) -> list[int]:
+        """The batch rows somebody asked for, in the order of the work."""
+        return list(range(self.plan.num_tokens)) if batch.real is None else batch.real.tolist()
+
+    def wanted(self) -> Tensor:
+        """Each piece of work by the oracle: the whole text attended, and of it the rows asked for."""
+        whole = {name: oracle.attention(self.q[name], self.k[name], self.v[name]) for name in self.sequences}
+        return torch.cat([whole[work.sequence][work.start : work.stop] for work in self.plan.work])
+
+
+def _pieces(rng: random.Random, count: int) -> list[tuple[Sequence, int, int]]:
+    """Sequences with the tokens [start, stop) to compute: prefills, decode steps and chunks from the middle."""
+    pieces = []
+    for i in range(count):
+        sequence = Sequence(asks(f"s{i}", rng.randint(1, 9), 8))
+        length = len(sequence)
+        kind = rng.choice(["prefill", "decode", "chunk"])
+        start = {"prefill": 0, "decode": length - 1}.get(kind, rng.randrange(length))
+        stop = rng.randint(start + 1, length) if kind == "chunk" else length
+        pieces.append((sequence, start, stop))
+    return pieces
+
+
+def ragged(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
+    """Extents anywhere, with gaps between them."""
+    pieces = _pieces(rng, rng.randint(waves, 6))
+    offset, extents = rng.randint(0, 3), []
+    for sequence, _, _ in pieces:
+        capacity = len(sequence) + rng.randint(0, 4)
+        extents.append(Extent(offset, capacity))
+        offset += capacity + rng.randint(0, 3)
+    order = rng.sample(range(len(pieces)), len(pieces))
+    work = tuple(Work(pieces[i][0].id, pieces[i][1], pieces[i][2]) for i in order)
+    cuts = sorted(rng.sample(range(1, len(work)), waves - 1)) if waves > 1 else []
+    spans = tuple(Span(a, b) for a, b in zip([0, *cuts], [*cuts, len(work)], strict=True))
+    plan = Plan(3, 0, work, tuple(extents[i] for i in order), waves=spans)
+    return Case(config, {s.id: s for s, _, _ in pieces}, plan, offset + 1)
+
+
+def padded(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
+    """Rows of one rectangle, some of them finished; the rectangle need not begin at slot 0."""
+    pieces = _pieces(rng, rng.randint(1, 5))
+    longest = max(len(sequence) for sequence, _, _ in pieces)
+    width, rows = longest + rng.randint(0, 3), len(pieces) + rng.randint(0, 2)
+    base = rng.randint(0, 5)
+    places = rng.sample(range(rows), len(pieces))
+    extents, work, columns = [], [], []
+    for row, (sequence, start, stop) in zip(places, pieces, strict=True):
+        padding = rng.randint(0, width - len(sequence))
+        extents.append(Extent(base + row * width + padding, len(sequence)))
+        work.append(Work(sequence.id, start, stop))
+        columns += [padding + start, padding + stop]
+    grid = Grid(base, rows, width, min(columns), max(columns))
+    plan = Plan(3, 0, tuple(work), tuple(extents), grid=grid, waves=(Span(0, len(work)),))
+    return Case(config, {s.id: s for s, _, _ in pieces}, plan, base + rows * width + 1)
+
+
+BACKENDS: dict[str, tuple[AttentionBackend, Callable[..., Case]]] = {
+    "per_sequence": (PerSequenceAttention(), ragged),
+    "padded": (PaddedAttention(), padded),
+}
+every_backend = pytest.mark.parametrize("name", BACKENDS)
+every_heads = pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
+
+
+@every_backend
+@every_heads
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rng=st.randoms(use_true_random=False))
+def test_the_oracles_attention(name: str, heads: int, kv_heads: int, rng: random.Random) -> None:
+    backend, make = BACKENDS[name]
+    case = make(_config(heads, kv_heads), rng)
+    cache = case.cache()
+    batch, out = case.attend(backend, cache)
+    rows = case.rows(batch)
+    assert out.shape == (case.plan.num_computed, heads * 4)
+    assert len(rows) == case.plan.num_tokens
+    assert torch.allclose(out[rows], case.wanted(), rtol=0, atol=1e-12)
+    assert out.isfinite().all(), "an idle row is NaN"
+
+
+@every_backend
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rng=st.randoms(use_true_random=False))
+def test_nobody_elses_slots_matter(name: str, rng: random.Random) -> None:
+    """The same bits, whatever lies in the slots that no token of the sequence occupies."""
+    backend, make = BACKENDS[name]
+    case = make(_config(4, 2), rng)
+    results = []
+    for poison in (0.0, POISON, -1e3):
+        batch, out = case.attend(backend, case.cache(poison))
+        results.append(out[case.rows(batch)])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@every_backend
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rng=st.randoms(use_true_random=False))
+def test_keys_and_values_are_written_in_their_slots_and_nowhere_else(name: str, rng: random.Random) -> None:
+    backend, make = BACKENDS[name]
+    case = make(_config(4, 2), rng)
+    cache = case.cache()
+    wanted = case.cache()
+    case.attend(backend, cache)
+    for work, extent in zip(case.plan.work, case.plan.extents, strict=True):
+        slots = slice(extent.offset + work.start, extent.offset + work.stop)
+        wanted.keys[LAYER, slots] = case.k[work.sequence][work.start : work.stop]
+        wanted.values[LAYER, slots] = case.v[work.sequence][work.start : work.stop]
+    assert torch.equal(cache.keys, wanted.keys)
+    assert torch.equal(cache.values, wanted.values)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rng=st.randoms(use_true_random=False))
+def test_two_waves_are_as_good_as_one(rng: random.Random) -> None:
+    case = ragged(_config(4, 2), rng, waves=2)
+    whole = Plan(3, 0, case.plan.work, case.plan.extents, waves=(Span(0, len(case.plan.work)),))
+    once = Case(case.config, case.sequences, whole, case.num_slots)
+    in_two, out_in_two = case.attend(PerSequenceAttention(), case.cache())
+    in_one, out_in_one = once.attend(PerSequenceAttention(), once.cache())
+    assert len(in_two.waves) == 2
+    assert len(in_one.waves) == 1
+    assert torch.equal(out_in_two, out_in_one)
+    assert torch.allclose(out_in_two, case.wanted(), rtol=0, atol=1e-12)
+
+
+# --- batches by hand
+
+
+def _sequence(name: str, tokens: tuple[int, ...]) -> Sequence:
+    return Sequence(asks(name, tokens, 8))
+
+
+def _storage(slots: int) -> KVStorage:
+    return KVStorage(_config(2, 1), slots, torch.float64, torch.device("cpu"))
+
+
+def _lists(batch: Batch) -> dict[str, Any]:
+    return {name: getattr(batch, name).tolist() for name in ("token_ids", "positions", "last_tokens")}
+
+
+def test_ragged_batch_by_hand() -> None:
+    """Three tokens of a, the eighth of b, and the middle two of c, whose last token is still to come."""
+    sequences = {
+        "a": _sequence("a", (10, 11, 12)),
+        "b": _sequence("b", (20, 21, 22, 23, 24, 25, 26, 27)),
+        "c": _sequence("c", (30, 31, 32, 33)),
+    }
+    work = (Work("a", 0, 3), Work("c", 1, 3), Work("b", 7, 8))
+    plan = Plan(0, 0, work, (Extent(5, 4), Extent(20, 6), Extent(9, 9)), waves=(Span(0, 3),))
+    batch = PerSequenceAttention().batch(plan, sequences, _storage(30))
+    assert _lists(batch) == {
+        "token_ids": [10, 11, 12, 31, 32, 27],
+        "positions": [0, 1, 2, 1, 2, 7],
+        "last_tokens": [2, 5],
+    }
+    assert batch.sampled == ("a", "b")
+    assert batch.real is None
+    (wave,) = batch.waves
+    assert wave.slots.tolist() == [5, 6, 7, 21, 22, 16]
+
+
+def test_padded_batch_by_hand() -> None:
+    """Rows of 7 slots from slot 2. Row 0: a, padded by two; row 1 has finished; row 2: c, whose chunk is its last.
+
+    column   0 1 2 3 4 5 6        computed: columns 1 to 4
+    row 0    . . a b c
+    row 1    . . . . .
+    row 2    p q r s              p was computed before
+    """
+    sequences = {"a": _sequence("a", (10, 11, 12)), "c": _sequence("c", (30, 31, 32, 33))}
+    plan = Plan(
+        0,
+        0,
+        (Work("a", 0, 3), Work("c", 1, 4)),
+        (Extent(2 + 2, 5), Extent(2 + 14, 7)),
+        grid=Grid(2, 3, 7, 1, 5),
+        waves=(Span(0, 2),),
+    )
+    batch = PaddedAttention().batch(plan, sequences, _storage(30))
+    assert _lists(batch) == {
+        "token_ids": [0, 10, 11, 12, 0, 0, 0, 0, 31, 32, 33, 0],
+        "positions": [0, 0, 1, 2, 0, 0, 0, 0, 1, 2, 3, 0],
+        "last_tokens": [3, 10],
+    }
+    assert batch.sampled == ("a", "c")
+    assert batch.real is not None
+    assert batch.real.tolist() == [1, 2, 3, 8, 9, 10]
+    (wave,) = batch.waves
+    assert wave.slots.tolist() == [4, 5, 6, 17, 18, 19]
+    seen = (wave.mask[:, 0] == 0).int().tolist()  # of columns 0 to 4, by each of the columns 1 to 4
+    idle = [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]  # only themselves, never nothing
+    assert seen[0] == [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
+    assert seen[1] == idle
+    assert seen[2][:3] == [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
+
+
+def test_full_rectangle_has_no_idle_rows() -> None:
+    sequences = {"a": _sequence("a", (10, 11)), "b": _sequence("b", (20, 21))}
+    plan = Plan(
+        0, 0, (Work("a", 0, 2), Work("b", 0, 2)), (Extent(0, 3), Extent(3, 3)), grid=Grid(0, 2, 3, 0, 2),
+        waves=(Span(0, 2),),
+    )  # fmt: skip
+    batch = PaddedAttention().batch(plan, sequences, _storage(6))
+    assert batch.real is None
+    assert batch.token_ids.tolist() == [10, 11, 20, 21]
+    assert batch.last_tokens.tolist() == [1, 3]
+
+
+def test_nothing_sampled() -> None:
+    sequences = {"a": _sequence("a", (10, 11, 12))}
+    for backend, grid in ((PerSequenceAttention(), None), (PaddedAttention(), Grid(0, 1, 5, 0, 2))):
+        plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 5),), grid=grid, waves=(Span(0, 1),))
+        batch = backend.batch(plan, sequences, _storage(5))
+        assert batch.sampled == ()
+        assert batch.last_tokens.shape == (0,)
+        assert batch.last_tokens.dtype == torch.long
+
+
+def test_padded_needs_a_rectangle() -> None:
+    plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 5),), waves=(Span(0, 1),))
+    with pytest.raises(LawBroken, match="without a rectangle") as error:
+        PaddedAttention().batch(plan, {"a": _sequence("a", (1, 2))}, _storage(5))
+    assert error.value.law == "layout"
+
+
+def test_layouts_without_tensors() -> None:
+    work = (Work("a", 0, 3), Work("b", 0, 2))
+    grid = Grid(0, 2, 6, 0, 3)
+    placement = Placement((Extent(0, 6), Extent(7, 5)), grid)
+    assert PerSequenceLayout().layout(work, placement) == (None, (Span(0, 2),))
+    assert PaddedLayout().layout(work, placement) == (grid, (Span(0, 2),))
+    assert isinstance(PerSequenceLayout().backend(), PerSequenceAttention)
+    assert isinstance(PaddedLayout().backend(), PaddedAttention)

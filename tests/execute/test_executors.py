@@ -1,0 +1,149 @@
+"""Executors: in real time with one worker or several, and in virtual time."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from helpers import asks
+
+from minifuse.clock import RealClock, VirtualClock
+from minifuse.execute import RealExecutor, VirtualExecutor
+from minifuse.execute.virtual import placeholder_tokens
+from minifuse.plan import Extent, Plan, Work
+from minifuse.request import Sequence
+
+
+def _plan(step: int, worker: int = 0) -> Plan:
+    return Plan(step, worker, (Work("a", 0, 2),), (Extent(0, 4),))
+
+
+def _sequences() -> dict[str, Sequence]:
+    return {"a": Sequence(asks("a", 2, 3))}
+
+
+def _seven(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    return {"a": 7}
+
+
+class _FakeClock:
+    """A real clock as a test can have it: every reading is a second later."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        self.time += 1.0
+        return self.time
+
+    def sleep_until(self, when: float) -> None:
+        self.slept.append(when)
+
+
+# --- virtual time
+
+
+def test_virtual_completions_come_in_the_order_of_their_ends() -> None:
+    clock = VirtualClock()
+    seconds = {0: 3.0, 1: 1.0, 2: 2.0, 3: 1.0}
+    executor = VirtualExecutor(clock, lambda plan: seconds[plan.step], _seven)
+    for step in (0, 2, 3, 1):
+        executor.submit(_plan(step), _sequences(), 10.0)
+    assert [(c.plan.step, c.ended_s, c.tokens) for c in executor.wait(None)] == [
+        (1, 11.0, {"a": 7}),
+        (3, 11.0, {"a": 7}),
+    ]
+    assert clock.now() == 11.0
+    assert executor.wait(11.5) == []
+    assert clock.now() == 11.5
+    assert [c.plan.step for c in executor.wait(12.0)] == [2]  # an end at the very time counts
+    assert [c.plan.step for c in executor.wait(99.0)] == [0]
+    assert clock.now() == 13.0
+    assert executor.wait(20.0) == []
+    assert clock.now() == 20.0
+
+
+def test_placeholders_are_for_those_whose_last_token_is_computed() -> None:
+    sequences = {name: Sequence(asks(name, 3, 2)) for name in "ab"}
+    plan = Plan(0, 0, (Work("a", 0, 2), Work("b", 0, 3)), (Extent(0, 4), Extent(4, 4)))
+    assert placeholder_tokens(plan, sequences) == {"b": -1}
+
+
+# --- real time
+
+
+def test_one_worker_runs_at_submit() -> None:
+    clock = _FakeClock()
+    executor = RealExecutor(_seven, clock)
+    executor.submit(_plan(0), _sequences(), 0.0)
+    (completion,) = executor.wait(None)
+    assert (completion.plan.step, completion.tokens, completion.ended_s) == (0, {"a": 7}, 1.0)
+    assert executor.wait(5.0) == []
+    assert clock.slept == [5.0]
+    executor.close()
+
+
+def test_one_workers_error_is_raised_at_submit() -> None:
+    def broken(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        RealExecutor(broken, _FakeClock()).submit(_plan(0), _sequences(), 0.0)
+
+
+def test_several_workers_do_not_wait_for_each_other() -> None:
+    gate = threading.Event()
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        if plan.worker == 0:
+            assert gate.wait(60)
+        return {"a": plan.worker}
+
+    executor = RealExecutor(run, RealClock(), workers=2)
+    try:
+        executor.submit(_plan(0, 0), _sequences(), 0.0)
+        executor.submit(_plan(1, 1), _sequences(), 0.0)
+        assert [(c.plan.step, c.tokens) for c in executor.wait(None)] == [(1, {"a": 1})]
+        assert executor.wait(0.0) == []  # the time has passed; worker 0 still runs
+        gate.set()
+        assert [(c.plan.step, c.tokens) for c in executor.wait(None)] == [(0, {"a": 0})]
+    finally:
+        gate.set()
+        executor.close()
+
+
+def test_an_idle_pool_sleeps_until_the_next_event() -> None:
+    clock = _FakeClock()
+    executor = RealExecutor(_seven, clock, workers=2)
+    assert executor.wait(9.0) == []
+    assert clock.slept == [9.0]
+    executor.close()
+
+
+def test_an_error_in_a_thread_is_raised_by_wait() -> None:
+    def broken(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        raise ValueError("broken")
+
+    executor = RealExecutor(broken, RealClock(), workers=2)
+    executor.submit(_plan(0), _sequences(), 0.0)
+    with pytest.raises(ValueError, match="broken"):
+        executor.wait(None)
+    executor.close()
+
+
+def test_close_waits_for_what_runs() -> None:
+    gate, ended = threading.Event(), []
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        assert gate.wait(60)
+        ended.append(plan.step)
+        return {}
+
+    executor = RealExecutor(run, RealClock(), workers=2)
+    executor.submit(_plan(0, 0), _sequences(), 0.0)
+    threading.Timer(0.05, gate.set).start()
+    executor.close()
+    assert ended == [0]
+    with pytest.raises(RuntimeError):
+        executor.submit(_plan(1, 1), _sequences(), 0.0)

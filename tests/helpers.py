@@ -1,0 +1,187 @@
+"""What several test files share: engines in virtual time, model directories, and the shape of an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minifuse.clock import VirtualClock
+from minifuse.engine import Engine
+from minifuse.errors import MinifuseError
+from minifuse.execute import VirtualExecutor
+from minifuse.execute.real import RunPlan
+from minifuse.execute.virtual import placeholder_tokens
+from minifuse.model.checkpoint import write_weights
+from minifuse.model.config import ModelConfig
+from minifuse.model.load import build, random_weights
+from minifuse.model.transformer import Transformer
+from minifuse.plan import Plan, StepReport
+from minifuse.request import Request, TextLimits
+from minifuse.serve import torch_runner
+from minifuse.stages import Attention, Batching, Memory
+from minifuse.techniques import Stages, technique
+from minifuse.testing.models import CONTEXT, VOCAB, small_model
+from minifuse.trace import Trace
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+# config.json of a small model of every family, as Hugging Face writes it.
+RAW: dict[str, dict[str, Any]] = {
+    "llama": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 37,
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 40,
+        "max_position_embeddings": 96,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "attention_bias": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "tie_word_embeddings": False,
+        "eos_token_id": [3, 4],
+    },
+    "gpt2": {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": 37,
+        "n_embd": 24,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 96,
+        "activation_function": "gelu_new",
+        "eos_token_id": 3,
+    },
+    "gptj": {
+        "architectures": ["GPTJForCausalLM"],
+        "model_type": "gptj",
+        "vocab_size": 37,
+        "n_embd": 24,
+        "n_layer": 2,
+        "n_head": 3,
+        "n_positions": 96,
+        "rotary_dim": 4,
+        "activation_function": "gelu_new",
+        "tie_word_embeddings": False,
+    },
+    "opt": {
+        "architectures": ["OPTForCausalLM"],
+        "model_type": "opt",
+        "vocab_size": 37,
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "ffn_dim": 56,
+        "max_position_embeddings": 96,
+        "word_embed_proj_dim": 24,
+        "do_layer_norm_before": True,
+        "activation_function": "relu",
+    },
+}
+
+
+def raw_config(family: str, **changes: Any) -> dict[str, Any]:
+    """A family's config.json with some fields changed; `...` takes a field out."""
+    return {name: value for name, value in {**RAW[family], **changes}.items() if value is not ...}
+
+
+def random_model(family: str, dtype: str = "float64", seed: int = 0, **changes: Any) -> Transformer:
+    """A small model whose every parameter, norms and biases too, is random: nothing may hide behind a one or a zero."""
+    model = random_weights(build(ModelConfig.from_hf(raw_config(family, **changes)), dtype), seed)
+    for index, (_, parameter) in enumerate(sorted(model.named_parameters())):
+        if parameter.dim() == 1:
+            generator = torch.Generator().manual_seed(1000 * seed + index)
+            parameter.add_(parameter.clone().normal_(0.0, 0.3, generator=generator))
+    return model
+
+
+def model_directory(directory: Path, family: str, dtype: str = "float64", **changes: Any) -> Path:
+    """A directory in Hugging Face's format with a `random_model`, without a tokenizer."""
+    write_weights(random_model(family, dtype, **changes), directory)
+    (directory / "config.json").write_text(json.dumps(raw_config(family, **changes)))
+    return directory
+
+
+def sentence(error: MinifuseError, *parts: str) -> None:
+    """The error is one sentence and names every part."""
+    text = str(error)
+    assert "\n" not in text, text
+    assert text.endswith("."), text
+    for part in parts:
+        assert part in text, f"{part!r} is not in: {text}"
+
+
+def unit(plan: Plan) -> float:
+    """Every iteration takes one second: schedules can be worked out by hand."""
+    return 1.0
+
+
+def make_engine(
+    name: str = "orca",
+    *,
+    capacity: int = 400,
+    settings: dict[str, Any] | None = None,
+    model: str | None = None,
+    cost: Callable[[Plan], float] = unit,
+    run: RunPlan = placeholder_tokens,
+    batching: Batching | None = None,
+    memory: Memory | None = None,
+    attention: Attention | None = None,
+    workers: int = 1,
+    trace: Trace | None = None,
+) -> Engine:
+    """A technique in virtual time, any stage exchanged; `model` is one of `minifuse.testing`'s, otherwise no tokens."""
+    stages = Stages.of(technique(name), capacity, settings)
+    stages = Stages(batching or stages.batching, memory or stages.memory, attention or stages.attention)
+    if model is not None:
+        run = torch_runner(small_model(model), stages.memory, stages.attention)
+    clock = VirtualClock()
+    return Engine(
+        stages.batching,
+        stages.memory,
+        stages.attention,
+        VirtualExecutor(clock, cost, run),
+        clock,
+        limits=TextLimits(VOCAB, CONTEXT),
+        workers=workers,
+        trace=trace,
+    )
+
+
+def asks(id: str, prompt: int | tuple[int, ...] = 2, new: int = 3, at: float = 0.0, **more: Any) -> Request:
+    """A request; a prompt given as a number is that many tokens."""
+    tokens = tuple((7 * i + 1) % VOCAB for i in range(prompt)) if isinstance(prompt, int) else prompt
+    return Request(id, tokens, new, arrival_s=at, **more)
+
+
+def run_all(engine: Engine, requests: Iterable[Request]) -> list[StepReport]:
+    for request in requests:
+        engine.submit(request)
+    return list(engine.run())
+
+
+def schedule(steps: Iterable[StepReport]) -> list[str]:
+    """Each iteration as `start: work`, work being `name[from:to)`.
+
+    >>> "1: a[2:3) b[0:5)"
+    """
+    lines = []
+    for step in steps:
+        work = " ".join(f"{w.sequence}[{w.start}:{w.stop})" for w in step.plan.work)
+        lines.append(f"{step.started_s:g}: {work}")
+    return lines

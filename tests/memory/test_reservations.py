@@ -1,0 +1,285 @@
+"""Contiguous, Padded and Recompute: where extents go, worked out by hand, and books that only change as a whole."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from helpers import asks, sentence
+
+from minifuse.errors import LawBroken, RequestRefused
+from minifuse.memory import Contiguous, Padded, Recompute
+from minifuse.memory.reserved import ReservedMemory
+from minifuse.plan import Extent, Grid, KVUsage, Placement, Plan, Proposal, Span, Work
+from minifuse.request import Sequence
+
+every_memory = pytest.mark.parametrize("cls", [Contiguous, Padded, Recompute])
+
+
+def _sequence(name: str, prompt: int, new: int) -> Sequence:
+    return Sequence(asks(name, prompt, new))
+
+
+def _whole(*sequences: Sequence) -> tuple[Work, ...]:
+    return tuple(Work(s.id, 0, len(s)) for s in sequences)
+
+
+def _admit(memory: ReservedMemory, *sequences: Sequence) -> Placement:
+    return memory.place(Proposal(_whole(*sequences), sequences))
+
+
+def _commit(memory: ReservedMemory, placement: Placement, *work: Work, sampled: tuple[str, ...] = ()) -> None:
+    memory.commit(Plan(0, 0, work, placement.extents, grid=placement.grid), sampled)
+
+
+def _books(memory: ReservedMemory) -> dict[str, Any]:
+    books = copy.deepcopy({name: value for name, value in vars(memory).items() if name != "options"})
+    if "allocator" in books:
+        books["allocator"] = vars(books["allocator"])
+    return books
+
+
+# --- where extents go
+
+
+def test_contiguous_by_hand() -> None:
+    """A request with p prompt tokens and up to n new ones needs p + n - 1 slots: the last token is never fed back."""
+    memory = Contiguous(20)
+    a, b, c, d = (_sequence(*args) for args in (("a", 3, 4), ("b", 5, 1), ("c", 2, 6), ("d", 4, 2)))
+    assert _admit(memory, a, b).extents == (Extent(0, 6), Extent(6, 5))
+    assert _admit(memory, c).extents == (Extent(11, 7),)
+    assert memory.usage() == KVUsage(0, 18, 20)
+    memory.release(b)
+    assert _admit(memory, d).extents == (Extent(6, 5),)
+    memory.release(a)
+    memory.release(d)
+    assert _admit(memory, _sequence("e", 9, 3)).extents == (Extent(0, 11),)  # what a and d left, merged
+    memory.check_integrity()
+
+
+def test_padded_by_hand() -> None:
+    """Prompts of 3 and 5, answers up to 4 and 2: two rows of 5 + 3 columns, the prompts' ends in one column."""
+    memory = Padded(16)
+    a, b = _sequence("a", 3, 4), _sequence("b", 5, 2)
+    assert _admit(memory, a, b) == Placement((Extent(2, 6), Extent(8, 6)), Grid(0, 2, 8, 0, 5))
+    assert memory.usage() == KVUsage(0, 16, 16)
+    _commit(memory, Placement((Extent(2, 6), Extent(8, 6))), *_whole(a, b), sampled=("a", "b"))
+    assert memory.usage() == KVUsage(10, 16, 16)  # five columns of both rows, the padding too
+    step = memory.place(Proposal((Work("a", 3, 4), Work("b", 5, 6))))
+    assert step.grid == Grid(0, 2, 8, 5, 6)
+    memory.release(b)
+    assert memory.usage() == KVUsage(10, 16, 16)  # a finished row keeps its place
+    assert memory.place(Proposal((Work("a", 3, 4),))).grid == Grid(0, 2, 8, 5, 6)
+    memory.release(a)
+    assert memory.usage() == KVUsage(0, 0, 16)
+    # The next batch has a rectangle of its own.
+    assert _admit(memory, _sequence("c", 2, 2)) == Placement((Extent(0, 3),), Grid(0, 1, 3, 0, 2))
+
+
+def test_recompute_forgets_what_was_sampled() -> None:
+    memory = Recompute(20)
+    a, b = _sequence("a", 3, 4), _sequence("b", 4, 2)
+    placement = _admit(memory, a, b)
+    assert placement.extents == (Extent(0, 6), Extent(6, 5))
+    _commit(memory, placement, Work("a", 0, 3), Work("b", 0, 2), sampled=("a",))
+    a.tokens.append(1)
+    assert memory.missing(a) == (Span(0, 4),)
+    assert memory.missing(b) == (Span(2, 4),)  # a prompt in pieces goes on where it was
+    assert memory.usage().used == 5
+
+
+@pytest.mark.parametrize("cls", [Contiguous, Padded])
+def test_missing_is_what_is_not_written(cls: type[ReservedMemory]) -> None:
+    memory = cls(20)
+    a = _sequence("a", 5, 3)
+    assert memory.missing(a) == (Span(0, 5),)
+    placement = _admit(memory, a)
+    _commit(memory, placement, Work("a", 0, 2))
+    assert memory.missing(a) == (Span(2, 5),)
+    _commit(memory, placement, Work("a", 2, 5), sampled=("a",))
+    a.tokens.append(9)
+    assert memory.missing(a) == (Span(5, 6),)
+    assert memory.usage().used == 5
+
+
+# --- what fits
+
+
+@every_memory
+def test_check_refuses_what_could_never_fit(cls: type[ReservedMemory]) -> None:
+    memory = cls(10)
+    memory.check(asks("fits", 8, 3))
+    with pytest.raises(RequestRefused) as error:
+        memory.check(asks("big", 8, 4))
+    sentence(error.value, "'big'", "11 tokens", "holds 10", "--kv-memory")
+    assert memory.usage() == KVUsage(0, 0, 10)
+
+
+def test_room_of_runs() -> None:
+    memory = Contiguous(12)
+    a = _sequence("a", 3, 3)
+    _admit(memory, a)
+    before = _books(memory)
+    room = memory.room()
+    assert room.admit(_sequence("b", 2, 3)) is None
+    reason = room.admit(_sequence("c", 2, 3))
+    assert reason is not None
+    assert (reason.code, reason.sequence) == ("memory-full", "c")
+    assert str(reason) == "c not admitted: needs 4 KV tokens in a row, the longest free run has 3"
+    assert room.admit(_sequence("d", 2, 2)) is None  # a refusal took nothing
+    assert _books(memory) == before
+
+
+def test_room_of_a_rectangle() -> None:
+    memory = Padded(20)
+    room = memory.room()
+    assert room.admit(_sequence("a", 3, 3)) is None  # 1 row of 5
+    assert room.admit(_sequence("b", 6, 2)) is None  # 2 rows of 6 + 2
+    reason = room.admit(_sequence("c", 1, 1))  # 3 rows of 8 exceed 20
+    assert reason is not None
+    assert (reason.code, str(reason)) == ("memory-full", "c not admitted: 3 rows of 8 KV tokens exceed 20")
+    _admit(memory, _sequence("a", 3, 3))
+    reason = memory.room().admit(_sequence("d", 1, 1))
+    assert reason is not None
+    assert (reason.code, str(reason)) == ("batch-closed", "d not admitted: the padded batch still holds 1 requests")
+
+
+@every_memory
+def test_what_room_admits_can_be_placed(cls: type[ReservedMemory]) -> None:
+    memory = cls(30)
+    sequences = [_sequence(f"s{i}", 1 + i * 3 % 5, 1 + i % 4) for i in range(9)]
+    room = memory.room()
+    admitted = tuple(s for s in sequences if room.admit(s) is None)
+    assert 1 < len(admitted) < 9
+    placement = _admit(memory, *admitted)
+    assert len(placement.extents) == len(admitted)
+    memory.check_integrity()
+    assert memory.usage().reserved <= 30
+
+
+# --- the books change as a whole or not at all
+
+
+@every_memory
+def test_place_with_an_unknown_sequence_changes_nothing(cls: type[ReservedMemory]) -> None:
+    memory = cls(40)
+    newcomer = _sequence("new", 2, 2)
+    before = _books(memory)
+    with pytest.raises(LawBroken, match="never admitted") as error:
+        memory.place(Proposal((*_whole(newcomer), Work("ghost", 0, 1)), (newcomer,)))
+    assert error.value.law == "conservation"
+    assert _books(memory) == before
+
+
+@every_memory
+def test_place_without_room_changes_nothing(cls: type[ReservedMemory]) -> None:
+    memory = cls(10)
+    fits, big = _sequence("fits", 2, 2), _sequence("big", 8, 2)
+    before = _books(memory)
+    with pytest.raises(LawBroken) as error:
+        _admit(memory, fits, big)
+    assert error.value.law == "budget"
+    assert _books(memory) == before
+    _admit(memory, fits)
+    memory.check_integrity()
+
+
+@every_memory
+def test_admitting_twice_changes_nothing(cls: type[ReservedMemory]) -> None:
+    """A second extent for one sequence would leave the first to nobody."""
+    memory = cls(40)
+    twice = _sequence("twice", 2, 2)
+    _admit(memory, twice)
+    before = _books(memory)
+    with pytest.raises(LawBroken):
+        _admit(memory, twice)
+    assert _books(memory) == before
+
+
+def test_a_second_rectangle_is_refused() -> None:
+    memory = Padded(40)
+    _admit(memory, _sequence("a", 2, 2))
+    before = _books(memory)
+    with pytest.raises(LawBroken, match="beside 1 rows"):
+        _admit(memory, _sequence("b", 2, 2))
+    assert _books(memory) == before
+
+
+@every_memory
+@pytest.mark.parametrize("work", [Work("a", 1, 3), Work("a", 0, 7)])
+def test_commit_refuses_gaps_and_overruns(cls: type[ReservedMemory], work: Work) -> None:
+    memory = cls(40)
+    a, b = _sequence("a", 3, 4), _sequence("b", 3, 4)
+    placement = _admit(memory, a, b)
+    before = _books(memory)
+    with pytest.raises(LawBroken, match="gap") as error:
+        _commit(memory, placement, Work("b", 0, 3), work)
+    assert error.value.law == "ghost"
+    assert _books(memory) == before
+    _commit(memory, placement, Work("b", 0, 3), Work("a", 0, 3))
+    with pytest.raises(LawBroken):
+        _commit(memory, placement, Work("a", 4, 5))
+
+
+@every_memory
+def test_release_is_idempotent_and_takes_strangers(cls: type[ReservedMemory]) -> None:
+    memory = cls(40)
+    a, b, stranger = _sequence("a", 3, 4), _sequence("b", 3, 4), _sequence("stranger", 1, 1)
+    placement = _admit(memory, a, b)
+    _commit(memory, placement, *_whole(a, b))
+    memory.release(stranger)
+    assert memory.usage().used == 6
+    memory.release(a)
+    after = _books(memory)
+    memory.release(a)
+    assert _books(memory) == after
+    memory.check_integrity()
+    memory.release(b)
+    assert memory.usage() == KVUsage(0, 0, 40)
+    memory.check_integrity()
+
+
+# --- check_integrity can tell
+
+
+def _contiguous() -> Contiguous:
+    memory = Contiguous(20)
+    _admit(memory, _sequence("a", 3, 4), _sequence("b", 3, 4))
+    memory.check_integrity()
+    return memory
+
+
+def _padded() -> Padded:
+    memory = Padded(20)
+    _admit(memory, _sequence("a", 3, 4), _sequence("b", 5, 2))
+    memory.check_integrity()
+    return memory
+
+
+def test_lost_and_shared_slots_are_found() -> None:
+    lost = _contiguous()
+    lost.extents.pop("a")
+    shared = _contiguous()
+    shared.extents["b"] = Extent(4, 8)
+    short = _contiguous()
+    short.capacity = 21
+    for memory in (lost, shared, short):
+        with pytest.raises(LawBroken) as error:
+            memory.check_integrity()
+        assert error.value.law == "conservation"
+
+
+def test_a_broken_rectangle_is_found() -> None:
+    same_row = _padded()
+    same_row.extents["b"] = same_row.extents["a"]
+    beyond = _padded()
+    beyond.extents["b"] = Extent(9, 8)
+    outside = _padded()
+    outside.extents["b"] = Extent(16, 3)
+    empty = _padded()
+    empty.extents.clear()
+    for memory in (same_row, beyond, outside, empty):
+        with pytest.raises(LawBroken) as error:
+            memory.check_integrity()
+        assert error.value.law == "conservation"

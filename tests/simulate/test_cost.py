@@ -1,0 +1,74 @@
+"""The roofline, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import sentence
+
+from minifuse.errors import UsageError
+from minifuse.model.config import ModelConfig, Rotary
+from minifuse.model.presets import preset
+from minifuse.plan import Extent, Grid, Plan, Work
+from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
+
+# A layer: attention 8 x (8 + 2 x 4) + 8 x 8 = 192, feed-forward 3 x 8 x 10 = 240. Two of them, and a head of 100 x 8.
+TOY = ModelConfig("llama", 100, 8, 2, 2, 1, 4, 10, 64, rotary=Rotary(4))
+MEMORY_BOUND = Hardware(bandwidth=1.0, flops=1e30, overhead_s=0.0)
+COMPUTE_BOUND = Hardware(bandwidth=1e30, flops=1.0, overhead_s=0.0)
+PLAN = Plan(0, 0, (Work("a", 0, 3), Work("b", 9, 10)), (Extent(0, 9), Extent(9, 12)))
+
+
+def test_the_toys_weights_by_hand() -> None:
+    assert TOY.head_weights == 800
+    assert TOY.num_matrix_weights == 864 + 800
+    assert TOY.kv_elements_per_token == 2 * 2 * 4
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float64", 8), ("float32", 4), ("bfloat16", 2), ("float16", 2)])
+def test_bytes_by_hand(dtype: str, size: int) -> None:
+    """Every weight once, and the KV of 3 + 10 tokens of context."""
+    assert Roofline(TOY, dtype, MEMORY_BOUND)(PLAN) == size * (1664 + 13 * 16)
+
+
+def test_flops_by_hand() -> None:
+    """Four tokens through the layers, two through the head; queries see 1 + 2 + 3 and 10 keys, in 2 layers of 8."""
+    layers, head = 2 * 864 * 4, 2 * 800 * 2
+    attention = 4 * (2 * 8) * (1 + 2 + 3 + 10)
+    assert Roofline(TOY, "float32", COMPUTE_BOUND)(PLAN) == layers + head + attention
+
+
+def test_idle_tokens_cost_as_much_as_any() -> None:
+    padded = Plan(0, 0, PLAN.work, PLAN.extents, grid=Grid(0, 2, 12, 0, 10))
+    cost = Roofline(TOY, "float32", COMPUTE_BOUND)
+    assert padded.num_computed == 20
+    assert cost(padded) - cost(PLAN) == 2 * 864 * (20 - 4)
+
+
+def test_the_slower_of_the_two_and_the_overhead() -> None:
+    moved, computed = 4 * (1664 + 13 * 16), 2 * 864 * 4 + 2 * 800 * 2 + 4 * 16 * 16
+    for bandwidth, flops in ((10.0, 1e9), (1e9, 10.0), (10.0, 10.0)):
+        seconds = Roofline(TOY, "float32", Hardware(bandwidth, flops, 3.0))(PLAN)
+        assert seconds == pytest.approx(max(moved / bandwidth, computed / flops) + 3.0)
+
+
+def test_a_published_model_on_a_published_machine() -> None:
+    """A token of LLaMA-7B reads 6.6 G weights of 2 bytes: 8.5 ms at 1.555 TB/s, and for eight tokens hardly more."""
+    cost = Roofline(preset("llama-7b"), "float16", hardware("a100-40g"))
+
+    def decode(batch: int) -> float:
+        work = tuple(Work(f"r{i}", 99, 100) for i in range(batch))
+        return cost(Plan(0, 0, work, tuple(Extent(100 * i, 100) for i in range(batch))))
+
+    assert decode(1) == pytest.approx(8.6e-3, rel=0.02)
+    assert decode(8) < 1.1 * decode(1)
+    prompt = cost(Plan(0, 0, (Work("r", 0, 2000),), (Extent(0, 2000),)))
+    assert prompt == pytest.approx(2 * 6.5e9 * 2000 / 312e12, rel=0.1)  # here arithmetic is what binds
+
+
+def test_hardware() -> None:
+    for name, machine in HARDWARE.items():
+        assert hardware(name) is machine
+        assert min(machine.bandwidth, machine.flops, machine.overhead_s) > 0
+    with pytest.raises(UsageError) as error:
+        hardware("a100")
+    sentence(error.value, "'a100'", "a100-40g", *HARDWARE)

@@ -1,0 +1,37 @@
+"""Two clocks: one that only goes forward, one that only moves when told to."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from minifuse.clock import RealClock, VirtualClock
+
+
+def test_virtual_time_moves_when_told_and_never_back() -> None:
+    clock = VirtualClock()
+    assert clock.now() == 0.0
+    clock.sleep_until(1e9)
+    assert clock.now() == 1e9
+    clock.sleep_until(5.0)
+    assert clock.now() == 1e9
+
+
+def test_real_time_starts_when_first_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 100.0, 102.5, 103.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    clock = RealClock()
+    assert [clock.now(), clock.now(), clock.now()] == [0.0, 2.5, 3.0]
+
+
+def test_real_time_sleeps_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [50.0], []
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", slept.append)
+    clock = RealClock()
+    clock.now()
+    now[0] = 52.0
+    clock.sleep_until(5.0)
+    clock.sleep_until(1.0)
+    assert slept == [3.0, 0.0]  # a time that has passed is no reason to sleep, nor to fail

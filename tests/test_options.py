@@ -1,0 +1,125 @@
+"""Options of a stage: from texts and values, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from helpers import sentence
+
+from minifuse.errors import UsageError
+from minifuse.options import NoOptions, describe_options, option, parse_options
+
+
+@dataclass(frozen=True)
+class Options:
+    count: int = option(8, "how many", minimum=1)
+    limit: int | None = option(None, "how many at most", minimum=1)
+    window: float = option(0.5, "how long", minimum=0.0, unit="s")
+    ratio: float = option(0.25, "how much")
+    eager: bool = option(False, "whether at once")
+    order: str = option("first", "who comes first", choices=("first", "shortest"))
+
+
+def _parse(**given: Any) -> Options:
+    return parse_options("batching 'toy'", Options, given)
+
+
+def test_defaults() -> None:
+    assert _parse() == Options(8, None, 0.5, 0.25, False, "first")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("count", "3", 3),
+        ("count", 3, 3),
+        ("count", "1", 1),
+        ("limit", "12", 12),
+        ("limit", "none", None),
+        ("limit", None, None),
+        ("limit", 5, 5),
+        ("window", "200ms", 0.2),
+        ("window", "2s", 2.0),
+        ("window", "0s", 0.0),
+        ("window", 1.5, 1.5),
+        ("window", 2, 2.0),
+        ("ratio", "-1.5", -1.5),
+        ("ratio", "1e-3", 0.001),
+        ("eager", "on", True),
+        ("eager", "off", False),
+        ("eager", True, True),
+        ("order", "shortest", "shortest"),
+    ],
+)
+def test_values(name: str, given: Any, value: Any) -> None:
+    parsed = getattr(_parse(**{name: given}), name)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "allowed"),
+    [
+        ("count", "0", "a whole number, at least 1"),
+        ("count", "-3", "at least 1"),
+        ("count", "3.5", "a whole number"),
+        ("count", 2.5, "a whole number"),
+        ("count", "three", "a whole number"),
+        ("count", "", "a whole number"),
+        ("count", "none", "a whole number"),
+        ("count", None, "a whole number"),
+        ("limit", "0", "a whole number, at least 1, or none"),
+        ("limit", "many", "or none"),
+        ("window", "2", "a duration such as 500ms or 2s"),
+        ("window", "-1s", "a duration"),
+        ("window", -1.0, "at least 0"),
+        ("window", float("nan"), "at least 0"),
+        ("window", "soon", "a duration"),
+        ("ratio", "much", "a number"),
+        ("eager", "true", "on or off"),
+        ("eager", 1, "on or off"),
+        ("eager", ["on"], "on or off"),
+        ("order", "last", "first or shortest"),
+    ],
+)
+def test_wrong_values(name: str, given: Any, allowed: str) -> None:
+    with pytest.raises(UsageError) as error:
+        _parse(**{name: given})
+    sentence(error.value, "batching 'toy'", name, repr(given), allowed)
+
+
+def test_unknown_options() -> None:
+    with pytest.raises(UsageError) as error:
+        _parse(windw="2s")
+    sentence(error.value, "batching 'toy'", "'windw'", "did you mean", "window", "count", "order")
+    with pytest.raises(UsageError) as error:
+        parse_options("memory 'plain'", NoOptions, {"x": "1"})
+    sentence(error.value, "memory 'plain'", "'x'", "none")
+
+
+def test_no_options() -> None:
+    assert isinstance(parse_options("memory 'plain'", NoOptions, {}), NoOptions)
+    assert describe_options(NoOptions) == []
+
+
+def test_description() -> None:
+    assert describe_options(Options) == [
+        {"name": "count", "default": 8, "allowed": "a whole number, at least 1", "help": "how many"},
+        {
+            "name": "limit",
+            "default": None,
+            "allowed": "a whole number, at least 1, or none",
+            "help": "how many at most",
+        },
+        {
+            "name": "window",
+            "default": 0.5,
+            "allowed": "a duration such as 500ms or 2s, at least 0",
+            "help": "how long",
+        },
+        {"name": "ratio", "default": 0.25, "allowed": "a number", "help": "how much"},
+        {"name": "eager", "default": False, "allowed": "on or off", "help": "whether at once"},
+        {"name": "order", "default": "first", "allowed": "first or shortest", "help": "who comes first"},
+    ]

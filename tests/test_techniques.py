@@ -1,0 +1,186 @@
+"""The table, mixing its stages, the register, and what is said when a name or a mix is wrong."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from helpers import sentence
+
+from minifuse import stages as register_module
+from minifuse.batching import Iteration
+from minifuse.errors import UsageError
+from minifuse.memory import Contiguous, Padded, Recompute
+from minifuse.stages import KINDS, register, stage, stages
+from minifuse.techniques import TECHNIQUES, Stages, mix, technique
+
+
+@pytest.fixture
+def own_register(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A register of the test's own: what it adds is in no other test's mixes."""
+    copy = {kind: dict(stages(kind)) for kind in KINDS}
+    monkeypatch.setattr(register_module, "_STAGES", copy)
+
+
+# --- the table
+
+
+def test_the_five_techniques() -> None:
+    assert {name: tuple(row.stages.values()) for name, row in TECHNIQUES.items() if name in FIVE} == FIVE
+
+
+FIVE = {
+    "naive": ("serial", "recompute", "per_sequence"),
+    "serial": ("serial", "contiguous", "per_sequence"),
+    "static": ("static", "padded", "padded"),
+    "dynamic": ("dynamic", "padded", "padded"),
+    "orca": ("iteration", "contiguous", "per_sequence"),
+}
+
+
+@pytest.mark.parametrize("name", TECHNIQUES)
+def test_every_row_can_be_built(name: str) -> None:
+    row = technique(name)
+    assert row.name == name
+    assert mix(row) is row  # its stages exist and fit
+    built = Stages.of(row, 50)
+    assert built.memory.capacity == 50
+    assert [built.batching.name, built.memory.name, built.attention.name] == list(row.stages.values())
+    assert row.summary
+    assert row.serves
+
+
+def test_unknown_technique() -> None:
+    with pytest.raises(UsageError) as error:
+        technique("orka")
+    sentence(error.value, "'orka'", "did you mean", "orca", *TECHNIQUES)
+    with pytest.raises(UsageError) as error:
+        technique("zzz")
+    sentence(error.value, "'zzz'", *TECHNIQUES)
+    assert "did you mean" not in str(error.value)
+
+
+# --- mixing
+
+
+def test_a_mix_exchanges_only_what_is_named() -> None:
+    mixed = mix(technique("orca"), batching="static", memory=None)
+    assert tuple(mixed.stages.values()) == ("static", "contiguous", "per_sequence")
+    assert mixed.name == "static+contiguous+per_sequence"
+    assert (mixed.paper, mixed.section) == ("-", "-")
+    assert technique("orca").batching == "iteration"
+
+
+def test_a_mix_that_changes_nothing_is_the_row() -> None:
+    row = technique("orca")
+    assert mix(row, batching="iteration", memory="contiguous", attention=None) is row
+
+
+@pytest.mark.parametrize(
+    ("memory", "attention", "fits"),
+    [
+        ("contiguous", "per_sequence", True),
+        ("recompute", "per_sequence", True),
+        ("padded", "per_sequence", True),
+        ("padded", "padded", True),
+        ("contiguous", "padded", False),
+        ("recompute", "padded", False),
+    ],
+)
+def test_what_fits(memory: str, attention: str, fits: bool) -> None:
+    for batching in ("serial", "static", "dynamic", "iteration"):
+        if fits:
+            row = mix(technique("orca"), batching=batching, memory=memory, attention=attention)
+            assert isinstance(
+                Stages.of(row, 9).memory, {"padded": Padded, "recompute": Recompute}.get(memory, Contiguous)
+            )
+        else:
+            with pytest.raises(UsageError) as error:
+                mix(technique("orca"), batching=batching, memory=memory, attention=attention)
+            sentence(error.value, "'padded'", f"{memory!r}", "grid", "choose the memory 'padded'")
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "near"),
+    [("batching", "iterations", "iteration"), ("memory", "contigous", "contiguous"), ("attention", "pad", "padded")],
+)
+def test_unknown_stage(kind: Any, given: str, near: str) -> None:
+    with pytest.raises(UsageError) as error:
+        mix(technique("orca"), **{kind: given})
+    sentence(error.value, f"{kind} stage", repr(given), near, *stages(kind))
+
+
+# --- settings
+
+
+def test_settings_reach_their_stage() -> None:
+    built = Stages.of(technique("dynamic"), 50, {"batching.window": "20ms", "batching.max_batch": 3})
+    options = built.batching.options  # type: ignore[attr-defined]
+    assert (options.window, options.max_batch) == (0.02, 3)
+    untouched = Stages.of(technique("dynamic"), 50).batching.options  # type: ignore[attr-defined]
+    assert (untouched.window, untouched.max_batch) == (0.5, 8)
+
+
+def test_a_rows_own_options_come_first_and_may_be_changed() -> None:
+    from dataclasses import replace
+
+    row = replace(technique("orca"), options={"batching.max_batch": 2, "batching.token_budget": 7})
+    options = Stages.of(row, 50, {"batching.max_batch": "5"}).batching.options  # type: ignore[attr-defined]
+    assert (options.max_batch, options.token_budget) == (5, 7)
+
+
+@pytest.mark.parametrize("name", ["window", "batching", "", "executor.x", ".window", "Batching.max_batch"])
+def test_settings_that_name_no_stage(name: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Stages.of(technique("dynamic"), 50, {name: "1"})
+    sentence(error.value, repr(name), "stage.option=value", "batching or memory or attention")
+
+
+def test_settings_a_stage_does_not_have() -> None:
+    with pytest.raises(UsageError) as error:
+        Stages.of(technique("dynamic"), 50, {"batching.max_bach": "1"})
+    sentence(error.value, "'max_bach'", "'dynamic'", "max_batch", "window")
+    with pytest.raises(UsageError) as error:
+        Stages.of(technique("dynamic"), 50, {"memory.blocks": "1"})
+    sentence(error.value, "'blocks'", "'padded'", "none")
+
+
+# --- the register
+
+
+def test_a_name_is_registered_once(own_register: None) -> None:
+    class Mine(Iteration):
+        """Another iteration."""
+
+        name: ClassVar[str] = "mine"
+
+    assert register(Mine) is Mine
+    assert register(Mine) is Mine  # again the same class: a module imported twice
+    assert stage("batching", "mine") is Mine
+    assert mix(technique("orca"), batching="mine").name == "mine+contiguous+per_sequence"
+
+    class Other(Iteration):
+        """Yet another."""
+
+        name: ClassVar[str] = "mine"
+
+    with pytest.raises(UsageError) as error:
+        register(Other)
+    sentence(error.value, "batching", "'mine'", "Mine", "another name")
+    assert stage("batching", "mine") is Mine
+
+
+def test_kinds_have_names_of_their_own(own_register: None) -> None:
+    class Shared(Contiguous):
+        """A memory called like a batching policy."""
+
+        name: ClassVar[str] = "iteration"
+
+    register(Shared)
+    assert stage("memory", "iteration") is Shared
+    assert stage("batching", "iteration") is Iteration
+
+
+def test_what_stages_returns_is_a_copy() -> None:
+    stages("memory").clear()
+    assert "contiguous" in stages("memory")

@@ -1,0 +1,188 @@
+"""The event log: the file is what the run remembers, decisions are all but the time, other files are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import asks, make_engine, sentence
+
+from minifuse.errors import UsageError
+from minifuse.plan import Extent, Grid, KVUsage, Move, Plan, Reason, Span, StepReport, Work
+from minifuse.request import FinishReason
+from minifuse.serve import serve
+from minifuse.trace import SCHEMA, Trace, decisions, read_trace
+
+REPORT = StepReport(
+    Plan(
+        4,
+        1,
+        (Work("a", 0, 3), Work("b", 1, 2, "lstm")),
+        (Extent(0, 5), Extent(5, 5)),
+        admitted=("a",),
+        grid=Grid(0, 2, 5, 0, 3),
+        moves=(Move("shuffle", 7, 2, 3),),
+        waves=(Span(0, 1), Span(1, 2)),
+        reasons=(Reason("memory-full", "c", "not admitted: full"),),
+    ),
+    started_s=1.5,
+    ended_s=2.25,
+    tokens={"a": 17},
+    finished={"a": FinishReason.STOP},
+    usage=KVUsage(4, 10, 12),
+)
+
+
+def test_a_step_as_an_event() -> None:
+    trace = Trace()
+    trace.step(REPORT)
+    *_, event = trace.events()
+    assert event == {
+        "event": "step",
+        "step": 4,
+        "worker": 1,
+        "work": [["a", 0, 3], ["b", 1, 2, "lstm"]],
+        "extents": [[0, 5], [5, 5]],
+        "admitted": ["a"],
+        "grid": [0, 2, 5, 0, 3],
+        "moves": [["shuffle", 7, 2, 3, None]],
+        "waves": [[0, 1], [1, 2]],
+        "reasons": [["memory-full", "c", "not admitted: full"]],
+        "computed": 6,
+        "idle": 2,
+        "tokens": {"a": 17},
+        "finished": {"a": "stop"},
+        "kv": [4, 10, 12],
+        "wall": {"start_s": 1.5, "end_s": 2.25},
+    }
+    assert json.loads(json.dumps(event)) == event
+
+
+def test_the_file_equals_the_events(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    trace = Trace(path, technique="dynamic", model="naïve — \u2028 model")
+    engine = make_engine("dynamic", settings={"batching.window": "1500ms"}, trace=trace)
+    requests = [asks("a", 2, 2), asks("b\u2028 é", 3, 3, at=0.25), asks("bad", (), 1), asks("c", 2, 1, at=20)]
+    served = serve(engine, requests)
+    events = list(served.trace.events())
+    assert {event["event"] for event in events} == {"run", "request", "refused", "wait", "step", "end"}
+    assert read_trace(path) == events
+    assert events[0] == {"event": "run", "schema": SCHEMA, "technique": "dynamic", "model": "naïve — \u2028 model"}
+
+
+def test_the_file_of_an_interrupted_run_is_whole(tmp_path: Path) -> None:
+    def stop(_: StepReport) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "trace.jsonl"
+    served = serve(make_engine(trace=Trace(path)), [asks("a", 2, 5)], on_step=stop)
+    assert read_trace(path) == list(served.trace.events())
+    assert read_trace(path)[-1]["unfinished"] == ["a"]
+
+
+def test_after_the_end_nothing_more_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    trace = Trace(path)
+    trace.end((), 1.0)
+    trace.close()
+    trace.refused("late", "why")
+    assert [event["event"] for event in read_trace(path)] == ["run", "end"]
+    assert [event["event"] for event in trace.events()] == ["run", "end", "refused"]
+
+
+# --- decisions
+
+
+def _events(**changes: Any) -> list[dict[str, Any]]:
+    wait = {"event": "wait", "reasons": [["window-open", "a", "not yet"]], "wall": {"start_s": 0.0, "end_s": 1.0}}
+    step = {"event": "step", "step": 0, "tokens": {"a": 1}, "wall": {"start_s": 0.0, "end_s": 1.0}}
+    return [{"event": "run", "schema": SCHEMA}, wait, step | changes]
+
+
+def test_decisions_leave_out_the_time_and_nothing_else() -> None:
+    assert decisions(_events()) == decisions(_events(wall={"start_s": 5.0, "end_s": 7.0}))
+    assert decisions(_events()) != decisions(_events(step=1))
+    assert decisions(_events()) != decisions(_events(tokens={"a": 2}))
+    assert decisions(_events()) != decisions(_events(walls=1))
+    assert decisions(_events()) != decisions(_events()[:2])
+    assert decisions(_events()) != decisions(reversed(_events()))
+    lines = decisions(_events()).decode().split("\n")
+    assert [json.loads(line) for line in lines] == [
+        {name: value for name, value in event.items() if name != "wall"} for event in _events()
+    ]
+
+
+def test_decisions_do_not_depend_on_the_order_of_fields() -> None:
+    backwards = [dict(reversed(event.items())) for event in _events()]
+    assert decisions(backwards) == decisions(_events())
+
+
+def test_every_field_of_a_report_is_a_decision_but_its_times() -> None:
+    from dataclasses import replace
+
+    def told(report: StepReport) -> bytes:
+        trace = Trace()
+        trace.step(report)
+        return decisions(trace.events())
+
+    def with_plan(**changes: Any) -> StepReport:
+        return replace(REPORT, plan=replace(REPORT.plan, **changes))
+
+    assert told(replace(REPORT, started_s=0.0, ended_s=99.0)) == told(REPORT)
+    others = [
+        replace(REPORT, tokens={"a": 18}),
+        replace(REPORT, finished={}),
+        replace(REPORT, usage=KVUsage(5, 10, 12)),
+        with_plan(step=5),
+        with_plan(worker=0),
+        with_plan(work=(Work("a", 0, 2), Work("b", 1, 2, "lstm"))),
+        with_plan(extents=(Extent(0, 5), Extent(6, 5))),
+        with_plan(admitted=()),
+        with_plan(grid=None),
+        with_plan(moves=()),
+        with_plan(waves=(Span(0, 2),)),
+        with_plan(reasons=()),
+    ]
+    assert len({told(report) for report in [REPORT, *others]}) == len(others) + 1
+
+
+# --- files that are none
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    for path in (tmp_path / "no" / "such" / "folder.jsonl", tmp_path):
+        with pytest.raises(UsageError) as error:
+            Trace(path)
+        sentence(error.value, str(path), "--trace")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.jsonl", tmp_path):
+        with pytest.raises(UsageError) as error:
+            read_trace(path)
+        sentence(error.value, str(path), "--trace")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"hello",
+        b"\xff\xfe",
+        b"[1]\n",
+        b'"minifuse.trace/1"\n',
+        b'{"event": "run"}\n',
+        b'{"event": "run", "schema": "minifuse.trace/0"}\n',
+        b'{"event": "run", "schema": "minifuse.run/1"}\n',
+        b'{"event": "run", "schema": "minifuse.trace/1"}\n{"event": "st',
+        b'{"event": "run", "schema": "minifuse.trace/1"}\n5\n',
+    ],
+)
+def test_a_file_that_is_no_trace(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as error:
+        read_trace(path)
+    sentence(error.value, str(path), "not a trace")
