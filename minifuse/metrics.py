@@ -139,10 +139,10 @@ class _Run:
             self.num["decode" if decode else "prefill"] += stop - start
             self.num["recomputed"] += life.compute(start, stop, *cell or [TRANSFORMER])
         self.num["iterations"] += event["computed"] > 0  # a plan may hold nothing but moves
-        self.num["work"] += len(event["work"])
+        self.num["work"] += len({work[0] for work in event["work"]})  # two spans of one request are one of the batch
         self.num["computed"] += event["computed"]
         self.num["idle"] += event["idle"]
-        for kind, _, _, num_tokens in event["moves"]:
+        for kind, _, _, num_tokens, *_ in event["moves"]:
             self.moves[kind].append(num_tokens)
         for name in event["tokens"]:
             self.lives[name].token_times.append(end_s)

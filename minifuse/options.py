@@ -63,6 +63,8 @@ def _convert(name: str, hint: Any, value: Any, metadata: Mapping[str, Any]) -> A
             converted = parse_duration(value)
         else:
             converted = kind(value)
+            if converted != (value if not isinstance(value, str) else converted):
+                raise ValueError  # 2.5 is not a whole number
     except (ValueError, KeyError, TypeError, UsageError):
         raise UsageError(f"{name} is {value!r}: give {allowed}.") from None
     minimum, choices = metadata["minimum"], metadata["choices"]

@@ -112,6 +112,7 @@ def build_engine(
     clock: RealClock | VirtualClock
     executor: Executor
     if settings.clock == "virtual":
+        _check_fits(source, settings)
         clock = VirtualClock()
         executor = VirtualExecutor(clock, Roofline(source.config, settings.dtype, hardware(settings.hardware)), run)
     else:
@@ -139,6 +140,17 @@ def build_engine(
         workers=technique.workers,
         trace=trace,
     )
+
+
+def _check_fits(source: ModelSource, settings: Settings) -> None:
+    """A simulated machine has no more memory than the real one."""
+    needed = source.config.num_parameters * DTYPE_BYTES[settings.dtype] + settings.kv_memory
+    memory = hardware(settings.hardware).memory
+    if needed > memory:
+        raise UsageError(
+            f"{source.name} in {settings.dtype} and its KV memory take {needed / 1e9:.1f} GB, and {settings.hardware} "
+            f"has {memory / 1e9:.0f} GB: choose a shorter --dtype, less --kv-memory, or another --hardware."
+        )
 
 
 def serve(

@@ -118,6 +118,6 @@ def read_trace(path: Path) -> list[Event]:
         ) from None
     except ValueError:
         raise UsageError(f"{path} is not a trace: give a file that --trace wrote.") from None
-    if not events or not isinstance(events[0], dict) or events[0].get("schema") != SCHEMA:
+    if not events or not all(isinstance(event, dict) for event in events) or events[0].get("schema") != SCHEMA:
         raise UsageError(f"{path} is not a trace of version {SCHEMA}: write it again with this version of minifuse.")
     return events

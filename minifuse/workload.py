@@ -253,11 +253,11 @@ def read_jsonl(
 
     `source` is a path, or lines that messages call `name`. `defaults` may depend on the request's index. The first
     request is r0 unless it has an id, the second r1, and so on. A request that can never be served (an empty prompt,
-    a token out of the vocabulary, no token to generate) is built as it is: the engine refuses it alone.
+    a token out of the vocabulary, no token to generate, a text that `encode` cannot encode) is built as it is: the
+    engine refuses it alone.
 
     Raises:
         UsageError: the file cannot be read, holds no request, or has a line that is not a request.
-        ModelError: `encode` cannot encode a text prompt.
     """
     if isinstance(source, str | Path):
         name, source = str(source), read_lines(Path(source))
@@ -283,11 +283,11 @@ def _request(fields: Fields, default_id: str, encode: Encode, defaults: RequestD
     if ("prompt" in fields) == ("prompt_token_ids" in fields):
         given = "both prompt and prompt_token_ids are" if "prompt" in fields else "no prompt or prompt_token_ids is"
         raise fields.error(f"{given} given: give exactly one of them")
-    text = fields.text("prompt", None)
+    text, problem = fields.text("prompt", None), None
     try:
         prompt = fields.integers("prompt_token_ids", ()) if text is None else tuple(encode(text))
-    except ModelError as error:
-        raise ModelError(f"{fields.where}: {error}") from None
+    except ModelError as error:  # no tokenizer: other requests may come as token ids
+        prompt, problem = (), f"in {fields.where} is text: {error}"
     sampling = defaults.sampling
     return Request(
         id=fields.text("id", default_id),
@@ -304,4 +304,5 @@ def _request(fields: Fields, default_id: str, encode: Encode, defaults: RequestD
         arrival_s=fields.number("arrival_s", defaults.arrival_s, low=0),
         priority=fields.integer("priority", 0),
         conversation=fields.text("conversation", None),
+        problem=problem,
     )

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minifuse import parsing
-from minifuse.errors import ModelError, UsageError
+from minifuse.errors import ModelError, RequestRefused, UsageError
 from minifuse.parsing import (
     Fields,
     did_you_mean,
@@ -26,7 +26,7 @@ from minifuse.parsing import (
     parse_size,
     read_lines,
 )
-from minifuse.request import Request
+from minifuse.request import Request, TextLimits
 from minifuse.workload import Encode, read_jsonl
 
 
@@ -217,13 +217,15 @@ def test_duplicate_ids_name_both_lines() -> None:
         read({"id": "r1", "prompt": "x"}, {"prompt": "y"})
 
 
-def test_a_model_without_a_tokenizer_is_told_with_the_line() -> None:
+def test_a_text_for_a_model_without_a_tokenizer_is_that_requests_problem() -> None:
     def none(text: str) -> list[int]:
         raise ModelError("The model has no tokenizer.json: give prompt_token_ids.")
 
-    with pytest.raises(ModelError, match=r"^p\.jsonl:2: The model has no tokenizer\.json: give prompt_token_ids\.$"):
-        read({"prompt_token_ids": [1]}, {"prompt": "x"}, encode=none)
-    assert read({"prompt_token_ids": [1]}, encode=none)[0].prompt == (1,)
+    ids, text = read({"prompt_token_ids": [1]}, {"prompt": "x"}, encode=none)
+    assert (ids.prompt, ids.problem) == ((1,), None)
+    assert text.problem == "in p.jsonl:2 is text: The model has no tokenizer.json: give prompt_token_ids."
+    with pytest.raises(RequestRefused, match=r"^Request 'r1' in p\.jsonl:2 is text: The model has no tokenizer"):
+        TextLimits(10, 10).check(text)
 
 
 def test_files_refused(tmp_path: Path) -> None:

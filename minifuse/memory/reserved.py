@@ -72,6 +72,9 @@ class ReservedMemory(ABC):
         for work in proposal.work:
             if work.sequence not in known:
                 raise LawBroken("conservation", f"work was proposed for {work.sequence}, which was never admitted")
+        for newcomer in proposal.admit:
+            if newcomer.id in self.extents:
+                raise LawBroken("conservation", f"{newcomer.id} was admitted a second time")
         if proposal.admit:
             self.extents |= self._reserve(proposal.admit)
         return Placement(tuple(self.extents[work.sequence] for work in proposal.work))

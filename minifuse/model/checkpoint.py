@@ -26,7 +26,9 @@ def _weight_files(directory: Path) -> list[Path]:
     if (directory / INDEX).exists():
         try:
             shards = sorted(set(json.loads((directory / INDEX).read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError):
+            if not all(isinstance(shard, str) for shard in shards):
+                raise TypeError
+        except (ValueError, KeyError, AttributeError, TypeError):
             raise ModelError(f"{directory / INDEX} is not a safetensors index: download it again.") from None
         for shard in shards:
             if not (directory / shard).exists():

@@ -65,17 +65,6 @@ class ModelConfig:
     eos_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_layers",
-            "num_heads",
-            "num_kv_heads",
-            "head_dim",
-            "max_context",
-        ):
-            if getattr(self, name) < 1:
-                raise ModelError(f"{name} is {getattr(self, name)}; it must be at least 1: correct config.json.")
         if self.num_heads % self.num_kv_heads:
             raise ModelError(
                 f"{self.num_heads} attention heads cannot share {self.num_kv_heads} KV heads evenly: "
@@ -127,13 +116,23 @@ class ModelConfig:
             ModelError: the architecture is not one of the four families, a field is missing, or the checkpoint uses a
                 variant that is not built here (named in the message).
         """
-        architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
-        reader = _READERS.get(raw.get("model_type", ""))
+        kind = raw.get("model_type")
+        named = raw.get("architectures")
+        architecture = named[0] if isinstance(named, list) and named else kind
+        reader = _READERS.get(kind) if isinstance(kind, str) else None
         if reader is None:
             raise ModelError(
                 f"{source} describes the architecture {architecture!r}; minifuse has {', '.join(sorted(_READERS))}: "
                 "choose a model of one of these families."
             )
+        for name in _WHOLE & raw.keys():
+            if type(raw[name]) is not int or raw[name] < 1:
+                if raw[name] is None and name in _OPTIONAL:
+                    continue
+                raise ModelError(
+                    f"{source} says {name} is {raw[name]!r}, which must be a whole number of at least 1: "
+                    "take the config.json that came with the weights."
+                )
         try:
             return reader(raw)
         except KeyError as missing:
@@ -141,11 +140,17 @@ class ModelConfig:
                 f"{source} has no field {missing.args[0]!r}, which {architecture} needs: take the config.json "
                 "that came with the weights."
             ) from None
-        except (TypeError, ValueError, ZeroDivisionError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise ModelError(
                 f"{source} has a field of the wrong kind ({error}): take the config.json that came with the weights."
             ) from None
 
+
+_OPTIONAL = {"num_key_value_heads", "head_dim", "n_inner", "rotary_dim"}
+_WHOLE = _OPTIONAL | {
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "ffn_dim"),
+    *("max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions", "word_embed_proj_dim"),
+}
 
 _ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
@@ -187,6 +192,8 @@ def _head_dim(hidden: int, heads: int) -> int:
 
 def _rotary(raw: Mapping[str, Any], head_dim: int) -> Rotary:
     parameters = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(parameters, Mapping):
+        raise _unsupported(f"rope_parameters {parameters!r}", "an object there")
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     theta = float(parameters.get("rope_theta", raw.get("rope_theta", 10000.0)))
     if kind == "default":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from minifuse.model.config import DTYPE_BYTES, ModelConfig
@@ -13,18 +14,27 @@ __all__ = ["HARDWARE", "Hardware", "Roofline", "hardware"]
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What bounds an iteration: bytes per second, floating-point operations per second, and seconds before anything."""
+    """What bounds an iteration, from the makers' data sheets; the overhead is a round figure.
 
-    bandwidth: float
-    flops: float
-    overhead_s: float
+    `flops` is the rate in two-byte types, `wide_flops` in float32 and wider where it is another.
+    """
+
+    bandwidth: float  # bytes per second
+    flops: float  # per second
+    overhead_s: float  # before anything
+    wide_flops: float | None = None
+    memory: float = math.inf  # bytes
+
+    def rate(self, element: int) -> float:
+        """Operations per second on numbers of `element` bytes."""
+        return self.wide_flops if self.wide_flops is not None and element >= 4 else self.flops
 
 
 HARDWARE: dict[str, Hardware] = {
     "cpu": Hardware(bandwidth=30e9, flops=150e9, overhead_s=500e-6),
-    "a100-40g": Hardware(bandwidth=1.555e12, flops=312e12, overhead_s=50e-6),
-    "rtx-4090": Hardware(bandwidth=1.008e12, flops=165e12, overhead_s=50e-6),
-    "h200": Hardware(bandwidth=4.8e12, flops=989e12, overhead_s=50e-6),
+    "a100-40g": Hardware(1.555e12, 312e12, 50e-6, wide_flops=19.5e12, memory=40e9),
+    "rtx-4090": Hardware(1.008e12, 165e12, 50e-6, wide_flops=82.6e12, memory=24e9),
+    "h200": Hardware(4.8e12, 989e12, 50e-6, wide_flops=67e12, memory=141e9),
 }
 
 
@@ -42,8 +52,8 @@ def hardware(name: str) -> Hardware:
 class Roofline:
     """Seconds of a plan: the longer of moving its bytes and doing its arithmetic, plus a fixed overhead.
 
-    Bytes: every weight once, and the KV of each sequence's context. Flops: two per weight and computed token (idle ones
-    included), four per head dimension and (query, key) pair of attention.
+    Bytes: every weight once, the KV of each sequence's context, and every move read and written. Flops: two per weight
+    and computed token, four per head dimension and (query, key) pair. A padded rectangle is read and attended whole.
 
     >>> from minifuse.model.presets import preset
     >>> from minifuse.plan import Extent, Work
@@ -59,11 +69,17 @@ class Roofline:
 
     def __call__(self, plan: Plan) -> float:
         config = self.config
-        context = sum(work.stop for work in plan.work)
-        pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)
-        moved = (config.num_matrix_weights + context * config.kv_elements_per_token) * self.element
+        if plan.grid is not None:
+            context = plan.grid.rows * plan.grid.stop
+            pairs: float = plan.num_computed * plan.grid.stop
+        else:
+            context = sum(work.stop for work in plan.work)
+            pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)
+        touched = context + 2 * sum(move.num_tokens for move in plan.moves)
+        moved = (config.num_matrix_weights + touched * config.kv_elements_per_token) * self.element
         # The head acts on one token per sequence, the layers on every token computed.
         layer_weights = config.num_matrix_weights - config.head_weights
         arithmetic: float = 2 * (layer_weights * plan.num_computed + config.head_weights * len(plan.work))
         arithmetic += 4 * config.num_layers * config.q_size * pairs
-        return max(moved / self.machine.bandwidth, arithmetic / self.machine.flops) + self.machine.overhead_s
+        computing = arithmetic / self.machine.rate(self.element)
+        return max(moved / self.machine.bandwidth, computing) + self.machine.overhead_s

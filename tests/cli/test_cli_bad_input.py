@@ -109,7 +109,6 @@ def test_a_bad_command_line_is_refused(minifuse: Cli, arguments: list[str], word
         ('{"promt": "one"}', ["requests.jsonl:2", "promt", "prompt"]),
         ('{"id": "r0", "prompt_token_ids": [1]}', ["requests.jsonl:2", '"r0"', "requests.jsonl:1"]),
         ('{"prompt_token_ids": [1], "temperature": -1}', ["requests.jsonl:2", "temperature"]),
-        ('{"prompt": "one"}', ["requests.jsonl:2", "no tokenizer.json"]),
     ],
 )
 def test_a_bad_line_is_named(minifuse: Cli, wordless: Path, requests: Cli, line: str, words: list[str]) -> None:
@@ -128,6 +127,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({"prompt_token_ids": [1], "max_new_tokens": 0}, "at least 1"),
     "less": ({"prompt_token_ids": [1], "max_new_tokens": -5}, "at least 1"),
     "context": ({"prompt_token_ids": [1] * 60, "max_new_tokens": 5}, "context is 64"),
+    "text": ({"prompt": "one"}, "no tokenizer.json"),
     "memory": ({"prompt_token_ids": [1] * 40, "max_new_tokens": 20}, "--kv-memory"),
 }
 

@@ -243,12 +243,12 @@ def test_variants_never_computed_as_something_else(family: str, changes: dict[st
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"num_hidden_layers": 0}, "num_layers"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"vocab_size": -1}, "vocab_size"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"num_attention_heads": 0, "head_dim": ...}, "num_attention_heads"),
-        ({"hidden_size": "24"}, "config.json"),
-        ({"vocab_size": None}, "config.json"),
+        ({"hidden_size": "24"}, "hidden_size"),
+        ({"vocab_size": None}, "vocab_size"),
         ({"intermediate_size": -40}, "intermediate_size"),
         ({"rope_parameters": "llama3"}, "rope"),
         ({"model_type": ["llama"]}, "config.json"),

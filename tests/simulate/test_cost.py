@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from helpers import sentence
 
 from minifuse.errors import UsageError
 from minifuse.model.config import ModelConfig, Rotary
 from minifuse.model.presets import preset
-from minifuse.plan import Extent, Grid, Plan, Work
+from minifuse.plan import Extent, Grid, Move, Plan, Work
 from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
 
 # A layer: attention 8 x (8 + 2 x 4) + 8 x 8 = 192, feed-forward 3 x 8 x 10 = 240. Two of them, and a head of 100 x 8.
@@ -37,11 +39,23 @@ def test_flops_by_hand() -> None:
     assert Roofline(TOY, "float32", COMPUTE_BOUND)(PLAN) == layers + head + attention
 
 
-def test_idle_tokens_cost_as_much_as_any() -> None:
+def test_a_rectangle_is_computed_read_and_attended_whole() -> None:
     padded = Plan(0, 0, PLAN.work, PLAN.extents, grid=Grid(0, 2, 12, 0, 10))
     cost = Roofline(TOY, "float32", COMPUTE_BOUND)
     assert padded.num_computed == 20
-    assert cost(padded) - cost(PLAN) == 2 * 864 * (20 - 4)
+    assert cost(padded) - cost(PLAN) == 2 * 864 * (20 - 4) + 4 * 16 * (20 * 10 - 16)
+    assert Roofline(TOY, "float32", MEMORY_BOUND)(padded) == 4 * (1664 + 2 * 10 * 16)
+
+
+def test_a_move_is_read_and_written() -> None:
+    moving = replace(PLAN, moves=(Move("shuffle", 0, 9, 3), Move("embed", 4, 20, 2)))
+    cost = Roofline(TOY, "float32", MEMORY_BOUND)
+    assert cost(moving) - cost(PLAN) == 4 * 2 * (3 + 2) * 16
+
+
+def test_wide_numbers_have_a_rate_of_their_own() -> None:
+    machine = Hardware(1e30, flops=100.0, overhead_s=0.0, wide_flops=10.0)
+    assert Roofline(TOY, "float32", machine)(PLAN) == pytest.approx(10 * Roofline(TOY, "float16", machine)(PLAN))
 
 
 def test_the_slower_of_the_two_and_the_overhead() -> None:
