@@ -30,12 +30,14 @@ from rich.table import Table
 from minifuse.execute import runner
 from minifuse.model.load import load_weights, resolve
 from minifuse.model.transformer import Transformer
+from minifuse.plan import StepReport
 from minifuse.request import Request
 from minifuse.serve import Settings, build_engine, serve
 from minifuse.techniques import technique
 
 PEERS = {"generate": generate, "generate_batch": generate_batch}
 OURS = ("static", "orca")
+KV_MEMORY = 512 * 2**20
 SLOW = "generate_batch"  # raced in fewer rounds: it takes longer than all others together
 
 
@@ -66,15 +68,20 @@ class Case:
 
 def ours(name: str, model: Transformer, case: Case, requests: Sequence[Request]) -> Result:
     """Seconds and tokens of one technique of this engine."""
-    settings = Settings(kv_memory=512 * 2**20, stage_options={"batching.max_batch": case.batch})
+    settings = Settings(kv_memory=KV_MEMORY, stage_options={"batching.max_batch": case.batch})
     engine = build_engine(technique(name), resolve(case.model), settings, model)
     start = time.perf_counter()
     served = serve(engine, requests)
     return time.perf_counter() - start, {a.request.id: list(a.token_ids) for a in served.answers}
 
 
-def share_outside_model(model: Transformer, case: Case, name: str, requests: Sequence[Request]) -> float:
-    """The part of a run spent outside `forward`: planning, batch tensors, sampling, commit, trace."""
+def inside_a_run(model: Transformer, case: Case, name: str, requests: Sequence[Request]) -> dict[str, float]:
+    """Where a run's time goes.
+
+    Returns:
+        outside_model: the part spent outside `forward`: planning, batch tensors, sampling, commit, trace.
+        decode_iteration_s: the median iteration in which every place of the batch decodes one token.
+    """
     inside = 0.0
     forward = runner.forward
 
@@ -85,12 +92,24 @@ def share_outside_model(model: Transformer, case: Case, name: str, requests: Seq
         inside += time.perf_counter() - start
         return out
 
+    settings = Settings(kv_memory=KV_MEMORY, stage_options={"batching.max_batch": case.batch})
+    engine = build_engine(technique(name), resolve(case.model), settings, model)
+    full: list[float] = []
+
+    def note(report: StepReport) -> None:
+        if report.plan.num_tokens == len(report.plan.work) == case.batch:
+            full.append(report.ended_s - report.started_s)
+
     runner.forward = timed
+    start = time.perf_counter()
     try:
-        seconds, _ = ours(name, model, case, requests)
+        serve(engine, requests, on_step=note)
     finally:
         runner.forward = forward
-    return 1 - inside / seconds
+    return {
+        "outside_model": 1 - inside / (time.perf_counter() - start),
+        "decode_iteration_s": statistics.median(full),
+    }
 
 
 def race(case: Case, model: Transformer, peer: Any, rounds: int, slow_rounds: int, seed: int) -> dict[str, Any]:
@@ -124,23 +143,25 @@ def race(case: Case, model: Transformer, peer: Any, rounds: int, slow_rounds: in
         "tokens_per_s": speed,
         "seconds": seconds,
         "answers_equal_to_generate": same,
-        "outside_model": {name: share_outside_model(model, case, name, requests) for name in OURS},
+        "inside": {name: inside_a_run(model, case, name, requests) for name in OURS},
     }
 
 
 def against_limits(row: dict[str, Any], model: Transformer, bandwidth: float, rate: float) -> dict[str, float]:
-    """What share of the machine's limit each contender reaches: reading the weights once, or two flops per weight."""
+    """The limit of a decode iteration, and what share of it each technique reaches.
+
+    The limit is the longer of reading the weights once and two flops per weight and token.
+    """
     weights = model.config.num_matrix_weights
-    seconds_per_iteration = max(4 * weights / bandwidth, 2 * weights * row["batch"] / rate)
-    limit = row["batch"] / seconds_per_iteration
-    return {"tokens_per_s": limit, **{name: speed / limit for name, speed in row["tokens_per_s"].items()}}
+    shortest = max(4 * weights / bandwidth, 2 * weights * row["batch"] / rate)
+    return {"iteration_s": shortest, **{name: shortest / row["inside"][name]["decode_iteration_s"] for name in OURS}}
 
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     lines = [
         "| model | workload | batch | static | orca | generate | generate_batch | best / generate "
-        "| best / generate_batch | best / limit | outside model (static, orca) |",
+        "| best / generate_batch | of the limit (static, orca) | outside model (static, orca) |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in results["rows"]:
@@ -148,8 +169,8 @@ def table(results: dict[str, Any]) -> str:
         best = max(OURS, key=lambda name: speed[name])
         peers = [f"{speed[best] / speed[name]:.2f}x" if name in speed else "not measured" for name in PEERS]
         figures = [f"{speed[name]:.0f}" if name in speed else "not measured" for name in (*OURS, *PEERS)]
-        outside = ", ".join(f"{row['outside_model'][name]:.1%}" for name in OURS)
-        limit = f"{row['limit'][best]:.0%}" if row["workload"] == "equal" else "-"
+        outside = ", ".join(f"{row['inside'][name]['outside_model']:.1%}" for name in OURS)
+        limit = ", ".join(f"{row['limit'][name]:.0%}" for name in OURS)
         cells = [row["model"], row["workload"], str(row["batch"]), *figures, *peers, limit, outside]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -207,8 +228,10 @@ commit {origin["commit"]}{"" if origin["clean"] else " with changes"}.
 
 Equal: every prompt 32 tokens, every answer 64. Ragged: prompts 8-64, answers 16-128, three batches' worth of requests.
 `generate` is transformers' static, left-padded batch; `generate_batch` its continuous batching.
-Limit: the longer of reading all weights once ({limits["read_bytes_per_s"] / 1e9:.1f} GB/s measured) and two flops per
-weight and token ({limits["matrix_flops"] / 1e9:.0f} GFLOP/s measured); attention, norms and prefill are not in it.
+Of the limit: the median iteration in which the whole batch decodes, against the longer of reading all weights once
+({limits["read_bytes_per_s"] / 1e9:.1f} GB/s measured) and two flops per weight and token
+({limits["matrix_flops"] / 1e9:.0f} GFLOP/s measured); attention and norms are not in the limit.
+Outside model: the share of a run not spent in the forward pass.
 
 {table(results)}
 """
