@@ -28,8 +28,11 @@ class VirtualExecutor:
         self._running: list[tuple[float, int, Completion]] = []  # a heap by end, then step
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
-        end = now + self._cost(plan)
-        heapq.heappush(self._running, (end, plan.step, Completion(plan, self._run(plan, sequences), end)))
+        self._push(Completion(plan, self._run(plan, sequences), now + self._cost(plan)))
+
+    def _push(self, completion: Completion) -> None:
+        """Let a plan complete at its time."""
+        heapq.heappush(self._running, (completion.ended_s, completion.plan.step, completion))
 
     def wait(self, until: float | None) -> list[Completion]:
         if self._running and (until is None or self._running[0][0] <= until):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 
 from minifuse.clock import VirtualClock
@@ -28,4 +27,4 @@ class ReplayExecutor(VirtualExecutor):
         step = self.recorded.get(plan.step)
         if step is None or step.plan != plan:
             raise LawBroken("same in simulation", f"the run decided {step and step.plan}, its simulation {plan}")
-        heapq.heappush(self._running, (step.ended_s, plan.step, Completion(plan, step.tokens, step.ended_s)))
+        self._push(Completion(plan, step.tokens, step.ended_s))
