@@ -1,4 +1,4 @@
-"""What the loop must carry without being touched: two query spans over one context, and cells that are no transformer."""
+"""What the loop must carry without being touched: two query spans over one context, and cells of another kind."""
 
 from __future__ import annotations
 
