@@ -18,7 +18,7 @@ from minifuse.model.config import DTYPE_BYTES
 from minifuse.plan import Plan, StepReport, sampled_work
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.techniques import Technique
-from minifuse.testing.models import CONFIGS, expected_answer
+from minifuse.testing.models import expected_answer, model_config
 from minifuse.testing.observe import Observation, observe
 from minifuse.testing.scenario import Scenario, mixes, scenarios
 from minifuse.trace import decisions
@@ -57,7 +57,7 @@ def _conservation(seen: Observation) -> None:
 
 
 def _budget(row: Technique, scenario: Scenario, seen: Observation) -> None:
-    allowed = scenario.capacity * CONFIGS[scenario.model].kv_elements_per_token * DTYPE_BYTES["float64"]
+    allowed = scenario.capacity * model_config(scenario.model).kv_elements_per_token * DTYPE_BYTES["float64"]
     if seen.kv_bytes is not None and seen.kv_bytes > allowed:
         raise LawBroken("budget", f"the KV tensors take {seen.kv_bytes} bytes of {allowed}")
     limit = scenario.settings(row).get("batching.token_budget")
@@ -102,8 +102,9 @@ def _progress(scenario: Scenario, seen: Observation) -> None:
 
 def _refuse_early(row: Technique, scenario: Scenario, seen: Observation) -> None:
     """Exactly those are refused that could not be served even alone."""
+    context = model_config(scenario.model).max_context
     for request in scenario.requests:
-        fits = request.max_cached <= scenario.capacity and request.max_length <= CONFIGS[scenario.model].max_context
+        fits = request.max_cached <= scenario.capacity and request.max_length <= context
         if fits == (request.id in seen.refused):
             raise LawBroken("refuse early", f"{request} fits: {fits}, refused: {request.id in seen.refused}")
 

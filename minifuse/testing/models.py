@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache, lru_cache
 
 from minifuse.model.config import ModelConfig, Rotary
-from minifuse.model.load import build, random_weights
+from minifuse.model.load import build, load_weights, random_weights, resolve
 from minifuse.model.transformer import Transformer
 from minifuse.naive.oracle import logits
 from minifuse.request import Request
 from minifuse.sampling import sample
 
-__all__ = ["CONFIGS", "expected_answer", "small_model"]
+__all__ = ["CONFIGS", "TINY", "expected_answer", "model_config", "small_model"]
 
 VOCAB, CONTEXT = 29, 48
 
@@ -30,9 +30,20 @@ CONFIGS: dict[str, ModelConfig] = {
 }  # fmt: skip
 
 
+TINY = "tiny"
+
+
+@cache
+def model_config(name: str) -> ModelConfig:
+    """The shape of one of `CONFIGS`, or of the shipped model."""
+    return resolve(TINY).config if name == TINY else CONFIGS[name]
+
+
 @cache
 def small_model(name: str) -> Transformer:
-    """The random model of one family, made once."""
+    """The random model of one family, or the shipped one, in float64; made once."""
+    if name == TINY:
+        return load_weights(resolve(TINY), "float64")
     return random_weights(build(CONFIGS[name], "float64"), seed=7)
 
 

@@ -17,7 +17,7 @@ from minifuse.request import Request, Sequence, TextLimits
 from minifuse.stages import Batching, Memory
 from minifuse.techniques import Stages, Technique
 from minifuse.testing.ghost import GhostRunner
-from minifuse.testing.models import CONFIGS, small_model
+from minifuse.testing.models import model_config, small_model
 from minifuse.testing.scenario import Scenario
 from minifuse.trace import Trace
 
@@ -76,7 +76,7 @@ def observe(
     Raises:
         LawBroken: a law was broken on the way.
     """
-    config = CONFIGS[scenario.model]
+    config = model_config(scenario.model)
     stages = Stages.of(row, scenario.capacity, scenario.settings(row))
     kv_bytes = None
     if run is None:

@@ -1,46 +1,53 @@
-"""The shipped model under every technique: real text, real stop tokens, the oracle's answers."""
+"""The laws on the shipped model: real prompts, answers that end by themselves, every technique and every mix."""
 
 from __future__ import annotations
 
 import pytest
 
-from minifuse.model.load import load_weights, resolve
+from minifuse.model.load import resolve
 from minifuse.model.tiny.tasks import crowd
-from minifuse.model.transformer import Transformer
-from minifuse.naive.oracle import answer
-from minifuse.request import FinishReason, Request
-from minifuse.serve import Settings, build_engine, serve
+from minifuse.request import Request, Sampling
 from minifuse.techniques import TECHNIQUES, Technique
+from minifuse.testing import LAWS, Scenario, mixes
+from minifuse.testing.models import TINY, expected_answer
 
-LONGEST = 24  # new tokens: the oracle's work grows with their square
+MIXES = {row.name: row for row in mixes()}
+LONGEST = 10  # new tokens: the oracle's work grows with their square
+OPTIONS = (("batching.max_batch", 3), ("batching.token_budget", 9), ("batching.window", 0.02))
 
 
-@pytest.fixture(scope="module")
-def tiny() -> Transformer:
-    return load_weights(resolve("tiny"), "float64")
-
-
-@pytest.fixture(scope="module")
-def requests() -> list[Request]:
-    source = resolve("tiny")
+def _scenario(seed: int) -> Scenario:
+    """Five tasks, one of them sampled, arriving one after the other into memory for two or three."""
+    source = resolve(TINY)
     tokenizer = source.tokenizer()
-    return [
-        Request(f"r{i}", tokenizer.encode(task.prompt), LONGEST, source.config.eos_ids, arrival_s=0.001 * i)
-        for i, task in enumerate(crowd(10, seed=5))
-    ]
+    requests = tuple(
+        Request(
+            f"r{i}",
+            tokenizer.encode(task.prompt),
+            LONGEST,
+            source.config.eos_ids,
+            sampling=Sampling(temperature=1.0, seed=seed) if i == 4 else Sampling(),
+            arrival_s=0.015 * i,
+        )
+        for i, task in enumerate(crowd(5, seed))
+    )
+    longest = max(request.max_cached for request in requests)
+    return Scenario(TINY, requests, 2 * longest + 10, OPTIONS)
 
 
-@pytest.fixture(scope="module")
-def expected(tiny: Transformer, requests: list[Request]) -> dict[str, tuple[int, ...]]:
-    return {request.id: tuple(answer(tiny, request)) for request in requests}
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("row", MIXES.values(), ids=MIXES.keys())
+def test_a_run_of_tiny_keeps_the_laws(row: Technique, seed: int) -> None:
+    LAWS["of_one_run"](row, _scenario(seed))
 
 
-@pytest.mark.parametrize("row", TECHNIQUES.values(), ids=TECHNIQUES.keys())
-def test_exact_on_tiny(
-    row: Technique, tiny: Transformer, requests: list[Request], expected: dict[str, tuple[int, ...]]
-) -> None:
-    engine = build_engine(row, resolve("tiny"), Settings(dtype="float64", kv_memory=2 * 2**20), tiny)
-    served = serve(engine, requests)
-    assert {a.request.id: a.token_ids for a in served.answers} == expected
-    assert FinishReason.STOP in {a.finish_reason for a in served.answers}
-    assert engine.memory.usage().used == 0
+@pytest.mark.parametrize("law", [law for law in LAWS if law != "of_one_run"])
+@pytest.mark.parametrize("name", TECHNIQUES)
+def test_runs_of_tiny_compared(name: str, law: str) -> None:
+    LAWS[law](TECHNIQUES[name], _scenario(2))
+
+
+def test_the_scenarios_have_answers_that_end_by_themselves() -> None:
+    scenario = _scenario(0)
+    lengths = [len(expected_answer(TINY, request)) for request in scenario.requests]
+    assert min(lengths) < LONGEST
