@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -80,6 +81,8 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             stderr=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             text=True,
+            # A shell's background job ignores SIGINT, and so would whatever it starts: not what a test of Ctrl-C wants.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         processes.append(process)
         return process
