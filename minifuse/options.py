@@ -46,7 +46,7 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
             allowed = f"give {one_of(known)}" if known else "it has none"
             raise UsageError(f"The {stage} has no option {name!r}{did_you_mean(name, known)}: {allowed}.")
         metadata = known[name].metadata
-        values[name] = _convert(f"The {stage}'s {name}", hints[name], value, metadata)
+        values[name] = _convert(f"The {name} of the {stage}", hints[name], value, metadata)
     return cls(**values)
 
 
@@ -87,6 +87,13 @@ def _allowed(kind: Any, optional: bool, metadata: Mapping[str, Any]) -> str:
     return text + (", or none" if optional else "")
 
 
+def _as_typed(default: Any, metadata: Mapping[str, Any]) -> Any:
+    """A default as it could be typed: a duration with its unit."""
+    if default is MISSING:
+        return None
+    return f"{default:g}s" if metadata["unit"] == "s" and default is not None else default
+
+
 def describe_options(cls: type) -> list[dict[str, Any]]:
     """Every option of a stage for `minifuse list` and `minifuse explain`: name, type, default, help."""
     if cls is NoOptions:
@@ -99,7 +106,7 @@ def describe_options(cls: type) -> list[dict[str, Any]]:
         described.append(
             {
                 "name": f.name,
-                "default": None if f.default is MISSING else f.default,
+                "default": _as_typed(f.default, f.metadata),
                 "allowed": _allowed(kind, optional, f.metadata),
                 "help": f.metadata["help"],
             }

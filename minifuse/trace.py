@@ -80,6 +80,9 @@ class Trace:
             self._file.close()
             self._file = None
 
+    def __iter__(self) -> Iterator[Event]:
+        return self.events()
+
     def events(self) -> Iterator[Event]:
         """Every event so far, in order."""
         return (_as_event(event) for event in self._events)
@@ -103,12 +106,13 @@ def decisions(events: Iterable[Event]) -> bytes:
     return "\n".join(lines).encode()
 
 
-def read_trace(path: Path) -> list[Event]:
+def read_trace(path: Path | str) -> list[Event]:
     """The events of a trace file.
 
     Raises:
         UsageError: the file is missing, is not a trace, or is one of another version.
     """
+    path = Path(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         events: list[Event] = [json.loads(line) for line in lines]

@@ -115,7 +115,7 @@ def test_description() -> None:
         },
         {
             "name": "window",
-            "default": 0.5,
+            "default": "0.5s",
             "allowed": "a duration such as 500ms or 2s, at least 0",
             "help": "how long",
         },

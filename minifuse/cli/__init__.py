@@ -20,11 +20,13 @@ import typer
 
 from minifuse.cli.app import make_app
 from minifuse.cli.pipe import silence
+from minifuse.cli.plugin import plugin_frame
 from minifuse.errors import LawBroken, MinifuseError
 
 __all__ = ["main"]
 
 FAILED, USAGE, MACHINE = 1, 2, 3
+INTERRUPTED = 130
 ParseError: Any = typer.BadParameter.__base__  # the usage error of typer, or of click, on which older ones stand
 TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened
 
@@ -60,6 +62,8 @@ def _work(arguments: Sequence[str] | None) -> int:
         if os.environ.get(TRACEBACK):
             raise
         what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(".: ")
+        if place := plugin_frame(error):
+            return _fail(f"A stage of the plugin failed at {place} ({what}): correct it.", FAILED)
         return _fail(f"minifuse has a defect ({what}): run again with {TRACEBACK}=1 and report what it shows.", FAILED)
 
 
@@ -72,6 +76,8 @@ def _parse(arguments: Sequence[str] | None) -> Callable[[], int]:
     except ParseError as error:
         message = _fail_text(error)
         return lambda: _fail(message, USAGE)
+    if asked == INTERRUPTED:
+        raise KeyboardInterrupt  # newer typers return this code instead of raising
     return asked if callable(asked) else lambda: 0  # --help and --version have said all
 
 

@@ -63,6 +63,7 @@ def compare(names: list[str], asked: Asked) -> int:
         print(json.dumps(_as_json(prepared, results)))
     else:
         console().print(_table(results), "", LEGEND, sep="\n")
+    _say_what_is_missing(rows, results)
     wrong = _broken(prepared, results)
     for name, reference, ids in wrong:
         print(
@@ -71,6 +72,20 @@ def compare(names: list[str], asked: Asked) -> int:
             file=sys.stderr,
         )
     return int(bool(wrong) or any(failed(result.served) for result in results))
+
+
+def _say_what_is_missing(rows: list[Technique], results: list[Result]) -> None:
+    last = results[-1]
+    if not last.served.interrupted:
+        return
+    answered = sum(answer.finish_reason in COMPLETE for answer in last.served.answers)
+    left = ", ".join(row.name for row in rows[len(results) :])
+    rest = f", and {left} did not run" if left else ""
+    print(
+        f"error: Interrupted: {last.row.name} had answered {answered} of {len(last.served.answers)} requests, so its "
+        f"row is not comparable{rest}: run it again.",
+        file=sys.stderr,
+    )
 
 
 def _techniques(names: list[str]) -> list[Technique]:

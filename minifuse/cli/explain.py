@@ -72,7 +72,8 @@ def _stage(kind: Kind, cls: type[Any]) -> list[Any]:
     table.add_row("code", Text(where(cls)))
     table.add_row("options", _options(describe_options(cls.Options), f"{kind}."))
     table.add_row("run it", Text(_command(kind, cls.name)))
-    says = inspect.cleandoc(inspect.getdoc(cls) or "").replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n")
+    text = inspect.cleandoc(inspect.getdoc(cls) or "").partition(">>>")[0].strip()
+    says = text.replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n")
     return [
         Text.assemble((cls.name, "bold"), f", a stage for {kind}."),
         Padding(Text(says), (0, 0, 0, 2)),

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from minifuse.errors import MinifuseError, UsageError
 
-__all__ = ["load_plugin"]
+__all__ = ["load_plugin", "plugin_frame"]
+
+PREFIX = "minifuse_plugin_"
 
 
 def load_plugin(path: str) -> None:
@@ -18,7 +20,7 @@ def load_plugin(path: str) -> None:
         UsageError: there is no such Python file, or it fails as it runs.
     """
     file = Path(path)
-    name = f"minifuse_plugin_{file.stem}"  # a plugin called queue.py must not take the place of Python's own
+    name = f"{PREFIX}{file.stem}"  # a plugin called queue.py must not take the place of Python's own
     spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
     if spec is None or spec.loader is None:
         raise UsageError(f"The plugin {path!r} is not a Python file: give one that registers stages, such as mine.py.")
@@ -31,3 +33,14 @@ def load_plugin(path: str) -> None:
     except Exception as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UsageError(f"The plugin {path!r} failed as it was imported ({what}): correct it.") from None
+
+
+def plugin_frame(error: BaseException) -> str | None:
+    """File and line of a plugin's code that an error passed through last, or None: it is not a plugin's."""
+    place, traceback = None, error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_globals.get("__name__", "").startswith(PREFIX):
+            place = f"{Path(frame.f_code.co_filename).name}, line {traceback.tb_lineno}, in {frame.f_code.co_name}"
+        traceback = traceback.tb_next
+    return place

@@ -76,7 +76,7 @@ def test_options_are_explained_with_defaults_and_allowed_values(minifuse: Cli) -
     said = minifuse("explain", "dynamic")
     assert said.out.count("dynamic, a ") == 2  # the technique and the stage
     text = " ".join(said.out.split())
-    assert "batching.window=0.5 how long the first request waits for company; give a duration such as 500ms" in text
+    assert "batching.window=0.5s how long the first request waits for company; give a duration such as 500ms" in text
 
 
 def test_every_option_has_its_help(minifuse: Cli) -> None:

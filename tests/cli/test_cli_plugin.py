@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,30 @@ def test_a_name_is_registered_once(shortest: Path, tmp_path: Path) -> None:
     done = _minifuse("--plugin", str(shortest), "--plugin", str(twin), "list")
     assert done.returncode == 2
     assert "shortest-prompt" in done.stderr
+
+
+def test_a_mistake_in_a_stage_is_the_plugins(shortest: Path) -> None:
+    shortest.write_text(shortest.read_text().replace("sequence.request.prompt", "sequence.request.promt"))
+    options = ["--model", "random:small", "--clock", "virtual"]
+    done = _minifuse("--plugin", str(shortest), "run", "--batching", "shortest-prompt", *options)
+    assert done.returncode == 1
+    assert re.search(r"plugin failed at shortest\.py, line \d+, in .*promt", done.stderr)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
+def test_ctrl_c_while_a_plugin_loads(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("print('loading', flush=True)\nimport time\ntime.sleep(60)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minifuse", "--plugin", str(slow), "run"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "")
+    assert err.startswith("error: Interrupted")
