@@ -99,6 +99,8 @@ def build_engine(
             f"The KV memory of {settings.kv_memory} bytes is less than the {token_bytes} bytes of one token of "
             f"{source.name} in {settings.dtype}: raise --kv-memory."
         )
+    if settings.clock == "virtual":
+        _check_fits(source, settings)  # before anything is allocated
     stages = Stages.of(technique, capacity, settings.stage_options)
     run = placeholder_tokens
     if model is not None:
@@ -112,7 +114,6 @@ def build_engine(
     clock: RealClock | VirtualClock
     executor: Executor
     if settings.clock == "virtual":
-        _check_fits(source, settings)
         clock = VirtualClock()
         executor = VirtualExecutor(clock, Roofline(source.config, settings.dtype, hardware(settings.hardware)), run)
     else:
@@ -127,7 +128,7 @@ def build_engine(
         clock=settings.clock,
         seed=settings.seed,
         options={name: str(value) for name, value in settings.stage_options.items()},
-        kv_bytes_per_token=source.config.kv_elements_per_token * DTYPE_BYTES[settings.dtype],
+        kv_bytes_per_token=token_bytes,
         kv_capacity_tokens=capacity,
     )
     return Engine(

@@ -30,6 +30,7 @@ __all__ = [
     "Attention",
     "Batching",
     "Executor",
+    "Kind",
     "Memory",
     "Room",
     "Stage",

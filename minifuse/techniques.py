@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minifuse.errors import UsageError
-from minifuse.options import parse_options
+from minifuse.options import describe_options, parse_options
 from minifuse.parsing import unknown
-from minifuse.stages import KINDS, Attention, Batching, Memory, stage
+from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
+from minifuse.stages import stages as every_stage
 
 __all__ = ["TECHNIQUES", "Stages", "Technique", "mix", "technique"]
 
@@ -30,8 +31,17 @@ class Technique:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def stages(self) -> dict[str, str]:
+    def stages(self) -> dict[Kind, str]:
         return {kind: getattr(self, kind) for kind in KINDS}
+
+    @property
+    def option_names(self) -> set[str]:
+        """The options that its stages have, as `stage.option`."""
+        return {
+            f"{kind}.{option['name']}"
+            for kind, name in self.stages.items()
+            for option in describe_options(stage(kind, name).Options)
+        }
 
 
 _ORCA = "Yu et al., Orca (OSDI 2022), as told by Baton and FluidInfer"
@@ -111,7 +121,7 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     classes = {kind: stage(kind, getattr(mixed, kind)) for kind in KINDS}
     memory, attention = classes["memory"], classes["attention"]
     if attention.reads not in memory.offers:
-        fitting = [name for name, cls in _all("memory").items() if attention.reads in cls.offers]
+        fitting = [name for name, cls in every_stage("memory").items() if attention.reads in cls.offers]
         raise UsageError(
             f"The attention {attention.name!r} reads KV as {attention.reads}, which the memory {memory.name!r} does "
             f"not keep: with it, choose the memory {' or '.join(map(repr, fitting))}."
@@ -119,12 +129,6 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     if chosen:
         return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")
     return mixed
-
-
-def _all(kind: Any) -> dict[str, type[Any]]:
-    from minifuse.stages import stages
-
-    return stages(kind)
 
 
 @dataclass(frozen=True, slots=True)

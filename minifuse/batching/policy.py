@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from minifuse.options import NoOptions
@@ -91,8 +91,3 @@ class QueuePolicy(ABC):
             if stop > start:
                 work.append(Work(sequence.id, start, stop))
         return left
-
-    def __iter__(self) -> Iterator[Sequence]:
-        """Every sequence the policy holds."""
-        yield from self.running.values()
-        yield from self.waiting.values()

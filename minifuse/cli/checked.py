@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from minifuse.cli.asked import CLOCKS, DEVICES, DTYPES, Asked
 from minifuse.errors import UsageError
-from minifuse.options import NoOptions
 from minifuse.parsing import did_you_mean, one_of, parse_float, parse_goodput, parse_int, parse_size
 from minifuse.request import Sampling
 from minifuse.simulate.cost import hardware
-from minifuse.stages import KINDS, stage
 from minifuse.techniques import Stages, Technique
 from minifuse.workload import Arrival, Lengths, parse_arrival, parse_lengths
 
-__all__ = ["Checked", "check", "check_trace", "settings_for", "stage_options"]
+__all__ = ["Checked", "check", "check_trace", "settings_for"]
 
 MANY = 2**31 - 1
 MAX_BATCH = "batching.max_batch"
@@ -115,16 +113,6 @@ def _settings(typed: list[str]) -> dict[str, str]:
     return settings
 
 
-def stage_options(technique: Technique) -> set[str]:
-    """The options that a technique's stages have, as `stage.option`."""
-    names = set()
-    for kind in KINDS:
-        options = stage(kind, getattr(technique, kind)).Options
-        if options is not NoOptions:
-            names |= {f"{kind}.{f.name}" for f in fields(options)}
-    return names
-
-
 def settings_for(technique: Technique, checked: Checked, strict: bool) -> dict[str, Any]:
     """What --set and --max-batch mean for a technique, tried out on its stages.
 
@@ -134,7 +122,7 @@ def settings_for(technique: Technique, checked: Checked, strict: bool) -> dict[s
     Raises:
         UsageError: an option that it does not have, or a value that the option cannot take.
     """
-    known = stage_options(technique)
+    known = technique.option_names
     settings: dict[str, Any] = {k: v for k, v in checked.settings.items() if strict or k in known}
     if checked.max_batch is not None:
         if MAX_BATCH in settings:

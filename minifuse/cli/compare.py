@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from minifuse.cli.asked import Asked
-from minifuse.cli.checked import Checked, check, settings_for, stage_options
+from minifuse.cli.checked import Checked, check, settings_for
 from minifuse.cli.prepare import Prepared, load, prepare
 from minifuse.cli.run import failed, show_served
 from minifuse.cli.text import console
@@ -98,7 +98,7 @@ def _techniques(names: list[str]) -> list[Technique]:
 
 def _options(rows: list[Technique], checked: Checked) -> list[dict[str, Any]]:
     """The settings of each technique: those that it has. One that nobody has is refused."""
-    known = set().union(*(stage_options(row) for row in rows))
+    known = set().union(*(row.option_names for row in rows))
     for name in checked.settings:
         if name not in known:
             which = ", ".join(sorted(known)) or "none"

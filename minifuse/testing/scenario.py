@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from minifuse.errors import UsageError
-from minifuse.options import NoOptions
 from minifuse.request import GREEDY, Request, Sampling
-from minifuse.stages import KINDS, stage, stages
+from minifuse.stages import stage, stages
 from minifuse.techniques import TECHNIQUES, Technique, mix
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB
 
@@ -30,10 +29,7 @@ class Scenario:
 
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options that the stages of `row` have."""
-        known = set()
-        for kind in KINDS:
-            options = stage(kind, getattr(row, kind)).Options
-            known |= {f"{kind}.{f.name}" for f in fields(options)} if options is not NoOptions else set()
+        known = row.option_names
         if stage("attention", row.attention).reads == "grid":
             known.discard("batching.token_budget")  # a rectangle cannot keep one, and says so
         return {name: value for name, value in self.options if name in known}
@@ -55,7 +51,7 @@ def mixes(**only: str) -> Iterator[Technique]:
                     continue  # the memory does not keep KV the way this attention reads it
     for row in rows:
         key = (*row.stages.values(), row.workers, *row.options.items())
-        if key not in seen and all(row.stages[kind] == name for kind, name in only.items()):
+        if key not in seen and all(getattr(row, kind) == name for kind, name in only.items()):
             seen.add(key)
             yield row
 
