@@ -16,7 +16,7 @@ __all__ = ["Engine"]
 
 
 class Engine:
-    """Serves requests with one batching policy, one memory, one attention layout, and any number of workers.
+    """Serves requests with one batching policy, the workers it asks for, one memory and one attention layout.
 
     `limits` says what the model can read. Time is in seconds since the run began.
     """
@@ -30,7 +30,6 @@ class Engine:
         clock: Clock,
         *,
         limits: Limits,
-        workers: int = 1,
         trace: Trace | None = None,
     ) -> None:
         self.batching = batching
@@ -45,31 +44,43 @@ class Engine:
         self.now = 0.0
         self._arrivals: list[tuple[float, int, Request]] = []  # a heap of what has not arrived yet
         self._submitted: set[str] = set()
-        self._idle = list(range(workers))
+        self._idle = list(range(batching.workers))
         self._started: dict[int, float] = {}  # step -> when it was dispatched
         self._in_flight: set[str] = set()  # sequences of plans that have not completed
         self._waiting: list[Proposal] = []  # of the idle workers: proposals without work
         self._steps = 0
 
-    def submit(self, request: Request) -> None:
+    def submit(self, *prompts: Request) -> None:
         """Take a request in; it is received when its arrival time has come.
 
+        Args:
+            prompts: the request; one of several prompts is given as one `Request` for each of them, all of one group.
+
         Raises:
-            RequestRefused: it could never be served. Nothing has changed.
+            RequestRefused: it could never be served, or one of its prompts could not. Nothing has changed.
         """
         try:
-            if request.id in self._submitted:
-                raise RequestRefused(
-                    f"Request {request.id!r} was submitted twice: give every request an id of its own."
-                )
-            self.limits.check(request)
-            self.memory.check(request)
+            self._check(prompts)
         except RequestRefused as refusal:
-            self.trace.refused(request.id, str(refusal))
+            for prompt in prompts:
+                self.trace.refused(prompt.id, str(refusal))
             raise
-        self._submitted.add(request.id)
-        self.trace.request(request)
-        heapq.heappush(self._arrivals, (request.arrival_s, len(self._submitted), request))
+        for prompt in prompts:
+            self._submitted.add(prompt.id)
+            self.trace.request(prompt)
+            heapq.heappush(self._arrivals, (prompt.arrival_s, len(self._submitted), prompt))
+
+    def _check(self, prompts: tuple[Request, ...]) -> None:
+        for i, prompt in enumerate(prompts):
+            if prompt.id in self._submitted or any(prompt.id == other.id for other in prompts[:i]):
+                raise RequestRefused(f"Request {prompt.id!r} was submitted twice: give every request an id of its own.")
+            if (prompt.group, prompt.arrival_s) != (prompts[0].group, prompts[0].arrival_s):
+                raise RequestRefused(
+                    f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group or "
+                    "arrival: give the prompts of one request the same of both."
+                )
+            self.limits.check(prompt)
+        self.memory.check(*prompts)
 
     @property
     def unfinished(self) -> bool:
@@ -114,21 +125,28 @@ class Engine:
                 moves=placement.moves,
                 waves=waves,
                 reasons=proposal.reasons,
+                phase=proposal.phase,
             )
-            for sequence in proposal.admit:
-                sequence.phase = Phase.RUNNING
+            self._enter(plan, proposal.phase)
             self._steps += 1
             self._idle.remove(worker)
             self._in_flight.update(work.sequence for work in plan.work)
             self._started[plan.step] = self.now
             self.executor.submit(plan, self.sequences, self.now)
 
+    def _enter(self, plan: Plan, phase: Phase) -> None:
+        """Everyone whom a plan concerns enters a phase of life."""
+        for name in plan.admitted:
+            self.sequences[name].phase = phase
+        for work in plan.work:
+            self.sequences[work.sequence].phase = phase
+
     def collect(self) -> list[StepReport]:
         """Wait for the next event: a plan completes, a request arrives, or a policy wanted to be asked again."""
         if not self.unfinished:
             return []
         until = self._next_event()
-        reasons = tuple(reason for proposal in self._waiting for reason in proposal.reasons)
+        reasons = tuple(dict.fromkeys(reason for proposal in self._waiting for reason in proposal.reasons))
         if not self._started and (until is None or until <= self.now):
             raise LawBroken("progress", f"nothing runs and nothing will: {_all(reasons)}")
         completions = self.executor.wait(until)
@@ -150,23 +168,25 @@ class Engine:
 
     def commit(self, completion: Completion) -> StepReport:
         """Write down what a completed plan brought, and let go of what has finished."""
-        plan = completion.plan
-        self.memory.commit(plan, completion.tokens)
+        plan, (tokens, ended, moving_s), ended_s = completion
+        self.memory.commit(plan, tokens)
+        if plan.phase is Phase.PREPROCESSING:
+            self._enter(plan, Phase.READY)
         finished: dict[str, FinishReason] = {}
-        for name, token in completion.tokens.items():
+        for name, token in tokens.items():
             sequence = self.sequences[name]
             sequence.tokens.append(token)
             reason = sequence.why_finished()
             if reason is not None:
                 finished[name] = reason
-        finished |= dict.fromkeys(completion.ended, FinishReason.STOP)
+        finished |= dict.fromkeys(ended, FinishReason.STOP)
         usage = self.memory.usage()
         for name, reason in finished.items():
             self._finish(self.sequences[name], reason)
         self._idle.append(plan.worker)
         self._in_flight.difference_update(work.sequence for work in plan.work)
         started = self._started.pop(plan.step)
-        report = StepReport(plan, started, completion.ended_s, completion.tokens, finished, usage)
+        report = StepReport(plan, started, ended_s, tokens, finished, usage, moving_s)
         self.trace.step(report)
         return report
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from minifuse.request import FinishReason, Sequence
+from minifuse.request import FinishReason, Phase, Sequence
 
 __all__ = [
     "Completion",
@@ -21,7 +21,9 @@ __all__ = [
     "Placement",
     "Plan",
     "Proposal",
+    "Ran",
     "Reason",
+    "Region",
     "Span",
     "StepReport",
     "Work",
@@ -90,6 +92,22 @@ class Grid(NamedTuple):
         return self.rows * (self.stop - self.start)
 
 
+class Region(NamedTuple):
+    """Adjacent buffers [offset, offset + size) of `width` KV slots each: one token is computed in every one of them.
+
+    `offset` and `size` are the paper's buffer_offset and buffer_size (Flover, Fig. 4), counted in buffers. A buffer
+    that no `Work` has its extent in is computed all the same, and counts as idle (Fig. 5).
+    """
+
+    offset: int
+    size: int
+    width: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.size
+
+
 class Move(NamedTuple):
     """A copy of KV between slots: within a tier (shuffle), across tiers (swap), into a batch (embed).
 
@@ -106,23 +124,28 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a batching policy wants to run next. Without work it waits: for an arrival, a completion, or `wake_at`."""
+    """What a batching policy wants to run next. Without work it waits: for an arrival, a completion, or `wake_at`.
+
+    `phase` is what the sequences are in while the work runs. `PREPROCESSING` prepares them for another worker: once the
+    work has run they are `READY`.
+    """
 
     work: tuple[Work, ...] = ()
-    admit: tuple[Sequence, ...] = ()  # newcomers among `work`, in order: memory has no place for them yet
+    admit: tuple[Sequence, ...] = ()  # newcomers, in order: memory has no place for them yet
     reasons: tuple[Reason, ...] = ()
     wake_at: float | None = None
+    phase: Phase = Phase.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where memory put a proposal's work: one extent per piece, the rectangle they form if they form one, and moves.
+    """Where memory put a proposal's work: one extent per piece, the shape they form if they form one, and moves.
 
     `waves` are the ranges of work whose KV is in place at the same time; none given means all of it is.
     """
 
     extents: tuple[Extent, ...]
-    grid: Grid | None = None
+    grid: Grid | Region | None = None
     moves: tuple[Move, ...] = ()
     waves: tuple[Span, ...] = ()
 
@@ -132,7 +155,8 @@ class Plan:
     """Everything decided for one iteration on one worker.
 
     `waves` are ranges of `work` whose attention runs one after the other; one wave holds all unless KV exceeds the
-    device (FluidInfer). `grid` is set when the iteration is computed as a padded rectangle.
+    device (FluidInfer). `grid` is set when more may be computed than was asked for: a padded rectangle, or adjacent
+    buffers.
     """
 
     step: int
@@ -140,10 +164,11 @@ class Plan:
     work: tuple[Work, ...]
     extents: tuple[Extent, ...]
     admitted: tuple[str, ...] = ()
-    grid: Grid | None = None
+    grid: Grid | Region | None = None
     moves: tuple[Move, ...] = ()
     waves: tuple[Span, ...] = ()
     reasons: tuple[Reason, ...] = ()
+    phase: Phase = Phase.RUNNING
 
     @property
     def num_tokens(self) -> int:
@@ -168,17 +193,24 @@ def sampled_work(plan: Plan, sequences: Mapping[str, Sequence]) -> list[int]:
     return [i for i, work in enumerate(plan.work) if work.stop == len(sequences[work.sequence].tokens)]
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A plan that has run: the token sampled for each sequence whose missing tokens it completed.
+class Ran(NamedTuple):
+    """What came of computing a plan: the token sampled for each sequence whose missing tokens it completed.
 
     `ended` are sequences that are done for another reason than their tokens: a cell graph whose last node has run.
+    `moving_s` is the time that the plan's moves held the computation up.
     """
 
-    plan: Plan
     tokens: dict[str, int]
-    ended_s: float
     ended: tuple[str, ...] = ()
+    moving_s: float = 0.0
+
+
+class Completion(NamedTuple):
+    """A plan that has run, and when it ended."""
+
+    plan: Plan
+    ran: Ran
+    ended_s: float
 
 
 class KVUsage(NamedTuple):
@@ -199,6 +231,7 @@ class StepReport:
     tokens: dict[str, int]
     finished: dict[str, FinishReason]
     usage: KVUsage  # while the iteration ran: what finished with it is still counted
+    moving_s: float = 0.0
 
     def decisions(self) -> dict[str, Any]:
         """The part that must not depend on how busy the machine was, ready for JSON."""
@@ -209,6 +242,7 @@ class StepReport:
             "work": [[w.sequence, w.start, w.stop] if w.cell == TRANSFORMER else list(w) for w in plan.work],
             "extents": [list(extent) for extent in plan.extents],
             "admitted": list(plan.admitted),
+            "phase": plan.phase.value,
             "grid": list(plan.grid) if plan.grid else None,
             "moves": [list(move) for move in plan.moves],
             "waves": [list(wave) for wave in plan.waves],

@@ -32,8 +32,10 @@ GREEDY = Sampling()
 class Request:
     """One user's question, complete at birth and never changed.
 
-    `arrival_s` is in seconds since the run began. `stop_ids` are the tokens that end the answer (usually the
-    tokenizer's EOS); with `ignore_eos` the answer always has `max_new_tokens` tokens.
+    A request of several prompts (Flover, section IV: "batch size n") is one `Request` for each, with the same `group`
+    and arrival: they are refused or accepted as one. `arrival_s` is in seconds since the run began. `stop_ids` are the
+    tokens that end the answer (usually the tokenizer's EOS); with `ignore_eos` the answer always has `max_new_tokens`
+    tokens.
     """
 
     id: str
@@ -45,6 +47,7 @@ class Request:
     arrival_s: float = 0.0
     priority: int = 0
     conversation: str | None = None
+    group: str | None = None
     problem: str | None = None  # why it cannot be read at all, as the engine will say when it refuses it
 
     @property
@@ -95,7 +98,7 @@ class TextLimits:
 
 
 class Phase(Enum):
-    """The life of a request (Flover, section V). Techniques without a pre-processing stage skip the second."""
+    """The life of a request (Flover, section V). Techniques without pre-processing skip the second and the third."""
 
     RECEIVED = "received"
     PREPROCESSING = "preprocessing"

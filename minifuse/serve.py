@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import MachineError, RequestRefused, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
+from minifuse.execute.real import RunPlan
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.model.config import DTYPE_BYTES
 from minifuse.plan import StepReport
@@ -102,7 +104,7 @@ def build_engine(
     if settings.clock == "virtual":
         _check_fits(source, settings)  # before anything is allocated
     stages = Stages.of(technique, capacity, settings.stage_options)
-    run = placeholder_tokens
+    run: RunPlan = placeholder_tokens
     if model is not None:
         try:
             run = torch_runner(model, stages.memory, stages.attention)
@@ -115,10 +117,11 @@ def build_engine(
     executor: Executor
     if settings.clock == "virtual":
         clock = VirtualClock()
-        executor = VirtualExecutor(clock, Roofline(source.config, settings.dtype, hardware(settings.hardware)), run)
+        cost = Roofline(source.config, settings.dtype, hardware(settings.hardware))
+        executor = VirtualExecutor(clock, cost, run, shared=True)
     else:
         clock = RealClock()
-        executor = RealExecutor(run, clock, technique.workers)
+        executor = RealExecutor(run, clock, stages.batching.workers)
     trace = Trace(
         trace_path,
         technique=technique.name,
@@ -138,7 +141,6 @@ def build_engine(
         executor,
         clock,
         limits=TextLimits(source.config.vocab_size, source.config.max_context),
-        workers=technique.workers,
         trace=trace,
     )
 
@@ -162,6 +164,8 @@ def serve(
 ) -> Served:
     """Serve all requests. A refused one stops nobody; Ctrl-C keeps what has been answered and marks the rest.
 
+    Neighbours of one group are the prompts of one request.
+
     Args:
         on_answer: called as each request ends, refused ones first.
         on_step: called after every iteration.
@@ -183,13 +187,15 @@ def serve(
         executor = engine.executor
         engine.executor = InterruptibleExecutor(executor, hold)
         try:
-            for i, request in enumerate(requests):
+            for _, numbered in groupby(enumerate(requests), key=lambda pair: pair[1].group or pair[0]):
+                prompts = dict(numbered)  # of one request
                 try:
-                    engine.submit(request)
-                    index[request.id] = i
+                    engine.submit(*prompts.values())
+                    index.update((request.id, i) for i, request in prompts.items())
                 except RequestRefused as refusal:
-                    answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
-                    on_answer(answers[i])
+                    for i, request in prompts.items():
+                        answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
+                        on_answer(answers[i])
             for report in engine.run():
                 for name in report.tokens:
                     first.setdefault(name, report.ended_s)

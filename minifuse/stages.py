@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from minifuse.errors import UsageError
 from minifuse.parsing import unknown
-from minifuse.plan import Completion, Grid, KVUsage, Placement, Plan, Proposal, Reason, Span, Work
+from minifuse.plan import Completion, Grid, KVUsage, Placement, Plan, Proposal, Reason, Region, Span, Work
 from minifuse.request import Request, Sequence
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class Memory(Stage, Protocol):
     offers: ClassVar[frozenset[str]]  # how KV lies: "extents" (a sequence in consecutive slots), "grid" (a rectangle)
     capacity: int
 
-    def check(self, request: Request) -> None:
-        """Raise `RequestRefused` if this request could not be served even alone."""
+    def check(self, *prompts: Request) -> None:
+        """Raise `RequestRefused` if these prompts of one request could not be held at once even alone."""
         ...
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
@@ -105,6 +105,8 @@ class Memory(Stage, Protocol):
 class Batching(Stage, Protocol):
     """Which work runs next: an order and an admission rule, nothing else."""
 
+    workers: int  # how many workers it has work for, each of which runs one plan at a time
+
     def receive(self, sequence: Sequence) -> None:
         """A request has arrived."""
         ...
@@ -123,8 +125,8 @@ class Attention(Stage, Protocol):
 
     reads: ClassVar[str]  # what the memory must offer
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | None, tuple[Span, ...]]:
-        """The rectangle to be computed whole (None: ragged, no padding), and the waves of attention."""
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
+        """The shape to be computed whole (None: ragged, no padding), and the waves of attention."""
         ...
 
     def backend(self) -> AttentionBackend:

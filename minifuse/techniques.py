@@ -12,7 +12,7 @@ from minifuse.parsing import unknown
 from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
 from minifuse.stages import stages as every_stage
 
-__all__ = ["TECHNIQUES", "Stages", "Technique", "mix", "technique"]
+__all__ = ["TECHNIQUES", "Stages", "Technique", "check_settings", "mix", "technique"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,6 @@ class Technique:
     batching: str
     memory: str
     attention: str
-    workers: int = 1
     serves: tuple[str, ...] = ("transformer",)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -94,6 +93,24 @@ TECHNIQUES: dict[str, Technique] = {
             memory="contiguous",
             attention="per_sequence",
         ),
+        Technique(
+            name="instances",
+            summary="concurrent model instances: a worker for each request, on the same weights",
+            paper="Flover",
+            section="III, concurrent model instances",
+            batching="instances",
+            memory="contiguous",
+            attention="per_sequence",
+        ),
+        Technique(
+            name="fusion",
+            summary="requests join one main stream at every iteration; their buffers stay adjacent, by shuffling",
+            paper="Flover",
+            section="V",
+            batching="fusion",
+            memory="slots",
+            attention="slots",
+        ),
     )
 }
 
@@ -149,25 +166,36 @@ class Stages:
         Raises:
             UsageError: a setting names no stage or no option, or has a bad value.
         """
-        given: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
-        for name, value in {**row.options, **(settings or {})}.items():
-            kind, dot, option_name = name.partition(".")
-            if kind not in given or not dot:
-                raise UsageError(
-                    f"The setting {name!r} was given; write stage.option=value, the stage being {' or '.join(KINDS)}."
-                )
-            given[kind][option_name] = value
+        options = check_settings(row, settings)
         classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
-        options = {
-            kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
-        }
-        if getattr(options["batching"], "token_budget", None) is not None and classes["attention"].reads == "grid":
-            raise UsageError(
-                f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle, however "
-                "few of its tokens are asked for: choose the attention 'per_sequence', or no budget."
-            )
         return cls(
             classes["batching"](options["batching"]),
             classes["memory"](capacity, options["memory"]),
             classes["attention"](options["attention"]),
         )
+
+
+def check_settings(row: Technique, settings: Mapping[str, Any] | None = None) -> dict[Kind, Any]:
+    """The `Options` of every stage of `row`, from `stage.option` -> value, over the row's own.
+
+    Raises:
+        UsageError: a setting names no stage or no option, or has a bad value.
+    """
+    given: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+    for name, value in {**row.options, **(settings or {})}.items():
+        kind, dot, option_name = name.partition(".")
+        if kind not in given or not dot:
+            raise UsageError(
+                f"The setting {name!r} was given; write stage.option=value, the stage being {' or '.join(KINDS)}."
+            )
+        given[kind][option_name] = value
+    classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
+    options: dict[Kind, Any] = {
+        kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
+    }
+    if getattr(options["batching"], "token_budget", None) is not None and classes["attention"].reads == "grid":
+        raise UsageError(
+            f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle, however "
+            "few of its tokens are asked for: choose the attention 'per_sequence', or no budget."
+        )
+    return options

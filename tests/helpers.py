@@ -142,7 +142,6 @@ def make_engine(
     batching: Batching | None = None,
     memory: Memory | None = None,
     attention: Attention | None = None,
-    workers: int = 1,
     trace: Trace | None = None,
 ) -> Engine:
     """A technique in virtual time, any stage exchanged; `model` is one of `minifuse.testing`'s, otherwise no tokens."""
@@ -158,7 +157,6 @@ def make_engine(
         VirtualExecutor(clock, cost, run),
         clock,
         limits=TextLimits(VOCAB, CONTEXT),
-        workers=workers,
         trace=trace,
     )
 

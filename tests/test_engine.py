@@ -18,7 +18,7 @@ from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.execute import RealExecutor
 from minifuse.memory import Contiguous
-from minifuse.plan import Completion, Grid, KVUsage, Placement, Plan, Proposal, Reason, Span, Work
+from minifuse.plan import Completion, Grid, KVUsage, Placement, Plan, Proposal, Ran, Reason, Span, Work
 from minifuse.request import FinishReason, Phase, Request, Sequence, TextLimits
 from minifuse.serve import torch_runner
 from minifuse.stages import Memory
@@ -227,7 +227,7 @@ def test_deadlock_without_a_reason_is_named_too() -> None:
 
 def test_phases_and_why_an_answer_ends() -> None:
     tokens = iter([7, 3, 3, 3, 3])
-    engine = make_engine("serial", run=lambda plan, sequences: {plan.work[0].sequence: next(tokens)})
+    engine = make_engine("serial", run=lambda plan, sequences: Ran({plan.work[0].sequence: next(tokens)}))
     requests = [
         asks("stops", 2, 5, stop_ids=(9, 3)),
         asks("stops at its limit", 2, 1, stop_ids=(3,)),
@@ -262,6 +262,7 @@ class Pinned:
     kind, name, Options = "batching", "pinned", object
 
     def __init__(self, workers: int) -> None:
+        self.workers = workers
         self.waiting: list[dict[str, Sequence]] = [{} for _ in range(workers)]
         self.running: list[dict[str, Sequence]] = [{} for _ in range(workers)]
         self.received = 0
@@ -299,7 +300,7 @@ def _expected(requests: list[Request]) -> dict[str, list[int]]:
 def test_two_workers_in_virtual_time() -> None:
     """Worker 1 is faster; completions come in the order in which they end, and each worker keeps to its own."""
     seconds = [1.0, 0.4]
-    engine = make_engine(model=LLAMA, batching=Pinned(2), workers=2, cost=lambda plan: seconds[plan.worker])
+    engine = make_engine(model=LLAMA, batching=Pinned(2), cost=lambda plan: seconds[plan.worker])
     steps = run_all(engine, CROWD)
     assert _answers(engine) == _expected(CROWD)
     assert [step.ended_s for step in steps] == sorted(step.ended_s for step in steps)
@@ -312,7 +313,7 @@ def test_two_workers_in_virtual_time() -> None:
 
 def test_completion_order_by_hand() -> None:
     seconds = [1.0, 0.375]
-    engine = make_engine(batching=Pinned(2), workers=2, cost=lambda plan: seconds[plan.worker])
+    engine = make_engine(batching=Pinned(2), cost=lambda plan: seconds[plan.worker])
     steps = run_all(engine, [asks("slow", 1, 2), asks("quick", 1, 4)])
     assert [(step.plan.step, step.plan.worker, step.started_s, step.ended_s) for step in steps] == [
         (1, 1, 0.0, 0.375),
@@ -325,14 +326,14 @@ def test_completion_order_by_hand() -> None:
 
 
 def test_plans_that_end_together_are_committed_by_step() -> None:
-    engine = make_engine(batching=Pinned(3), workers=3)
+    engine = make_engine(batching=Pinned(3))
     steps = run_all(engine, [asks(name, 1, 2) for name in "abc"])
     assert [step.plan.step for step in steps] == [0, 1, 2, 3, 4, 5]
     assert [step.started_s for step in steps] == [0, 0, 0, 1, 1, 1]
 
 
 def test_an_idle_worker_takes_what_arrives_while_the_other_works() -> None:
-    engine = make_engine(batching=Pinned(2), workers=2, cost=lambda plan: 4.0)
+    engine = make_engine(batching=Pinned(2), cost=lambda plan: 4.0)
     steps = run_all(engine, [asks("a", 1, 1), asks("b", 1, 1, at=1.5)])
     assert [(step.plan.worker, step.started_s, step.ended_s) for step in steps] == [(0, 0.0, 4.0), (1, 1.5, 5.5)]
     assert "wait" not in [event["event"] for event in engine.trace.events()]
@@ -348,7 +349,7 @@ class _Alarm(Pinned):
 
 
 def test_every_idle_workers_wish_to_be_asked_again_counts() -> None:
-    engine = make_engine(batching=_Alarm(2), workers=2)
+    engine = make_engine(batching=_Alarm(2))
     steps = run_all(engine, [asks("a", 1, 1)])
     assert [(step.plan.worker, step.started_s) for step in steps] == [(0, 3.0)]
 
@@ -357,9 +358,7 @@ def _threaded(run: Any, workers: int = 2) -> Engine:
     memory, attention, clock = Contiguous(400), PerSequenceLayout(), RealClock()
     run = run or torch_runner(small_model(LLAMA), memory, attention)
     executor = RealExecutor(run, clock, workers)
-    return Engine(
-        Pinned(workers), memory, attention, executor, clock, limits=TextLimits(VOCAB, CONTEXT), workers=workers
-    )
+    return Engine(Pinned(workers), memory, attention, executor, clock, limits=TextLimits(VOCAB, CONTEXT))
 
 
 def test_two_workers_in_threads() -> None:
@@ -368,7 +367,7 @@ def test_two_workers_in_threads() -> None:
     barrier = threading.Barrier(2)
     compute = engine.executor._run  # type: ignore[attr-defined]
 
-    def meet(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def meet(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         if plan.step < 2:
             barrier.wait(timeout=60)
         return compute(plan, sequences)
@@ -385,10 +384,10 @@ def test_two_workers_in_threads() -> None:
 
 
 def test_an_error_in_a_workers_thread_surfaces() -> None:
-    def broken(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def broken(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         if plan.worker == 1:
             raise ValueError("the kernel broke")
-        return {work.sequence: 1 for work in plan.work}
+        return Ran({work.sequence: 1 for work in plan.work})
 
     engine = _threaded(broken)
     try:
@@ -412,9 +411,9 @@ def test_a_real_clock_runs_before_the_first_iteration_does() -> None:
     """It starts when first read: read only afterwards, the first iteration would seem to have taken no time."""
     clock, reads = _CountingClock(), []
 
-    def run(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         reads.append(clock.reads)
-        return {"a": 1}
+        return Ran({"a": 1})
 
     engine = _threaded(run)
     engine.clock, engine.executor = clock, RealExecutor(run, clock)
@@ -568,7 +567,7 @@ def test_commit_reports_what_the_executor_said() -> None:
     engine.receive()
     engine.dispatch()
     (completion,) = engine.executor.wait(None)
-    report = engine.commit(Completion(completion.plan, {"a": 11}, 0.25))
+    report = engine.commit(Completion(completion.plan, Ran({"a": 11}), 0.25))
     assert (report.started_s, report.ended_s, report.tokens, report.finished) == (0.0, 0.25, {"a": 11}, {})
     assert engine.sequences["a"].answer == [11]
     assert report.usage == KVUsage(2, 3, 400)

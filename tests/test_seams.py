@@ -16,7 +16,7 @@ from minifuse.execute import VirtualExecutor
 from minifuse.memory import Contiguous
 from minifuse.memory.storage import KVStorage
 from minifuse.options import NoOptions
-from minifuse.plan import Completion, Extent, KVUsage, Placement, Plan, Proposal, Reason, Span, Work
+from minifuse.plan import Extent, KVUsage, Placement, Plan, Proposal, Ran, Reason, Span, Work
 from minifuse.request import FinishReason, Request, Sequence, TextLimits
 from minifuse.testing.ghost import GhostRunner
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
@@ -51,7 +51,7 @@ class Spoiling(GhostRunner):
 
     memory: Forgetful
 
-    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         for name in self.memory.headless:
             offset = self.memory.extents[name].offset
             for cache in (self.cache, self.ghost):
@@ -99,7 +99,7 @@ class NoKV:
     offers: ClassVar[frozenset[str]] = frozenset({"extents"})
     capacity = 0
 
-    def check(self, request: Request) -> None: ...
+    def check(self, *prompts: Request) -> None: ...
     def commit(self, plan: Plan, sampled: Collection[str]) -> None: ...
     def release(self, sequence: Sequence) -> None: ...
     def check_integrity(self) -> None: ...
@@ -123,6 +123,7 @@ class Cellular:
     kind: ClassVar[str] = "batching"
     name: ClassVar[str] = "toy_cellular"
     Options: ClassVar[type] = NoOptions
+    workers = 1
 
     def __init__(self) -> None:
         self.next: dict[str, int] = {}
@@ -157,7 +158,7 @@ class CellExecutor(VirtualExecutor):
             x = self.state.get(work.sequence, 0)
             self.state[work.sequence] = x + 1 if work.cell == "even" else 2 * x
         last = tuple(w.sequence for w in plan.work if w.stop == sequences[w.sequence].request.max_new_tokens)
-        self._push(Completion(plan, {}, now + 1.0, ended=last))
+        self._push(plan, Ran({}, ended=last), now + 1.0)
 
 
 def test_a_chain_of_cells_through_the_same_loop() -> None:

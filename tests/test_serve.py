@@ -12,7 +12,7 @@ from helpers import asks, make_engine, sentence
 from minifuse.engine import Engine
 from minifuse.errors import MachineError, UsageError
 from minifuse.model.load import ModelSource
-from minifuse.plan import StepReport
+from minifuse.plan import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sampling
 from minifuse.serve import Answer, Settings, build_engine, serve
 from minifuse.simulate.cost import Roofline, hardware
@@ -170,16 +170,16 @@ def test_ctrl_c_before_everything_is_submitted() -> None:
 def test_ctrl_c_while_a_plan_is_computed() -> None:
     calls = _Stop(3)
 
-    def run(plan: Any, sequences: Any) -> dict[str, int]:
+    def run(plan: Any, sequences: Any) -> Ran:
         calls(plan)
-        return {work.sequence: 5 for work in plan.work}
+        return Ran({work.sequence: 5 for work in plan.work})
 
     served = serve(make_engine("orca", run=run), [asks("a", 2, 2), asks("b", 2, 9)])
     assert [(a.token_ids, a.finish_reason) for a in served.answers] == [((5, 5), LENGTH), ((5, 5), INTERRUPTED)]
 
 
 def test_an_error_closes_the_trace_and_goes_on_to_the_caller(tmp_path: Path) -> None:
-    def broken(plan: Any, sequences: Any) -> dict[str, int]:
+    def broken(plan: Any, sequences: Any) -> Ran:
         raise ValueError("broken")
 
     engine = build_engine(technique("orca"), SOURCE, Settings(clock="virtual"), trace_path=tmp_path / "t.jsonl")

@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from minifuse.options import NoOptions
-from minifuse.plan import Grid, Placement, Span, Work
+from minifuse.plan import Grid, Placement, Region, Span, Work
 from minifuse.stages import register
 
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
 
-__all__ = ["Layout", "PaddedLayout", "PerSequenceLayout"]
+__all__ = ["Layout", "PaddedLayout", "PerSequenceLayout", "SlotsLayout"]
 
 
 class Layout(ABC):
@@ -33,7 +33,7 @@ class Layout(ABC):
         self.options = self.Options() if options is None else options
 
     @abstractmethod
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | None, tuple[Span, ...]]: ...
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]: ...
 
     def backend(self) -> AttentionBackend:
         module, _, name = self.tensors.partition(":")
@@ -49,7 +49,7 @@ class PerSequenceLayout(Layout):
     reads = "extents"
     tensors = "minifuse.attention.per_sequence:PerSequenceAttention"
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | None, tuple[Span, ...]]:
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
         return None, placement.waves or (Span(0, len(work)),)
 
 
@@ -61,5 +61,18 @@ class PaddedLayout(Layout):
     reads = "grid"
     tensors = "minifuse.attention.padded:PaddedAttention"
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | None, tuple[Span, ...]]:
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
         return placement.grid, (Span(0, len(work)),)
+
+
+@register
+class SlotsLayout(Layout):
+    """One token in every adjacent buffer of [offset, offset + size), as views; prompts request by request (Flover)."""
+
+    name = "slots"
+    reads = "slots"
+    tensors = "minifuse.attention.slots:SlotsAttention"
+
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
+        single = all(item.num_tokens == 1 for item in work)
+        return placement.grid if single else None, placement.waves or (Span(0, len(work)),)

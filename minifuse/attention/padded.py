@@ -43,7 +43,7 @@ class PaddedAttention:
 
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
         grid = plan.grid
-        if grid is None:
+        if not isinstance(grid, Grid):
             raise LawBroken("layout", "the padded layout was given a plan without a rectangle")
         device, columns = cache.device, grid.stop - grid.start
         token_ids = [PAD] * grid.num_tokens

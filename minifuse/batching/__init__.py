@@ -1,8 +1,10 @@
 """Batching policies: which work runs next."""
 
 from minifuse.batching.dynamic import Dynamic
+from minifuse.batching.fusion import Fusion
+from minifuse.batching.instances import Instances
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.serial import Serial
 from minifuse.batching.static import Static
 
-__all__ = ["Dynamic", "Iteration", "Serial", "Static"]
+__all__ = ["Dynamic", "Fusion", "Instances", "Iteration", "Serial", "Static"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from minifuse.options import NoOptions
@@ -11,7 +12,17 @@ from minifuse.plan import Proposal, Reason, Work
 from minifuse.request import Sequence
 from minifuse.stages import Memory
 
-__all__ = ["QueuePolicy"]
+__all__ = ["QueuePolicy", "prompts_of_first"]
+
+
+def prompts_of_first(waiting: Mapping[str, Sequence]) -> tuple[Sequence, ...]:
+    """The prompts of the request at the head of a queue, which holds those of one request side by side."""
+    queue = iter(waiting.values())
+    first = next(queue)
+    group = first.request.group
+    if group is None:
+        return (first,)
+    return (first, *takewhile(lambda sequence: sequence.request.group == group, queue))
 
 
 class QueuePolicy(ABC):
@@ -23,6 +34,7 @@ class QueuePolicy(ABC):
     kind: ClassVar[str] = "batching"
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
+    workers = 1  # one queue, one batch
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
@@ -58,8 +70,6 @@ class QueuePolicy(ABC):
         return None
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        if worker != 0:
-            return Proposal()  # one queue, one batch: it runs on the first worker
         left = self.token_budget
         work: list[Work] = []
         for sequence in self.running.values():

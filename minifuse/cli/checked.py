@@ -13,7 +13,7 @@ from minifuse.errors import UsageError
 from minifuse.parsing import did_you_mean, one_of, parse_float, parse_goodput, parse_int, parse_size
 from minifuse.request import Sampling
 from minifuse.simulate.cost import hardware
-from minifuse.techniques import Stages, Technique
+from minifuse.techniques import Technique, check_settings
 from minifuse.workload import Arrival, Lengths, parse_arrival, parse_lengths
 
 __all__ = ["Checked", "check", "check_trace", "settings_for"]
@@ -134,7 +134,7 @@ def settings_for(technique: Technique, checked: Checked, strict: bool) -> dict[s
                 f"--max-batch is {checked.max_batch}, and the batching {technique.batching!r} of {technique.name} has "
                 "no max_batch: leave it out, or choose another --technique or --batching."
             )
-    Stages.of(technique, 1, settings)
+    check_settings(technique, settings)
     return settings
 
 

@@ -3,49 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 
 from minifuse.clock import Clock
-from minifuse.plan import Completion, Plan
+from minifuse.plan import Completion, Plan, Ran
 from minifuse.request import Sequence
 
 __all__ = ["RealExecutor", "RunPlan"]
 
-RunPlan = Callable[[Plan, dict[str, Sequence]], dict[str, int]]  # computes a plan; the sampled token of each sequence
+RunPlan = Callable[[Plan, dict[str, Sequence]], Ran]  # computes a plan
 
 
 class RealExecutor:
     """Runs plans with `run` and tells when each ended.
 
-    With one worker, `submit` returns when the plan has run. With more, a plan runs in its worker's thread, and an
-    error there is raised by `wait`. There a plan ends when `wait` sees it end, so times never run backwards.
+    With one worker, `submit` returns when the plan has run. With more, a plan runs in a thread, made when it is first
+    needed, and an error there is raised by `wait`. There a plan ends when `wait` sees it end, so times never run
+    backwards; and a time that was to be waited for comes before whatever ended after it, as it would in virtual time.
     """
 
     def __init__(self, run: RunPlan, clock: Clock, workers: int = 1) -> None:
         self._run = run
         self._clock = clock
         self._done: list[Completion] = []
-        self._pending: dict[Future[dict[str, int]], Plan] = {}
         self._threads = ThreadPoolExecutor(workers, "minifuse-worker") if workers > 1 else None
+        self._num_running = 0
+        self._ended: SimpleQueue[tuple[Plan, Future[Ran]]] = SimpleQueue()
+        self._seen: list[tuple[Plan, Future[Ran]]] = []  # ended, and not yet told of
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         if self._threads is None:
             self._done.append(Completion(plan, self._run(plan, sequences), self._clock.now()))
-        else:
-            self._pending[self._threads.submit(self._run, plan, sequences)] = plan
+            return
+        self._num_running += 1
+        future = self._threads.submit(self._run, plan, sequences)
+        future.add_done_callback(lambda future: self._ended.put((plan, future)))
 
     def wait(self, until: float | None) -> list[Completion]:
-        if self._pending:
-            timeout = None if until is None else max(0.0, until - self._clock.now())
-            ended, _ = wait(self._pending, timeout, FIRST_COMPLETED)
-            now = self._clock.now()
-            plans = sorted(((self._pending.pop(future), future) for future in ended), key=lambda pair: pair[0].step)
-            self._done += [Completion(plan, future.result(), now) for plan, future in plans]
-        elif not self._done and until is not None:
+        if self._num_running:
+            return self._threaded(until)
+        if not self._done and until is not None:
             self._clock.sleep_until(until)
         done, self._done = self._done, []
         return done
 
+    def _threaded(self, until: float | None) -> list[Completion]:
+        try:
+            if not self._seen:
+                self._seen.append(
+                    self._ended.get(timeout=None if until is None else max(0.0, until - self._clock.now()))
+                )
+            while True:
+                self._seen.append(self._ended.get_nowait())
+        except Empty:
+            pass
+        now = self._clock.now()
+        if until is not None and now > until:
+            return []  # what ended meanwhile is told next time, at its own time
+        ended, self._seen = sorted(self._seen, key=lambda pair: pair[0].step), []
+        self._num_running -= len(ended)
+        return [Completion(plan, future.result(), now) for plan, future in ended]
+
     def close(self) -> None:
+        """Let what runs come to its end; no thread is left."""
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)

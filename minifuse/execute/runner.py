@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.memory.storage import KVStorage
 from minifuse.model.transformer import Transformer
-from minifuse.plan import Move, Plan
+from minifuse.plan import Move, Plan, Ran
 from minifuse.request import Sequence
 from minifuse.sampling import sample
 
@@ -44,13 +47,40 @@ class TorchRunner:
         self.model = model
         self.cache = cache
         self.attention = attention
+        self._streams: dict[int, torch.cuda.Stream] = {}
 
     @torch.inference_mode()
-    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         """The sampled token of every sequence whose work reached its last token."""
-        for move in plan.moves:
-            if move.wave is None:
-                self.cache.move(move)
+        with self._on_stream_of(plan.worker):
+            moving_s = self._move(plan)
+            tokens = self._compute(plan, sequences)
+            if not tokens and self.cache.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()  # nothing was read back: the KV may not be written yet
+        return Ran(tokens, moving_s=moving_s)
+
+    def _on_stream_of(self, worker: int) -> AbstractContextManager[object]:
+        """On a GPU each worker has a stream of its own, the first the default one."""
+        if worker == 0 or self.cache.device.type != "cuda":
+            return nullcontext()
+        if worker not in self._streams:
+            self._streams[worker] = torch.cuda.Stream(self.cache.device)
+            self._streams[worker].wait_stream(torch.cuda.default_stream(self.cache.device))
+        return torch.cuda.stream(self._streams[worker])
+
+    def _move(self, plan: Plan) -> float:
+        """Do the moves that come before the forward pass. Returns the seconds that took."""
+        moves = [move for move in plan.moves if move.wave is None]
+        if not moves:
+            return 0.0
+        start = time.perf_counter()
+        for move in moves:
+            self.cache.move(move)
+        if self.cache.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        return time.perf_counter() - start
+
+    def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
         batch = self.attention.batch(plan, sequences, self.cache)
         waved = tuple(move for move in plan.moves if move.wave is not None)
         logits = forward(self.model, batch, self.cache, self.attention, waved)

@@ -7,40 +7,71 @@ from collections.abc import Callable
 
 from minifuse.clock import VirtualClock
 from minifuse.execute.real import RunPlan
-from minifuse.plan import Completion, Plan, sampled_work
+from minifuse.plan import Completion, Plan, Ran, sampled_work
 from minifuse.request import Sequence
 
 __all__ = ["VirtualExecutor", "placeholder_tokens"]
 
 
-def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
     """A token for everyone who is due one, without a model: -1, which no stop rule knows."""
-    return {plan.work[i].sequence: -1 for i in sampled_work(plan, sequences)}
+    return Ran({plan.work[i].sequence: -1 for i in sampled_work(plan, sequences)})
 
 
 class VirtualExecutor:
-    """`cost` gives a plan's seconds, `run` its tokens (a model's, or placeholders); batching and memory cannot tell."""
+    """`cost` gives a plan's seconds, `run` its tokens (a model's, or placeholders); batching and memory cannot tell.
 
-    def __init__(self, clock: VirtualClock, cost: Callable[[Plan], float], run: RunPlan = placeholder_tokens) -> None:
+    Each worker has a device of its own, or all of them share one (`shared`): while k plans run, each gets a k-th of it.
+
+    >>> # two plans of 4 s each on one device, the second begun 2 s after the first: 2 s alone, then at half speed;
+    >>> # the first ends at 2 + 2 * 2 = 6 s, the second, with 2 s left and alone again, at 8 s
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        cost: Callable[[Plan], float],
+        run: RunPlan = placeholder_tokens,
+        *,
+        shared: bool = False,
+    ) -> None:
         self._clock = clock
         self._cost = cost
         self._run = run
-        self._running: list[tuple[float, int, Completion]] = []  # a heap by end, then step
+        self._shared = shared
+        # A plan ends when its worker has been served so far: time itself, or the equal share that each running plan has
+        # had of a shared device by `_now`.
+        self._served = self._now = 0.0
+        self._running: list[tuple[float, int, Plan, Ran]] = []  # a heap by what it ends at, then step
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
-        self._push(Completion(plan, self._run(plan, sequences), now + self._cost(plan)))
+        self._advance(now)
+        self._push(plan, self._run(plan, sequences), self._served + self._cost(plan))
 
-    def _push(self, completion: Completion) -> None:
-        """Let a plan complete at its time."""
-        heapq.heappush(self._running, (completion.ended_s, completion.plan.step, completion))
+    def _push(self, plan: Plan, ran: Ran, end: float) -> None:
+        """Let a plan complete once it has been served up to `end`."""
+        heapq.heappush(self._running, (end, plan.step, plan, ran))
+
+    def _advance(self, now: float) -> None:
+        if not self._shared:
+            self._served = now
+        elif self._running:
+            self._served += (now - self._now) / len(self._running)
+        self._now = now
+
+    def _next_end(self) -> float:
+        end = self._running[0][0]
+        return self._now + (end - self._served) * len(self._running) if self._shared else end
 
     def wait(self, until: float | None) -> list[Completion]:
-        if self._running and (until is None or self._running[0][0] <= until):
-            end = self._running[0][0]
-            self._clock.sleep_until(end)
+        if self._running and (until is None or self._next_end() <= until):
+            now, end = self._next_end(), self._running[0][0]
+            self._clock.sleep_until(now)
+            self._served, self._now = end, now
             done = []
             while self._running and self._running[0][0] == end:
-                done.append(heapq.heappop(self._running)[2])
+                _, _, plan, ran = heapq.heappop(self._running)
+                done.append(Completion(plan, ran, now))
             return done
         if until is not None:
             self._clock.sleep_until(until)

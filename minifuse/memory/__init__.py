@@ -3,5 +3,6 @@
 from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.padded import Padded
 from minifuse.memory.recompute import Recompute
+from minifuse.memory.slots import Slots
 
-__all__ = ["Contiguous", "Padded", "Recompute"]
+__all__ = ["Contiguous", "Padded", "Recompute", "Slots"]

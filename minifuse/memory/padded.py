@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from minifuse.errors import LawBroken
 from minifuse.memory.reserved import ReservedMemory
 from minifuse.plan import Extent, Grid, Placement, Plan, Proposal, Reason
-from minifuse.request import Sequence
+from minifuse.request import Request, Sequence
 from minifuse.stages import register
 
 __all__ = ["Padded"]
@@ -21,9 +21,9 @@ class _Shape(NamedTuple):
     longest: int = 0  # tokens a row has when it starts
     answer: int = 0  # further tokens that may be cached
 
-    def with_row(self, sequence: Sequence) -> _Shape:
-        answer = sequence.request.max_cached - len(sequence)
-        return _Shape(self.rows + 1, max(self.longest, len(sequence)), max(self.answer, answer))
+    def with_row(self, request: Request) -> _Shape:
+        length = len(request.prompt)
+        return _Shape(self.rows + 1, max(self.longest, length), max(self.answer, request.max_cached - length))
 
     @property
     def width(self) -> int:
@@ -47,7 +47,7 @@ class _Room:
                 sequence.id,
                 f"not admitted: the padded batch still holds {self.running} requests",
             )
-        grown = self.shape.with_row(sequence)
+        grown = self.shape.with_row(sequence.request)
         if grown.num_tokens > self.capacity:
             text = f"not admitted: {grown.rows} rows of {grown.width} KV tokens exceed {self.capacity}"
             return Reason("memory-full", sequence.id, text)
@@ -75,6 +75,9 @@ class Padded(ReservedMemory):
         self.shape = _Shape()
         self.columns = 0  # computed so far
 
+    def _needed(self, prompts: tuple[Request, ...]) -> int:
+        return _shape(prompts).num_tokens
+
     def room(self) -> _Room:
         return _Room(self.capacity, len(self.extents))
 
@@ -89,7 +92,7 @@ class Padded(ReservedMemory):
         return Placement(extents, Grid(0, self.shape.rows, width, start, stop))
 
     def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
-        shape = _shape(newcomers)
+        shape = _shape(newcomer.request for newcomer in newcomers)
         if self.extents or shape.num_tokens > self.capacity:
             raise LawBroken("budget", f"a batch of {shape} was opened beside {len(self.extents)} rows, or without room")
         self.shape = shape
@@ -130,8 +133,8 @@ class Padded(ReservedMemory):
                 raise LawBroken("conservation", f"{name} reaches beyond its row")
 
 
-def _shape(sequences: Iterable[Sequence]) -> _Shape:
+def _shape(requests: Iterable[Request]) -> _Shape:
     shape = _Shape()
-    for sequence in sequences:
-        shape = shape.with_row(sequence)
+    for request in requests:
+        shape = shape.with_row(request)
     return shape

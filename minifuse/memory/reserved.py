@@ -33,12 +33,18 @@ class ReservedMemory(ABC):
         self.extents: dict[str, Extent] = {}
         self.cached: dict[str, int] = {}  # leading tokens whose KV is written
 
-    def check(self, request: Request) -> None:
-        if request.max_cached > self.capacity:
+    def check(self, *prompts: Request) -> None:
+        needed = self._needed(prompts)
+        if needed > self.capacity:
+            whole = f"{prompts[0].group!r} with its {len(prompts)} prompts" if len(prompts) > 1 else repr(prompts[0].id)
             raise RequestRefused(
-                f"Request {request.id!r} may need KV for {request.max_cached} tokens and memory holds {self.capacity}: "
+                f"Request {whole} may need KV for {needed} tokens and memory holds {self.capacity}: "
                 "shorten the prompt, lower max_new_tokens, or raise --kv-memory."
             )
+
+    def _needed(self, prompts: tuple[Request, ...]) -> int:
+        """Tokens that the prompts of one request may take together."""
+        return sum(request.max_cached for request in prompts)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return (Span(self.cached.get(sequence.id, 0), len(sequence)),)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from minifuse.model.config import DTYPE_BYTES, ModelConfig
 from minifuse.parsing import unknown
-from minifuse.plan import Plan
+from minifuse.plan import Plan, Region
 
 __all__ = ["HARDWARE", "Hardware", "Roofline", "hardware"]
 
@@ -53,7 +53,8 @@ class Roofline:
     """Seconds of a plan: the longer of moving its bytes and doing its arithmetic, plus a fixed overhead.
 
     Bytes: every weight once, the KV of each sequence's context, and every move read and written. Flops: two per weight
-    and computed token, four per head dimension and (query, key) pair. A padded rectangle is read and attended whole.
+    and computed token, four per head dimension and (query, key) pair. A padded rectangle
+    is read and attended whole, and so are adjacent buffers, up to the longest.
 
     >>> from minifuse.model.presets import preset
     >>> from minifuse.plan import Extent, Work
@@ -69,9 +70,12 @@ class Roofline:
 
     def __call__(self, plan: Plan) -> float:
         config = self.config
-        if plan.grid is not None:
+        if isinstance(plan.grid, Region):
+            context = plan.grid.size * max(work.stop for work in plan.work)
+            pairs: float = context
+        elif plan.grid is not None:
             context = plan.grid.rows * plan.grid.stop
-            pairs: float = plan.num_computed * plan.grid.stop
+            pairs = plan.num_computed * plan.grid.stop
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)

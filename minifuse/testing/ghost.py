@@ -20,7 +20,7 @@ from minifuse.errors import LawBroken
 from minifuse.execute.runner import TorchRunner
 from minifuse.memory.storage import KVStorage
 from minifuse.model.transformer import Transformer
-from minifuse.plan import Plan
+from minifuse.plan import Plan, Ran
 from minifuse.request import Sequence
 
 __all__ = ["GhostRunner"]
@@ -46,7 +46,7 @@ class GhostRunner(TorchRunner):
         self.ghost = KVStorage(shadow, cache.keys.shape[1], torch.float64, cache.device)
         self.width = model.config.kv_size
 
-    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         for move in plan.moves:
             if move.wave is None:
                 self.ghost.move(move)

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 
 from minifuse.errors import LawBroken
 from minifuse.model.config import DTYPE_BYTES
-from minifuse.plan import Plan, StepReport, sampled_work
+from minifuse.plan import Plan, Ran, StepReport, sampled_work
 from minifuse.request import FinishReason, Request, Sequence
-from minifuse.techniques import Technique
+from minifuse.stages import stage
+from minifuse.techniques import Technique, check_settings
 from minifuse.testing.models import expected_answer, model_config
 from minifuse.testing.observe import Observation, observe
 from minifuse.testing.scenario import Scenario, mixes, scenarios
@@ -73,7 +74,7 @@ def _progress(scenario: Scenario, seen: Observation) -> None:
 
     In time: no more steps than recomputing everything would take, and no more idling than one window per request.
     """
-    bound = 0
+    bound = len(scenario.requests)  # a request may be prepared in a step of its own
     limit = dict(scenario.options).get("batching.token_budget") or math.inf
     for request in scenario.requests:
         lengths = range(len(request.prompt), request.max_length)
@@ -101,12 +102,25 @@ def _progress(scenario: Scenario, seen: Observation) -> None:
 
 
 def _refuse_early(row: Technique, scenario: Scenario, seen: Observation) -> None:
-    """Exactly those are refused that could not be served even alone."""
+    """Exactly those are refused whose prompts could not be held at once even alone."""
     context = model_config(scenario.model).max_context
-    for request in scenario.requests:
-        fits = request.max_cached <= scenario.capacity and request.max_length <= context
-        if fits == (request.id in seen.refused):
-            raise LawBroken("refuse early", f"{request} fits: {fits}, refused: {request.id in seen.refused}")
+    for prompts in scenario.asked():
+        fits = _fit(row, scenario, prompts) and all(prompt.max_length <= context for prompt in prompts)
+        for prompt in prompts:
+            if fits == (prompt.id in seen.refused):
+                raise LawBroken("refuse early", f"{prompt} fits: {fits}, refused: {prompt.id in seen.refused}")
+
+
+def _fit(row: Technique, scenario: Scenario, prompts: tuple[Request, ...]) -> bool:
+    """Whether a request's prompts can lie in memory together, by what the memory is: buffers, a rectangle, or runs."""
+    slots = getattr(check_settings(row, scenario.settings(row))["memory"], "slots", None)
+    if slots is not None:
+        width = scenario.capacity // slots
+        return len(prompts) <= slots and all(prompt.max_cached <= width for prompt in prompts)
+    if "grid" in stage("memory", row.memory).offers:
+        width = max(len(prompt.prompt) for prompt in prompts) + max(prompt.max_new_tokens - 1 for prompt in prompts)
+        return len(prompts) * width <= scenario.capacity
+    return sum(prompt.max_cached for prompt in prompts) <= scenario.capacity
 
 
 def reproducible(row: Technique, scenario: Scenario) -> None:
@@ -134,10 +148,10 @@ def same_in_simulation(row: Technique, scenario: Scenario) -> None:
 
     real = observe(row, scenario, cost=machine)
 
-    def recorded(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def recorded(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         time.sleep(rng.choice([0.0, 0.0, 1e-4]))  # a busy host
         names = [plan.work[i].sequence for i in sampled_work(plan, sequences)]
-        return {name: real.answers[name].answer[sequences[name].num_new] for name in names}
+        return Ran({name: real.answers[name].answer[sequences[name].num_new] for name in names})
 
     simulated = observe(row, scenario, run=recorded, cost=machine)
     if decisions(real.trace.events()) != decisions(simulated.trace.events()):
@@ -157,7 +171,7 @@ def blind(row: Technique, scenario: Scenario) -> None:
     stops = [step.plan.step for step in seen.steps for name in step.finished if _stopped(seen, name)]
     if stops:
 
-        def endless(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        def endless(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
             """The same tokens as far as they go, but none that ends an answer."""
             tokens = {}
             for i in sampled_work(plan, sequences):
@@ -165,7 +179,7 @@ def blind(row: Technique, scenario: Scenario) -> None:
                 said = seen.answers[sequence.id].answer[sequence.num_new : sequence.num_new + 1]
                 ends = set(said) <= set(sequence.request.stop_ids) and not sequence.request.ignore_eos
                 tokens[sequence.id] = -1 if ends else said[0]
-            return tokens
+            return Ran(tokens)
 
         other = observe(row, scenario, run=endless)
         _same_plans("where an answer ends", seen, other, lambda step: step.plan.step <= stops[0])
@@ -178,7 +192,10 @@ def _stopped(seen: Observation, name: str) -> bool:
 
 
 def _same_plans(what: str, one: Observation, two: Observation, comparable: Callable[[StepReport], bool]) -> None:
-    a, b = ([(step.started_s, step.plan) for step in seen.steps if comparable(step)] for seen in (one, two))
+    a, b = (
+        sorted((step.plan.step, step.started_s, step.plan) for step in seen.steps if comparable(step))
+        for seen in (one, two)
+    )
     if a != b:
         raise LawBroken("blind", f"{what} changed a decision before it could be known: {a} became {b}")
 
@@ -190,7 +207,7 @@ def batch_of_one(row: Technique, scenario: Scenario) -> None:
     for request in scenario.requests:
         if request.id in crowd.refused:
             continue
-        alone = observe(row, scenario.with_requests((request,)))
+        alone = observe(row, scenario.with_requests((replace(request, group=None),)))
         answers = {tuple(run.answers[request.id].answer) for run in (crowd, shuffled, alone)}
         if len(answers) > 1:
             raise LawBroken("batch of one", f"{request} got {sorted(answers)} alone, in a crowd, and in another order")

@@ -41,6 +41,7 @@ class _Watched:
 
     def __init__(self, policy: Batching) -> None:
         self.policy = policy
+        self.workers = policy.workers
         self.held: dict[str, Sequence] = {}
 
     def receive(self, sequence: Sequence) -> None:
@@ -85,20 +86,19 @@ def observe(
         kv_bytes = cache.keys.nbytes + cache.values.nbytes
         run = GhostRunner(model, cache, stages.attention.backend())
     clock = VirtualClock()
+    books = _Books(stages.memory.capacity)
     engine = Engine(
         _Watched(stages.batching),  # type: ignore[arg-type]  # it has what the engine calls
         stages.memory,
         stages.attention,
-        VirtualExecutor(clock, cost or (lambda plan: scenario.seconds_per_step), run),
+        _Noting(books, clock, cost or (lambda plan: scenario.seconds_per_step), run),
         clock,
         limits=TextLimits(config.vocab_size, config.max_context),
-        workers=row.workers,
         trace=Trace(technique=row.name),
     )
     seen = Observation(engine.trace, kv_bytes=kv_bytes)
-    books = _Books(engine.memory.capacity)
-    for request in scenario.requests:
-        _submit(engine, request, seen)
+    for prompts in scenario.asked():
+        _submit(engine, prompts, seen)
     for report in engine.run():
         seen.steps.append(report)
         engine.memory.check_integrity()
@@ -110,14 +110,14 @@ def observe(
     return seen
 
 
-def _submit(engine: Engine, request: Request, seen: Observation) -> None:
+def _submit(engine: Engine, prompts: tuple[Request, ...], seen: Observation) -> None:
     books = pickle.dumps(vars(engine.memory))
     try:
-        engine.submit(request)
+        engine.submit(*prompts)
     except RequestRefused as refusal:
-        seen.refused[request.id] = str(refusal)
+        seen.refused |= dict.fromkeys((prompt.id for prompt in prompts), str(refusal))
         if pickle.dumps(vars(engine.memory)) != books:
-            raise LawBroken("refuse early", f"refusing {request.id} changed memory") from None
+            raise LawBroken("refuse early", f"refusing {prompts[0].id} changed memory") from None
 
 
 class _Books:
@@ -125,12 +125,23 @@ class _Books:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.slots: dict[str, range] = {}  # of live sequences
+        self.slots: dict[str, range] = {}  # of live sequences, those being written included
+        self.written: dict[str, int] = {}  # how many of them a completed plan has written
+        self.running: set[str] = set()  # sequences of plans that have not completed
 
-    def check(self, report: StepReport, live: Collection[str]) -> None:
-        """`live` are the sequences that are still being served after the step."""
-        for work, extent in zip(report.plan.work, report.plan.extents, strict=True):
+    def begin(self, plan: Plan) -> None:
+        """A plan is about to run: its moves, then its work, among the plans that are running already."""
+        mine = {work.sequence for work in plan.work}
+        for move in plan.moves:
+            name = next((name for name, slots in self.slots.items() if slots[0] == move.source), None)
+            if name is None or self.slots[name][-1] >= move.source + move.num_tokens:
+                raise LawBroken("conservation", f"{move} copies what is not a live sequence's whole KV")
+            if name not in mine and name in self.running:
+                raise LawBroken("conservation", f"{move} takes {name} from under another worker")
+            self.slots[name] = range(move.target, move.target + len(self.slots[name]))
+        for work, extent in zip(plan.work, plan.extents, strict=True):
             self.slots[work.sequence] = range(extent.offset, extent.offset + work.stop)
+        self.running |= mine
         owner: dict[int, str] = {}
         for name, slots in self.slots.items():
             for slot in slots:
@@ -138,7 +149,25 @@ class _Books:
                     raise LawBroken("conservation", f"slot {slot} belongs to {owner[slot]} and to {name}")
                 if not 0 <= slot < self.capacity:
                     raise LawBroken("budget", f"{name} uses slot {slot} of {self.capacity}")
-        usage = report.usage
-        if not len(owner) <= usage.used <= usage.reserved <= usage.capacity == self.capacity:
-            raise LawBroken("conservation", f"{len(owner)} tokens are written and needed, and memory says {usage}")
+
+    def check(self, report: StepReport, live: Collection[str]) -> None:
+        """A plan has completed; `live` are the sequences that are still being served after it."""
+        self.written |= {work.sequence: work.stop for work in report.plan.work}
+        self.running.difference_update(work.sequence for work in report.plan.work)
+        needed, usage = sum(self.written.values()), report.usage
+        if not needed <= usage.used <= usage.reserved <= usage.capacity == self.capacity:
+            raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory says {usage}")
         self.slots = {name: slots for name, slots in self.slots.items() if name in live}
+        self.written = {name: count for name, count in self.written.items() if name in live}
+
+
+class _Noting(VirtualExecutor):
+    """Tells the books of every plan that begins."""
+
+    def __init__(self, books: _Books, clock: VirtualClock, cost: Callable[[Plan], float], run: RunPlan) -> None:
+        super().__init__(clock, cost, run)
+        self.books = books
+
+    def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
+        self.books.begin(plan)
+        super().submit(plan, sequences, now)

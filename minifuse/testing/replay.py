@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from minifuse.clock import VirtualClock
 from minifuse.errors import LawBroken
 from minifuse.execute import VirtualExecutor
-from minifuse.plan import Completion, Plan, StepReport
+from minifuse.plan import Plan, Ran, StepReport
 from minifuse.request import Sequence
 
 __all__ = ["ReplayExecutor"]
@@ -27,4 +27,4 @@ class ReplayExecutor(VirtualExecutor):
         step = self.recorded.get(plan.step)
         if step is None or step.plan != plan:
             raise LawBroken("same in simulation", f"the run decided {step and step.plan}, its simulation {plan}")
-        self._push(Completion(plan, step.tokens, step.ended_s))
+        self._push(plan, Ran(step.tokens, moving_s=step.moving_s), step.ended_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from hypothesis import strategies as st
@@ -34,6 +35,11 @@ class Scenario:
             known.discard("batching.token_budget")  # a rectangle cannot keep one, and says so
         return {name: value for name, value in self.options if name in known}
 
+    def asked(self) -> list[tuple[Request, ...]]:
+        """The requests, each as its prompts: neighbours of one group are one request."""
+        keyed = groupby(enumerate(self.requests), key=lambda pair: pair[1].group or pair[0])
+        return [tuple(request for _, request in prompts) for _, prompts in keyed]
+
     def with_requests(self, requests: tuple[Request, ...]) -> Scenario:
         return replace(self, requests=requests)
 
@@ -50,7 +56,7 @@ def mixes(**only: str) -> Iterator[Technique]:
                 except UsageError:
                     continue  # the memory does not keep KV the way this attention reads it
     for row in rows:
-        key = (*row.stages.values(), row.workers, *row.options.items())
+        key = (*row.stages.values(), *row.options.items())
         if key not in seen and all(getattr(row, kind) == name for kind, name in only.items()):
             seen.add(key)
             yield row
@@ -87,14 +93,30 @@ def scenarios(draw: st.DrawFn, sampled: bool = True) -> Scenario:
         )
         for i in range(count)
     )
+    if draw(st.booleans()):
+        requests = _grouped(requests, draw(st.integers(0, count - 2)), draw(st.integers(2, 3)))
     options = {
         "batching.max_batch": draw(st.integers(1, 4)),
         "batching.token_budget": draw(st.sampled_from([None, None, 4, 9])),
         "batching.window": draw(st.sampled_from([0.0, 0.02, 0.1])),
+        "batching.instances": draw(st.integers(1, 3)),
+        "batching.preprocess": draw(st.sampled_from(["worker", "worker", "inline"])),
+        "batching.preprocessors": draw(st.integers(1, 3)),
+        "memory.slots": draw(st.sampled_from([1, 2, 3, 5])),
+        "memory.shuffle": draw(st.booleans()),
     }
     return Scenario(
         model=draw(st.sampled_from(sorted(CONFIGS))),
         requests=requests,
         capacity=draw(st.sampled_from([12, 25, 40, 3 * CONTEXT])),
         options=tuple(options.items()),
+    )
+
+
+def _grouped(requests: tuple[Request, ...], start: int, size: int) -> tuple[Request, ...]:
+    """The same, those of [start, start + size) being the prompts of one request."""
+    arrival = requests[start].arrival_s
+    return tuple(
+        replace(request, group="g", arrival_s=arrival) if start <= i < start + size else request
+        for i, request in enumerate(requests)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -143,17 +143,17 @@ def decides_by_chance(patch: Patch) -> None:
 
 
 def never_refuses(patch: Patch) -> None:
-    patch.setattr(ReservedMemory, "check", lambda self, request: None)
+    patch.setattr(ReservedMemory, "check", lambda self, *prompts: None)
     patch.setattr(TextLimits, "check", lambda self, request: None)
 
 
 def refuses_too_much(patch: Patch) -> None:
     check = ReservedMemory.check
 
-    def strict(self: ReservedMemory, request: Any) -> None:
+    def strict(self: ReservedMemory, *prompts: Any) -> None:
         self.capacity -= 1
         try:
-            check(self, request)
+            check(self, *prompts)
         finally:
             self.capacity += 1
 
@@ -213,9 +213,7 @@ def sleeps_before_every_batch(patch: Patch) -> None:
 
 def two_workers_one_sequence(patch: Patch) -> None:
     """A policy for one worker, asked for two, gives both the same work."""
-    propose = QueuePolicy.propose
-    patch.setattr(QueuePolicy, "propose", lambda self, worker, now, memory: propose(self, 0, now, memory))
-    patch.setitem(TECHNIQUES, "orca", replace(TECHNIQUES["orca"], workers=2))
+    patch.setattr(QueuePolicy, "workers", 2)
 
 
 def noise_from_the_row(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken
 from minifuse.execute import RealExecutor
-from minifuse.plan import Plan, StepReport
+from minifuse.plan import Plan, Ran, StepReport
 from minifuse.request import Request, Sequence, TextLimits
 from minifuse.serve import torch_runner
 from minifuse.stages import Executor
@@ -20,7 +20,7 @@ from minifuse.testing.models import CONFIGS, VOCAB, small_model
 from minifuse.testing.replay import ReplayExecutor
 from minifuse.trace import Trace, decisions
 
-OPTIONS = {"batching.max_batch": 3, "batching.window": 0.004}
+OPTIONS = {"batching.max_batch": 3, "batching.window": 0.004, "batching.instances": 3, "memory.slots": 3}
 
 
 def _requests() -> list[Request]:
@@ -38,8 +38,7 @@ def _requests() -> list[Request]:
 
 
 def _stages(row: Technique) -> Stages:
-    known = {"batching.max_batch": {"static", "dynamic", "iteration"}, "batching.window": {"dynamic"}}
-    return Stages.of(row, 60, {name: v for name, v in OPTIONS.items() if row.batching in known[name]})
+    return Stages.of(row, 60, {name: value for name, value in OPTIONS.items() if name in row.option_names})
 
 
 def _run(stages: Stages, executor: Executor, clock: RealClock | VirtualClock) -> tuple[list[StepReport], bytes]:
@@ -66,11 +65,11 @@ def test_a_real_run_replays_exactly(row: Technique) -> None:
     runner = torch_runner(small_model("llama"), stages.memory, stages.attention)
     rng = random.Random(0)
 
-    def busy(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def busy(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         time.sleep(rng.choice([0.0, 0.002]))
         return runner(plan, sequences)
 
-    steps, decided = _run(stages, RealExecutor(busy, clock), clock)
+    steps, decided = _run(stages, RealExecutor(busy, clock, stages.batching.workers), clock)
     virtual = VirtualClock()
     told, decided_again = _run(_stages(row), ReplayExecutor(virtual, steps), virtual)
     assert decided_again == decided
@@ -82,7 +81,7 @@ def test_another_decision_is_noticed() -> None:
     row = TECHNIQUES["orca"]
     stages, clock = _stages(row), RealClock()
     runner = torch_runner(small_model("llama"), stages.memory, stages.attention)
-    steps, _ = _run(stages, RealExecutor(runner, clock), clock)
+    steps, _ = _run(stages, RealExecutor(runner, clock, stages.batching.workers), clock)
     virtual = VirtualClock()
     with pytest.raises(LawBroken, match="same in simulation"):
         _run(_stages(TECHNIQUES["serial"]), ReplayExecutor(virtual, steps), virtual)

@@ -10,7 +10,7 @@ from helpers import asks
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.virtual import placeholder_tokens
-from minifuse.plan import Extent, Plan, Work
+from minifuse.plan import Extent, Plan, Ran, Work
 from minifuse.request import Sequence
 
 
@@ -22,8 +22,8 @@ def _sequences() -> dict[str, Sequence]:
     return {"a": Sequence(asks("a", 2, 3))}
 
 
-def _seven(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
-    return {"a": 7}
+def _seven(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+    return Ran({"a": 7})
 
 
 class _FakeClock:
@@ -50,7 +50,7 @@ def test_virtual_completions_come_in_the_order_of_their_ends() -> None:
     executor = VirtualExecutor(clock, lambda plan: seconds[plan.step], _seven)
     for step in (0, 2, 3, 1):
         executor.submit(_plan(step), _sequences(), 10.0)
-    assert [(c.plan.step, c.ended_s, c.tokens) for c in executor.wait(None)] == [
+    assert [(c.plan.step, c.ended_s, c.ran.tokens) for c in executor.wait(None)] == [
         (1, 11.0, {"a": 7}),
         (3, 11.0, {"a": 7}),
     ]
@@ -67,7 +67,7 @@ def test_virtual_completions_come_in_the_order_of_their_ends() -> None:
 def test_placeholders_are_for_those_whose_last_token_is_computed() -> None:
     sequences = {name: Sequence(asks(name, 3, 2)) for name in "ab"}
     plan = Plan(0, 0, (Work("a", 0, 2), Work("b", 0, 3)), (Extent(0, 4), Extent(4, 4)))
-    assert placeholder_tokens(plan, sequences) == {"b": -1}
+    assert placeholder_tokens(plan, sequences) == Ran({"b": -1})
 
 
 # --- real time
@@ -78,14 +78,14 @@ def test_one_worker_runs_at_submit() -> None:
     executor = RealExecutor(_seven, clock)
     executor.submit(_plan(0), _sequences(), 0.0)
     (completion,) = executor.wait(None)
-    assert (completion.plan.step, completion.tokens, completion.ended_s) == (0, {"a": 7}, 1.0)
+    assert (completion.plan.step, completion.ran.tokens, completion.ended_s) == (0, {"a": 7}, 1.0)
     assert executor.wait(5.0) == []
     assert clock.slept == [5.0]
     executor.close()
 
 
 def test_one_workers_error_is_raised_at_submit() -> None:
-    def broken(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def broken(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
@@ -95,19 +95,19 @@ def test_one_workers_error_is_raised_at_submit() -> None:
 def test_several_workers_do_not_wait_for_each_other() -> None:
     gate = threading.Event()
 
-    def run(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         if plan.worker == 0:
             assert gate.wait(60)
-        return {"a": plan.worker}
+        return Ran({"a": plan.worker})
 
     executor = RealExecutor(run, RealClock(), workers=2)
     try:
         executor.submit(_plan(0, 0), _sequences(), 0.0)
         executor.submit(_plan(1, 1), _sequences(), 0.0)
-        assert [(c.plan.step, c.tokens) for c in executor.wait(None)] == [(1, {"a": 1})]
+        assert [(c.plan.step, c.ran.tokens) for c in executor.wait(None)] == [(1, {"a": 1})]
         assert executor.wait(0.0) == []  # the time has passed; worker 0 still runs
         gate.set()
-        assert [(c.plan.step, c.tokens) for c in executor.wait(None)] == [(0, {"a": 0})]
+        assert [(c.plan.step, c.ran.tokens) for c in executor.wait(None)] == [(0, {"a": 0})]
     finally:
         gate.set()
         executor.close()
@@ -122,7 +122,7 @@ def test_an_idle_pool_sleeps_until_the_next_event() -> None:
 
 
 def test_an_error_in_a_thread_is_raised_by_wait() -> None:
-    def broken(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def broken(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         raise ValueError("broken")
 
     executor = RealExecutor(broken, RealClock(), workers=2)
@@ -135,10 +135,10 @@ def test_an_error_in_a_thread_is_raised_by_wait() -> None:
 def test_close_waits_for_what_runs() -> None:
     gate, ended = threading.Event(), []
 
-    def run(plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         assert gate.wait(60)
         ended.append(plan.step)
-        return {}
+        return Ran({})
 
     executor = RealExecutor(run, RealClock(), workers=2)
     executor.submit(_plan(0, 0), _sequences(), 0.0)

@@ -1,0 +1,113 @@
+"""Temporal fusion: one main stream that requests join and leave at iteration boundaries (Flover, section V)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from minifuse.batching.policy import prompts_of_first
+from minifuse.options import option
+from minifuse.plan import Proposal, Reason, Work
+from minifuse.request import Phase, Sequence
+from minifuse.stages import Memory, register
+
+__all__ = ["Fusion"]
+
+MAIN = 0  # the worker that is the main stream
+
+
+@register
+class Fusion:
+    """Every request is pre-processed beside the main stream, then fused into it, and gets one token an iteration.
+
+    Pre-processing computes a prompt's context: all of it but the last token, which the main stream turns into the first
+    token of the answer. It runs on workers of its own, a request on each, or inline: in the main stream, between two
+    iterations. First come, first served; there are no priorities, and no batch size but what memory holds.
+    """
+
+    kind: ClassVar[str] = "batching"
+    name: ClassVar[str] = "fusion"
+
+    @dataclass(frozen=True)
+    class Options:
+        preprocess: str = option(
+            "worker", "where prompts are computed: beside the main stream, or in it", choices=("worker", "inline")
+        )
+        preprocessors: int = option(1, "requests pre-processed at once by workers, at most", minimum=1)
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+        self.inline = self.options.preprocess == "inline"
+        self.workers: int = 1 if self.inline else 1 + self.options.preprocessors
+        self.waiting: dict[str, Sequence] = {}  # the request queue Q_r, in the order of arrival
+        self.admitted: dict[str, Sequence] = {}  # with a place in memory: pre-processing, ready (Q_f), running
+
+    def receive(self, sequence: Sequence) -> None:
+        self.waiting[sequence.id] = sequence
+
+    def release(self, sequence: Sequence) -> None:
+        self.waiting.pop(sequence.id, None)
+        self.admitted.pop(sequence.id, None)
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        if worker != MAIN:
+            return self._preprocess(memory, requests=1)
+        prepared = self._preprocess(memory, requests=len(self.waiting)) if self.inline else None
+        return prepared if prepared and prepared.work else self._iterate(memory)
+
+    def _preprocess(self, memory: Memory, requests: int) -> Proposal:
+        """The contexts of the first requests in the queue that fit, up to so many."""
+        admit: list[Sequence] = []
+        work: list[Work] = []
+        room = memory.room() if self.waiting else None
+        while self.waiting and requests and room:
+            prompts = prompts_of_first(self.waiting)
+            contexts = [item for prompt in prompts for item in _context(prompt, memory)]
+            if not contexts:
+                break  # prompts of one token have none: the main stream takes them in directly
+            if reason := next((reason for prompt in prompts if (reason := room.admit(prompt))), None):
+                return Proposal(tuple(work), tuple(admit), (reason,), phase=Phase.PREPROCESSING)
+            self._admit(prompts)
+            admit += prompts
+            work += contexts
+            requests -= 1
+        return Proposal(tuple(work), tuple(admit), phase=Phase.PREPROCESSING)
+
+    def _iterate(self, memory: Memory) -> Proposal:
+        """One token for every running request, and for those who have become ready since the last iteration."""
+        admit: list[Sequence] = []
+        reasons = [
+            Reason("preprocessing", sequence.id, "not fused: its prompt is still being pre-processed")
+            for sequence in self.admitted.values()
+            if sequence.phase is Phase.PREPROCESSING
+        ]
+        room = memory.room() if self.waiting else None
+        while self.waiting and room:
+            prompts = prompts_of_first(self.waiting)
+            if reason := next((reason for prompt in prompts if (reason := room.admit(prompt))), None):
+                reasons.append(reason)
+                break
+            if any(_context(prompt, memory) for prompt in prompts):
+                text = "not fused: its prompt has yet to be pre-processed"
+                reasons.append(Reason("to-preprocess", prompts[0].id, text))
+                break
+            self._admit(prompts)
+            admit += prompts
+        newcomers = {sequence.id for sequence in admit}
+        fused = [
+            sequence
+            for sequence in self.admitted.values()
+            if sequence.phase in (Phase.READY, Phase.RUNNING) or sequence.id in newcomers
+        ]
+        work = tuple(Work(sequence.id, *span) for sequence in fused for span in memory.missing(sequence))
+        return Proposal(work, tuple(admit), tuple(reasons))
+
+    def _admit(self, prompts: tuple[Sequence, ...]) -> None:
+        for prompt in prompts:
+            self.admitted[prompt.id] = self.waiting.pop(prompt.id)
+
+
+def _context(prompt: Sequence, memory: Memory) -> list[Work]:
+    """What pre-processing computes of a prompt: what memory misses of it, but for the last token."""
+    spans = ((start, min(stop, len(prompt) - 1)) for start, stop in memory.missing(prompt))
+    return [Work(prompt.id, start, stop) for start, stop in spans if stop > start]

@@ -1,0 +1,139 @@
+"""Adjacent buffers of equal width, one for each prompt, and the shuffle that keeps them so (Flover, V-B, V-C)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.memory.reserved import ReservedMemory
+from minifuse.memory.shuffle import shuffle
+from minifuse.options import option
+from minifuse.plan import Extent, Move, Placement, Proposal, Reason, Region
+from minifuse.request import Phase, Request, Sequence
+from minifuse.stages import register
+
+__all__ = ["Slots"]
+
+
+class _Room:
+    def __init__(self, free: int, slots: int) -> None:
+        self.free = free
+        self.slots = slots
+
+    def admit(self, sequence: Sequence) -> Reason | None:
+        if not self.free:
+            return Reason("memory-full", sequence.id, f"not admitted: all {self.slots} slots are taken")
+        self.free -= 1
+        return None
+
+
+@register
+class Slots(ReservedMemory):
+    """Slots of equal width, one for each prompt; those that run together form one region (buffer_offset, buffer_size).
+
+    A newcomer takes the free slot that is nearest to the region: a hole inside it, which costs nothing more to compute,
+    or the next one beside it. When a request leaves from inside the region, the shuffle gathers the others before the
+    next iteration; without it the hole is computed, as idle, until it lies at an end.
+
+    >>> # 4 slots of 5 tokens, requests in slots 0, 1 and 2; that in slot 1 has just finished:
+    >>> # shuffle on:  slot 2's tokens are copied to slot 1, and the region is [0, 2)
+    >>> # shuffle off: the region stays [0, 3), slot 1 is idle until somebody takes it or one of its neighbours leaves
+    """
+
+    name = "slots"
+    offers: ClassVar[frozenset[str]] = frozenset({"extents", "slots"})
+
+    @dataclass(frozen=True)
+    class Options:
+        slots: int = option(8, "prompts in memory at once; each has an equal part of the KV memory", minimum=1)
+        shuffle: bool = option(True, "gather the running requests' slots when one leaves a hole")
+
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        super().__init__(capacity, options)
+        self.slots: int = self.options.slots
+        self.width: int = capacity // self.slots
+        if self.width < 1:
+            raise UsageError(
+                f"The memory is to have {self.slots} slots, and it holds {capacity} tokens: lower memory.slots or "
+                "raise --kv-memory."
+            )
+        self.region = Region(0, 0, self.width)  # of the last iteration
+
+    def check(self, *prompts: Request) -> None:
+        if len(prompts) > self.slots:
+            raise RequestRefused(
+                f"Request {prompts[0].group!r} has {len(prompts)} prompts and memory has {self.slots} slots: give it "
+                "fewer prompts, or raise memory.slots."
+            )
+        for request in prompts:
+            if request.max_cached > self.width:
+                raise RequestRefused(
+                    f"Request {request.id!r} may need KV for {request.max_cached} tokens and each of the {self.slots} "
+                    f"slots holds {self.width}: shorten the prompt, lower max_new_tokens or memory.slots, or raise "
+                    "--kv-memory."
+                )
+
+    def room(self) -> _Room:
+        return _Room(self.slots - len(self.extents), self.slots)
+
+    def slot(self, sequence_id: str) -> int:
+        """The number of the slot that holds a sequence's KV."""
+        slot: int = self.extents[sequence_id].offset // self.width
+        return slot
+
+    def _extent(self, slot: int) -> Extent:
+        return Extent(slot * self.width, self.width)
+
+    def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
+        taken = {extent.offset // self.width for extent in self.extents.values()}
+        free = [slot for slot in range(self.slots) if slot not in taken]
+        if len(newcomers) > len(free):
+            raise LawBroken("budget", f"{len(newcomers)} were admitted, and {len(free)} slots are free")
+        start, stop = self.region.offset, self.region.offset + self.region.size
+        if not self.extents:
+            start = stop = 0
+        nearest = sorted(free, key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start, slot))
+        return {newcomer.id: self._extent(slot) for newcomer, slot in zip(newcomers, nearest, strict=False)}
+
+    def place(self, proposal: Proposal) -> Placement:
+        extents = super().place(proposal).extents
+        if proposal.phase is Phase.PREPROCESSING:
+            return Placement(extents)  # beside the main stream, whose slots are none of its business
+        moves = self._shuffle(proposal) if self.options.shuffle else ()
+        slots = [self.slot(work.sequence) for work in proposal.work]
+        self.region = Region(min(slots), max(slots) - min(slots) + 1, self.width)
+        return Placement(tuple(self.extents[work.sequence] for work in proposal.work), self.region, moves)
+
+    def _shuffle(self, proposal: Proposal) -> tuple[Move, ...]:
+        """Gather the slots of those who run now. Nobody else's is touched: another worker may be at work on it."""
+        live = {self.slot(work.sequence): work.sequence for work in proposal.work}
+        if max(live) - min(live) + 1 == len(live):
+            return ()
+        fixed = [self.slot(name) for name in self.extents if self.slot(name) not in live]
+        moves = []
+        for source, target in shuffle(sorted(live), fixed, self.slots).moves:
+            name = live[source]
+            self.extents[name] = self._extent(target)
+            if num_tokens := self.cached.get(name, 0):
+                moves.append(Move("shuffle", source * self.width, target * self.width, num_tokens))
+        return tuple(moves)
+
+    def _free(self, sequence_id: str, extent: Extent) -> None:
+        """A slot is free when no extent lies in it."""
+
+    @property
+    def num_reserved(self) -> int:
+        return len(self.extents) * self.width
+
+    def check_integrity(self) -> None:
+        offsets = [extent.offset for extent in self.extents.values()]
+        if len(set(offsets)) < len(offsets):
+            raise LawBroken("conservation", "two sequences share a slot")
+        for name, extent in self.extents.items():
+            slot, inside = divmod(extent.offset, self.width)
+            if inside or extent.capacity != self.width or not 0 <= slot < self.slots:
+                raise LawBroken("conservation", f"{name} has {extent}, which is none of the {self.slots} slots")
+        for name, cached in self.cached.items():
+            if cached > self.width:
+                raise LawBroken("conservation", f"{name} reaches beyond its slot")
