@@ -11,7 +11,7 @@ from helpers import asks, make_engine, sentence
 
 from minifuse.errors import UsageError
 from minifuse.plan import Extent, Grid, KVUsage, Move, Plan, Reason, Span, StepReport, Work
-from minifuse.request import FinishReason
+from minifuse.request import FinishReason, Phase
 from minifuse.serve import serve
 from minifuse.trace import SCHEMA, Trace, decisions, read_trace
 
@@ -46,6 +46,7 @@ def test_a_step_as_an_event() -> None:
         "work": [["a", 0, 3], ["b", 1, 2, "lstm"]],
         "extents": [[0, 5], [5, 5]],
         "admitted": ["a"],
+        "phase": "running",
         "grid": [0, 2, 5, 0, 3],
         "moves": [["shuffle", 7, 2, 3, None]],
         "waves": [[0, 1], [1, 2]],
@@ -140,6 +141,7 @@ def test_every_field_of_a_report_is_a_decision_but_its_times() -> None:
         with_plan(work=(Work("a", 0, 2), Work("b", 1, 2, "lstm"))),
         with_plan(extents=(Extent(0, 5), Extent(6, 5))),
         with_plan(admitted=()),
+        with_plan(phase=Phase.PREPROCESSING),
         with_plan(grid=None),
         with_plan(moves=()),
         with_plan(waves=(Span(0, 2),)),

@@ -58,7 +58,7 @@ class Slots(ReservedMemory):
                 f"The memory is to have {self.slots} slots, and it holds {capacity} tokens: lower memory.slots or "
                 "raise --kv-memory."
             )
-        self.region = Region(0, 0, self.width)  # of the last iteration
+        self.fused: set[str] = set()  # whose slots make up the region
 
     def check(self, *prompts: Request) -> None:
         if len(prompts) > self.slots:
@@ -90,9 +90,8 @@ class Slots(ReservedMemory):
         free = [slot for slot in range(self.slots) if slot not in taken]
         if len(newcomers) > len(free):
             raise LawBroken("budget", f"{len(newcomers)} were admitted, and {len(free)} slots are free")
-        start, stop = self.region.offset, self.region.offset + self.region.size
-        if not self.extents:
-            start = stop = 0
+        fused = [self.slot(name) for name in self.fused]
+        start, stop = (min(fused), max(fused) + 1) if fused else (0, 0)
         nearest = sorted(free, key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start, slot))
         return {newcomer.id: self._extent(slot) for newcomer, slot in zip(newcomers, nearest, strict=False)}
 
@@ -101,9 +100,10 @@ class Slots(ReservedMemory):
         if proposal.phase is Phase.PREPROCESSING:
             return Placement(extents)  # beside the main stream, whose slots are none of its business
         moves = self._shuffle(proposal) if self.options.shuffle else ()
-        slots = [self.slot(work.sequence) for work in proposal.work]
-        self.region = Region(min(slots), max(slots) - min(slots) + 1, self.width)
-        return Placement(tuple(self.extents[work.sequence] for work in proposal.work), self.region, moves)
+        self.fused = {work.sequence for work in proposal.work}
+        slots = [self.slot(name) for name in self.fused]
+        region = Region(min(slots), max(slots) - min(slots) + 1, self.width)
+        return Placement(tuple(self.extents[work.sequence] for work in proposal.work), region, moves)
 
     def _shuffle(self, proposal: Proposal) -> tuple[Move, ...]:
         """Gather the slots of those who run now. Nobody else's is touched: another worker may be at work on it."""
@@ -120,7 +120,7 @@ class Slots(ReservedMemory):
         return tuple(moves)
 
     def _free(self, sequence_id: str, extent: Extent) -> None:
-        """A slot is free when no extent lies in it."""
+        self.fused.discard(sequence_id)  # the slot is free as soon as no extent lies in it
 
     @property
     def num_reserved(self) -> int:

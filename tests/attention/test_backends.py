@@ -14,15 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minifuse.attention import PaddedLayout, PerSequenceLayout
+from minifuse.attention import PaddedLayout, PerSequenceLayout, SlotsLayout
 from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.attention.slots import SlotsAttention
 from minifuse.errors import LawBroken
 from minifuse.memory.storage import KVStorage
 from minifuse.model.config import ModelConfig, Rotary
 from minifuse.naive import oracle
-from minifuse.plan import Extent, Grid, Placement, Plan, Span, Work
+from minifuse.plan import Extent, Grid, Placement, Plan, Region, Span, Work
 from minifuse.request import Sequence
 
 POISON = 1e6  # what lies in slots that are nobody's business: large, and finite as in any real cache
@@ -134,9 +135,29 @@ def padded(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
     return Case(config, {s.id: s for s, _, _ in pieces}, plan, base + rows * width + 1)
 
 
+def buffers(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
+    """Adjacent buffers of one width in any order, some of them nobody's, the region anywhere in memory."""
+    sequences = [Sequence(asks(f"s{i}", rng.randint(1, 9), 8)) for i in range(rng.randint(1, 6))]
+    width = max(map(len, sequences)) + rng.randint(0, 3)
+    offset, size = rng.randint(0, 3), len(sequences) + rng.randint(0, 3)
+    places = rng.sample(range(offset, offset + size), len(sequences))
+    work = tuple(Work(s.id, len(s) - 1, len(s)) for s in sequences)
+    plan = Plan(
+        3,
+        0,
+        work,
+        tuple(Extent(place * width, width) for place in places),
+        grid=Region(offset, size, width),
+        waves=(Span(0, len(work)),),
+    )
+    return Case(config, {s.id: s for s in sequences}, plan, (offset + size + rng.randint(0, 1)) * width)
+
+
 BACKENDS: dict[str, tuple[AttentionBackend, Callable[..., Case]]] = {
     "per_sequence": (PerSequenceAttention(), ragged),
     "padded": (PaddedAttention(), padded),
+    "slots": (SlotsAttention(), buffers),
+    "slots, with prompts": (SlotsAttention(), ragged),
 }
 every_backend = pytest.mark.parametrize("name", BACKENDS)
 every_heads = pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
@@ -275,6 +296,37 @@ def test_padded_batch_by_hand() -> None:
     assert seen[2][:3] == [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
 
 
+def test_slots_batch_by_hand() -> None:
+    """Buffers of 8 slots. The region [1, 4) holds r2 at its 5th token, nobody, and r1 at its 2nd."""
+    sequences = {"r1": _sequence("r1", (10, 11)), "r2": _sequence("r2", (20, 21, 22, 23, 24))}
+    work = (Work("r1", 1, 2), Work("r2", 4, 5))
+    plan = Plan(0, 0, work, (Extent(24, 8), Extent(8, 8)), grid=Region(1, 3, 8), waves=(Span(0, 2),))
+    cache = _storage(40)
+    batch = SlotsAttention().batch(plan, sequences, cache)
+    assert _lists(batch) == {"token_ids": [24, 0, 11], "positions": [4, 0, 1], "last_tokens": [2, 0]}
+    assert batch.sampled == ("r1", "r2")
+    assert batch.real is not None
+    assert batch.real.tolist() == [2, 0]
+    (wave,) = batch.waves
+    assert wave.slots.tolist() == [12, 25]
+    assert (wave.mask[:, 0, 0] == 0).sum(1).tolist() == [5, 1, 2]
+    for layer in range(2):  # views: nothing is gathered
+        assert wave.keys[layer].shape == (3, 1, 5, 4)
+        assert wave.keys[layer].data_ptr() == cache.keys[layer, 8].data_ptr()
+        assert wave.values[layer].data_ptr() == cache.values[layer, 8].data_ptr()
+
+
+def test_buffers_in_the_order_of_the_work() -> None:
+    sequences = {"a": _sequence("a", (10, 11)), "b": _sequence("b", (20,))}
+    plan = Plan(
+        0, 0, (Work("a", 1, 2), Work("b", 0, 1)), (Extent(5, 5), Extent(10, 5)), grid=Region(1, 2, 5),
+        waves=(Span(0, 2),),
+    )  # fmt: skip
+    batch = SlotsAttention().batch(plan, sequences, _storage(15))
+    assert batch.real is None
+    assert batch.waves[0].live is None
+
+
 def test_full_rectangle_has_no_idle_rows() -> None:
     sequences = {"a": _sequence("a", (10, 11)), "b": _sequence("b", (20, 21))}
     plan = Plan(
@@ -310,5 +362,10 @@ def test_layouts_without_tensors() -> None:
     placement = Placement((Extent(0, 6), Extent(7, 5)), grid)
     assert PerSequenceLayout().layout(work, placement) == (None, (Span(0, 2),))
     assert PaddedLayout().layout(work, placement) == (grid, (Span(0, 2),))
+    region = Region(2, 3, 6)
+    assert SlotsLayout().layout(work, Placement((Extent(12, 6), Extent(24, 6)), region)) == (None, (Span(0, 2),))
+    single = (Work("a", 2, 3), Work("b", 0, 1))
+    assert SlotsLayout().layout(single, Placement((Extent(12, 6), Extent(24, 6)), region)) == (region, (Span(0, 2),))
+    assert isinstance(SlotsLayout().backend(), SlotsAttention)
     assert isinstance(PerSequenceLayout().backend(), PerSequenceAttention)
     assert isinstance(PaddedLayout().backend(), PaddedAttention)

@@ -6,6 +6,8 @@ import threading
 
 import pytest
 from helpers import asks
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.execute import RealExecutor, VirtualExecutor
@@ -64,6 +66,44 @@ def test_virtual_completions_come_in_the_order_of_their_ends() -> None:
     assert clock.now() == 20.0
 
 
+def test_workers_that_share_a_device_share_its_time() -> None:
+    """Two plans of 4 s, the second begun at 2 s: 2 s alone, then both at half speed, then the rest of the second."""
+    executor = VirtualExecutor(VirtualClock(), lambda plan: 4.0, _seven, shared=True)
+    executor.submit(_plan(0, 0), _sequences(), 0.0)
+    assert executor.wait(2.0) == []
+    executor.submit(_plan(1, 1), _sequences(), 2.0)
+    assert executor.wait(5.0) == []
+    assert [(c.plan.step, c.ended_s) for c in executor.wait(None)] == [(0, 6.0)]
+    assert [(c.plan.step, c.ended_s) for c in executor.wait(99.0)] == [(1, 8.0)]
+    executor.submit(_plan(2, 0), _sequences(), 10.0)  # after a pause, alone
+    assert [(c.plan.step, c.ended_s) for c in executor.wait(None)] == [(2, 14.0)]
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 5)), min_size=1, max_size=6))
+def test_a_shared_device_is_always_busy_and_shared_equally(plans: list[tuple[float, float]]) -> None:
+    """Against a count in small steps of time."""
+    begins, costs = [begin for begin, _ in sorted(plans)], [cost for _, cost in sorted(plans)]
+    executor = VirtualExecutor(VirtualClock(), lambda plan: costs[plan.step], _seven, shared=True)
+    ends: dict[int, float] = {}
+    for step, begin in enumerate(begins):
+        while done := executor.wait(begin):
+            ends |= {c.plan.step: c.ended_s for c in done}
+        executor.submit(_plan(step, step), _sequences(), begin)
+    while len(ends) < len(plans):
+        ends |= {c.plan.step: c.ended_s for c in executor.wait(None)}
+    left, now, small = dict(enumerate(costs)), 0.0, 0.01
+    counted: dict[int, float] = {}
+    while left:
+        running = [step for step in left if begins[step] <= now]
+        for step in running:
+            left[step] -= small / len(running)
+            if left[step] <= 0:
+                counted[step] = now + small
+                del left[step]
+        now += small
+    assert ends == pytest.approx(counted, abs=0.2)
+
+
 def test_placeholders_are_for_those_whose_last_token_is_computed() -> None:
     sequences = {name: Sequence(asks(name, 3, 2)) for name in "ab"}
     plan = Plan(0, 0, (Work("a", 0, 2), Work("b", 0, 3)), (Extent(0, 4), Extent(4, 4)))
@@ -111,6 +151,17 @@ def test_several_workers_do_not_wait_for_each_other() -> None:
     finally:
         gate.set()
         executor.close()
+
+
+def test_a_time_that_has_passed_comes_before_what_ended_after_it() -> None:
+    """As in virtual time: an arrival at 0 s is received before what is seen to end later."""
+    executor = RealExecutor(_seven, RealClock(), workers=2)
+    executor.submit(_plan(0), _sequences(), 0.0)
+    assert executor.wait(0.0) == []
+    (completion,) = executor.wait(None)
+    assert completion.plan.step == 0
+    assert executor.wait(0.0) == []  # and it is told once
+    executor.close()
 
 
 def test_an_idle_pool_sleeps_until_the_next_event() -> None:

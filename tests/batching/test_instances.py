@@ -1,0 +1,83 @@
+"""Concurrent model instances: a worker for each request, in virtual time and in threads."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from helpers import asks, make_engine, run_all, schedule
+
+from minifuse.clock import RealClock
+from minifuse.execute import RealExecutor
+from minifuse.plan import Plan, Ran
+from minifuse.request import Sequence
+from minifuse.testing.models import expected_answer
+
+
+def test_each_request_has_a_worker_from_its_arrival_to_its_end() -> None:
+    steps = run_all(make_engine("instances"), [asks("a", 2, 3), asks("b", 3, 2, at=0.5), asks("c", 1, 1, at=3.2)])
+    assert {(work.sequence, step.plan.worker) for step in steps for work in step.plan.work} == {
+        ("a", 0),
+        ("b", 1),
+        ("c", 0),
+    }
+    assert schedule(sorted(steps, key=lambda step: step.plan.step)) == [
+        "0: a[0:2)",
+        "0.5: b[0:3)",
+        "1: a[2:3)",
+        "1.5: b[3:4)",
+        "2: a[3:4)",
+        "3.2: c[0:1)",
+    ]
+
+
+def test_the_prompts_of_a_request_share_an_instance() -> None:
+    engine = make_engine("instances")
+    engine.submit(*[asks(f"g/{i}", 2, 1 + i, group="g") for i in range(3)])
+    engine.submit(asks("a", 2, 1))
+    steps = sorted(engine.run(), key=lambda step: step.plan.step)
+    assert [(step.plan.worker, sorted(work.sequence for work in step.plan.work)) for step in steps] == [
+        (0, ["g/0", "g/1", "g/2"]),
+        (1, ["a"]),
+        (0, ["g/1", "g/2"]),
+        (0, ["g/2"]),
+    ]
+
+
+def test_all_instances_taken_and_why() -> None:
+    steps = run_all(make_engine("instances", settings={"batching.instances": 2}), [asks(n, 2, 2) for n in "abc"])
+    reasons = {reason for step in steps for reason in step.plan.reasons}
+    assert {(reason.code, reason.sequence) for reason in reasons} == {("batch-full", "c")}
+    assert {reason.text for reason in reasons} == {"not admitted: all 2 instances are serving"}
+    started = {work.sequence: step.started_s for step in reversed(steps) for work in step.plan.work}
+    assert started == {"a": 0.0, "b": 0.0, "c": 2.0}
+
+
+def test_memory_for_one_at_a_time() -> None:
+    steps = run_all(make_engine("instances", capacity=5), [asks(n, 3, 2) for n in "ab"])
+    assert {(r.code, r.sequence) for step in steps for r in step.plan.reasons} == {("memory-full", "b")}
+    started = {work.sequence: step.started_s for step in reversed(steps) for work in step.plan.work}
+    assert started == {"a": 0.0, "b": 2.0}
+
+
+def test_instances_in_threads_give_the_oracles_tokens() -> None:
+    """The first plans of three instances meet at a barrier: they really run at the same time."""
+    engine = make_engine("instances", model="llama")
+    compute, barrier = engine.executor._run, threading.Barrier(3)  # type: ignore[attr-defined]
+
+    def meet(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        if plan.step < 3:
+            barrier.wait(timeout=60)
+        ran: Ran = compute(plan, sequences)
+        return ran
+
+    engine.clock = RealClock()
+    engine.executor = RealExecutor(meet, engine.clock, engine.batching.workers)
+    requests = [replace(asks(f"r{i}", 1 + i, 3 + i), arrival_s=0.0) for i in range(3)]
+    try:
+        steps = run_all(engine, requests)
+    finally:
+        engine.executor.close()
+    for request in requests:
+        assert tuple(engine.finished[request.id].answer) == expected_answer("llama", request)
+    assert {step.plan.worker for step in steps} == {0, 1, 2}

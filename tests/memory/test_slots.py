@@ -1,0 +1,286 @@
+"""Adjacent buffers: who gets which slot, the region, the shuffle, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import asks, sentence
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.memory import Slots
+from minifuse.plan import Extent, KVUsage, Move, Placement, Plan, Proposal, Region, Work
+from minifuse.request import Phase, Sequence
+
+WIDTH = 10
+
+
+def _slots(slots: int, shuffle: bool = True) -> Slots:
+    return Slots(slots * WIDTH, Slots.Options(slots, shuffle))
+
+
+class Stream:
+    """A main stream by hand: everyone in memory gets a token in each iteration."""
+
+    def __init__(self, slots: int, shuffle: bool = True) -> None:
+        self.memory = _slots(slots, shuffle)
+        self.running: dict[str, Sequence] = {}
+
+    def iterate(self, *newcomers: str) -> Placement:
+        admit = tuple(Sequence(asks(name, 1, 9)) for name in newcomers)
+        self.running |= {sequence.id: sequence for sequence in admit}
+        work = tuple(Work(s.id, *span) for s in self.running.values() for span in self.memory.missing(s))
+        placement = self.memory.place(Proposal(work, admit))
+        self.memory.check_integrity()
+        self.memory.commit(Plan(0, 0, work, placement.extents, grid=placement.grid), self.running)
+        for sequence in self.running.values():
+            sequence.tokens.append(0)
+        return placement
+
+    def leave(self, *names: str) -> None:
+        for name in names:
+            self.memory.release(self.running.pop(name))
+
+    def slots(self) -> dict[str, int]:
+        return {name: self.memory.slot(name) for name in self.running}
+
+
+def _region(placement: Placement) -> tuple[int, int]:
+    assert isinstance(placement.grid, Region)
+    assert placement.grid.width == WIDTH
+    return placement.grid.offset, placement.grid.size
+
+
+# --- fusing: the region grows by a neighbour
+
+
+def test_newcomers_are_placed_next_to_the_region() -> None:
+    """Flover, Fig. 4: only buffer_offset and buffer_size change."""
+    stream = Stream(8)
+    assert _region(stream.iterate("a")) == (0, 1)
+    assert _region(stream.iterate("b")) == (0, 2)
+    assert _region(stream.iterate("c", "d")) == (0, 4)
+    assert stream.slots() == {"a": 0, "b": 1, "c": 2, "d": 3}
+
+
+def test_the_first_to_come_is_the_first_to_leave() -> None:
+    """With equal lengths the region is a queue: it moves on through memory and nothing is ever copied (V-C)."""
+    stream = Stream(4)
+    stream.iterate("a", "b")
+    stream.leave("a")
+    placement = stream.iterate("c")
+    assert (_region(placement), placement.moves) == ((1, 2), ())
+    stream.leave("b")
+    assert _region(stream.iterate("d")) == (2, 2)
+    placement = stream.iterate("e")  # nothing is left on the right: the other neighbour
+    assert (_region(placement), stream.slots(), placement.moves) == ((1, 3), {"c": 2, "d": 3, "e": 1}, ())
+
+
+def test_an_empty_memory_begins_anew() -> None:
+    stream = Stream(3)
+    stream.iterate("a", "b", "c")
+    stream.leave("a", "b", "c")
+    assert _region(stream.iterate("d")) == (0, 1)
+
+
+# --- leaving
+
+
+def test_an_end_of_the_region_is_given_up_at_once() -> None:
+    for shuffle in (True, False):
+        stream = Stream(8, shuffle)
+        stream.iterate(*"abcd")
+        stream.leave("a", "d")
+        placement = stream.iterate()
+        assert (_region(placement), placement.moves) == ((1, 2), ())
+
+
+def test_without_shuffle_a_hole_stays_in_the_region() -> None:
+    """Flover, Fig. 5: requests 5 and 7 of 4 to 8 leave, and their memory is orphaned."""
+    stream = Stream(8, shuffle=False)
+    stream.iterate(*"45678")
+    stream.leave("5", "7")
+    placement = stream.iterate()
+    assert (_region(placement), placement.moves) == ((0, 5), ())
+    stream.leave("4")
+    assert _region(stream.iterate()) == (2, 3)  # 4's neighbour was a hole: the end is free further on
+    stream.leave("8")
+    assert _region(stream.iterate()) == (2, 1)
+
+
+def test_a_newcomer_takes_a_hole_that_is_computed_anyway() -> None:
+    stream = Stream(8, shuffle=False)
+    stream.iterate(*"abcd")
+    stream.leave("c")
+    placement = stream.iterate("e")
+    assert (_region(placement), stream.slots()["e"]) == ((0, 4), 2)
+
+
+def test_with_shuffle_the_others_close_up() -> None:
+    stream = Stream(8)
+    stream.iterate(*"abcd")
+    stream.iterate()
+    stream.leave("b")
+    placement = stream.iterate()
+    assert (_region(placement), placement.moves) == ((0, 3), (Move("shuffle", 3 * WIDTH, WIDTH, 2),))
+    assert stream.slots() == {"a": 0, "c": 2, "d": 1}  # a to the others would be one copy too: the first window wins
+
+
+def test_fig_6_in_memory() -> None:
+    """Copies of what each has cached, no more; everyone's extent follows."""
+    names = "abcdefghijklmnop"
+    live = [2, 3, 4, 7, 10, 11, 13, 14, 15]
+    stream = Stream(16)
+    stream.iterate(*names)
+    stream.iterate()
+    stream.leave(*(name for i, name in enumerate(names) if i not in live))
+    placement = stream.iterate()
+    assert _region(placement) == (7, 9)
+    assert placement.moves == tuple(
+        Move("shuffle", source * WIDTH, target * WIDTH, 2) for source, target in ((2, 8), (3, 9), (4, 12))
+    )
+    assert stream.slots() == {"c": 8, "d": 9, "e": 12} | {names[i]: i for i in live[3:]}
+    assert placement.extents == tuple(Extent(slot * WIDTH, WIDTH) for slot in stream.slots().values())
+
+
+def test_who_has_no_kv_yet_is_not_copied() -> None:
+    """Two newcomers and one hole between the others: one of the two ends up apart, and has nothing to copy."""
+    stream = Stream(4)
+    stream.iterate(*"abc")
+    stream.leave("b")
+    stream.memory.extents["other"] = Extent(3 * WIDTH, WIDTH)  # keeps the place beside the region
+    stream.leave("a")
+    placement = stream.iterate("d", "e")
+    assert (_region(placement), placement.moves) == ((0, 3), ())
+
+
+# --- beside the main stream
+
+
+def _preprocess(memory: Slots, *names: str) -> tuple[tuple[Sequence, ...], Placement]:
+    admit = tuple(Sequence(asks(name, 4, 3)) for name in names)
+    work = tuple(Work(name, 0, 3) for name in names)
+    return admit, memory.place(Proposal(work, admit, phase=Phase.PREPROCESSING))
+
+
+def test_pre_processing_takes_the_next_slot_and_leaves_the_region_alone() -> None:
+    stream = Stream(8)
+    stream.iterate(*"abc")
+    stream.leave("a")
+    _, placement = _preprocess(stream.memory, "x")
+    assert (placement.grid, placement.moves, placement.extents) == (None, (), (Extent(3 * WIDTH, WIDTH),))
+    assert _region(stream.iterate()) == (1, 2)
+
+
+def test_who_is_being_pre_processed_is_neither_moved_nor_overwritten() -> None:
+    """x takes b's place while a and c run: they close up around it, and it is idle there until it is fused."""
+    stream = Stream(3)
+    stream.iterate(*"abc")
+    stream.leave("b")
+    _preprocess(stream.memory, "x")
+    placement = stream.iterate()
+    assert (_region(placement), placement.moves) == ((0, 3), ())
+    assert stream.memory.slot("x") == 1
+
+
+def test_shuffled_around_who_is_being_pre_processed() -> None:
+    stream = Stream(6)
+    stream.iterate(*"abcdef")
+    stream.leave("b", "c", "d")
+    _preprocess(stream.memory, "x")  # in b's slot
+    placement = stream.iterate()
+    assert stream.memory.slot("x") == 1
+    assert [(move.source // WIDTH, move.target // WIDTH) for move in placement.moves] == [(0, 3)]
+    assert _region(placement) == (3, 3)
+
+
+# --- refusals
+
+
+def test_a_slot_has_an_equal_part() -> None:
+    memory = Slots(43, Slots.Options(4))
+    assert memory.width == 10
+    assert memory.usage() == KVUsage(0, 0, 43)
+    with pytest.raises(UsageError) as error:
+        Slots(3, Slots.Options(4))
+    sentence(error.value, "4 slots", "3 tokens", "memory.slots", "--kv-memory")
+
+
+def test_what_never_fits_is_refused() -> None:
+    memory = _slots(2)
+    memory.check(asks("fits", 8, 3))
+    with pytest.raises(RequestRefused) as error:
+        memory.check(asks("long", 8, 4))
+    sentence(error.value, "'long'", "11 tokens", "2 slots", "holds 10", "memory.slots", "--kv-memory")
+    prompts = [asks(f"many/{i}", 2, 2, group="many") for i in range(3)]
+    memory.check(*prompts[:2])
+    with pytest.raises(RequestRefused) as error:
+        memory.check(*prompts)
+    sentence(error.value, "'many'", "3 prompts", "2 slots", "memory.slots")
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_fragmented_memory_has_room_as_long_as_a_slot_is_free(shuffle: bool) -> None:
+    stream = Stream(5, shuffle)
+    stream.iterate(*"abcde")
+    room = stream.memory.room()
+    reason = room.admit(Sequence(asks("f")))
+    assert reason is not None
+    assert (reason.code, reason.sequence, reason.text) == ("memory-full", "f", "not admitted: all 5 slots are taken")
+    stream.leave("b", "d")
+    stream.iterate()
+    room = stream.memory.room()
+    assert [room.admit(Sequence(asks(name))) is None for name in "fgh"] == [True, True, False]
+    stream.iterate("f", "g")
+    assert sorted(stream.slots().values()) == [0, 1, 2, 3, 4]
+
+
+def test_admitted_without_room() -> None:
+    stream = Stream(1)
+    stream.iterate("a")
+    before = dict(stream.memory.extents)
+    with pytest.raises(LawBroken, match="budget"):
+        stream.iterate("b")
+    assert stream.memory.extents == before
+
+
+def test_broken_books_are_noticed() -> None:
+    for extent in (Extent(3, WIDTH), Extent(2 * WIDTH, WIDTH), Extent(0, WIDTH + 1), Extent(-WIDTH, WIDTH)):
+        memory = _slots(2)
+        memory.extents["a"] = extent
+        with pytest.raises(LawBroken, match="conservation"):
+            memory.check_integrity()
+    memory = _slots(2)
+    memory.extents |= {"a": Extent(0, WIDTH), "b": Extent(0, WIDTH)}
+    with pytest.raises(LawBroken, match="share"):
+        memory.check_integrity()
+
+
+# --- any coming and going
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_any_coming_and_going(data: st.DataObject) -> None:
+    """Whoever comes and goes: with shuffle the region is exactly who runs, without it nobody is ever copied."""
+    shuffle = data.draw(st.booleans())
+    num_slots = data.draw(st.integers(1, 8))
+    stream = Stream(num_slots, shuffle)
+    for step in range(data.draw(st.integers(1, 8))):
+        leaving = [name for name in list(stream.running) if data.draw(st.booleans())]
+        stream.leave(*leaving)
+        free = num_slots - len(stream.running)
+        newcomers = [f"{step}.{i}" for i in range(data.draw(st.integers(0, free)))]
+        if not stream.running and not newcomers:
+            continue
+        before = stream.slots()
+        placement = stream.iterate(*newcomers)
+        offset, size = _region(placement)
+        slots = sorted(stream.slots().values())
+        assert (offset, offset + size - 1) == (slots[0], slots[-1])
+        moved = {name for name, slot in before.items() if stream.slots()[name] != slot}
+        assert len(moved) == len(placement.moves)
+        if shuffle:
+            assert size == len(stream.running)
+        else:
+            assert not placement.moves
