@@ -67,15 +67,14 @@ def undisturbed(forget: bool = False) -> Iterator[Hold]:
 
 
 class InterruptibleExecutor:
-    """An executor whose computing and waiting may be interrupted, inside a block where nothing else may."""
+    """An executor whose waiting, during which plans run, may be interrupted, inside a block where nothing else may."""
 
     def __init__(self, executor: Executor, hold: Hold) -> None:
         self.executor = executor
         self.hold = hold
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
-        with self.hold.released():
-            self.executor.submit(plan, sequences, now)
+        self.executor.submit(plan, sequences, now)
 
     def wait(self, until: float | None) -> list[Completion]:
         with self.hold.released():

@@ -421,6 +421,34 @@ def test_a_real_clock_runs_before_the_first_iteration_does() -> None:
     assert reads[0] >= 1
 
 
+# --- requests of several prompts
+
+
+def test_prompts_of_one_request_are_submitted_as_one() -> None:
+    engine = make_engine()
+    engine.submit(asks("g/0", 2, 1, group="g"), asks("g/1", 3, 1, group="g"))
+    assert [step.plan.num_tokens for step in engine.run()] == [5]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "parts"),
+    [
+        ([asks("a", group="g"), asks("b", group="h")], ["'a' and 'b'", "group or arrival"]),
+        ([asks("a", group="g"), asks("b", at=1.0, group="g")], ["'a' and 'b'", "group or arrival"]),
+        ([asks("a", group="g"), asks("a", group="g")], ["'a' was submitted twice"]),
+        ([asks("a", group="g"), asks("b", 300, 101, group="g")], ["'b'", "context"]),
+        ([asks("a", 20, 21, group="g"), asks("b", 20, 21, group="g")], ["'g' with its 2 prompts", "80 tokens", "70"]),
+    ],
+)
+def test_prompts_that_do_not_go_together(prompts: list[Request], parts: list[str]) -> None:
+    engine = make_engine(capacity=70)
+    with pytest.raises(RequestRefused) as error:
+        engine.submit(*prompts)
+    sentence(error.value, *parts)
+    assert not engine.unfinished
+    engine.submit(asks("b"))  # nothing of it was kept
+
+
 # --- two waves
 
 

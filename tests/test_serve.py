@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,8 @@ from helpers import asks, make_engine, sentence
 from minifuse.engine import Engine
 from minifuse.errors import MachineError, UsageError
 from minifuse.model.load import ModelSource
-from minifuse.plan import Ran, StepReport
-from minifuse.request import FinishReason, Request, Sampling
+from minifuse.plan import Plan, Ran, StepReport
+from minifuse.request import FinishReason, Phase, Request, Sampling
 from minifuse.serve import Answer, Settings, build_engine, serve
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.techniques import TECHNIQUES, technique
@@ -64,6 +67,17 @@ def test_steps_are_told_one_by_one() -> None:
     steps: list[StepReport] = []
     serve(make_engine(), [asks("a", 2, 3), asks("b", 2, 2)], on_step=steps.append)
     assert [step.plan.step for step in steps] == [0, 1, 2]
+
+
+def test_the_prompts_of_a_request_are_refused_or_served_as_one() -> None:
+    bad = [asks("bad/0", 2, 2, group="bad"), asks("bad/1", (), 2, group="bad")]
+    good = [asks("good/0", 2, 2, group="good"), asks("good/1", 3, 1, group="good")]
+    for name in ("orca", "fusion"):
+        served = serve(make_engine(name), [*bad, asks("a", 2, 1), *good])
+        assert [answer.finish_reason for answer in served.answers] == [REFUSED] * 2 + [LENGTH] * 3
+        assert {answer.why_refused for answer in served.answers[:2]} == {
+            "Request 'bad/1' has an empty prompt: give at least one token."
+        }
 
 
 def test_nothing_asked() -> None:
@@ -176,6 +190,37 @@ def test_ctrl_c_while_a_plan_is_computed() -> None:
 
     served = serve(make_engine("orca", run=run), [asks("a", 2, 2), asks("b", 2, 9)])
     assert [(a.token_ids, a.finish_reason) for a in served.answers] == [((5, 5), LENGTH), ((5, 5), INTERRUPTED)]
+
+
+@pytest.mark.parametrize("prompts", [1, 2])
+def test_ctrl_c_while_a_worker_pre_processes(prompts: int) -> None:
+    """Both the main stream and a pre-processing worker are busy: no thread is left behind, no slot is lost."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    engine = build_engine(technique("fusion"), SOURCE, Settings(dtype="float64"), small_model("llama"))
+    compute = engine.executor._run  # type: ignore[attr-defined]
+    ended: list[str] = []
+
+    def run(plan: Plan, sequences: Any) -> Ran:
+        if plan.phase is Phase.PREPROCESSING and plan.work[0].sequence.startswith("late"):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0.05)
+        ran: Ran = compute(plan, sequences)
+        ended.extend(work.sequence for work in plan.work)
+        return ran
+
+    engine.executor._run = run  # type: ignore[attr-defined]
+    late = [asks(f"late/{i}", 6, 2, at=0.02, group="late") for i in range(prompts)]
+    try:
+        served = serve(engine, [asks("long", 3, 40), *late, asks("to come", 3, 2, at=90.0)])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert served.interrupted
+    assert [answer.finish_reason for answer in served.answers[1:]] == [INTERRUPTED] * (prompts + 1)
+    assert "late/0" in ended, "the worker was not waited for"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("minifuse")]
+    assert engine.memory.usage().reserved == 0
+    assert not engine.sequences
+    engine.memory.check_integrity()
 
 
 def test_an_error_closes_the_trace_and_goes_on_to_the_caller(tmp_path: Path) -> None:

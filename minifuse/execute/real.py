@@ -18,15 +18,15 @@ RunPlan = Callable[[Plan, dict[str, Sequence]], Ran]  # computes a plan
 class RealExecutor:
     """Runs plans with `run` and tells when each ended.
 
-    With one worker, `submit` returns when the plan has run. With more, a plan runs in a thread, made when it is first
-    needed, and an error there is raised by `wait`. There a plan ends when `wait` sees it end, so times never run
-    backwards; and a time that was to be waited for comes before whatever ended after it, as it would in virtual time.
+    With one worker, `wait` runs the plan. With more, a plan runs in a thread, made when it is first needed, and an
+    error there is raised by `wait`. There a plan ends when `wait` sees it end, so times never run backwards; and a time
+    that was to be waited for comes before whatever ended after it, as it would in virtual time.
     """
 
     def __init__(self, run: RunPlan, clock: Clock, workers: int = 1) -> None:
         self._run = run
         self._clock = clock
-        self._done: list[Completion] = []
+        self._next: tuple[Plan, dict[str, Sequence]] | None = None  # of the one worker
         self._threads = ThreadPoolExecutor(workers, "minifuse-worker") if workers > 1 else None
         self._num_running = 0
         self._ended: SimpleQueue[tuple[Plan, Future[Ran]]] = SimpleQueue()
@@ -34,7 +34,7 @@ class RealExecutor:
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         if self._threads is None:
-            self._done.append(Completion(plan, self._run(plan, sequences), self._clock.now()))
+            self._next = (plan, sequences)
             return
         self._num_running += 1
         future = self._threads.submit(self._run, plan, sequences)
@@ -43,10 +43,12 @@ class RealExecutor:
     def wait(self, until: float | None) -> list[Completion]:
         if self._num_running:
             return self._threaded(until)
-        if not self._done and until is not None:
+        if self._next is not None:
+            (plan, sequences), self._next = self._next, None
+            return [Completion(plan, self._run(plan, sequences), self._clock.now())]
+        if until is not None:
             self._clock.sleep_until(until)
-        done, self._done = self._done, []
-        return done
+        return []
 
     def _threaded(self, until: float | None) -> list[Completion]:
         try:

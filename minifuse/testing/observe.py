@@ -72,7 +72,7 @@ def observe(
 
     Args:
         run: where tokens come from; the scenario's model on ghost KV unless given.
-        cost: seconds of a plan; constant unless given.
+        cost: seconds of a plan; the scenario's unless given.
 
     Raises:
         LawBroken: a law was broken on the way.
@@ -91,7 +91,7 @@ def observe(
         _Watched(stages.batching),  # type: ignore[arg-type]  # it has what the engine calls
         stages.memory,
         stages.attention,
-        _Noting(books, clock, cost or (lambda plan: scenario.seconds_per_step), run),
+        _Noting(books, clock, cost or scenario.seconds, run),
         clock,
         limits=TextLimits(config.vocab_size, config.max_context),
         trace=Trace(technique=row.name),

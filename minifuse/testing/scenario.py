@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from minifuse.errors import UsageError
-from minifuse.request import GREEDY, Request, Sampling
+from minifuse.plan import Plan
+from minifuse.request import GREEDY, Phase, Request, Sampling
 from minifuse.stages import stage, stages
 from minifuse.techniques import TECHNIQUES, Technique, mix
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB
@@ -27,6 +28,10 @@ class Scenario:
     capacity: int  # KV tokens
     options: tuple[tuple[str, Any], ...]  # as `--set` takes them; those a mix does not have are left out
     seconds_per_step: float = 0.01
+    seconds_to_prepare: float = 0.01  # for a step of pre-processing
+
+    def seconds(self, plan: Plan) -> float:
+        return self.seconds_to_prepare if plan.phase is Phase.PREPROCESSING else self.seconds_per_step
 
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options that the stages of `row` have."""
@@ -64,7 +69,10 @@ def mixes(**only: str) -> Iterator[Technique]:
 
 @st.composite
 def scenarios(draw: st.DrawFn, sampled: bool = True) -> Scenario:
-    """Two to seven requests of one to twelve tokens; arrivals, stop tokens, tight memory, small batches.
+    """Two to seven requests of one to twelve tokens; arrivals, stop tokens.
+
+    Some are short of memory, with small batches; the others a crowd with room for many at once, where those who leave
+    leave holes behind.
 
     Args:
         sampled: let some requests draw their tokens at random instead of greedily.
@@ -80,36 +88,40 @@ def scenarios(draw: st.DrawFn, sampled: bool = True) -> Scenario:
             seed=st.integers(0, 2**32),
         )
         samplings = samplings | drawn
-    count = draw(st.integers(2, 7))
+    crowd = draw(st.booleans())
+    arrivals = [0.0, 0.0, 0.005, 0.02, 0.055, 0.3]
+    count = draw(st.sampled_from([5, 7] if crowd else [2, 3, 5]))
     requests = tuple(
         Request(
             id=f"r{i}",
             prompt=tuple(draw(st.lists(token, min_size=1, max_size=12))),
-            max_new_tokens=draw(st.integers(1, 10)),
+            max_new_tokens=draw(st.sampled_from([1, 2, 3, 5, 7, 10])),
             stop_ids=draw(st.sampled_from([(), (3,), (5, 11, 17)])),
             ignore_eos=draw(st.booleans()),
             sampling=draw(samplings),
-            arrival_s=draw(st.sampled_from([0.0, 0.0, 0.005, 0.02, 0.055, 0.3])),
+            arrival_s=draw(st.sampled_from(arrivals[:3] if crowd else arrivals)),
         )
         for i in range(count)
     )
     if draw(st.booleans()):
         requests = _grouped(requests, draw(st.integers(0, count - 2)), draw(st.integers(2, 3)))
+    capacity = 3 * CONTEXT if crowd else draw(st.sampled_from([12, 25, 40]))
     options = {
-        "batching.max_batch": draw(st.integers(1, 4)),
+        "batching.max_batch": draw(st.integers(1, 4)) + 2 * crowd,
         "batching.token_budget": draw(st.sampled_from([None, None, 4, 9])),
         "batching.window": draw(st.sampled_from([0.0, 0.02, 0.1])),
-        "batching.instances": draw(st.integers(1, 3)),
-        "batching.preprocess": draw(st.sampled_from(["worker", "worker", "inline"])),
+        "batching.instances": draw(st.integers(1, 3)) + 2 * crowd,
+        "batching.preprocess": draw(st.sampled_from(["worker", "inline"])),
         "batching.preprocessors": draw(st.integers(1, 3)),
-        "memory.slots": draw(st.sampled_from([1, 2, 3, 5])),
-        "memory.shuffle": draw(st.booleans()),
+        "memory.slots": draw(st.sampled_from([4, 6] if crowd else [1, 2, 3])),
+        "memory.shuffle": draw(st.sampled_from([True, True, False])),
     }
     return Scenario(
         model=draw(st.sampled_from(sorted(CONFIGS))),
         requests=requests,
-        capacity=draw(st.sampled_from([12, 25, 40, 3 * CONTEXT])),
+        capacity=capacity,
         options=tuple(options.items()),
+        seconds_to_prepare=draw(st.sampled_from([0.003, 0.01, 0.025])),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,19 +13,24 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from minifuse.attention import padded, per_sequence
+from minifuse.attention import slots as slot_attention
 from minifuse.batching.dynamic import Dynamic
+from minifuse.batching.fusion import Fusion
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.serial import Serial
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken
 from minifuse.execute import runner
+from minifuse.memory import slots
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.contiguous import Contiguous, _Room
 from minifuse.memory.reserved import ReservedMemory
+from minifuse.memory.slots import Slots
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Grid, Proposal, Reason
+from minifuse.plan import Grid, Move, Proposal, Reason, Region
 from minifuse.request import FinishReason, Sequence, TextLimits
+from minifuse.request import Phase as SequencePhase
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import LAWS, Scenario, scenarios
 
@@ -183,10 +189,10 @@ def waits_for_whom_it_cannot_know(patch: Patch) -> None:
     """A policy that got hold of the list of arrivals, and saves its place for the next one."""
     submit, admission = Engine.submit, Serial.admission
 
-    def leaking(self: Engine, request: Any) -> None:
-        submit(self, request)
+    def leaking(self: Engine, *prompts: Any) -> None:
+        submit(self, *prompts)
         policy = self.batching.policy  # type: ignore[attr-defined]
-        policy.future = [*getattr(policy, "future", []), request.arrival_s]
+        policy.future = [*getattr(policy, "future", []), prompts[0].arrival_s]
 
     def waiting(self: Any, sequence: Sequence, joining: int, now: float) -> Any:
         if any(now < arrival < now + 0.05 for arrival in self.future):
@@ -250,7 +256,114 @@ def written_one_slot_too_far(patch: Patch) -> None:
     )
 
 
+def shuffled_without_copying(patch: Patch) -> None:
+    shuffled = Slots._shuffle
+
+    def forgetful(self: Slots, proposal: Proposal) -> tuple[Any, ...]:
+        shuffled(self, proposal)
+        return ()
+
+    patch.setattr(Slots, "_shuffle", forgetful)
+
+
+def copied_one_token_short(patch: Patch) -> None:
+    move = KVStorage.move
+    patch.setattr(
+        KVStorage,
+        "move",
+        lambda self, what, layer=None: move(self, what._replace(num_tokens=what.num_tokens - 1), layer),
+    )
+
+
+def shuffled_onto_the_living(patch: Patch) -> None:
+    """The copies go to the last buffers of the window, whoever is there."""
+    gather = slots.shuffle
+
+    def careless(live: Any, fixed: Any, num_buffers: int) -> Any:
+        found = gather(live, fixed, num_buffers)
+        ends = range(found.offset + found.size - len(found.moves), found.offset + found.size)
+        return found._replace(moves=tuple(zip((source for source, _ in found.moves), ends, strict=True)))
+
+    patch.setattr(slots, "shuffle", careless)
+
+
+def shuffled_from_under_a_worker(patch: Patch) -> None:
+    """The main stream closes up over whoever is in memory, those that another worker is at work on included."""
+    place = Slots.place
+
+    def grasping(self: Slots, proposal: Proposal) -> Any:
+        placement = place(self, proposal)
+        running = {work.sequence for work in proposal.work}
+        slot = min(self.slot(name) for name in running)
+        other = next((name for name in self.extents if name not in running and self.cached.get(name)), None)
+        if other is None or slot == 0 or (slot - 1) * self.width in {e.offset for e in self.extents.values()}:
+            return placement
+        move = Move("shuffle", self.extents[other].offset, (slot - 1) * self.width, self.cached[other])
+        self.extents[other] = self._extent(slot - 1)
+        return replace(placement, moves=(*placement.moves, move))
+
+    patch.setattr(Slots, "place", grasping)
+
+
+def a_buffer_sees_its_neighbour(patch: Patch) -> None:
+    """Every row of the region is attended as far as the longest."""
+    batch = slot_attention.SlotsAttention.batch
+
+    def unmasked(self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
+        made = batch(self, plan, sequences, cache)
+        for wave in made.waves:
+            if hasattr(wave, "live"):
+                wave.mask.zero_()
+        return made
+
+    patch.setattr(slot_attention.SlotsAttention, "batch", unmasked)
+
+
+def fused_before_it_is_ready(patch: Patch) -> None:
+    """Whoever has a place in memory is taken for ready."""
+    iterate = Fusion._iterate
+
+    def hasty(self: Fusion, memory: Any) -> Proposal:
+        for sequence in self.admitted.values():
+            sequence.phase = SequencePhase.READY
+        return iterate(self, memory)
+
+    patch.setattr(Fusion, "_iterate", hasty)
+    watched = importlib.import_module("minifuse.testing.observe")._Watched
+    patch.setattr(watched, "propose", lambda self, *given: self.policy.propose(*given))
+
+
+def idle_buffers_not_counted(patch: Patch) -> None:
+    patch.setattr(Region, "num_tokens", property(lambda self: max(1, self.size - 1)))
+
+
+def a_slot_too_many(patch: Patch) -> None:
+    patch.setattr(Slots, "room", lambda self: slots._Room(self.slots + 1 - len(self.extents), self.slots))
+
+
+def prompts_of_a_request_counted_one_by_one(patch: Patch) -> None:
+    """A request is accepted if each of its prompts would fit alone."""
+    check = ReservedMemory.check
+
+    def singly(self: ReservedMemory, *prompts: Any) -> None:
+        for prompt in prompts:
+            check(self, prompt)
+
+    patch.setattr(ReservedMemory, "check", singly)
+
+
 DEFECTS = {
+    "shuffled without copying": Defect("fusion", "ghost", "of_one_run", shuffled_without_copying),
+    "copied one token short": Defect("fusion", "ghost", "of_one_run", copied_one_token_short),
+    "shuffled onto the living": Defect("fusion", "conservation", "of_one_run", shuffled_onto_the_living),
+    "shuffled from under a worker": Defect("fusion", "conservation", "of_one_run", shuffled_from_under_a_worker),
+    "a buffer sees its neighbour's width": Defect("fusion", "ghost", "of_one_run", a_buffer_sees_its_neighbour),
+    "fused before it is ready": Defect("fusion", "conservation", "of_one_run", fused_before_it_is_ready),
+    "idle buffers not counted": Defect("fusion", "counting", "of_one_run", idle_buffers_not_counted),
+    "a slot too many": Defect("fusion", "budget", "of_one_run", a_slot_too_many),
+    "prompts counted one by one": Defect(
+        "instances", "progress", "of_one_run", prompts_of_a_request_counted_one_by_one
+    ),
     "off-by-one position": Defect("orca", "exact", "of_one_run", off_by_one_position),
     "mask too wide": Defect("orca", "ghost", "of_one_run", mask_too_wide),
     "padding is seen": Defect("static", "ghost", "of_one_run", padding_is_seen),
@@ -263,7 +376,7 @@ DEFECTS = {
     "answer held back": Defect("static", "progress", "of_one_run", answer_held_back),
     "propose touches memory": Defect("orca", "pure", "of_one_run", propose_touches_memory),
     "decides by chance": Defect("orca", "pure", "reproducible", decides_by_chance),
-    "never refuses": Defect("serial", "progress", "of_one_run", never_refuses),
+    "never refuses": Defect("serial", "refuse early", "of_one_run", never_refuses),
     "refuses too much": Defect("serial", "refuse early", "of_one_run", refuses_too_much),
     "token budget overrun": Defect("orca", "budget", "of_one_run", budget_overrun),
     "cache larger than allowed": Defect("orca", "budget", "of_one_run", cache_too_large),

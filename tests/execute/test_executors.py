@@ -113,7 +113,7 @@ def test_placeholders_are_for_those_whose_last_token_is_computed() -> None:
 # --- real time
 
 
-def test_one_worker_runs_at_submit() -> None:
+def test_one_worker_runs_when_waited_for() -> None:
     clock = _FakeClock()
     executor = RealExecutor(_seven, clock)
     executor.submit(_plan(0), _sequences(), 0.0)
@@ -124,12 +124,14 @@ def test_one_worker_runs_at_submit() -> None:
     executor.close()
 
 
-def test_one_workers_error_is_raised_at_submit() -> None:
+def test_one_workers_error_is_raised_by_wait() -> None:
     def broken(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         raise ValueError("broken")
 
+    executor = RealExecutor(broken, _FakeClock())
+    executor.submit(_plan(0), _sequences(), 0.0)
     with pytest.raises(ValueError, match="broken"):
-        RealExecutor(broken, _FakeClock()).submit(_plan(0), _sequences(), 0.0)
+        executor.wait(None)
 
 
 def test_several_workers_do_not_wait_for_each_other() -> None:
