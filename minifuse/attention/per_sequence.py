@@ -77,12 +77,22 @@ class PerSequenceAttention:
         _, num_heads, head_dim = q.shape
         num_kv_heads = k.shape[1]
         # Query heads that share a KV head are rows of one small matrix product: [num_kv_heads, group, head_dim].
-        scaled = (q * head_dim**-0.5).unflatten(1, (num_kv_heads, -1)).unbind(0)
+        grouped = q.unflatten(1, (num_kv_heads, -1))
+        # On a CPU two plain products are a little faster in float32, and several times slower in 16 bits.
+        plain = q.dtype.itemsize >= 4
+        queries = (grouped * head_dim**-0.5 if plain else grouped).unbind(0)
         outputs = []
         for item in wave.items:
-            if item.mask is None:
-                scores = torch.bmm(scaled[item.start], item.keys[layer])  # [num_kv_heads, group, context]
+            if item.mask is None and plain:
+                scores = torch.bmm(queries[item.start], item.keys[layer])  # [num_kv_heads, group, context]
                 outputs.append(torch.bmm(scores.softmax(-1), item.values[layer]).view(1, -1))
+            elif item.mask is None:
+                attended = scaled_dot_product_attention(
+                    queries[item.start].unsqueeze(0),
+                    item.keys[layer].transpose(1, 2).unsqueeze(0),
+                    item.values[layer].unsqueeze(0),
+                )
+                outputs.append(attended.view(1, -1))
             else:
                 attended = scaled_dot_product_attention(
                     q[item.start : item.stop].transpose(0, 1).unsqueeze(0),

@@ -13,16 +13,24 @@ from torch import Tensor, nn
 
 from minifuse.model.config import Rotary
 
-__all__ = ["Linear", "RMSNorm", "RotaryTable", "apply_rotary"]
+__all__ = ["Linear", "RMSNorm", "RotaryTable", "apply_rotary", "packable"]
 
 PACKED_ROWS = 32  # the batch oneDNN lays the weights out for; any other batch is right, and nearly as fast
+
+
+def packable(dtype: torch.dtype) -> bool:
+    """Whether this machine's oneDNN has kernels of its own for weights of this type."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class Linear(nn.Module):
     """`y = x W^T + b` for x of shape `[tokens, in]`.
 
-    `pack` lays float32 weights out once in the order oneDNN's kernels read them. An ordinary matrix product repacks
-    them on every call, which for the few rows of a decode step costs more than the product itself.
+    `pack` lays the weights out once in the order oneDNN's kernels read them, where it has kernels for their type. An
+    ordinary matrix product repacks them on every call, which for the few rows of a decode step costs more than the
+    product itself.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
@@ -33,7 +41,7 @@ class Linear(nn.Module):
 
     def pack(self) -> None:
         weight = self.weight
-        if weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        if weight.device.type == "cpu" and packable(weight.dtype):
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_ROWS)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -144,7 +144,9 @@ def load_weights(source: ModelSource, dtype: str = "float32", device: str = "cpu
         ModelError: the checkpoint does not fit its config.json.
         MachineError: the weights would not fit this machine's free memory.
     """
-    packed = dtype == "float32" and device == "cpu"  # `Linear.pack` keeps a second copy
+    from minifuse.model.layers import packable
+
+    packed = device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` keeps a second copy
     needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1)
     free = free_bytes(device)
     if free is not None and needed > free:

@@ -369,3 +369,34 @@ def test_layouts_without_tensors() -> None:
     assert isinstance(SlotsLayout().backend(), SlotsAttention)
     assert isinstance(PerSequenceLayout().backend(), PerSequenceAttention)
     assert isinstance(PaddedLayout().backend(), PaddedAttention)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@every_heads
+def test_single_queries_in_the_types_that_serve(heads: int, kv_heads: int, dtype: torch.dtype) -> None:
+    """Decode steps take another path in 16 bits than in 32: both agree with the oracle to their rounding."""
+    config, lengths = _config(heads, kv_heads), (1, 4, 9)
+    generator = torch.Generator().manual_seed(heads)
+    cache = KVStorage(config, 40, dtype, torch.device("cpu"))
+    cache.keys.normal_(generator=generator)
+    cache.values.normal_(generator=generator)
+    sequences = {f"s{n}": _sequence(f"s{n}", tuple(range(n))) for n in lengths}
+    plan = Plan(
+        0,
+        0,
+        tuple(Work(f"s{n}", n - 1, n) for n in lengths),
+        tuple(Extent(12 * i, 12) for i in range(len(lengths))),
+        waves=(Span(0, len(lengths)),),
+    )
+    q = torch.randn(3, heads, 4, generator=generator).to(dtype)
+    k, v = (torch.randn(3, kv_heads, 4, generator=generator).to(dtype) for _ in "kv")
+    backend = PerSequenceAttention()
+    (wave,) = backend.batch(plan, sequences, cache).waves
+    out = backend.attend(q, k, v, cache, LAYER, wave)
+    assert out.dtype == dtype
+    for i, n in enumerate(lengths):
+        run = slice(12 * i, 12 * i + n)
+        queries = q[i].expand(n, heads, 4)  # the oracle attends whole texts: of its rows the last counts
+        whole = (x.double() for x in (queries, cache.keys[LAYER, run], cache.values[LAYER, run]))
+        wanted = oracle.attention(*whole)[-1]
+        assert torch.allclose(out[i].double(), wanted, rtol=0, atol=8 * torch.finfo(dtype).eps)

@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from minifuse.model.checkpoint import write_weights
 from minifuse.model.config import ModelConfig
-from minifuse.model.layers import Linear
+from minifuse.model.layers import Linear, packable
 from minifuse.model.load import ModelSource, load_weights, resolve
 from minifuse.naive import oracle
 from minifuse.request import Request
@@ -244,16 +244,17 @@ def test_config_defaults_are_transformers_own() -> None:
 # --- packed weights
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 7, 32, 100])
 @pytest.mark.parametrize("bias", [False, True])
-def test_packed_weights_give_the_same(rows: int, bias: bool) -> None:
-    linear = _linear(torch.float32, bias)
-    x = torch.randn(rows, 48, generator=torch.Generator().manual_seed(rows))
+def test_packed_weights_give_the_same(rows: int, bias: bool, dtype: torch.dtype) -> None:
+    linear = _linear(dtype, bias)
+    x = torch.randn(rows, 48, generator=torch.Generator().manual_seed(rows)).to(dtype)
     plain = linear(x)
     linear.pack()
-    if torch.backends.mkldnn.is_available():
-        assert linear.packed is not None
-    assert torch.allclose(linear(x), plain, rtol=1e-5, atol=1e-5)
+    assert (linear.packed is not None) == packable(dtype)
+    rounding = torch.finfo(dtype).eps
+    assert torch.allclose(linear(x), plain, rtol=16 * rounding, atol=128 * rounding)
     assert not torch.equal(linear(2 * x), plain)
 
 
