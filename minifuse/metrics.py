@@ -33,7 +33,7 @@ from typing import Any, get_args, get_type_hints
 from minifuse.errors import UsageError
 from minifuse.parsing import parse_goodput
 from minifuse.plan import TRANSFORMER, Move
-from minifuse.request import FinishReason
+from minifuse.request import FinishReason, Phase
 from minifuse.trace import Event
 
 __all__ = ["Metrics", "compute_metrics", "parse_goodput", "percentile", "rows"]
@@ -115,6 +115,7 @@ class _Run:
         self.last_s = 0.0
         self.num: Counter[str] = Counter()  # tokens of each sort, iterations, pieces of work, requests refused
         self.moves: dict[str, list[int]] = {kind: [] for kind in MOVE_KINDS}  # tokens of each move
+        self.moving_s = 0.0
         self.kv: list[tuple[float, int, int, int]] = []  # seconds the step took, used, reserved, capacity
 
     def read(self, event: Event) -> None:
@@ -138,8 +139,14 @@ class _Run:
             decode = stop - start == 1 and start >= life.prompt_tokens
             self.num["decode" if decode else "prefill"] += stop - start
             self.num["recomputed"] += life.compute(start, stop, *cell or [TRANSFORMER])
-        self.num["iterations"] += event["computed"] > 0  # a plan may hold nothing but moves
-        self.num["work"] += len({work[0] for work in event["work"]})  # two spans of one request are one of the batch
+        if event["phase"] == Phase.PREPROCESSING.value:
+            self.num["preprocessing"] += 1
+        else:
+            self.num["iterations"] += event["computed"] > 0  # a plan may hold nothing but moves
+            self.num["work"] += len(
+                {work[0] for work in event["work"]}
+            )  # two spans of one request are one of the batch
+        self.moving_s += event["wall"].get("moving_s", 0.0)
         self.num["computed"] += event["computed"]
         self.num["idle"] += event["idle"]
         for kind, _, _, num_tokens, *_ in event["moves"]:
@@ -157,8 +164,9 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
 
     A request that neither finished nor was refused counts as interrupted. The run lasts from the first arrival
     to the last time in the trace. Prefill tokens are those of prompts and of answers computed anew; recomputed
-    are those that the same request had computed before; idle tokens belong to no request. Mean KV is weighted
-    with the time each step took, so waiting does not count.
+    are those that the same request had computed before; idle tokens belong to no request. Steps that pre-process beside
+    the main stream are counted apart from its iterations. Mean KV is weighted with the time each step took, so waiting
+    does not count. `moving_s` is the time that moves held the computation up.
 
     Raises:
         UsageError: an event is not as `minifuse.trace` writes it.
@@ -202,6 +210,7 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
         "itl_s": summary(gaps),
         "latency_bound_s": max(gaps, default=None),
         "iterations": num["iterations"],
+        "preprocessing_steps": num["preprocessing"],
         "mean_batch_size": num["work"] / num["iterations"] if num["iterations"] else None,
         "tokens": {
             "output": num_output,
@@ -213,6 +222,7 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
             kind: {"count": len(moves), "tokens": sum(moves), "bytes": _bytes(run, sum(moves))}
             for kind, moves in run.moves.items()
         },
+        "moving_s": run.moving_s,
         "goodput": None
         if goodput is None
         else {"bounds_s": dict(goodput), "requests": good, "requests_per_s": per_second(good)},
@@ -260,12 +270,16 @@ def rows(metrics: Metrics) -> list[tuple[str, str]]:
         ("Normalized latency (mean, p90)", _times(metrics["normalized_latency_s"], "mean", "p90")),
         ("Queueing (mean, p99)", _times(metrics["queueing_s"], "mean", "p99")),
         ("Computing (mean, p99)", _times(metrics["computing_s"], "mean", "p99")),
-        ("Iterations", f"{metrics['iterations']:,} (mean batch size {_plain(metrics['mean_batch_size'])})"),
+        (
+            "Iterations",
+            f"{metrics['iterations']:,} (mean batch size {_plain(metrics['mean_batch_size'])})"
+            + (f", {metrics['preprocessing_steps']:,} of pre-processing" if metrics["preprocessing_steps"] else ""),
+        ),
         ("Tokens computed", f"{tokens['computed']:,} ({tokens['recomputed']:,} recomputed)"),
         ("Idle tokens", f"{tokens['idle']:,}" + (f" ({tokens['idle_share']:.1%})" if tokens["idle"] else "")),
         ("KV in use (peak, mean)", f"{_amount(kv, 'peak_used_')}, {_amount(kv, 'mean_used_')}"),
         ("KV reserved (peak)", f"{_amount(kv, 'peak_reserved_')} of {_amount(kv, 'capacity_')}"),
-        ("KV moves", ", ".join(moves) or "none"),
+        ("KV moves", ", ".join(moves) + f" in {_time(metrics['moving_s'])}" if moves else "none"),
     ]
     if goodput is not None:
         bounds = ", ".join(f"{name} <= {_time(limit)}" for name, limit in goodput["bounds_s"].items())

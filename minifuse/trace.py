@@ -96,6 +96,8 @@ class Trace:
 def _as_event(event: Event | StepReport) -> Event:
     if isinstance(event, StepReport):
         wall = {"start_s": event.started_s, "end_s": event.ended_s}
+        if event.plan.moves:
+            wall["moving_s"] = event.moving_s
         return {"event": "step", **event.decisions(), "wall": wall}
     return event
 

@@ -22,10 +22,9 @@ from minifuse.trace import Event, Trace
 
 def step(start_s: float, end_s: float, work: list[list[Any]], tokens: dict[str, int], **fields: Any) -> Event:
     computed = sum(item[2] - item[1] for item in work) + fields.get("idle", 0)
-    decided = {"computed": computed, "idle": 0, "moves": [], "finished": {}, "kv": [0, 0, 100], **fields}
-    return {
-        "event": "step", "work": work, "tokens": tokens, **decided, "wall": {"start_s": start_s, "end_s": end_s},
-    }  # fmt: skip
+    decided = {"phase": "running", "computed": computed, "idle": 0, "moves": [], "finished": {}, "kv": [0, 0, 100]}
+    wall = {"start_s": start_s, "end_s": end_s, **({"moving_s": 0.25} if fields.get("moves") else {})}
+    return {"event": "step", "work": work, "tokens": tokens, **decided, **fields, "wall": wall}
 
 
 def request(name: str, arrival_s: float, prompt_tokens: int) -> Event:
@@ -77,6 +76,7 @@ def test_golden() -> None:
         "itl_s": {"mean": 5 / 3, "p50": 1.0, "p90": pytest.approx(2.6), "p99": pytest.approx(2.96), "max": 3.0},
         "latency_bound_s": 3.0,
         "iterations": 4,
+        "preprocessing_steps": 0,
         "mean_batch_size": 5 / 4,
         # a 3 + 1 + 1 + 4, b 2, idle 1 + 2. Of a's last four tokens, 2 .. 5, it had computed 2, 3 and 4 before.
         "tokens": {
@@ -93,6 +93,7 @@ def test_golden() -> None:
             "shuffle": {"count": 2, "tokens": 5, "bytes": 50}, "swap_in": {"count": 1, "tokens": 1, "bytes": 10},
             "swap_out": {"count": 0, "tokens": 0, "bytes": 0}, "embed": {"count": 0, "tokens": 0, "bytes": 0},
         },
+        "moving_s": 0.25,
         # Only b: a's tokens come too slowly, and b has no second token that could.
         "goodput": {"bounds_s": {"ttft": 3.0, "tpot": 1.0}, "requests": 1, "requests_per_s": 1 / 8},
     }  # fmt: skip
@@ -118,9 +119,24 @@ def test_rows() -> None:
         ("Idle tokens", "3 (21.4%)"),
         ("KV in use (peak, mean)", "70 B, 50 B"),
         ("KV reserved (peak)", "120 B of 1,000 B"),
-        ("KV moves", "2 shuffle (50 B), 1 swap_in (10 B)"),
+        ("KV moves", "2 shuffle (50 B), 1 swap_in (10 B) in 250 ms"),
         ("Goodput (ttft <= 3 s, tpot <= 1 s)", "0.125 requests/s"),
     ]
+
+
+def test_pre_processing_is_no_iteration() -> None:
+    """Its tokens count, and the request's computing begins with it."""
+    events = [
+        {"event": "run"},
+        request("a", 0, 3),
+        step(1, 2, [["a", 0, 2]], {}, phase="preprocessing"),
+        step(3, 4, [["a", 2, 3]], {"a": 1}, finished={"a": "length"}),
+    ]
+    metrics = compute_metrics(events)
+    assert (metrics["iterations"], metrics["preprocessing_steps"], metrics["mean_batch_size"]) == (1, 1, 1.0)
+    assert metrics["tokens"]["computed"] == 3
+    assert metrics["queueing_s"] == alike(1.0)
+    assert dict(rows(metrics))["Iterations"] == "1 (mean batch size 1), 1 of pre-processing"
 
 
 def test_rows_of_small_and_large_and_missing_figures() -> None:

@@ -32,6 +32,7 @@ REPORT = StepReport(
     tokens={"a": 17},
     finished={"a": FinishReason.STOP},
     usage=KVUsage(4, 10, 12),
+    moving_s=0.125,
 )
 
 
@@ -56,7 +57,7 @@ def test_a_step_as_an_event() -> None:
         "tokens": {"a": 17},
         "finished": {"a": "stop"},
         "kv": [4, 10, 12],
-        "wall": {"start_s": 1.5, "end_s": 2.25},
+        "wall": {"start_s": 1.5, "end_s": 2.25, "moving_s": 0.125},
     }
     assert json.loads(json.dumps(event)) == event
 

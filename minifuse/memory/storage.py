@@ -47,6 +47,7 @@ class KVStorage:
     def move(self, move: Move, layer: int | None = None) -> None:
         """Copy slots [source, source + n) onto [target, target + n), in one layer or in all; the two may overlap."""
         layers = slice(None) if layer is None else slice(layer, layer + 1)
+        overlap = abs(move.source - move.target) < move.num_tokens
         for kv in (self.keys[layers], self.values[layers]):
-            taken = kv[:, move.source : move.source + move.num_tokens].clone()
-            kv[:, move.target : move.target + move.num_tokens] = taken
+            taken = kv[:, move.source : move.source + move.num_tokens]
+            kv[:, move.target : move.target + move.num_tokens] = taken.clone() if overlap else taken
