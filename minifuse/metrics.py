@@ -143,9 +143,7 @@ class _Run:
             self.num["preprocessing"] += 1
         else:
             self.num["iterations"] += event["computed"] > 0  # a plan may hold nothing but moves
-            self.num["work"] += len(
-                {work[0] for work in event["work"]}
-            )  # two spans of one request are one of the batch
+            self.num["work"] += len({work[0] for work in event["work"]})  # two spans of one request count once
         self.moving_s += event["wall"].get("moving_s", 0.0)
         self.num["computed"] += event["computed"]
         self.num["idle"] += event["idle"]
