@@ -158,7 +158,7 @@ class CellExecutor(VirtualExecutor):
             x = self.state.get(work.sequence, 0)
             self.state[work.sequence] = x + 1 if work.cell == "even" else 2 * x
         last = tuple(w.sequence for w in plan.work if w.stop == sequences[w.sequence].request.max_new_tokens)
-        self._push(plan, Ran({}, ended=last), now + 1.0)
+        self._push(plan, lambda: Ran({}, ended=last), now + 1.0)
 
 
 def test_a_chain_of_cells_through_the_same_loop() -> None:

@@ -42,15 +42,15 @@ class VirtualExecutor:
         # A plan ends when its worker has been served so far: time itself, or the equal share that each running plan has
         # had of a shared device by `_now`.
         self._served = self._now = 0.0
-        self._running: list[tuple[float, int, Plan, Ran]] = []  # a heap by what it ends at, then step
+        self._running: list[tuple[float, int, Plan, Callable[[], Ran]]] = []  # a heap by what it ends at, then step
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         self._advance(now)
-        self._push(plan, self._run(plan, sequences), self._served + self._cost(plan))
+        self._push(plan, lambda: self._run(plan, sequences), self._served + self._cost(plan))
 
-    def _push(self, plan: Plan, ran: Ran, end: float) -> None:
-        """Let a plan complete once it has been served up to `end`."""
-        heapq.heappush(self._running, (end, plan.step, plan, ran))
+    def _push(self, plan: Plan, run: Callable[[], Ran], end: float) -> None:
+        """Let a plan complete once it has been served up to `end`. It is run then: as late as it may be."""
+        heapq.heappush(self._running, (end, plan.step, plan, run))
 
     def _advance(self, now: float) -> None:
         if not self._shared:
@@ -70,8 +70,8 @@ class VirtualExecutor:
             self._served, self._now = end, now
             done = []
             while self._running and self._running[0][0] == end:
-                _, _, plan, ran = heapq.heappop(self._running)
-                done.append(Completion(plan, ran, now))
+                _, _, plan, run = heapq.heappop(self._running)
+                done.append(Completion(plan, run(), now))
             return done
         if until is not None:
             self._clock.sleep_until(until)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.memory.reserved import ReservedMemory
 from minifuse.memory.shuffle import shuffle
 from minifuse.options import option
-from minifuse.plan import Extent, Move, Placement, Proposal, Reason, Region
+from minifuse.plan import Extent, Move, Placement, Plan, Proposal, Reason, Region
 from minifuse.request import Phase, Request, Sequence
 from minifuse.stages import register
 
@@ -59,6 +60,7 @@ class Slots(ReservedMemory):
                 "raise --kv-memory."
             )
         self.fused: set[str] = set()  # whose slots make up the region
+        self.leaving: dict[int, str] = {}  # slots that a plan still has to copy from, and whose they were
 
     def check(self, *prompts: Request) -> None:
         if len(prompts) > self.slots:
@@ -75,19 +77,22 @@ class Slots(ReservedMemory):
                 )
 
     def room(self) -> _Room:
-        return _Room(self.slots - len(self.extents), self.slots)
+        return _Room(len(self._free_slots()), self.slots)
 
     def slot(self, sequence_id: str) -> int:
         """The number of the slot that holds a sequence's KV."""
         slot: int = self.extents[sequence_id].offset // self.width
         return slot
 
+    def _free_slots(self) -> list[int]:
+        taken = {extent.offset // self.width for extent in self.extents.values()}
+        return [slot for slot in range(self.slots) if slot not in taken and slot not in self.leaving]
+
     def _extent(self, slot: int) -> Extent:
         return Extent(slot * self.width, self.width)
 
     def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
-        taken = {extent.offset // self.width for extent in self.extents.values()}
-        free = [slot for slot in range(self.slots) if slot not in taken]
+        free = self._free_slots()
         if len(newcomers) > len(free):
             raise LawBroken("budget", f"{len(newcomers)} were admitted, and {len(free)} slots are free")
         fused = [self.slot(name) for name in self.fused]
@@ -106,21 +111,31 @@ class Slots(ReservedMemory):
         return Placement(tuple(self.extents[work.sequence] for work in proposal.work), region, moves)
 
     def _shuffle(self, proposal: Proposal) -> tuple[Move, ...]:
-        """Gather the slots of those who run now. Nobody else's is touched: another worker may be at work on it."""
+        """Gather the slots of those who run now. Nobody else's is touched: another worker may be at work on it.
+
+        A slot that is copied from is free only once that has happened, which is when the plan has run.
+        """
         live = {self.slot(work.sequence): work.sequence for work in proposal.work}
         if max(live) - min(live) + 1 == len(live):
             return ()
-        fixed = [self.slot(name) for name in self.extents if self.slot(name) not in live]
+        fixed = [self.slot(name) for name in self.extents if self.slot(name) not in live] + [*self.leaving]
         moves = []
         for source, target in shuffle(sorted(live), fixed, self.slots).moves:
             name = live[source]
             self.extents[name] = self._extent(target)
             if num_tokens := self.cached.get(name, 0):
                 moves.append(Move("shuffle", source * self.width, target * self.width, num_tokens))
+                self.leaving[source] = name
         return tuple(moves)
 
+    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
+        super().commit(plan, sampled)
+        for move in plan.moves:
+            self.leaving.pop(move.source // self.width, None)
+
     def _free(self, sequence_id: str, extent: Extent) -> None:
-        self.fused.discard(sequence_id)  # the slot is free as soon as no extent lies in it
+        self.fused.discard(sequence_id)
+        self.leaving = {slot: name for slot, name in self.leaving.items() if name != sequence_id}
 
     @property
     def num_reserved(self) -> int:

@@ -128,6 +128,7 @@ class _Books:
         self.slots: dict[str, range] = {}  # of live sequences, those being written included
         self.written: dict[str, int] = {}  # how many of them a completed plan has written
         self.running: set[str] = set()  # sequences of plans that have not completed
+        self.leaving: dict[int, list[range]] = {}  # step -> slots that its moves, not yet completed, copy from
 
     def begin(self, plan: Plan) -> None:
         """A plan is about to run: its moves, then its work, among the plans that are running already."""
@@ -138,11 +139,17 @@ class _Books:
                 raise LawBroken("conservation", f"{move} copies what is not a live sequence's whole KV")
             if name not in mine and name in self.running:
                 raise LawBroken("conservation", f"{move} takes {name} from under another worker")
+            self.leaving.setdefault(plan.step, []).append(self.slots[name])
             self.slots[name] = range(move.target, move.target + len(self.slots[name]))
         for work, extent in zip(plan.work, plan.extents, strict=True):
             self.slots[work.sequence] = range(extent.offset, extent.offset + work.stop)
         self.running |= mine
         owner: dict[int, str] = {}
+        for step, copied in self.leaving.items():
+            for work, extent in zip(plan.work, plan.extents, strict=True):
+                slots = range(extent.offset + work.start, extent.offset + work.stop)
+                if step != plan.step and any(set(slots) & set(others) for others in copied):
+                    raise LawBroken("conservation", f"{work} writes where step {step} may still have to copy from")
         for name, slots in self.slots.items():
             for slot in slots:
                 if owner.setdefault(slot, name) != name:
@@ -152,6 +159,7 @@ class _Books:
 
     def check(self, report: StepReport, live: Collection[str]) -> None:
         """A plan has completed; `live` are the sequences that are still being served after it."""
+        self.leaving.pop(report.plan.step, None)
         self.written |= {work.sequence: work.stop for work in report.plan.work}
         self.running.difference_update(work.sequence for work in report.plan.work)
         needed, usage = sum(self.written.values()), report.usage

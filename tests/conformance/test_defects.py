@@ -305,6 +305,11 @@ def shuffled_from_under_a_worker(patch: Patch) -> None:
     patch.setattr(Slots, "place", grasping)
 
 
+def given_away_before_it_is_copied(patch: Patch) -> None:
+    """A slot counts as free as soon as its copy is planned: a pre-processing worker may write into it first."""
+    patch.setattr(Slots, "leaving", property(lambda self: {}, lambda self, slots: None), raising=False)
+
+
 def a_buffer_sees_its_neighbour(patch: Patch) -> None:
     """Every row of the region is attended as far as the longest."""
     batch = slot_attention.SlotsAttention.batch
@@ -357,6 +362,7 @@ DEFECTS = {
     "copied one token short": Defect("fusion", "ghost", "of_one_run", copied_one_token_short),
     "shuffled onto the living": Defect("fusion", "conservation", "of_one_run", shuffled_onto_the_living),
     "shuffled from under a worker": Defect("fusion", "conservation", "of_one_run", shuffled_from_under_a_worker),
+    "given away before it is copied": Defect("fusion", "conservation", "of_one_run", given_away_before_it_is_copied),
     "a buffer sees its neighbour's width": Defect("fusion", "ghost", "of_one_run", a_buffer_sees_its_neighbour),
     "fused before it is ready": Defect("fusion", "conservation", "of_one_run", fused_before_it_is_ready),
     "idle buffers not counted": Defect("fusion", "counting", "of_one_run", idle_buffers_not_counted),

@@ -32,7 +32,8 @@ class Stream:
         work = tuple(Work(s.id, *span) for s in self.running.values() for span in self.memory.missing(s))
         placement = self.memory.place(Proposal(work, admit))
         self.memory.check_integrity()
-        self.memory.commit(Plan(0, 0, work, placement.extents, grid=placement.grid), self.running)
+        plan = Plan(0, 0, work, placement.extents, grid=placement.grid, moves=placement.moves)
+        self.memory.commit(plan, self.running)
         for sequence in self.running.values():
             sequence.tokens.append(0)
         return placement
@@ -192,6 +193,38 @@ def test_shuffled_around_who_is_being_pre_processed() -> None:
     assert stream.memory.slot("x") == 1
     assert [(move.source // WIDTH, move.target // WIDTH) for move in placement.moves] == [(0, 3)]
     assert _region(placement) == (3, 3)
+
+
+def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
+    """c moves to b's place; until that plan has run, c's old slot is nobody's, or its new owner might write too soon."""
+    memory = _slots(3)
+    sequences = {name: Sequence(asks(name, 2, 9)) for name in "abc"}
+    placement = memory.place(Proposal(tuple(Work(n, 0, 2) for n in "abc"), tuple(sequences.values())))
+    memory.commit(Plan(0, 0, tuple(Work(n, 0, 2) for n in "abc"), placement.extents), "abc")
+    memory.release(sequences["b"])
+    work = (Work("a", 1, 2), Work("c", 1, 2))
+    placement = memory.place(Proposal(work))
+    assert [(move.source // WIDTH, move.target // WIDTH) for move in placement.moves] == [(2, 1)]
+    assert memory.room().admit(Sequence(asks("x"))) is not None
+    with pytest.raises(LawBroken, match="0 slots are free"):
+        _preprocess(memory, "x")
+    memory.commit(Plan(1, 0, work, placement.extents, grid=placement.grid, moves=placement.moves), "ac")
+    assert memory.room().admit(Sequence(asks("x"))) is None
+    _, placement = _preprocess(memory, "x")
+    assert placement.extents == (Extent(2 * WIDTH, WIDTH),)
+
+
+def test_a_slot_that_was_to_be_copied_from_is_not_lost_when_its_owner_is_given_up() -> None:
+    memory = _slots(3)
+    sequences = {name: Sequence(asks(name, 2, 9)) for name in "abc"}
+    placement = memory.place(Proposal(tuple(Work(n, 0, 2) for n in "abc"), tuple(sequences.values())))
+    memory.commit(Plan(0, 0, tuple(Work(n, 0, 2) for n in "abc"), placement.extents), "abc")
+    memory.release(sequences["b"])
+    memory.place(Proposal((Work("a", 1, 2), Work("c", 1, 2))))
+    for name in "ac":  # interrupted: the plan is never committed
+        memory.release(sequences[name])
+    room = memory.room()
+    assert [room.admit(Sequence(asks(name))) is None for name in "wxyz"] == [True, True, True, False]
 
 
 # --- refusals
