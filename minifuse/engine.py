@@ -168,7 +168,7 @@ class Engine:
 
     def commit(self, completion: Completion) -> StepReport:
         """Write down what a completed plan brought, and let go of what has finished."""
-        plan, (tokens, ended, moving_s), ended_s = completion
+        plan, (tokens, ended, moving_s, messages), ended_s = completion
         self.memory.commit(plan, tokens)
         if plan.phase is Phase.PREPROCESSING:
             self._enter(plan, Phase.READY)
@@ -186,7 +186,7 @@ class Engine:
         self._idle.append(plan.worker)
         self._in_flight.difference_update(work.sequence for work in plan.work)
         started = self._started.pop(plan.step)
-        report = StepReport(plan, started, ended_s, tokens, finished, usage, moving_s)
+        report = StepReport(plan, started, ended_s, tokens, finished, usage, moving_s, messages)
         self.trace.step(report)
         return report
 

@@ -18,7 +18,7 @@ finished or no time passed, is None and never NaN: the result is JSON as it is.
 | `normalized_latency_s` | arrival | finish, divided by the output tokens |
 | `latency_bound_s` | the largest of all gaps | |
 
-The trace carries neither cache hits nor collective calls yet, so there is no metric of them: absent, not zero.
+The trace does not carry cache hits yet, so there is no metric of them: absent, not zero.
 """
 
 from __future__ import annotations
@@ -145,6 +145,8 @@ class _Run:
             self.num["iterations"] += event["computed"] > 0  # a plan may hold nothing but moves
             self.num["work"] += len({work[0] for work in event["work"]})  # two spans of one request count once
         self.moving_s += event["wall"].get("moving_s", 0.0)
+        self.num["messages"] += event["wall"].get("messages", 0)
+        self.num["message_bytes"] += event["wall"].get("message_bytes", 0)
         self.num["computed"] += event["computed"]
         self.num["idle"] += event["idle"]
         for kind, _, _, num_tokens, *_ in event["moves"]:
@@ -221,6 +223,7 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
             for kind, moves in run.moves.items()
         },
         "moving_s": run.moving_s,
+        "messages": {"count": num["messages"], "bytes": num["message_bytes"]},
         "goodput": None
         if goodput is None
         else {"bounds_s": dict(goodput), "requests": good, "requests_per_s": per_second(good)},
@@ -244,7 +247,7 @@ def _bytes(run: _Run, tokens: float | None) -> float | None:
 
 
 def rows(metrics: Metrics) -> list[tuple[str, str]]:
-    """The most telling figures as (label, value), for a table; the labels are always the same."""
+    """The most telling figures as (label, value), for a table."""
     requests, tokens, kv, goodput = (metrics[name] for name in ("requests", "tokens", "kv", "goodput"))
     reasons = [f"{requests[reason.value]} {reason.value}" for reason in FinishReason if requests[reason.value]]
     moves = [
@@ -279,6 +282,9 @@ def rows(metrics: Metrics) -> list[tuple[str, str]]:
         ("KV reserved (peak)", f"{_amount(kv, 'peak_reserved_')} of {_amount(kv, 'capacity_')}"),
         ("KV moves", ", ".join(moves) + f" in {_time(metrics['moving_s'])}" if moves else "none"),
     ]
+    if metrics["messages"]["count"]:
+        sent = metrics["messages"]
+        table.append(("Messages of each rank", f"{sent['count']:,} ({_amount(sent, '')})"))
     if goodput is not None:
         bounds = ", ".join(f"{name} <= {_time(limit)}" for name, limit in goodput["bounds_s"].items())
         table.append((f"Goodput ({bounds})", f"{_plain(goodput['requests_per_s'])} requests/s"))

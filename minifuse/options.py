@@ -26,10 +26,17 @@ class NoOptions:
 
 
 def option(
-    default: Any, help: str, *, minimum: float | None = None, choices: tuple[str, ...] = (), unit: str = ""
+    default: Any,
+    help: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    unit: str = "",
 ) -> Any:
     """A dataclass field with what the command line needs to know; `unit="s"` accepts 500ms and 2s."""
-    return field(default=default, metadata={"help": help, "minimum": minimum, "choices": choices, "unit": unit})
+    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "unit": unit}
+    return field(default=default, metadata=metadata)
 
 
 def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
@@ -67,8 +74,9 @@ def _convert(name: str, hint: Any, value: Any, metadata: Mapping[str, Any]) -> A
                 raise ValueError  # 2.5 is not a whole number
     except (ValueError, KeyError, TypeError, UsageError):
         raise UsageError(f"{name} is {value!r}: give {allowed}.") from None
-    minimum, choices = metadata["minimum"], metadata["choices"]
-    if (minimum is not None and not converted >= minimum) or (choices and converted not in choices):
+    minimum, maximum, choices = metadata["minimum"], metadata["maximum"], metadata["choices"]
+    outside = (minimum is not None and not converted >= minimum) or (maximum is not None and not converted <= maximum)
+    if outside or (choices and converted not in choices):
         raise UsageError(f"{name} is {value!r}: give {allowed}.")
     return converted
 
@@ -82,8 +90,12 @@ def _allowed(kind: Any, optional: bool, metadata: Mapping[str, Any]) -> str:
         text = "a duration such as 500ms or 2s"
     else:
         text = {int: "a whole number", float: "a number"}.get(kind, "a word")
-    if metadata["minimum"] is not None:
+    if metadata["minimum"] is not None and metadata["maximum"] is not None:
+        text += f" from {metadata['minimum']:g} to {metadata['maximum']:g}"
+    elif metadata["minimum"] is not None:
         text += f", at least {metadata['minimum']:g}"
+    elif metadata["maximum"] is not None:
+        text += f", at most {metadata['maximum']:g}"
     return text + (", or none" if optional else "")
 
 

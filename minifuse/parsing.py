@@ -180,13 +180,22 @@ class Fields:
         return UsageError(f"{self.where}: {problem}.")
 
     def text(self, name: str, default: _D) -> str | _D:
-        if name not in self:
-            return default
-        value = self._values[name]
+        return self._text(name, self._values[name], "a string in quotes") if name in self else default
+
+    def texts(self, name: str) -> str | tuple[str, ...] | None:
+        """A string, or a list of at least one; None when absent."""
+        value = self._values.get(name)
+        if not isinstance(value, list):
+            return None if value is None else self._text(name, value, "a string in quotes or a list of them")
+        if not value:
+            raise self._wrong(name, "at least one string in it")
+        return tuple(self._text(f"{name}[{i}]", element, "a string in quotes") for i, element in enumerate(value))
+
+    def _text(self, what: str, value: object, allowed: str) -> str:
         if not isinstance(value, str):
-            raise self._wrong(name, "a string in quotes")
+            raise self.error(f"{what} is {_show(value)}: give {allowed}")
         if any("\ud800" <= letter <= "\udfff" for letter in value):  # JSON can spell what UTF-8 cannot
-            raise self._wrong(name, "text without half a surrogate pair")
+            raise self.error(f"{what} is {_show(value)}: give text without half a surrogate pair")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -208,11 +217,23 @@ class Fields:
         value = self._values.get(name, list(default))
         if or_one and _is_integer(value):
             value = [value]
+        return self._integers(name, value, "a whole number or a list of them" if or_one else "a list of whole numbers")
+
+    def integer_lists(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """A list of whole numbers, or a list of such lists: `[1, 2]` is `[[1, 2]]`."""
+        value = self._values[name]
+        if isinstance(value, list) and value and isinstance(value[0], list):
+            return tuple(
+                self._integers(f"{name}[{i}]", element, "a list of whole numbers") for i, element in enumerate(value)
+            )
+        return (self._integers(name, value, "a list of whole numbers or a list of such lists"),)
+
+    def _integers(self, what: str, value: object, allowed: str) -> tuple[int, ...]:
         if not isinstance(value, list):
-            raise self._wrong(name, "a whole number or a list of them" if or_one else "a list of whole numbers")
+            raise self.error(f"{what} is {_show(value)}: give {allowed}")
         for i, element in enumerate(value):
             if not _is_integer(element):
-                raise self.error(f"{name}[{i}] is {_show(element)}: give only whole numbers in {name}")
+                raise self.error(f"{what}[{i}] is {_show(element)}: give only whole numbers in {what}")
         return tuple(value)
 
     def number(self, name: str, default: float, low: float, high: float = math.inf, above: bool = False) -> float:

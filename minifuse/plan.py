@@ -17,6 +17,7 @@ __all__ = [
     "Extent",
     "Grid",
     "KVUsage",
+    "Messages",
     "Move",
     "Placement",
     "Plan",
@@ -193,6 +194,16 @@ def sampled_work(plan: Plan, sequences: Mapping[str, Sequence]) -> list[int]:
     return [i for i, work in enumerate(plan.work) if work.stop == len(sequences[work.sequence].tokens)]
 
 
+class Messages(NamedTuple):
+    """Collective calls between the ranks of a tensor parallel run, and the bytes that each rank gave to them."""
+
+    calls: int = 0
+    bytes: int = 0
+
+
+NO_MESSAGES = Messages()
+
+
 class Ran(NamedTuple):
     """What came of computing a plan: the token sampled for each sequence whose missing tokens it completed.
 
@@ -203,6 +214,7 @@ class Ran(NamedTuple):
     tokens: dict[str, int]
     ended: tuple[str, ...] = ()
     moving_s: float = 0.0
+    messages: Messages = NO_MESSAGES
 
 
 class Completion(NamedTuple):
@@ -232,6 +244,7 @@ class StepReport:
     finished: dict[str, FinishReason]
     usage: KVUsage  # while the iteration ran: what finished with it is still counted
     moving_s: float = 0.0
+    messages: Messages = NO_MESSAGES
 
     def decisions(self) -> dict[str, Any]:
         """The part that must not depend on how busy the machine was, ready for JSON."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,7 @@ from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.real import RunPlan
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.model.config import DTYPE_BYTES
+from minifuse.parallel.config import shard_config
 from minifuse.plan import StepReport
 from minifuse.request import FinishReason, Request, TextLimits
 from minifuse.simulate.cost import Roofline, hardware
@@ -22,6 +23,7 @@ from minifuse.stages import Executor
 from minifuse.techniques import Stages, Technique
 from minifuse.trace import Trace
 from minifuse.undisturbed import InterruptibleExecutor, undisturbed
+from minifuse.workload import by_request
 
 if TYPE_CHECKING:
     from minifuse.execute.runner import TorchRunner
@@ -43,6 +45,7 @@ class Settings:
     hardware: str = "cpu"  # whose speed virtual time has
     stage_options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    tensor_parallel: int = 1  # ranks among which the model, and with it the KV memory, is divided
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ def build_engine(
         model: its weights, already loaded; None only under virtual time, where tokens are then placeholders.
 
     Raises:
-        UsageError: an option is wrong, or the KV budget holds not even one token.
+        UsageError: an option is wrong, the KV budget holds not even one token, or the ranks cannot divide the model.
         MachineError: the KV memory does not fit the device.
     """
     token_bytes = source.config.kv_bytes_per_token(settings.dtype)
@@ -101,13 +104,35 @@ def build_engine(
             f"The KV memory of {settings.kv_memory} bytes is less than the {token_bytes} bytes of one token of "
             f"{source.name} in {settings.dtype}: raise --kv-memory."
         )
+    shard_config(source.config, settings.tensor_parallel)
     if settings.clock == "virtual":
         _check_fits(source, settings)  # before anything is allocated
     stages = Stages.of(technique, capacity, settings.stage_options)
+    trace = Trace(
+        trace_path,
+        technique=technique.name,
+        stages=technique.stages,
+        model=source.name,
+        dtype=settings.dtype,
+        clock=settings.clock,
+        seed=settings.seed,
+        options={name: str(value) for name, value in settings.stage_options.items()},
+        kv_bytes_per_token=token_bytes,
+        kv_capacity_tokens=capacity,
+    )
     run: RunPlan = placeholder_tokens
+    stop: Callable[[], None] | None = None
     if model is not None:
         try:
-            run = torch_runner(model, stages.memory, stages.attention)
+            if settings.tensor_parallel > 1:
+                from minifuse.parallel.launch import launch
+
+                run = ranks = launch(
+                    model, source, stages.attention.backend(), capacity, settings.tensor_parallel, seed=settings.seed
+                )
+                stop = ranks.close
+            else:
+                run = torch_runner(model, stages.memory, stages.attention)
         except (RuntimeError, MemoryError):
             raise MachineError(
                 f"KV memory of {settings.kv_memory / 2**20:.0f} MiB could not be allocated on {settings.device}: "
@@ -121,19 +146,7 @@ def build_engine(
         executor = VirtualExecutor(clock, cost, run, shared=True)
     else:
         clock = RealClock()
-        executor = RealExecutor(run, clock, stages.batching.workers)
-    trace = Trace(
-        trace_path,
-        technique=technique.name,
-        stages=technique.stages,
-        model=source.name,
-        dtype=settings.dtype,
-        clock=settings.clock,
-        seed=settings.seed,
-        options={name: str(value) for name, value in settings.stage_options.items()},
-        kv_bytes_per_token=token_bytes,
-        kv_capacity_tokens=capacity,
-    )
+        executor = RealExecutor(run, clock, stages.batching.workers, on_close=stop)
     return Engine(
         stages.batching,
         stages.memory,
@@ -147,6 +160,11 @@ def build_engine(
 
 def _check_fits(source: ModelSource, settings: Settings) -> None:
     """A simulated machine has no more memory than the real one."""
+    if settings.tensor_parallel > 1:
+        raise UsageError(
+            f"A tensor parallel size of {settings.tensor_parallel} was given and the clock is virtual, whose cost "
+            "model knows one device: use the real clock, or one rank."
+        )
     needed = source.config.num_parameters * DTYPE_BYTES[settings.dtype] + settings.kv_memory
     memory = hardware(settings.hardware).memory
     if needed > memory:
@@ -187,13 +205,14 @@ def serve(
         executor = engine.executor
         engine.executor = InterruptibleExecutor(executor, hold)
         try:
-            for _, numbered in groupby(enumerate(requests), key=lambda pair: pair[1].group or pair[0]):
-                prompts = dict(numbered)  # of one request
+            numbers = count()
+            for prompts in by_request(requests):
+                numbered = {next(numbers): prompt for prompt in prompts}
                 try:
-                    engine.submit(*prompts.values())
-                    index.update((request.id, i) for i, request in prompts.items())
+                    engine.submit(*prompts)
+                    index.update((request.id, i) for i, request in numbered.items())
                 except RequestRefused as refusal:
-                    for i, request in prompts.items():
+                    for i, request in numbered.items():
                         answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
                         on_answer(answers[i])
             for report in engine.run():

@@ -7,8 +7,9 @@
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
     {"event": "end", "unfinished": [], "wall": {"end_s": ...}}
 
-Times measured by a clock stand under "wall" and nowhere else, so two runs that decided alike have equal lines once
-"wall" is removed (`decisions`). Every metric is computed from these lines alone (`minifuse.metrics`).
+What was measured, times and messages between ranks, stands under "wall" and nowhere else, so two runs that decided
+alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines alone
+(`minifuse.metrics`).
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Trace:
                 "max_new_tokens": request.max_new_tokens,
                 "priority": request.priority,
                 "conversation": request.conversation,
+                "group": request.group,
             }
         )
 
@@ -98,6 +100,8 @@ def _as_event(event: Event | StepReport) -> Event:
         wall = {"start_s": event.started_s, "end_s": event.ended_s}
         if event.plan.moves:
             wall["moving_s"] = event.moving_s
+        if event.messages.calls:
+            wall["messages"], wall["message_bytes"] = event.messages
         return {"event": "step", **event.decisions(), "wall": wall}
     return event
 

@@ -1,22 +1,23 @@
-"""What is asked, and when: synthetic requests, request files, arrival laws and length laws.
+"""What is asked, and when: synthetic requests, arrival laws and length laws (`request_file` reads requests).
 
 Everything follows from a seed. Each choice draws from a stream of its own (prompt lengths, output lengths,
 arrivals, the tokens of each single prompt), so changing one law leaves all the others' values as they were,
 and the first n requests of a longer workload are those of the shorter one.
+
+A request of several prompts is one `Request` for each of them, neighbours in the list with the same `group`.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from pathlib import Path
+from itertools import accumulate, groupby
 from typing import Protocol
 
-from minifuse.errors import ModelError, UsageError
-from minifuse.parsing import Fields, did_you_mean, one_of, parse_duration, parse_float, parse_int, read_lines
+from minifuse.errors import UsageError
+from minifuse.parsing import did_you_mean, one_of, parse_duration, parse_float, parse_int
 from minifuse.request import GREEDY, Request, Sampling
 
 __all__ = [
@@ -27,13 +28,12 @@ __all__ = [
     "Uniform",
     "arrival_times",
     "arrive",
+    "by_request",
+    "gather",
     "parse_arrival",
     "parse_lengths",
-    "read_jsonl",
     "synthetic",
 ]
-
-Encode = Callable[[str], Sequence[int]]
 
 MAX_LENGTH = 1 << 20  # no law draws more tokens than this
 MAX_SIGMA = 5.0
@@ -174,7 +174,7 @@ class RequestDefaults:
     max_new_tokens: int = 128
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    sampling: Sampling = GREEDY
+    sampling: Sampling = GREEDY  # to its seed `read_jsonl` adds the number of prompts before: equal ones should differ
     arrival_s: float = 0.0  # read by `read_jsonl` only: `synthetic` has a law of arrivals
 
 
@@ -189,40 +189,59 @@ def synthetic(
     arrival: Arrival | None = None,
     seed: int = 0,
     defaults: RequestDefaults = DEFAULTS,
+    prompts_per_request: int = 1,
 ) -> list[Request]:
     """Requests r0, r1, ... of random tokens, none of them a stop token.
 
     The output length drawn is the request's `max_new_tokens` (that of `defaults` is not used); with
-    `defaults.ignore_eos` it is the answer's exact length.
+    `defaults.ignore_eos` it is the answer's exact length. It holds for all prompts of a request (r0/0, r0/1, ...),
+    each of which has a length of its own.
 
     Raises:
         UsageError: there is nobody to serve, or no token to draw.
     """
     if count < 1:
         raise UsageError(f"The number of requests is {count}: give at least 1.")
+    if prompts_per_request < 1:
+        raise UsageError(f"The number of prompts of a request is {prompts_per_request}: give at least 1.")
     stop_ids = set(defaults.stop_ids)
     tokens = [token for token in range(vocab_size) if token not in stop_ids]
     if not tokens:
         raise UsageError(f"All {vocab_size} tokens of the vocabulary end an answer: give fewer stop tokens.")
     prompt_rng, output_rng = _stream(seed, "prompt lengths"), _stream(seed, "output lengths")
-    requests = [
+    output = [output_lengths.draw(output_rng) for _ in range(count)]
+    prompts = [
         Request(
             id=f"r{i}",
             prompt=tuple(_stream(seed, f"tokens {i}").choices(tokens, k=prompt_lengths.draw(prompt_rng))),
-            max_new_tokens=output_lengths.draw(output_rng),
+            max_new_tokens=output[i // prompts_per_request],
             stop_ids=defaults.stop_ids,
             ignore_eos=defaults.ignore_eos,
             sampling=defaults.sampling,
         )
-        for i in range(count)
+        for i in range(count * prompts_per_request)
     ]
-    return arrive(requests, arrival or Arrival(), seed)
+    return arrive(gather(prompts, prompts_per_request), arrival or Arrival(), seed)
 
 
-def arrive(requests: Sequence[Request], arrival: Arrival, seed: int = 0) -> list[Request]:
-    """The same requests, arriving in this order by this law, whatever their arrival was."""
-    times = arrival_times(len(requests), arrival, seed)
-    return [replace(request, arrival_s=time) for request, time in zip(requests, times, strict=True)]
+def gather(prompts: Sequence[Request], size: int = 1) -> list[Request]:
+    """Every `size` prompts made one request: r0/0, r0/1, ... of the group r0. One alone is just r0, of no group."""
+    if size == 1:
+        return [replace(prompt, id=f"r{i}", group=None) for i, prompt in enumerate(prompts)]
+    return [replace(prompt, id=f"r{i // size}/{i % size}", group=f"r{i // size}") for i, prompt in enumerate(prompts)]
+
+
+def by_request(prompts: Iterable[Request]) -> list[list[Request]]:
+    """The prompts of each request together: neighbours of one group."""
+    keyed = groupby(enumerate(prompts), key=lambda pair: pair[1].group or pair[0])
+    return [[prompt for _, prompt in of_one] for _, of_one in keyed]
+
+
+def arrive(requests: Iterable[Request], arrival: Arrival, seed: int = 0) -> list[Request]:
+    """The same requests, arriving in this order by this law, whatever their arrival was; a group arrives as one."""
+    asked = by_request(requests)
+    times = arrival_times(len(asked), arrival, seed)
+    return [replace(prompt, arrival_s=time) for time, prompts in zip(times, asked, strict=True) for prompt in prompts]
 
 
 def arrival_times(n: int, arrival: Arrival, seed: int = 0) -> list[float]:
@@ -232,77 +251,3 @@ def arrival_times(n: int, arrival: Arrival, seed: int = 0) -> list[float]:
 
 def _stream(seed: int, name: str) -> random.Random:
     return random.Random(f"minifuse {name} {seed}")  # a string is hashed with SHA-512, whatever the hash seed
-
-
-_FIELDS = (
-    *("id", "prompt", "prompt_token_ids", "max_new_tokens", "arrival_s", "priority", "conversation"),
-    *("eos_token_id", "ignore_eos", "temperature", "top_k", "top_p", "seed"),
-)
-
-
-def read_jsonl(
-    source: Path | str | Iterable[str],
-    encode: Encode,
-    defaults: RequestDefaults | Callable[[int], RequestDefaults] = DEFAULTS,
-    name: str = "standard input",
-) -> list[Request]:
-    """Requests from a file of JSON objects, one per line, in the file's order.
-
-        {"id": "greeting", "prompt": "Hello", "max_new_tokens": 20}
-        {"prompt_token_ids": [5, 17], "arrival_s": 0.5, "temperature": 0.8, "seed": 7}
-
-    `source` is a path, or lines that messages call `name`. `defaults` may depend on the request's index. The first
-    request is r0 unless it has an id, the second r1, and so on. A request that can never be served (an empty prompt,
-    a token out of the vocabulary, no token to generate, a text that `encode` cannot encode) is built as it is: the
-    engine refuses it alone.
-
-    Raises:
-        UsageError: the file cannot be read, holds no request, or has a line that is not a request.
-    """
-    if isinstance(source, str | Path):
-        name, source = str(source), read_lines(Path(source))
-    requests: list[Request] = []
-    taken: dict[str, str] = {}
-    for number, line in enumerate(source, start=1):
-        if not line.strip():
-            continue
-        fields = Fields(f"{name}:{number}", line, _FIELDS)
-        index = len(requests)
-        request = _request(fields, f"r{index}", encode, defaults(index) if callable(defaults) else defaults)
-        if request.id in taken:
-            problem = f'the id "{request.id}" is taken by {taken[request.id]}'
-            raise fields.error(f"{problem}: give every request an id of its own")
-        taken[request.id] = fields.where
-        requests.append(request)
-    if not requests:
-        raise UsageError(f'{name} holds no request: give one per line, such as {{"prompt": "Hello"}}.')
-    return requests
-
-
-def _request(fields: Fields, default_id: str, encode: Encode, defaults: RequestDefaults) -> Request:
-    if ("prompt" in fields) == ("prompt_token_ids" in fields):
-        given = "both prompt and prompt_token_ids are" if "prompt" in fields else "no prompt or prompt_token_ids is"
-        raise fields.error(f"{given} given: give exactly one of them")
-    text, problem = fields.text("prompt", None), None
-    try:
-        prompt = fields.integers("prompt_token_ids", ()) if text is None else tuple(encode(text))
-    except ModelError as error:  # no tokenizer: other requests may come as token ids
-        prompt, problem = (), f"in {fields.where} is text: {error}"
-    sampling = defaults.sampling
-    return Request(
-        id=fields.text("id", default_id),
-        prompt=prompt,
-        max_new_tokens=fields.integer("max_new_tokens", defaults.max_new_tokens),
-        stop_ids=fields.integers("eos_token_id", defaults.stop_ids, or_one=True),
-        ignore_eos=fields.flag("ignore_eos", defaults.ignore_eos),
-        sampling=Sampling(
-            temperature=fields.number("temperature", sampling.temperature, low=0),
-            top_k=fields.integer("top_k", sampling.top_k, low=0),
-            top_p=fields.number("top_p", sampling.top_p, low=0, high=1, above=True),
-            seed=fields.integer("seed", sampling.seed, low=0),
-        ),
-        arrival_s=fields.number("arrival_s", defaults.arrival_s, low=0),
-        priority=fields.integer("priority", 0),
-        conversation=fields.text("conversation", None),
-        problem=problem,
-    )

@@ -573,7 +573,7 @@ def test_events_of_a_run_in_order() -> None:
     assert [event["event"] for event in events] == ["run", "request", "wait", "step", "step", "end"]
     assert events[1] == {
         "event": "request", "id": "a", "arrival_s": 0.5, "prompt_tokens": 2, "max_new_tokens": 2, "priority": 3,
-        "conversation": "c",
+        "conversation": "c", "group": None,
     }  # fmt: skip
     assert events[-1] == {"event": "end", "unfinished": [], "wall": {"end_s": 4.5}}
 

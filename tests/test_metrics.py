@@ -94,6 +94,7 @@ def test_golden() -> None:
             "swap_out": {"count": 0, "tokens": 0, "bytes": 0}, "embed": {"count": 0, "tokens": 0, "bytes": 0},
         },
         "moving_s": 0.25,
+        "messages": {"count": 0, "bytes": 0},
         # Only b: a's tokens come too slowly, and b has no second token that could.
         "goodput": {"bounds_s": {"ttft": 3.0, "tpot": 1.0}, "requests": 1, "requests_per_s": 1 / 8},
     }  # fmt: skip
@@ -122,6 +123,14 @@ def test_rows() -> None:
         ("KV moves", "2 shuffle (50 B), 1 swap_in (10 B) in 250 ms"),
         ("Goodput (ttft <= 3 s, tpot <= 1 s)", "0.125 requests/s"),
     ]
+
+
+def test_messages_between_ranks() -> None:
+    sent = step(0, 1, [["a", 0, 3]], {"a": 1}, finished={"a": "length"})
+    sent["wall"] |= {"messages": 9, "message_bytes": 2048}
+    metrics = compute_metrics([{"event": "run"}, request("a", 0, 3), sent])
+    assert metrics["messages"] == {"count": 9, "bytes": 2048}
+    assert dict(rows(metrics))["Messages of each rank"] == "9 (2 KiB)"
 
 
 def test_pre_processing_is_no_iteration() -> None:

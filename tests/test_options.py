@@ -20,6 +20,8 @@ class Options:
     ratio: float = option(0.25, "how much")
     eager: bool = option(False, "whether at once")
     order: str = option("first", "who comes first", choices=("first", "shortest"))
+    workers: int = option(2, "threads", minimum=1, maximum=64)
+    share: float = option(0.5, "part", maximum=1.0)
 
 
 def _parse(**given: Any) -> Options:
@@ -51,6 +53,8 @@ def test_defaults() -> None:
         ("eager", "off", False),
         ("eager", True, True),
         ("order", "shortest", "shortest"),
+        ("workers", "64", 64),
+        ("share", "1", 1.0),
     ],
 )
 def test_values(name: str, given: Any, value: Any) -> None:
@@ -82,6 +86,9 @@ def test_values(name: str, given: Any, value: Any) -> None:
         ("eager", 1, "on or off"),
         ("eager", ["on"], "on or off"),
         ("order", "last", "first or shortest"),
+        ("workers", "65", "a whole number from 1 to 64"),
+        ("workers", "0", "a whole number from 1 to 64"),
+        ("share", "1.5", "a number, at most 1"),
     ],
 )
 def test_wrong_values(name: str, given: Any, allowed: str) -> None:
@@ -122,4 +129,6 @@ def test_description() -> None:
         {"name": "ratio", "default": 0.25, "allowed": "a number", "help": "how much"},
         {"name": "eager", "default": False, "allowed": "on or off", "help": "whether at once"},
         {"name": "order", "default": "first", "allowed": "first or shortest", "help": "who comes first"},
+        {"name": "workers", "default": 2, "allowed": "a whole number from 1 to 64", "help": "threads"},
+        {"name": "share", "default": 0.5, "allowed": "a number, at most 1", "help": "part"},
     ]

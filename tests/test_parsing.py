@@ -27,7 +27,7 @@ from minifuse.parsing import (
     read_lines,
 )
 from minifuse.request import Request, TextLimits
-from minifuse.workload import Encode, read_jsonl
+from minifuse.request_file import Encode, read_jsonl
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -158,6 +158,7 @@ def read(*lines: str | dict[str, Any], encode: Encode = encode) -> list[Request]
 
 
 P = '"prompt": "x"'
+ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
 
 
 @pytest.mark.parametrize(
@@ -175,11 +176,26 @@ P = '"prompt": "x"'
         (f'{{{P}, "prompt_token_ids": [1]}}', "both prompt and prompt_token_ids are given: give exactly one of them"),
         ("{}", "no prompt or prompt_token_ids is given: give exactly one of them"),
         ('{"prompt": null}', "no prompt or prompt_token_ids is given: give exactly one of them"),
-        ('{"prompt": 5}', "prompt is 5: give a string in quotes"),
+        ('{"prompt": 5}', "prompt is 5: give a string in quotes or a list of them"),
+        ('{"prompt": []}', "prompt is []: give at least one string in it"),
+        ('{"prompt": ["x", null]}', "prompt[1] is null: give a string in quotes"),
+        ('{"prompt": ["x", "\\ud800"]}', 'prompt[1] is "\\ud800": give text without half a surrogate pair'),
         ('{"prompt": "\\ud800"}', 'prompt is "\\ud800": give text without half a surrogate pair'),
-        (f'{{{P}, "id": 7}}', "id is 7: give a string in quotes"),
+        (f'{{{P}, "id": 7}}', "id is 7: give a string in quotes or a list of them"),
+        (f'{{{P}, "id": ""}}', 'id is "": give at least one letter'),
+        (f'{{{P}, "id": []}}', "id is []: give at least one string in it"),
+        (f'{{{P}, "id": ["a", "b"]}}', f"id is a list of 2 and there is 1 prompt: {ONE_ID_EACH}"),
+        ('{"prompt": ["x", "y", "z"], "id": ["a", "b"]}', f"id is a list of 2 and there are 3 prompts: {ONE_ID_EACH}"),
+        ('{"prompt": ["x", "y"], "id": ["a"]}', f"id is a list of 1 and there are 2 prompts: {ONE_ID_EACH}"),
+        ('{"prompt": ["x", "y"], "id": ["a", "a"]}', 'id holds "a" twice: give every prompt an id of its own'),
+        ('{"prompt": ["x", "y"], "id": ["a", ""]}', 'id is "": give at least one letter'),
+        ('{"prompt": ["x", "y"], "id": ["a", 3]}', "id[1] is 3: give a string in quotes"),
         (f'{{{P}, "conversation": ["{"c" * 99}"]}}', f'conversation is ["{"c" * 35}...: give a string in quotes'),
-        ('{"prompt_token_ids": 5}', "prompt_token_ids is 5: give a list of whole numbers"),
+        ('{"prompt_token_ids": 5}', "prompt_token_ids is 5: give a list of whole numbers or a list of such lists"),
+        ('{"prompt_token_ids": [[1], 2]}', "prompt_token_ids[1] is 2: give a list of whole numbers"),
+        ('{"prompt_token_ids": [[1], [2, true]]}',
+         "prompt_token_ids[1][1] is true: give only whole numbers in prompt_token_ids[1]"),
+        ('{"prompt_token_ids": [1, [2]]}', "prompt_token_ids[1] is [2]: give only whole numbers in prompt_token_ids"),
         ('{"prompt_token_ids": [1, true]}', "prompt_token_ids[1] is true: give only whole numbers in prompt_token_ids"),
         ('{"prompt_token_ids": [1.0]}', "prompt_token_ids[0] is 1.0: give only whole numbers in prompt_token_ids"),
         (f'{{{P}, "max_new_tokens": true}}', "max_new_tokens is true: give a whole number"),
@@ -217,6 +233,27 @@ def test_duplicate_ids_name_both_lines() -> None:
         read({"id": "r1", "prompt": "x"}, {"prompt": "y"})
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "taken"),
+    [
+        ({"id": "a"}, {"id": "a"}, "a"),
+        ({"id": "a"}, {"id": ["b", "a/1"]}, "a/1"),
+        ({"id": ["a", "r1"]}, {}, "r1"),
+        ({"id": ["a", "r1/1"]}, {}, "r1/1"),
+        ({}, {"id": ["a", "r0"]}, "r0"),  # the name of a group: its prompts are r0/0 and r0/1
+        ({"id": ["a", "b"]}, {"id": "r0"}, "r0"),
+    ],
+)
+def test_ids_given_and_made_are_unique_over_groups_and_prompts(
+    first: dict[str, Any], second: dict[str, Any], taken: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read({"prompt": ["x", "y"], **first}, {"prompt": ["x", "y"], **second})
+    assert str(caught.value) == (
+        f'p.jsonl:2: the id "{taken}" is taken by p.jsonl:1: give every request an id of its own.'
+    )
+
+
 def test_a_text_for_a_model_without_a_tokenizer_is_that_requests_problem() -> None:
     def none(text: str) -> list[int]:
         raise ModelError("The model has no tokenizer.json: give prompt_token_ids.")
@@ -226,6 +263,9 @@ def test_a_text_for_a_model_without_a_tokenizer_is_that_requests_problem() -> No
     assert text.problem == "in p.jsonl:2 is text: The model has no tokenizer.json: give prompt_token_ids."
     with pytest.raises(RequestRefused, match=r"^Request 'r1' in p\.jsonl:2 is text: The model has no tokenizer"):
         TextLimits(10, 10).check(text)
+    assert [r.problem for r in read({"prompt": ["x", "y"]}, encode=none)] == [
+        "in p.jsonl:1 is text: The model has no tokenizer.json: give prompt_token_ids."
+    ] * 2
 
 
 def test_files_refused(tmp_path: Path) -> None:
@@ -260,12 +300,16 @@ def test_any_object_is_a_sound_request_or_a_usage_error(line: dict[str, Any], na
     if sentence := refusal(lambda: read(line)):
         assert sentence.startswith("p.jsonl:1: ")
         return
-    (request,) = read(line)
-    sampling = request.sampling
-    assert isinstance(request.id, str)
-    assert all(type(token) is int for token in (*request.prompt, *request.stop_ids, request.max_new_tokens))
-    assert 0 <= request.arrival_s < math.inf
-    assert 0 <= sampling.temperature < math.inf
-    assert 0 < sampling.top_p <= 1
-    assert sampling.top_k >= 0
-    assert type(request.ignore_eos) is bool
+    requests = read(line)
+    assert len({request.id for request in requests}) == len(requests)
+    assert len({request.group for request in requests}) == 1
+    assert (requests[0].group is None) == (len(requests) == 1)
+    for request in requests:
+        sampling = request.sampling
+        assert isinstance(request.id, str)
+        assert all(type(token) is int for token in (*request.prompt, *request.stop_ids, request.max_new_tokens))
+        assert 0 <= request.arrival_s < math.inf
+        assert 0 <= sampling.temperature < math.inf
+        assert 0 < sampling.top_p <= 1
+        assert sampling.top_k >= 0
+        assert type(request.ignore_eos) is bool

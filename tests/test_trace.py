@@ -10,7 +10,7 @@ import pytest
 from helpers import asks, make_engine, sentence
 
 from minifuse.errors import UsageError
-from minifuse.plan import Extent, Grid, KVUsage, Move, Plan, Reason, Span, StepReport, Work
+from minifuse.plan import Extent, Grid, KVUsage, Messages, Move, Plan, Reason, Span, StepReport, Work
 from minifuse.request import FinishReason, Phase
 from minifuse.serve import serve
 from minifuse.trace import SCHEMA, Trace, decisions, read_trace
@@ -33,6 +33,7 @@ REPORT = StepReport(
     finished={"a": FinishReason.STOP},
     usage=KVUsage(4, 10, 12),
     moving_s=0.125,
+    messages=Messages(5, 640),
 )
 
 
@@ -57,7 +58,7 @@ def test_a_step_as_an_event() -> None:
         "tokens": {"a": 17},
         "finished": {"a": "stop"},
         "kv": [4, 10, 12],
-        "wall": {"start_s": 1.5, "end_s": 2.25, "moving_s": 0.125},
+        "wall": {"start_s": 1.5, "end_s": 2.25, "moving_s": 0.125, "messages": 5, "message_bytes": 640},
     }
     assert json.loads(json.dumps(event)) == event
 

@@ -19,15 +19,16 @@ from hypothesis import strategies as st
 
 from minifuse.errors import UsageError
 from minifuse.request import Request, Sampling
+from minifuse.request_file import read_jsonl
 from minifuse.workload import (
     Arrival,
     Lognormal,
     RequestDefaults,
     Uniform,
     arrive,
+    by_request,
     parse_arrival,
     parse_lengths,
-    read_jsonl,
     synthetic,
 )
 
@@ -243,6 +244,26 @@ def test_synthetic_refusals() -> None:
         make(0)
     with pytest.raises(UsageError, match=r"^All 2 tokens of the vocabulary end an answer: give fewer stop tokens\.$"):
         make(1, vocab_size=2, defaults=RequestDefaults(stop_ids=(0, 1)))
+    with pytest.raises(UsageError, match=r"^The number of prompts of a request is 0: give at least 1\.$"):
+        make(1, prompts_per_request=0)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), ARRIVALS, st.integers(0, 5))
+def test_prompts_per_request_changes_nothing_else(size: int, count: int, law: str, seed: int) -> None:
+    """The prompts are those of as many requests of one; arrivals and output lengths are those of as many requests."""
+    prompts = make(count, arrival=law, seed=seed, prompts_per_request=size)
+    asked = by_request(prompts)
+    assert [len(request) for request in asked] == [size] * count
+    assert [r.prompt for r in prompts] == [r.prompt for r in make(count * size, arrival=law, seed=seed)]
+    for mine, single in zip(asked, make(count, arrival=law, seed=seed), strict=True):
+        assert {(r.max_new_tokens, r.arrival_s) for r in mine} == {(single.max_new_tokens, single.arrival_s)}
+
+
+def test_prompts_of_one_request_have_its_name() -> None:
+    assert [(r.id, r.group) for r in make(2, prompts_per_request=2)] == [
+        ("r0/0", "r0"), ("r0/1", "r0"), ("r1/0", "r1"), ("r1/1", "r1"),
+    ]  # fmt: skip
+    assert {r.group for r in make(2)} == {None}
 
 
 def test_arrive_replaces_times_only() -> None:
@@ -250,6 +271,14 @@ def test_arrive_replaces_times_only() -> None:
     assert arrive(requests, Arrival(2.0)) == [
         Request(r.id, r.prompt, r.max_new_tokens, arrival_s=2.0 * i) for i, r in enumerate(requests)
     ]
+
+
+def test_a_group_arrives_as_one() -> None:
+    """Neighbours without a group are requests of their own."""
+    prompts = [Request("a" * i, (1,), group=group) for i, group in enumerate(["x", "x", None, None, "y"], start=1)]
+    assert [len(request) for request in by_request(prompts)] == [2, 1, 1, 1]
+    assert [r.arrival_s for r in arrive(prompts, Arrival(2.0))] == [0, 0, 2, 4, 6]
+    assert arrive([], Arrival(2.0)) == by_request([]) == []
 
 
 # --- request files
@@ -302,7 +331,7 @@ def test_what_only_the_engine_can_refuse_is_built() -> None:
 def test_files(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "h\xc3\xa9"}\r\n\r\n{"prompt": "a\xe2\x80\xa8b"}')
-    expected = [Request("r0", (104, 233)), Request("r1", (97, 0x2028, 98))]
+    expected = [Request("r0", (104, 233)), Request("r1", (97, 0x2028, 98), sampling=Sampling(seed=1))]
     assert read_jsonl(path, encode) == read_jsonl(str(path), encode) == expected
 
 
@@ -312,3 +341,53 @@ def test_lines_give_back_what_was_written(prompts: list[list[int]]) -> None:
         yield from (json.dumps({"prompt_token_ids": prompt}) for prompt in prompts)
 
     assert [list(r.prompt) for r in read_jsonl(lines(), encode)] == prompts
+
+
+# --- requests of several prompts
+
+
+def test_a_list_of_prompts_is_one_request() -> None:
+    line = {"prompt": ["a", "b"], "max_new_tokens": 9, "arrival_s": 2, "priority": -1, "conversation": "c",
+            "eos_token_id": 5, "ignore_eos": True, "temperature": 1, "top_k": 4, "top_p": 0.9, "seed": 8}  # fmt: skip
+
+    def prompt(id: str, token: int, seed: int) -> Request:
+        return Request(id, (token,), 9, (5,), True, Sampling(1.0, 4, 0.9, seed), 2.0, -1, "c", group="r0")
+
+    assert read(line) == [prompt("r0/0", 97, 8), prompt("r0/1", 98, 9)]
+    ids = read({**line, "prompt": None, "prompt_token_ids": [[97], [98]]})
+    assert ids == read(line)
+
+
+def test_names_of_several_prompts() -> None:
+    requests = read(
+        {"prompt": ["a", "b"]},
+        {"id": "mine", "prompt": ["c", "d"]},
+        {"id": ["x", "y"], "prompt": ["e", "f"]},
+        {"id": ["r3", "z"], "prompt": ["g", "h"]},  # its group is r3 too: nobody else's name is taken
+        {"prompt": "i"},
+    )
+    assert [(r.id, r.group) for r in requests] == [
+        ("r0/0", "r0"), ("r0/1", "r0"), ("mine/0", "mine"), ("mine/1", "mine"), ("x", "r2"), ("y", "r2"),
+        ("r3", "r3"), ("z", "r3"), ("r4", None),
+    ]  # fmt: skip
+    assert [len(request) for request in by_request(requests)] == [2, 2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("name", [None, "r0", ["r0"]])
+@pytest.mark.parametrize("prompt", [{"prompt": ["a"]}, {"prompt_token_ids": [[97]]}, {"prompt": "a"}])
+def test_a_list_of_one_is_a_request_of_one_prompt(prompt: dict[str, Any], name: Any) -> None:
+    assert read({**prompt, "id": name}) == read({"prompt": "a"}) == [Request("r0", (97,))]
+
+
+def test_every_prompt_draws_from_a_seed_of_its_own() -> None:
+    """Also across lines: the seeds of a line go on where those of the line before ended."""
+    lines = {"prompt": ["a", "a", "a"]}, {"prompt": "a"}, {"prompt": ["a", "a"], "seed": 50}, {"prompt": ["a", "a"]}
+    requests = read(*lines, defaults=RequestDefaults(sampling=Sampling(1.0, seed=4)))
+    assert [r.sampling.seed for r in requests] == [4, 5, 6, 7, 50, 51, 10, 11]
+    assert read({"prompt": ["a", "a"], "seed": 2**63 - 1})[1].sampling.seed == 2**63
+
+
+def test_defaults_are_asked_for_once_per_request() -> None:
+    requests = read({"prompt": ["a", "b"]}, "", {"prompt": ["c", "d"]}, {"prompt": "e"},
+                    defaults=lambda i: RequestDefaults(arrival_s=i / 2))  # fmt: skip
+    assert [r.arrival_s for r in requests] == [0.0, 0.0, 0.5, 0.5, 1.0]

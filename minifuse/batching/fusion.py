@@ -33,7 +33,7 @@ class Fusion:
         preprocess: str = option(
             "worker", "where prompts are computed: beside the main stream, or in it", choices=("worker", "inline")
         )
-        preprocessors: int = option(1, "requests pre-processed at once by workers, at most", minimum=1)
+        preprocessors: int = option(1, "requests pre-processed at once by workers, at most", minimum=1, maximum=1024)
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

@@ -27,7 +27,7 @@ class Instances:
 
     @dataclass(frozen=True)
     class Options:
-        instances: int = option(32, "requests served at once, at most", minimum=1)
+        instances: int = option(32, "requests served at once, at most", minimum=1, maximum=1024)
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

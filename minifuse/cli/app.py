@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from minifuse import __version__
-from minifuse.cli.asked import Asked, AskedOfRun, with_options
+from minifuse.cli.asked import DTYPES, Asked, AskedOfRun, with_options
 from minifuse.cli.plugin import load_plugin
 
 __all__ = ["make_app"]
@@ -62,6 +62,36 @@ def compare(techniques: Techniques, asked: Asked) -> Job:
     return lambda: job(techniques or [], asked)
 
 
+def reproduce(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="a figure, or a paper: all of its figures")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="show the figures that there are")] = False,
+    scale: Annotated[
+        str,
+        typer.Option(
+            "--scale",
+            metavar="quick|cpu|paper",
+            help="seconds with a small model, minutes in real time, or the paper's own scale in virtual time",
+        ),
+    ] = "cpu",
+    model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help="instead of the scale's model")] = None,
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar=f"auto|{'|'.join(DTYPES)}", help="auto: the scale's half precision")
+    ] = "auto",
+    tokens: Annotated[str | None, typer.Option("--tokens", metavar="N", help="tokens of a request")] = None,
+    rounds: Annotated[str, typer.Option("--rounds", metavar="N", help="runs of each point; medians count")] = "1",
+    seed: Annotated[str, typer.Option("--seed", metavar="N", help="of arrivals, lengths and weights")] = "0",
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="also write NAME.json and NAME.md to this folder")
+    ] = None,
+    json: JsonFlag = False,
+) -> Job:
+    """Measure a figure of a paper again, and show the paper's numbers beside those of this machine."""
+    from minifuse.cli.reproduce import AskedOfFigure
+    from minifuse.cli.reproduce import reproduce as job
+
+    return lambda: job(AskedOfFigure(name, list_, scale, model, dtype, tokens, rounds, seed, json, out))
+
+
 def list_(json: JsonFlag = False) -> Job:
     """Show every technique and every stage."""
     from minifuse.cli.catalogue import show_list
@@ -95,6 +125,7 @@ def make_app() -> typer.Typer:
     app.callback(invoke_without_command=True)(root)
     app.command("run")(run)
     app.command("compare")(compare)
+    app.command("reproduce")(reproduce)
     app.command("list")(list_)
     app.command("explain")(explain)
     app.command("doctor")(doctor)

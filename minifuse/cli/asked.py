@@ -33,6 +33,9 @@ class Asked:
     ] = "tiny"
     dtype: Annotated[str, _option("--dtype", "Model", "numbers to compute in", "|".join(DTYPES))] = "float32"
     device: Annotated[str, _option("--device", "Model", "where to compute", "|".join(DEVICES))] = "auto"
+    tensor_parallel: Annotated[
+        str | None, _option("--tensor-parallel", "Model", "processes that share the model: 1", "N")
+    ] = None
     kv_memory: Annotated[
         str | None,
         _option("--kv-memory", "Model", "the KV cache's budget: 64MiB, or more if 4096 tokens need it", "SIZE"),
@@ -42,6 +45,9 @@ class Asked:
     ] = None
     requests: Annotated[
         str | None, _option("--requests", "Workload", "requests to make up when none are given: 16", "N")
+    ] = None
+    prompts_per_request: Annotated[
+        str | None, _option("--prompts-per-request", "Workload", "prompts of each made-up request: 1", "N")
     ] = None
     prompt_length: Annotated[
         str | None,
@@ -64,7 +70,10 @@ class Asked:
         str, _option("--top-p", "Workload", "draw from the likeliest tokens that make up P of the chance", "P")
     ] = "1"
     seed: Annotated[str, _option("--seed", "Workload", "of made-up requests, random weights and sampling", "N")] = "0"
-    max_batch: Annotated[str | None, _option("--max-batch", "Technique", "requests in one batch, at most", "N")] = None
+    max_batch: Annotated[
+        str | None,
+        _option("--max-batch", "Technique", "served at once, at most: max_batch, instances or slots of a stage", "N"),
+    ] = None
     set: Annotated[
         list[str],
         _option("--set", "Technique", "an option of a stage, as minifuse explain tells; repeatable", "STAGE.OPTION=V"),

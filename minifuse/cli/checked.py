@@ -16,10 +16,10 @@ from minifuse.simulate.cost import hardware
 from minifuse.techniques import Technique, check_settings
 from minifuse.workload import Arrival, Lengths, parse_arrival, parse_lengths
 
-__all__ = ["Checked", "check", "check_trace", "settings_for"]
+__all__ = ["Checked", "check", "check_trace", "has_batch_size", "settings_for"]
 
 MANY = 2**31 - 1
-MAX_BATCH = "batching.max_batch"
+BATCH_SIZES = ("batching.max_batch", "batching.instances", "memory.slots")  # what --max-batch may mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,11 @@ class Checked:
     model: str
     dtype: str
     device: str
+    tensor_parallel: int | None
     kv_memory: int | None
     prompts: str | None
     requests: int | None
+    prompts_per_request: int | None
     prompt_length: Lengths | None
     output_length: Lengths | None
     arrival: Arrival
@@ -62,9 +64,11 @@ def check(asked: Asked) -> Checked:
         model=asked.model,
         dtype=_choice("--dtype", asked.dtype, DTYPES),
         device=_choice("--device", asked.device, DEVICES),
+        tensor_parallel=_whole("--tensor-parallel", asked.tensor_parallel),
         kv_memory=None if asked.kv_memory is None else parse_size(asked.kv_memory, "--kv-memory"),
         prompts=asked.prompts,
         requests=_whole("--requests", asked.requests),
+        prompts_per_request=_whole("--prompts-per-request", asked.prompts_per_request),
         prompt_length=None if asked.prompt_length is None else parse_lengths(asked.prompt_length),
         output_length=None if asked.output_length is None else parse_lengths(asked.output_length),
         arrival=parse_arrival(asked.arrival),
@@ -106,7 +110,7 @@ def _settings(typed: list[str]) -> dict[str, str]:
     for text in typed:
         name, equals, value = text.partition("=")
         if not equals:
-            raise UsageError(f'--set is "{text}": give stage.option=value, such as {MAX_BATCH}=4.')
+            raise UsageError(f'--set is "{text}": give stage.option=value, such as {BATCH_SIZES[0]}=4.')
         if name in settings:
             raise UsageError(f"--set gives {name} twice: give it once.")
         settings[name] = value
@@ -125,17 +129,32 @@ def settings_for(technique: Technique, checked: Checked, strict: bool) -> dict[s
     known = technique.option_names
     settings: dict[str, Any] = {k: v for k, v in checked.settings.items() if strict or k in known}
     if checked.max_batch is not None:
-        if MAX_BATCH in settings:
-            raise UsageError(f"--max-batch and --set {MAX_BATCH} are both given: give one of them.")
-        if MAX_BATCH in known:
-            settings[MAX_BATCH] = checked.max_batch
-        elif strict:
-            raise UsageError(
-                f"--max-batch is {checked.max_batch}, and the batching {technique.batching!r} of {technique.name} has "
-                "no max_batch: leave it out, or choose another --technique or --batching."
-            )
+        settings |= _batch_sizes(technique, checked.max_batch, settings, strict)
     check_settings(technique, settings)
     return settings
+
+
+def has_batch_size(technique: Technique) -> bool:
+    """Whether --max-batch means anything to a technique."""
+    return not technique.option_names.isdisjoint(BATCH_SIZES)
+
+
+def _batch_sizes(technique: Technique, size: int, settings: Mapping[str, Any], strict: bool) -> dict[str, int]:
+    """The options that --max-batch sets: the first of `BATCH_SIZES`, and the others as far as --set leaves them open.
+
+    A mix of a batching with a max_batch and a memory of slots has two. Were its slots left at their default, they
+    would go on bounding the batch: with --max-batch 32, no more than 8 would ever run.
+    """
+    mine = [name for name in BATCH_SIZES if name in technique.option_names]
+    if not mine and strict:
+        raise UsageError(
+            f"--max-batch is {size}, and neither the batching {technique.batching!r} nor the memory "
+            f"{technique.memory!r} of {technique.name} has a batch size: leave it out, or choose another --technique, "
+            "--batching or --memory."
+        )
+    if mine and mine[0] in settings:
+        raise UsageError(f"--max-batch and --set {mine[0]} are both given: give one of them.")
+    return {name: size for name in mine if name not in settings}
 
 
 def check_trace(typed: str | None) -> Path | None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from minifuse.cli.asked import Asked
-from minifuse.cli.checked import Checked, check, settings_for
-from minifuse.cli.prepare import Prepared, load, prepare
+from minifuse.cli.checked import Checked, check, has_batch_size, settings_for
+from minifuse.cli.prepare import Prepared, load, prepare, rehearse
 from minifuse.cli.run import failed, show_served
-from minifuse.cli.text import console
+from minifuse.cli.text import console, counted
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, compute_metrics
 from minifuse.request import FinishReason
@@ -46,6 +46,8 @@ def compare(names: list[str], asked: Asked) -> int:
     checked = check(asked)
     options = _options(rows, checked)
     prepared = prepare(checked, [])
+    for row, own in zip(rows, options, strict=True):
+        rehearse(row, prepared, own)
     model, settings = load(prepared)
     results: list[Result] = []
     for row, own in zip(rows, options, strict=True):
@@ -63,7 +65,7 @@ def compare(names: list[str], asked: Asked) -> int:
         print(json.dumps(_as_json(prepared, results)))
     else:
         console().print(_table(results), "", LEGEND, sep="\n")
-    _say_what_is_missing(rows, results)
+    _say_what_is_missing(prepared, rows, results)
     wrong = _broken(prepared, results)
     for name, reference, ids in wrong:
         print(
@@ -74,7 +76,7 @@ def compare(names: list[str], asked: Asked) -> int:
     return int(bool(wrong) or any(failed(result.served) for result in results))
 
 
-def _say_what_is_missing(rows: list[Technique], results: list[Result]) -> None:
+def _say_what_is_missing(prepared: Prepared, rows: list[Technique], results: list[Result]) -> None:
     last = results[-1]
     if not last.served.interrupted:
         return
@@ -82,8 +84,8 @@ def _say_what_is_missing(rows: list[Technique], results: list[Result]) -> None:
     left = ", ".join(row.name for row in rows[len(results) :])
     rest = f", and {left} did not run" if left else ""
     print(
-        f"error: Interrupted: {last.row.name} had answered {answered} of {len(last.served.answers)} requests, so its "
-        f"row is not comparable{rest}: run it again.",
+        f"error: Interrupted: {last.row.name} had answered {answered} of {len(last.served.answers)} "
+        f"{counted(prepared.requests)}, so its row is not comparable{rest}: run it again.",
         file=sys.stderr,
     )
 
@@ -103,6 +105,10 @@ def _options(rows: list[Technique], checked: Checked) -> list[dict[str, Any]]:
         if name not in known:
             which = ", ".join(sorted(known)) or "none"
             raise UsageError(f"--set gives {name}, which none of these techniques has; their options are: {which}.")
+    if checked.max_batch is not None and not any(map(has_batch_size, rows)):
+        raise UsageError(
+            f"--max-batch is {checked.max_batch}, and none of these techniques has a batch size: leave it out."
+        )
     return [settings_for(row, checked, strict=False) for row in rows]
 
 
@@ -141,7 +147,8 @@ def _as_json(prepared: Prepared, results: list[Result]) -> dict[str, Any]:
         "model": prepared.source.name,
         "dtype": prepared.settings.dtype,
         "clock": prepared.settings.clock,
-        "requests": len(prepared.requests),
+        "requests": prepared.num_requests,
+        "prompts": len(prepared.requests),
         "techniques": [
             {
                 "technique": result.row.name,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -19,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from minifuse.cli.text import console, one_line
+from minifuse.cli.text import console, counted, one_line
 from minifuse.plan import KVUsage, StepReport
 from minifuse.request import Request
 from minifuse.undisturbed import undisturbed
@@ -42,6 +43,9 @@ class Display:
     def __init__(self, title: str, requests: Sequence[Request], kv_bytes_per_token: int) -> None:
         self._title = title
         self._total = len(requests)
+        self._unit = counted(requests)
+        self._sizes = Counter(request.group for request in requests)
+        self._refused: set[str] = set()  # groups of which it has been said
         self._arrivals = sorted(request.arrival_s for request in requests)  # of those that were not refused
         self._token_bytes = kv_bytes_per_token
         self._out = console()
@@ -72,8 +76,13 @@ class Display:
             self._say(self._out, line)
 
     def refused(self, request: Request, why: str) -> None:
-        """A request was refused: say why on stderr."""
+        """A request was refused: say why on stderr, once for all its prompts."""
         self._arrivals.remove(request.arrival_s)
+        if request.group is not None:
+            if request.group in self._refused:
+                return
+            self._refused.add(request.group)
+            why = f"All {self._sizes[request.group]} prompts of {request.group!r} are refused: {why}"
         self._say(self._err, Text(f"error: {one_line(why)}"))
 
     def step(self, report: StepReport) -> None:
@@ -131,7 +140,7 @@ class Display:
         now, usage = (self._report.ended_s, self._report.usage) if self._report else (0.0, KVUsage(0, 0, 0))
         ended = self._answered + self._total - len(self._arrivals)
         bar = Table.grid(padding=(0, 1))
-        bar.add_row(Text(self._title), ProgressBar(self._total, ended, width=20), f"{ended}/{self._total} requests")
+        bar.add_row(Text(self._title), ProgressBar(self._total, ended, width=20), f"{ended}/{self._total} {self._unit}")
         arrived = bisect_right(self._arrivals, now)
         waiting = max(0, arrived - self._answered - len(self._running))
         used, _, capacity = (tokens * self._token_bytes / 2**20 for tokens in usage)

@@ -91,7 +91,9 @@ def _facts() -> Table:
 def _options(described: Iterable[dict[str, Any]], prefix: str = "") -> Text:
     lines = []
     for option in described:
-        default = {None: "none", True: "on", False: "off"}.get(option["default"], option["default"])
+        default = option["default"]
+        if default is None or isinstance(default, bool):
+            default = {None: "none", True: "on", False: "off"}[default]
         lines.append(
             Text.assemble(
                 (f"{prefix}{option['name']}={default}", "bold"), f" {option['help']}; give {option['allowed']}"

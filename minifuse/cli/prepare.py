@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minifuse.cli.checked import Checked
 from minifuse.errors import MachineError, UsageError
@@ -14,20 +14,23 @@ from minifuse.model.load import ModelSource, load_weights, resolve
 from minifuse.model.tokenizer import Tokenizer
 from minifuse.parsing import read_lines
 from minifuse.request import Request
-from minifuse.serve import Settings
+from minifuse.request_file import read_jsonl
+from minifuse.serve import Settings, build_engine
+from minifuse.techniques import Technique
 from minifuse.workload import (
     RequestDefaults,
     Uniform,
     arrival_times,
     arrive,
-    read_jsonl,
+    by_request,
+    gather,
     synthetic,
 )
 
 if TYPE_CHECKING:
     from minifuse.model.transformer import Transformer
 
-__all__ = ["Prepared", "load", "prepare"]
+__all__ = ["Prepared", "load", "prepare", "rehearse"]
 
 MAX_NEW_TOKENS = 256
 REQUESTS = 16
@@ -41,7 +44,7 @@ class Prepared:
 
     source: ModelSource
     tokenizer: Tokenizer | None
-    requests: list[Request]
+    requests: list[Request]  # a request of several prompts is several here, of one group
     settings: Settings
     expected: dict[str, str] = field(default_factory=dict)  # the right answer of each request that has one
 
@@ -49,6 +52,11 @@ class Prepared:
     def placeholders(self) -> bool:
         """Whether no model runs: random weights in virtual time would say nothing that a placeholder does not."""
         return self.settings.clock == "virtual" and self.source.directory is None
+
+    @property
+    def num_requests(self) -> int:
+        """The prompts of one request count as one."""
+        return len(by_request(self.requests))
 
     def text(self, token_ids: Sequence[int]) -> str | None:
         """What tokens say, or None for a model without a tokenizer."""
@@ -83,6 +91,7 @@ def prepare(checked: Checked, typed: list[str]) -> Prepared:
         clock=checked.clock,
         hardware=checked.hardware,
         seed=checked.sampling.seed,
+        tensor_parallel=checked.tensor_parallel or 1,
     )
     return Prepared(source, tokenizer, requests, settings, expected)
 
@@ -92,6 +101,7 @@ def _refuse_contradictions(checked: Checked, typed: list[str]) -> None:
         raise UsageError(f'A typed prompt and --prompts "{checked.prompts}" are both given: give one or the other.')
     made_up = {
         "--requests": checked.requests,
+        "--prompts-per-request": checked.prompts_per_request,
         "--prompt-length": checked.prompt_length,
         "--output-length": checked.output_length,
     }
@@ -109,6 +119,7 @@ class _Workload:
         self.source = source
         self.tokenizer = tokenizer
         self.seed = checked.sampling.seed
+        self.prompts_per_request = checked.prompts_per_request or 1
         self.defaults = RequestDefaults(
             max_new_tokens=checked.max_new_tokens or MAX_NEW_TOKENS,
             stop_ids=source.config.eos_ids,
@@ -125,7 +136,7 @@ class _Workload:
         for i, text in enumerate(texts, start=1):
             if any("\ud800" <= letter <= "\udfff" for letter in text):  # how Python keeps bytes it cannot decode
                 raise UsageError(f"Typed prompt {i} is not UTF-8: type it as UTF-8.")
-        requests = [
+        prompts = [
             Request(
                 id=f"r{i}",
                 prompt=self.encode(text),
@@ -135,7 +146,7 @@ class _Workload:
             )
             for i, text in enumerate(texts)
         ]
-        return self._seeded(arrive(requests, self.checked.arrival, self.seed))
+        return self._seeded(arrive(gather(prompts, self.prompts_per_request), self.checked.arrival, self.seed))
 
     def of_file(self, path: str) -> list[Request]:
         if path == "-":
@@ -144,17 +155,13 @@ class _Workload:
             name, lines = path, list(read_lines(Path(path)))
         times = arrival_times(len(lines), self.checked.arrival, self.seed)  # one for each line is enough
 
-        def defaults(index: int) -> RequestDefaults:
-            sampling = replace(self.defaults.sampling, seed=self.seed + index)
-            return replace(self.defaults, sampling=sampling, arrival_s=times[index])
-
-        return read_jsonl(lines, self.encode, defaults, name)
+        return read_jsonl(lines, self.encode, lambda i: replace(self.defaults, arrival_s=times[i]), name)
 
     def crowd(self) -> tuple[list[Request], dict[str, str]]:
         """Tasks of the tiny model, with the right answers."""
         from minifuse.model.tiny.tasks import crowd
 
-        tasks = crowd(self.checked.requests or REQUESTS, self.seed)
+        tasks = crowd((self.checked.requests or REQUESTS) * self.prompts_per_request, self.seed)
         requests = self.of_texts([task.prompt for task in tasks])
         return requests, {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
 
@@ -168,6 +175,7 @@ class _Workload:
             self.checked.arrival,
             self.seed,
             self.defaults,
+            self.prompts_per_request,
         )
         limit = self.checked.max_new_tokens
         if limit is not None:
@@ -175,7 +183,7 @@ class _Workload:
         return self._seeded(requests)
 
     def _seeded(self, requests: list[Request]) -> list[Request]:
-        """Each request draws from a seed of its own: equal prompts should not get equal answers."""
+        """Each prompt draws from a seed of its own: equal ones should not get equal answers."""
         return [
             replace(request, sampling=replace(self.checked.sampling, seed=self.seed + i))
             for i, request in enumerate(requests)
@@ -187,6 +195,15 @@ def _standard_input() -> list[str]:
         return sys.stdin.buffer.read().decode().split("\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"standard input: byte {error.start + 1} is not UTF-8: give JSON lines as UTF-8.") from None
+
+
+def rehearse(row: Technique, prepared: Prepared, options: Mapping[str, Any]) -> None:
+    """Plug the stages together without a model: what is wrong with them is said before any weights are loaded.
+
+    Raises:
+        UsageError: an option is wrong, or the KV memory is too small for the stages or too large for the machine.
+    """
+    build_engine(row, prepared.source, replace(prepared.settings, stage_options=options))
 
 
 def load(prepared: Prepared) -> tuple[Transformer | None, Settings]:

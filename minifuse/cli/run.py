@@ -13,8 +13,8 @@ from minifuse.cli.asked import AskedOfRun
 from minifuse.cli.checked import check, check_trace, settings_for
 from minifuse.cli.display import Display
 from minifuse.cli.pipe import silence
-from minifuse.cli.prepare import Prepared, load, prepare
-from minifuse.cli.text import answer_line, console, is_right
+from minifuse.cli.prepare import Prepared, load, prepare, rehearse
+from minifuse.cli.text import answer_line, console, counted, is_right
 from minifuse.metrics import compute_metrics, rows
 from minifuse.request import FinishReason
 from minifuse.serve import Answer, Served, build_engine, serve
@@ -37,6 +37,7 @@ def run(typed: list[str], asked: AskedOfRun) -> int:
     options = settings_for(row, checked, strict=True)
     trace = check_trace(asked.trace)
     prepared = prepare(checked, typed)
+    rehearse(row, prepared, options)
     model, settings = load(prepared)
     engine = build_engine(row, prepared.source, replace(settings, stage_options=options), model, trace)
     try:
@@ -95,6 +96,7 @@ def _as_json(row: Technique, prepared: Prepared, served: Served, metrics: dict[s
 def _output(prepared: Prepared, answer: Answer) -> dict[str, Any]:
     output = {
         "id": answer.request.id,
+        "group": answer.request.group,
         "prompt_token_ids": list(answer.request.prompt),
         "token_ids": list(answer.token_ids),
         "text": prepared.text(answer.token_ids),
@@ -110,8 +112,13 @@ def _show_figures(prepared: Prepared, served: Served, metrics: dict[str, Any]) -
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column()
+    unit = counted(prepared.requests)
+    if unit == "prompts":  # the metrics are those of each prompt: they must not be taken for those of whole requests
+        table.add_row("Requests", f"{prepared.num_requests:,}")
     for label, value in rows(metrics):
-        table.add_row(Text(label), Text(value))
+        table.add_row(
+            Text(label.replace("Requests", unit.capitalize())), Text(value.replace("requests/s", f"{unit}/s"))
+        )
     judged = [right for answer in served.answers if (right := is_right(prepared, answer)) is not None]
     if judged:
         table.add_row("Answers right", f"{sum(judged)} of {len(judged)}")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from minifuse.cli.prepare import Prepared
-from minifuse.request import FinishReason
+from minifuse.request import FinishReason, Request
 from minifuse.serve import Answer
 
-__all__ = ["answer_line", "console", "is_right", "one_line", "shortened"]
+__all__ = ["answer_line", "console", "counted", "is_right", "one_line", "shortened"]
 
 PROMPT_WIDTH = 36
 PLACEHOLDER = -1
@@ -52,6 +52,11 @@ def shortened(text: str, width: int = PROMPT_WIDTH) -> str:
     return f"{text[: width - 3 - tail]}...{text[-tail:]}"
 
 
+def counted(requests: Iterable[Request]) -> str:
+    """What a count of them is one of: requests, or prompts as soon as one of the requests has several."""
+    return "requests" if all(request.group is None for request in requests) else "prompts"
+
+
 def _shown(prepared: Prepared, token_ids: Sequence[int]) -> str:
     if token_ids and set(token_ids) == {PLACEHOLDER}:
         return f"{PLACEHOLDER} x{len(token_ids)}"
@@ -68,8 +73,8 @@ def is_right(prepared: Prepared, answer: Answer) -> bool | None:
 
 
 def answer_line(prepared: Prepared, answer: Answer) -> Text:
-    """`r3 [length, wrong: expected 42] add 17 and 25 -> 43`"""
-    line = Text(answer.request.id, style="bold")
+    """`r3 [length, wrong: expected 42] add 17 and 25 -> 43`; of several prompts each has a line, `r3/0`, `r3/1`, ..."""
+    line = Text(one_line(answer.request.id), style="bold")
     marks = [] if answer.finish_reason is FinishReason.STOP else [Text(answer.finish_reason.value, "yellow")]
     right = is_right(prepared, answer)
     if right is not None:

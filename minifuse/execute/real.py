@@ -23,8 +23,11 @@ class RealExecutor:
     that was to be waited for comes before whatever ended after it, as it would in virtual time.
     """
 
-    def __init__(self, run: RunPlan, clock: Clock, workers: int = 1) -> None:
+    def __init__(
+        self, run: RunPlan, clock: Clock, workers: int = 1, on_close: Callable[[], None] | None = None
+    ) -> None:
         self._run = run
+        self._on_close = on_close
         self._clock = clock
         self._next: tuple[Plan, dict[str, Sequence]] | None = None  # of the one worker
         self._threads = ThreadPoolExecutor(workers, "minifuse-worker") if workers > 1 else None
@@ -68,6 +71,8 @@ class RealExecutor:
         return [Completion(plan, future.result(), now) for plan, future in ended]
 
     def close(self) -> None:
-        """Let what runs come to its end; no thread is left."""
+        """Let what runs come to its end; no thread is left, nor what `on_close` stops."""
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._on_close is not None:
+            self._on_close()

@@ -81,9 +81,13 @@ class TorchRunner:
         return time.perf_counter() - start
 
     def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        names, logits = self._logits(plan, sequences)
+        sampled = [sequences[name] for name in names]
+        tokens = sample(logits, [s.request.sampling for s in sampled], [len(s.tokens) for s in sampled])
+        return dict(zip(names, tokens, strict=True))
+
+    def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
+        """Who gets a token, and the logits to draw it from."""
         batch = self.attention.batch(plan, sequences, self.cache)
         waved = tuple(move for move in plan.moves if move.wave is not None)
-        logits = forward(self.model, batch, self.cache, self.attention, waved)
-        sampled = [sequences[name] for name in batch.sampled]
-        tokens = sample(logits, [s.request.sampling for s in sampled], [len(s.tokens) for s in sampled])
-        return dict(zip(batch.sampled, tokens, strict=True))
+        return batch.sampled, forward(self.model, batch, self.cache, self.attention, waved)

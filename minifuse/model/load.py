@@ -137,8 +137,10 @@ def random_weights(model: Transformer, seed: int = 0) -> Transformer:
     return model
 
 
-def load_weights(source: ModelSource, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> Transformer:
-    """Build the model and read (or draw) its weights, laid out for serving.
+def load_weights(
+    source: ModelSource, dtype: str = "float32", device: str = "cpu", seed: int = 0, pack: bool = True
+) -> Transformer:
+    """Build the model and read (or draw) its weights, laid out for serving unless `pack` is off.
 
     Raises:
         ModelError: the checkpoint does not fit its config.json.
@@ -146,7 +148,7 @@ def load_weights(source: ModelSource, dtype: str = "float32", device: str = "cpu
     """
     from minifuse.model.layers import packable
 
-    packed = device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` keeps a second copy
+    packed = pack and device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` keeps a second copy
     needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1)
     free = free_bytes(device)
     if free is not None and needed > free:
@@ -161,7 +163,8 @@ def load_weights(source: ModelSource, dtype: str = "float32", device: str = "cpu
         from minifuse.model.checkpoint import read_weights
 
         read_weights(model, source.directory)
-    model.pack()
+    if pack:
+        model.pack()
     return model
 
 

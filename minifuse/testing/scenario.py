@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from minifuse.request import GREEDY, Phase, Request, Sampling
 from minifuse.stages import stage, stages
 from minifuse.techniques import TECHNIQUES, Technique, mix
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB
+from minifuse.workload import by_request
 
 __all__ = ["Scenario", "mixes", "scenarios"]
 
@@ -42,8 +42,7 @@ class Scenario:
 
     def asked(self) -> list[tuple[Request, ...]]:
         """The requests, each as its prompts: neighbours of one group are one request."""
-        keyed = groupby(enumerate(self.requests), key=lambda pair: pair[1].group or pair[0])
-        return [tuple(request for _, request in prompts) for _, prompts in keyed]
+        return [tuple(prompts) for prompts in by_request(self.requests)]
 
     def with_requests(self, requests: tuple[Request, ...]) -> Scenario:
         return replace(self, requests=requests)

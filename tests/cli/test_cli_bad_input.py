@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 Cli = Callable[..., Any]
 
 RANDOM = ("--model", "random:small")
+FUSION, INSTANCES = ("--technique", "fusion"), ("--technique", "instances")
 
 
 def refused(said: Any, code: int, *words: str) -> None:
@@ -32,6 +33,9 @@ BAD_VALUES = [
     ("--max-new-tokens", "-3"),
     ("--max-new-tokens", "many"),
     ("--requests", "0"),
+    ("--prompts-per-request", "0"),
+    ("--prompts-per-request", "-1"),
+    ("--prompts-per-request", "two"),
     ("--max-batch", "0"),
     ("--seed", "-1"),
     ("--temperature", "-1"),
@@ -71,10 +75,27 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["run", "--set", "batching.max_batch=0"], ["'0'", "at least 1"]),
         (["run", "--set", "batching.max_batch=2", "--set", "batching.max_batch=3"], ["twice"]),
         (["run", "--set", "batching.max_batch=2", "--max-batch", "3"], ["both given"]),
-        (["run", "--technique", "serial", "--max-batch", "3"], ["'serial'", "no max_batch"]),
+        (["run", "--technique", "serial", "--max-batch", "3"], ["'serial'", "'contiguous'", "no", "batch size"]),
+        (["run", *FUSION, "--set", "memory.slots=2", "--max-batch", "3"], ["memory.slots", "both given"]),
+        (["run", *INSTANCES, "--set", "batching.instances=2", "--max-batch", "3"], ["instances", "both given"]),
+        (["run", *FUSION, "--set", "memory.slots=0"], ["slots", "'0'", "at least 1"]),
+        (["run", *FUSION, "--set", "memory.shuffle=maybe"], ["shuffle", "'maybe'", "give on or off"]),
+        (["run", *FUSION, "--set", "batching.preprocess=sometimes"], ["'sometimes'", "give worker or inline"]),
+        (["run", *FUSION, "--set", "batching.preprocessors=0"], ["preprocessors", "'0'", "from 1 to 1024"]),
+        (["run", *FUSION, "--set", "batching.max_batch=3"], ["'fusion'", "no option 'max_batch'", "preprocess"]),
+        (["run", *INSTANCES, "--set", "batching.instances=0"], ["instances", "'0'", "from 1 to 1024"]),
+        (["run", *INSTANCES, "--max-batch", "5000"], ["instances", "5000", "from 1 to 1024"]),
+        (["run", "--technique", "fusoin"], ['did you mean "fusion"']),
+        (["run", "--attention", "slots"], ["reads KV as slots", "'contiguous'", "choose the memory 'slots'"]),
+        (["run", *FUSION, "--memory", "contiguous"], ["'slots'", "'contiguous'", "choose the memory 'slots'"]),
         (["run", *RANDOM, "hello", "--prompts", "x"], ["both given"]),
         (["run", *RANDOM, "hello", "--requests", "3"], ["--requests", "made-up"]),
         (["run", *RANDOM, "--prompts", "x", "--output-length", "3"], ["--output-length", "made-up"]),
+        (
+            ["run", *RANDOM, "hello", "--prompts-per-request", "2"],
+            ["--prompts-per-request", "made-up", "typed prompts"],
+        ),
+        (["run", *RANDOM, "--prompts", "x", "--prompts-per-request", "2"], ["--prompts-per-request", "--prompts are"]),
         (["run", "--model", "small"], ["'small'", "random:small"]),
         (["run", "--model", "random:smal"], ["'smal'", "medium"]),
         (["run", *RANDOM, "--kv-memory", "100"], ["less than the", "raise --kv-memory"]),
@@ -87,6 +108,8 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["compare", "orca", "stattic"], ['did you mean "static"']),
         (["compare", "orca", "serial", "--set", "batching.window=1s"], ["none of these", "batching.max_batch"]),
         (["compare", "orca", "serial", "--set", "batching.max_batch=0"], ["at least 1"]),
+        (["compare", "orca", "fusion", "--set", "memory.slots=4", "--max-batch", "3"], ["memory.slots", "both given"]),
+        (["compare", "naive", "serial", "--max-batch", "3"], ["--max-batch", "none of these techniques"]),
         (["explain", "orka"], ['did you mean "orca"']),
         (["explain", "memory.static"], ["memory.static"]),
         (["explain"], ["NAME", "minifuse explain --help"]),
@@ -109,6 +132,10 @@ def test_a_bad_command_line_is_refused(minifuse: Cli, arguments: list[str], word
         ('{"promt": "one"}', ["requests.jsonl:2", "promt", "prompt"]),
         ('{"id": "r0", "prompt_token_ids": [1]}', ["requests.jsonl:2", '"r0"', "requests.jsonl:1"]),
         ('{"prompt_token_ids": [1], "temperature": -1}', ["requests.jsonl:2", "temperature"]),
+        ('{"prompt": []}', ["requests.jsonl:2", "prompt is []", "at least one"]),
+        ('{"prompt_token_ids": [[1], 2]}', ["requests.jsonl:2", "prompt_token_ids[1] is 2", "list of whole numbers"]),
+        ('{"prompt_token_ids": [[1], [2], [3]], "id": ["a", "b"]}', ["requests.jsonl:2", "2", "3 prompts", "one id"]),
+        ('{"prompt_token_ids": [[1], [2]], "id": ["a", "r0"]}', ["requests.jsonl:2", '"r0"', "requests.jsonl:1"]),
     ],
 )
 def test_a_bad_line_is_named(minifuse: Cli, wordless: Path, requests: Cli, line: str, words: list[str]) -> None:
@@ -151,6 +178,55 @@ def test_one_bad_request_never_stops_the_others(minifuse: Cli, wordless: Path, r
         assert "error" not in outputs[name]
     lines = minifuse("run", *small).out.splitlines()
     assert sorted(line.split()[0] for line in lines) == ["first", "last"]
+
+
+@pytest.mark.parametrize("command", [("run", *FUSION), ("compare", "orca", "fusion")])
+def test_memory_too_small_for_its_slots_is_said_before_the_weights_are_read(
+    minifuse: Cli, make_model: Cli, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """A slot would hold less than one token. Weights that cannot be read would be told of later."""
+    make_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"none")
+    typed = (*command, "--model", tmp_path, "--requests", 1)
+    refused(minifuse(*typed, "--set", "memory.slots=1000000", "--kv-memory", "1MiB"), 2, "1000000 slots", "--kv-memory")
+    refused(minifuse(*typed, "--kv-memory", "100"), 2, "less than the 128 bytes of one token", "raise --kv-memory")
+    refused(minifuse(*typed), 2, "model.safetensors")
+
+
+def test_a_request_longer_than_a_slot_is_refused_alone(minifuse: Cli, wordless: Path, requests: Cli) -> None:
+    path = requests(
+        {"id": "fits", "prompt_token_ids": [1] * 8, "max_new_tokens": 3},
+        {"id": "long", "prompt_token_ids": [1] * 9, "max_new_tokens": 3},
+    )
+    typed = ("run", *FUSION, "--set", "memory.slots=2", "--kv-memory", "2560B")  # 20 tokens
+    said = minifuse(*typed, "--model", wordless, "--prompts", path, "--ignore-eos", "--json")
+    assert said.code == 1
+    assert [output["finish_reason"] for output in said.json()["outputs"]] == ["length", "refused"]
+    assert said.err.startswith("error: Request 'long' may need KV for 11 tokens and each of the 2 slots holds 10: ")
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("prompts", "words"),
+    [
+        ([[1], [2], [3]], "Request 'many' has 3 prompts and memory has 2 slots: "),
+        ([[1], []], "Request 'many/1' has an empty prompt: "),
+        ([[7], [1]], "Request 'many/0' has the token id 7"),
+    ],
+)
+def test_a_request_of_several_prompts_is_refused_as_one(
+    minifuse: Cli, wordless: Path, requests: Cli, prompts: list[list[int]], words: str
+) -> None:
+    path = requests({"id": "many", "prompt_token_ids": prompts}, {"id": "fits", "prompt_token_ids": [[1], [2]]})
+    typed = ("run", *FUSION, "--set", "memory.slots=2", "--model", wordless, "--prompts", path, "--max-new-tokens", 2)
+    said = minifuse(*typed, "--ignore-eos", "--json")
+    assert said.code == 1
+    reasons = {output["id"]: output["finish_reason"] for output in said.json()["outputs"]}
+    assert reasons == {f"many/{i}": "refused" for i in range(len(prompts))} | {"fits/0": "length", "fits/1": "length"}
+    assert all(words in output["error"] for output in said.json()["outputs"][: len(prompts)])
+    assert said.err.count("\n") == 1
+    assert said.err.startswith(f"error: All {len(prompts)} prompts of 'many' are refused: {words}")
+    assert f"{len(prompts) + 2}: 2 length, {len(prompts)} refused" in minifuse(*typed, "--ignore-eos").err
 
 
 def test_an_empty_typed_prompt_is_refused_alone(minifuse: Cli, worded: Path) -> None:

@@ -79,11 +79,36 @@ def test_options_are_explained_with_defaults_and_allowed_values(minifuse: Cli) -
     assert "batching.window=0.5s how long the first request waits for company; give a duration such as 500ms" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fusion", ["batching.preprocess=worker", "give worker or inline", "batching.preprocessors=1",
+                    "memory.slots=8", "memory.shuffle=on", "give on or off", "Flover"]),
+        ("instances", ["batching.instances=32", "give a whole number from 1 to 1024", "Flover"]),
+    ],
+)  # fmt: skip
+def test_flovers_techniques_are_explained_with_their_options(minifuse: Cli, name: str, options: list[str]) -> None:
+    said = minifuse("explain", name)
+    assert said.out.count(f"{name}, a ") == 2  # the technique and the batching
+    text = " ".join(said.out.split())
+    assert text.count(f"run it minifuse run --technique {name}") == 2
+    for words in options:
+        assert words in text
+
+
 def test_every_option_has_its_help(minifuse: Cli) -> None:
     for command, own in {"run": {"--technique", "--batching", "--trace"}, "compare": set[str]()}.items():
         said = minifuse(command, "--help")
         assert (said.code, said.err) == (0, "")
-        for flag in own | {"--model", "--set", "--kv-memory", "--goodput", "--ignore-eos", "--clock"}:
+        for flag in own | {
+            "--model",
+            "--set",
+            "--kv-memory",
+            "--goodput",
+            "--ignore-eos",
+            "--clock",
+            "--prompts-per-request",
+        }:
             assert f"\n  {flag} " in said.out
         assert "\x1b" not in said.out
     assert "--technique" not in minifuse("compare", "--help").out

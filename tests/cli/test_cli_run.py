@@ -16,7 +16,7 @@ Cli = Callable[..., Any]
 
 SMALL = ("--requests", 3, "--prompt-length", "uniform:2:6", "--output-length", "uniform:3:9")
 OUTPUT = {
-    *("id", "prompt_token_ids", "token_ids", "text", "finish_reason"),
+    *("id", "group", "prompt_token_ids", "token_ids", "text", "finish_reason"),
     *("arrival_s", "first_token_s", "finish_s"),
 }
 
@@ -34,6 +34,7 @@ def test_json_has_its_shape(minifuse: Cli, wordless: Path) -> None:
         assert set(output) == OUTPUT
         assert 3 <= len(output["token_ids"]) <= 9 or output["finish_reason"] == "stop"
         assert output["text"] is None
+        assert output["group"] is None
         assert output["arrival_s"] == 0 < output["first_token_s"] <= output["finish_s"]
     assert run["metrics"]["requests"]["total"] == 3
 
@@ -92,6 +93,66 @@ def test_each_request_draws_from_a_seed_of_its_own(minifuse: Cli, wordless: Path
     assert tokens(requests(same, same), "--technique", "static") == [first, second]
     assert tokens(requests(same), "--seed", 1) == [second]
     assert tokens(requests({**same, "seed": 1}), "--seed", 5) == [second]
+
+
+def test_requests_of_several_prompts(minifuse: Cli, worded: Path, requests: Cli) -> None:
+    """Every prompt is answered on its own; one arrival and one name hold for all prompts of a request."""
+    path = requests(
+        {"prompt": ["one", "two three"]},
+        {"prompt": "four"},
+        {"id": ["a", "b"], "prompt_token_ids": [[3], [4]]},
+        {"id": "c", "prompt": ["five"], "arrival_s": 9},
+    )
+    typed = ("run", "--model", worded, "--prompts", path, "--arrival", "constant:2s", "--clock", "virtual")
+    typed += ("--max-new-tokens", 3, "--ignore-eos")
+    run = minifuse(*typed, "--json").json()
+    assert [(o["id"], o["group"], o["arrival_s"], o["prompt_token_ids"]) for o in run["outputs"]] == [
+        ("r0/0", "r0", 0, [2]),
+        ("r0/1", "r0", 0, [3, 4]),
+        ("r1", None, 2, [5]),
+        ("a", "r2", 4, [3]),
+        ("b", "r2", 4, [4]),
+        ("c", None, 9, [6]),
+    ]
+    assert run["metrics"]["requests"]["total"] == 6
+    said = minifuse(*typed)
+    assert sorted(line.split(" -> ")[0] for line in said.out.splitlines()) == [
+        *("a [length] two", "b [length] three", "c [length] five"),
+        *("r0/0 [length] one", "r0/1 [length] two three", "r1 [length] four"),
+    ]
+    figures = {line[:34].strip(): line[34:].strip() for line in said.err.splitlines()}
+    assert (figures["Requests"], figures["Prompts"]) == ("4", "6: 6 length")
+    assert figures["Throughput"].endswith(" prompts/s")
+
+
+@pytest.mark.parametrize("prompt", [{"prompt_token_ids": [[2, 3]] * 3}, {"prompt_token_ids": [[2, 3]] * 3, "seed": 9}])
+def test_each_prompt_draws_from_a_seed_of_its_own(minifuse: Cli, wordless: Path, requests: Cli, prompt: Any) -> None:
+    typed = ("run", "--model", wordless, "--prompts", requests(prompt, {"prompt_token_ids": [2, 3]}))
+    run = minifuse(*typed, "--temperature", 2, "--ignore-eos", "--max-new-tokens", 30, "--json").json()
+    assert len({tuple(output["token_ids"]) for output in run["outputs"]}) == 4
+
+
+@pytest.mark.parametrize("laws", [(), ("--prompt-length", "uniform:2:6", "--output-length", "uniform:3:9")])
+def test_made_up_requests_of_several_prompts(minifuse: Cli, tiny: str, laws: tuple[str, ...]) -> None:
+    """Both of tiny's tasks and of random tokens; the prompts of a request arrive together."""
+    typed = (
+        "run",
+        "--requests",
+        3,
+        "--prompts-per-request",
+        2,
+        *laws,
+        "--arrival",
+        "constant:1s",
+        "--clock",
+        "virtual",
+    )
+    outputs = minifuse(*typed, "--json").json()["outputs"]
+    assert [(o["id"], o["group"], o["arrival_s"]) for o in outputs] == [
+        (f"r{i}/{j}", f"r{i}", i) for i in range(3) for j in range(2)
+    ]
+    if not laws:
+        assert "6 of 6" in minifuse(*typed).err
 
 
 def test_max_new_tokens_cuts_made_up_answers_only_when_typed(minifuse: Cli) -> None:
@@ -176,6 +237,49 @@ def test_compare_as_json(minifuse: Cli, wordless: Path) -> None:
     assert compared["techniques"][1]["metrics"]["tokens"]["idle"] == 0
     placeholders = minifuse("compare", "static", "orca", "--model", "random:small", "--clock", "virtual", "--json")
     assert [row["differing"] for row in placeholders.json()["techniques"]] == [None, None]
+
+
+def test_compare_counts_requests_and_prompts(minifuse: Cli) -> None:
+    typed = ("compare", "orca", "fusion", "--model", "random:small", "--clock", "virtual", "--requests", 3)
+    compared = minifuse(*typed, "--prompts-per-request", 2, "--json").json()
+    assert (compared["requests"], compared["prompts"]) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (("--technique", "orca"), {"batching.max_batch": "3"}),
+        (("--technique", "fusion"), {"memory.slots": "3"}),
+        (("--technique", "instances"), {"batching.instances": "3"}),
+        (("--memory", "slots"), {"batching.max_batch": "3", "memory.slots": "3"}),
+        (("--memory", "slots", "--set", "memory.slots=9"), {"batching.max_batch": "3", "memory.slots": "9"}),
+    ],
+)
+def test_max_batch_is_the_size_of_the_batch_whatever_its_name(
+    minifuse: Cli, tmp_path: Path, arguments: tuple[str, ...], options: dict[str, str]
+) -> None:
+    """Six requests, three at a time. In a mix no other option may hold the batch below what was asked for."""
+    path = tmp_path / "trace.jsonl"
+    laws = ("--requests", 6, "--prompt-length", 4, "--output-length", 20, "--ignore-eos")
+    typed = ("run", "--model", "random:small", "--clock", "virtual", *laws, *arguments, "--trace", path)
+    assert minifuse(*typed, "--max-batch", 3).code == 0
+    run, *events = read_trace(path)
+    assert run["options"] == options
+    served, most = set[str](), 0
+    for event in events:
+        if event["event"] == "step":
+            served |= set(event["admitted"])
+            most = max(most, len(served))
+            served -= set(event["finished"])
+    assert most == 3
+
+
+def test_compare_gives_max_batch_to_all_who_have_one(minifuse: Cli) -> None:
+    laws = ("--requests", 12, "--prompt-length", 4, "--output-length", 20, "--ignore-eos")
+    typed = ("compare", "orca", "fusion", "serial", "--model", "random:small", "--clock", "virtual", *laws, "--json")
+    for size in (3, 12):  # the default is 8
+        said = minifuse(*typed, "--set", "batching.preprocess=inline", "--max-batch", size)
+        assert [row["metrics"]["mean_batch_size"] for row in said.json()["techniques"]] == [size, size, 1]
 
 
 def test_compare_tells_of_refused_requests_by_its_exit_code(minifuse: Cli, wordless: Path, requests: Cli) -> None:

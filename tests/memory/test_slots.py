@@ -196,7 +196,7 @@ def test_shuffled_around_who_is_being_pre_processed() -> None:
 
 
 def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
-    """c moves to b's place; until that plan has run, c's old slot is nobody's, or its new owner might write too soon."""
+    """c moves to b's place; until that plan has run, nobody gets c's old slot, and might write into it too soon."""
     memory = _slots(3)
     sequences = {name: Sequence(asks(name, 2, 9)) for name in "abc"}
     placement = memory.place(Proposal(tuple(Work(n, 0, 2) for n in "abc"), tuple(sequences.values())))

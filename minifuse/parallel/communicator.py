@@ -1,0 +1,77 @@
+"""What the ranks say to each other while a worker's plans run, counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+from torch import Tensor
+
+from minifuse.errors import MachineError
+from minifuse.plan import Messages
+
+__all__ = ["Communicator", "RankLost", "reaching"]
+
+
+class RankLost(MachineError):
+    """The ranks can no longer reach each other."""
+
+
+class Communicator:
+    """The collectives of one worker. The main stream has one, however many requests it serves (Flover, V-D).
+
+    A message covers the rows of the iteration, idle buffers included, so its size follows `buffer_size`; gathering
+    the running requests' buffers makes it smaller (Flover, VI-E). Every worker needs a communicator of its own: two of
+    them call collectives in no particular order, and ranks that disagree on the order would wait for each other
+    forever. This is what makes concurrent instances expensive: they have one for each request.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self._calls = 0
+        self._bytes = 0
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """The sum of every rank's `x`, written over it: [tokens, features]."""
+        if self._counted(x):
+            with reaching():
+                dist.all_reduce(x, group=self.group)
+        return x
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """Every rank's `x` [rows, part], side by side in the order of the ranks: [rows, size * part]."""
+        parts = x.new_empty(self.group.size(), *x.shape)
+        if self._counted(x):
+            with reaching():
+                dist.all_gather(list(parts.unbind(0)), x.contiguous(), group=self.group)
+        return parts.transpose(0, 1).flatten(1)
+
+    def take(self) -> Messages:
+        """What was sent since this was last asked."""
+        messages = Messages(self._calls, self._bytes)
+        self._calls = self._bytes = 0
+        return messages
+
+    def _counted(self, x: Tensor) -> bool:
+        """Count a message; False if it is empty, and then no rank sends it: nobody's last token was computed."""
+        if not x.numel():
+            return False
+        self._calls += 1
+        self._bytes += x.numel() * x.element_size()
+        return True
+
+
+@contextmanager
+def reaching() -> Iterator[None]:
+    """A block in which this rank waits for the others.
+
+    Raises:
+        RankLost: they do not answer.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        why = re.sub(r"^\[.*?\] *", "", str(error).splitlines()[0])  # gloo begins with its own source line
+        raise RankLost(f"The other ranks cannot be reached ({why}): start again.") from error

@@ -1,0 +1,43 @@
+"""The shape of one rank's shard, and which models can be split. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from minifuse.errors import UsageError
+from minifuse.model.config import ModelConfig
+
+__all__ = ["shard_config"]
+
+
+def shard_config(config: ModelConfig, size: int) -> ModelConfig:
+    """What one of `size` ranks has: its part of the heads, of the KV heads and of the feed-forward layer.
+
+    The rest stays as it is: embeddings and norms are on every rank, and the head's uneven parts are padded (see
+    `minifuse.parallel.shard`), so that any vocabulary can be split.
+
+    Raises:
+        UsageError: `size` is below 1, or the heads or the feed-forward layer do not divide.
+    """
+    if size < 1:
+        raise UsageError(f"A tensor parallel size of {size} was given: give at least 1.")
+    parts = {
+        "attention heads": config.num_heads,
+        "KV heads": config.num_kv_heads,
+        "intermediate features": config.intermediate_size,
+    }
+    whole = math.gcd(*parts.values())
+    for name, count in parts.items():
+        if count % size:
+            allowed = [str(divisor) for divisor in range(1, whole + 1) if whole % divisor == 0]
+            raise UsageError(
+                f"The model's {count} {name} cannot be shared evenly by {size} ranks: choose a tensor parallel size "
+                f"of {' or '.join(filter(None, (', '.join(allowed[:-1]), allowed[-1])))}."
+            )
+    return replace(
+        config,
+        num_heads=config.num_heads // size,
+        num_kv_heads=config.num_kv_heads // size,
+        intermediate_size=config.intermediate_size // size,
+    )

@@ -1,0 +1,109 @@
+"""A rank that follows rank 0: `python -m minifuse.parallel.follower CONNECTION`, started by `launch`.
+
+It has no clock, no policy and no books. It computes the plans it is sent, in the order in which it is sent them, and
+samples nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
+
+import torch
+
+from minifuse.execute.runner import TorchRunner
+from minifuse.model.load import load_weights
+from minifuse.parallel.communicator import RankLost
+from minifuse.parallel.order import Order, Setup, follow
+from minifuse.parallel.rank import Rank, join
+from minifuse.plan import Plan
+from minifuse.request import Sequence
+
+__all__ = ["FollowingRunner", "main"]
+
+
+class FollowingRunner(TorchRunner):
+    """Computes a plan up to the logits, gathering them included: which token follows is for rank 0 to say."""
+
+    def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        self._logits(plan, sequences)
+        return {}
+
+
+def main() -> None:
+    """Follow the orders that come through the connection whose file descriptor is the first argument."""
+    connection = Connection(int(sys.argv[1]))
+    try:
+        _follow(connection)
+    except (EOFError, ConnectionError):
+        os._exit(0)  # rank 0 has closed, or is no more; a worker may still wait for it, and is not waited for
+    except BaseException as error:
+        _fail(connection, error)
+
+
+def _follow(connection: Connection) -> None:
+    setup: Setup = connection.recv()
+    torch.set_num_threads(setup.threads)
+    _use_device(setup)
+    rank = _prepare(connection, setup)
+    queues: dict[int, SimpleQueue[Order]] = {}  # a worker's orders, each run by a thread of its own
+    while True:
+        order: Order = connection.recv()
+        worker = order.plan.worker
+        if worker not in queues:
+            queues[worker] = SimpleQueue()
+            _, run = rank.open()  # rank 0 does the same, having sent the worker's first order
+            Thread(target=_work, args=(connection, setup, run, queues[worker]), daemon=True).start()
+        queues[worker].put(order)
+
+
+def _prepare(connection: Connection, setup: Setup) -> Rank:
+    """Load the whole model, meet the others, keep this rank's part of it.
+
+    A checkpoint is read on the host: the whole of it need not fit one device. Random weights are drawn on the device,
+    as rank 0's are, since each kind of device draws its own.
+    """
+    random = setup.source.directory is None
+    model = load_weights(setup.source, setup.dtype, setup.device if random else "cpu", setup.seed, pack=False)
+    connection.send(None)  # ready to meet
+    connection.recv()  # so are the others
+    join(setup)
+    rank = Rank(setup, model, FollowingRunner)
+    connection.send(None)
+    return rank
+
+
+def _work(connection: Connection, setup: Setup, run: TorchRunner, orders: SimpleQueue[Order]) -> None:
+    """Compute one worker's plans, one after the other."""
+    sequences: dict[str, Sequence] = {}
+    try:
+        _use_device(setup)
+        while True:
+            order = orders.get()
+            follow(order, sequences)
+            run(order.plan, sequences)
+    except RankLost:
+        return  # whoever was lost says why, and rank 0 will notice that this one has stopped
+    except BaseException as error:
+        _fail(connection, error)
+
+
+def _use_device(setup: Setup) -> None:
+    """Each thread has a current device of its own."""
+    if setup.device == "cuda":
+        torch.cuda.set_device(setup.rank)
+
+
+def _fail(connection: Connection, error: BaseException) -> None:
+    """Say why, and end at once: the others' collectives then fail, instead of waiting."""
+    try:
+        connection.send(f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip("."))
+    finally:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Plans computed by all ranks at once, as rank 0 sees it."""
+
+from __future__ import annotations
+
+from threading import Lock
+from types import TracebackType
+from typing import Self
+
+import torch
+import torch.distributed as dist
+
+from minifuse.errors import MachineError
+from minifuse.execute.runner import TorchRunner
+from minifuse.parallel.communicator import Communicator, RankLost
+from minifuse.parallel.followers import Followers
+from minifuse.parallel.order import Ledger
+from minifuse.parallel.rank import Rank
+from minifuse.plan import Plan, Ran
+from minifuse.request import Sequence
+
+__all__ = ["ParallelRunner"]
+
+
+class ParallelRunner:
+    """Called like a `TorchRunner`: sends a plan to the followers, computes rank 0's shard of it, and samples.
+
+    Each worker has a communicator: Flover's main stream one for all its requests, concurrent instances one for each.
+    They are opened when a worker runs its first plan.
+
+    A plan that fails or is interrupted leaves the ranks at different places: the followers are then stopped, and no
+    other plan can be run.
+
+    Attributes:
+        followers: the other ranks.
+    """
+
+    def __init__(self, rank: Rank, followers: Followers, threads: int) -> None:
+        """Take over the followers, which are ready.
+
+        Args:
+            threads: how many torch may use here, until this is closed.
+        """
+        self.followers = followers
+        self._rank = rank
+        self._ledgers: dict[int, Ledger] = {}
+        self._opened: dict[int, tuple[Communicator, TorchRunner]] = {}
+        self._ordering = Lock()
+        self._failing = Lock()
+        self._failed: BaseException | None = None
+        self._open = True
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        """Compute a plan. Those of different workers may be computed at the same time, in threads.
+
+        Raises:
+            MachineError: a rank failed, now or before.
+        """
+        if not self._open:
+            raise MachineError("The other ranks have been stopped: launch them again.") from self._failed
+        try:
+            communicator, run = self._order(plan, sequences)
+            ran = run(plan, sequences)
+        except BaseException as error:
+            cause = self._cause(error)
+            if cause is error:
+                raise
+            raise cause from error
+        return ran._replace(messages=communicator.take())
+
+    def _order(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[Communicator, TorchRunner]:
+        """Have the followers compute the plan. Returns what it takes to do so here."""
+        with self._ordering:  # the followers open a worker when they hear its first order: all in the same order
+            ledger = self._ledgers.setdefault(plan.worker, Ledger())
+            self.followers.send(ledger.order(plan, sequences))
+            if plan.worker not in self._opened:
+                self._opened[plan.worker] = self._rank.open()
+            return self._opened[plan.worker]
+
+    def _cause(self, error: BaseException) -> BaseException:
+        """What an error comes from: itself, unless it only says that other ranks were lost. Stops the followers."""
+        lost = isinstance(error, RankLost | OSError)
+        with self._failing:
+            if self._failed is None:
+                self._failed = (self.followers.failure() if lost else None) or error
+                self.close()
+            return self._failed if lost else error
+
+    def close(self) -> None:
+        """Stop the followers; no process is left. Let what runs come to its end first."""
+        if not self._open:
+            return
+        self._open = False
+        self.followers.close()
+        dist.destroy_process_group()
+        torch.set_num_threads(self._threads_before)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,23 @@
+"""Figures and tables of the papers, measured again: paper against measured, side by side."""
+
+from __future__ import annotations
+
+from minifuse.parsing import unknown
+from minifuse.reproduce.experiment import SCALES, Column, Conditions, Experiment, Finding, Panel, Point
+from minifuse.reproduce.flover import EXPERIMENTS as FLOVER
+
+__all__ = ["EXPERIMENTS", "SCALES", "Column", "Conditions", "Experiment", "Finding", "Panel", "Point", "experiments"]
+
+EXPERIMENTS: dict[str, Experiment] = {row.name: row for row in (*FLOVER,)}
+
+
+def experiments(name: str) -> tuple[Experiment, ...]:
+    """The experiment called `name`, or all those of the paper called so, in the paper's order.
+
+    Raises:
+        UsageError: there is none; the message names the nearest.
+    """
+    found = tuple(row for row in EXPERIMENTS.values() if name in (row.name, row.group))
+    if not found:
+        raise unknown("figure", name, dict.fromkeys([*EXPERIMENTS, *(row.group for row in EXPERIMENTS.values())]))
+    return found

@@ -1,0 +1,127 @@
+"""The nouns of `minifuse reproduce`: an experiment is a figure or table of a paper, and running it gives a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["SCALES", "Column", "Conditions", "Experiment", "Finding", "Panel", "Point", "Run", "Say", "Value"]
+
+SCALES = ("quick", "cpu", "paper")
+
+Value = float | int | str | tuple[float, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What the reader may choose. None is left to the experiment, which knows what suits its scale.
+
+    `quick` shows in seconds that all works, `cpu` is real time on a small machine, `paper` virtual time at the paper's
+    own scale. `tokens` are those of one request. The dtype `auto` is the half precision that suits the scale's machine.
+    """
+
+    scale: str = "cpu"
+    model: str | None = None
+    dtype: str = "auto"
+    tokens: int | None = None
+    rounds: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a figure: where it lies, what was measured there, and what the paper's text says of it."""
+
+    at: Mapping[str, Value]
+    measured: Mapping[str, Value]
+    paper: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the table that a panel is printed as: which value of a point, and how it is written.
+
+    The head has two lines; neighbours may share the first. Without a `form` a number has three digits, or all of a
+    larger whole part.
+
+    >>> Column("speed-up\\npaper", "paper", "speedup", "{:.1f}x").cell(Point({}, {}, {"speedup": 3.4}))
+    '3.4x'
+    """
+
+    head: str
+    part: Literal["at", "measured", "paper"]
+    key: str
+    form: str | None = None
+
+    def cell(self, point: Point) -> str:
+        """The value as text; - where there is none."""
+        values: Mapping[str, Value] = getattr(point, self.part)
+        value = values.get(self.key)
+        if value is None:
+            return "-"
+        if self.form is not None:
+            return self.form.format(value)
+        return f"{value:,.0f}" if isinstance(value, float) and abs(value) >= 999.5 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One plot of a figure."""
+
+    title: str
+    columns: tuple[Column, ...]
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What an experiment found: its conditions as plain values, the panels, and what their reader must know."""
+
+    facts: Mapping[str, Any]
+    panels: tuple[Panel, ...]
+    notes: tuple[str, ...]
+
+
+Say = Callable[[str], None]  # told what is being measured
+Run = Callable[[Say], Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A figure or table of a paper that can be run again.
+
+    `prepare` refuses what cannot be run (`UsageError`) before anything heavy is loaded, and returns what runs it.
+    """
+
+    name: str
+    paper: str
+    figure: str
+    shows: str
+    prepare: Callable[[Conditions], Run]
+
+    @property
+    def group(self) -> str:
+        """The name that stands for all experiments of the paper."""
+        return self.name.partition("-")[0]
+
+    def as_json(self, finding: Finding) -> dict[str, Any]:
+        """A finding in plain values."""
+        return {
+            "name": self.name,
+            "paper": self.paper,
+            "figure": self.figure,
+            "shows": self.shows,
+            **finding.facts,
+            "panels": [
+                {
+                    "title": panel.title,
+                    "points": [
+                        {"at": dict(point.at), "measured": dict(point.measured), "paper": dict(point.paper)}
+                        for point in panel.points
+                    ],
+                }
+                for panel in finding.panels
+            ],
+            "notes": list(finding.notes),
+        }

@@ -1,0 +1,57 @@
+"""`--tensor-parallel`: the same answers from several processes, and what cannot be shared among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minifuse.trace import read_trace
+
+Cli = Callable[..., Any]
+
+CROWD = ("--requests", 4, "--max-new-tokens", 6, "--dtype", "float64", "--json")
+
+
+def test_two_processes_answer_as_one(minifuse: Cli, tiny: str, tmp_path: Path) -> None:
+    answers, sent = [], []
+    trace = tmp_path / "trace.jsonl"
+    for size in (1, 2):
+        said = minifuse("run", *CROWD, "--technique", "fusion", "--tensor-parallel", size, "--trace", trace)
+        assert said.code == 0, said.err
+        answers.append([output["token_ids"] for output in said.json()["outputs"]])
+        sent.append(said.json()["metrics"]["messages"])
+    assert answers[0] == answers[1]
+    assert sent[0] == {"count": 0, "bytes": 0}
+    steps = [event["wall"] for event in read_trace(trace) if event["event"] == "step"]
+    assert sent[1] == {
+        "count": sum(wall["messages"] for wall in steps),
+        "bytes": sum(wall["message_bytes"] for wall in steps),
+    }
+    assert sent[1]["bytes"] > 0
+
+
+def test_compare_starts_the_processes_anew_for_each_technique(minifuse: Cli, tiny: str) -> None:
+    said = minifuse("compare", "orca", "fusion", "--tensor-parallel", 2, *CROWD)
+    assert said.code == 0, said.err
+    assert [row["differing"] for row in said.json()["techniques"]] == [[], []]
+    assert all(row["metrics"]["messages"]["count"] for row in said.json()["techniques"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "parts"),
+    [
+        (("--tensor-parallel", 0), ("--tensor-parallel", '"0"')),
+        (("--tensor-parallel", "two"), ("--tensor-parallel", '"two"')),
+        (("--tensor-parallel", 3), ("heads", "3 ranks", "choose a tensor parallel size of")),
+        (("--tensor-parallel", 2, "--clock", "virtual"), ("tensor parallel size of 2", "clock is virtual")),
+    ],
+)
+def test_what_cannot_be_shared(minifuse: Cli, tiny: str, typed: tuple[Any, ...], parts: tuple[str, ...]) -> None:
+    said = minifuse("run", "--requests", 2, *typed)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.count("error:") == 1
+    for part in parts:
+        assert part in said.err

@@ -1,0 +1,219 @@
+"""`minifuse reproduce`: the list, tables, JSON, files, what is refused, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minifuse.cli import reproduce as command
+from minifuse.reproduce import EXPERIMENTS, Column, Conditions, Experiment, Finding, Panel, Point
+
+Cli = Callable[..., Any]
+
+VIRTUAL = ("--scale", "paper", "--tokens", "4")  # no weights, no waiting
+COLUMN_KEYS = {"at", "measured", "paper"}
+
+
+def test_the_list_names_every_figure_in_one_line_of_words(minifuse: Cli) -> None:
+    said = minifuse("reproduce", "--list")
+    assert (said.code, said.err) == (0, "")
+    text = " ".join(said.out.split())
+    assert max(map(len, said.out.splitlines())) <= 80
+    for row in EXPERIMENTS.values():
+        assert f"{row.name} {row.paper} {row.figure}" in text
+        assert "\n" not in row.shows
+    assert "minifuse reproduce flover runs all of Flover's" in text
+
+
+def test_the_list_as_json(minifuse: Cli) -> None:
+    listed = minifuse("reproduce", "--list", "--json").json()
+    assert listed["schema"] == "minifuse.reproduce.list/1"
+    assert [row["name"] for row in listed["figures"]] == list(EXPERIMENTS)
+    assert all(set(row) == {"name", "paper", "figure", "shows"} for row in listed["figures"])
+
+
+def test_a_figure_in_real_time(minifuse: Cli) -> None:
+    said = minifuse("reproduce", "flover-fig7", "--scale", "quick", "--tokens", "4", "--rounds", "2")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert lines[0].startswith("flover-fig7: 2 to 8 requests")
+    assert [line.split()[0] for line in lines[5:9]] == ["500", "500", "5000", "5000"]
+    assert lines[5].split()[1:5] == ["84.6%", "84.1%", "1", "2"]
+    assert "1.7x" in lines[5].split()
+    assert "random:small in" in said.out
+    assert "4 tokens a request, medians of 2 rounds, real time" in said.out
+    assert "tokens/s of the fused stream at batch 1, 2, 4, 8, 16, 32: " in said.out
+    assert "flover-fig7: every 500 ms, 2 requests of batch 1\n" in said.err
+
+
+def test_all_figures_of_a_paper_as_one_json_object(minifuse: Cli) -> None:
+    said = minifuse("reproduce", "flover", *VIRTUAL, "--seed", "5", "--json")
+    found = said.json()
+    assert found["schema"] == "minifuse.reproduce/1"
+    assert [figure["name"] for figure in found["figures"]] == ["flover-fig7", "flover-fig8", "flover-fig9"]
+    assert [len(figure["panels"]) for figure in found["figures"]] == [1, 1, 2]
+    for figure in found["figures"]:
+        assert (figure["scale"], figure["model"], figure["dtype"]) == ("paper", "random:gpt-j-6b", "float16")
+        assert (figure["tokens"], figure["rounds"], figure["seed"]) == (4, 1, 5)
+        assert set(figure["fused_tokens_per_s"]) == {"1", "2", "4", "8", "16", "32"}
+        assert all(set(point) == COLUMN_KEYS for panel in figure["panels"] for point in panel["points"])
+    fig8 = found["figures"][1]["panels"][0]["points"]
+    assert fig8[1]["paper"] == {
+        "overlap": 0.818,
+        "iterations": 616,
+        "iterations_per_token": 616 / 512,
+        "speedup": 11.1,
+    }
+    assert "Poisson" in said.err
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_tables_fit_a_terminal(minifuse: Cli, name: str) -> None:
+    said = minifuse("reproduce", name, *VIRTUAL)
+    assert said.code == 0
+    assert max(len(line.rstrip()) for line in said.out.splitlines()[1:] if not line.startswith("- ")) <= 80
+
+
+def test_files_hold_what_is_shown(minifuse: Cli, tmp_path: Path) -> None:
+    said = minifuse("reproduce", "flover-fig9", *VIRTUAL, "--json", "--out", tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["flover-fig9.json", "flover-fig9.md"]
+    assert json.loads((tmp_path / "flover-fig9.json").read_text()) == said.json()
+    text = (tmp_path / "flover-fig9.md").read_text()
+    assert text.startswith("# flover-fig9: Flover, Fig. 9\n")
+    assert "## Fig. 9b: shuffle against none, 16 requests" in text
+    head = next(line for line in text.splitlines() if line.startswith("| lengths paper | lengths here |"))
+    rows = [line for line in text.splitlines() if line.startswith("| 128-")]
+    assert len(rows) == 3 + 4
+    assert rows[0].count("|") == head.count("|")
+    assert all(f"- {note}" in text for note in said.json()["figures"][0]["notes"])
+
+
+BAD = [
+    ([], ["No figure was named", "--list", "flover-fig7"]),
+    (["flover-fig77"], ["'flover-fig77'", 'did you mean "flover-fig7"']),
+    (["flovr"], ["'flovr'", 'did you mean "flover"']),
+    (["flover-fig7", "--list"], ["--list", "'flover-fig7'", "give one of them"]),
+    (["flover", "--scale", "papre"], ['--scale is "papre"', 'did you mean "paper"', "quick, cpu or paper"]),
+    (["flover", "--dtype", "float8"], ['--dtype is "float8"', "auto"]),
+    (["flover", "--tokens", "3"], ['--tokens is "3"', "from 4"]),
+    (["flover", "--tokens", "many"], ['--tokens is "many"']),
+    (["flover", "--rounds", "0"], ['--rounds is "0"', "from 1"]),
+    (["flover", "--seed", "-1"], ['--seed is "-1"', "from 0"]),
+    (["flover", "--model", "small"], ["'small'", "random:small"]),
+    (["flover", "--scale", "quick", "--tokens", "600"], ["--tokens 600", "at most 582"]),
+    (["flover", "--scale", "paper", "--model", "random:opt-66b"], ["40 GB", "smaller --model"]),
+    (["flover", "--no-such-flag"], ["--no-such-flag", "minifuse reproduce --help"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD)
+def test_bad_input_is_one_sentence_and_writes_nothing(
+    minifuse: Cli, tmp_path: Path, arguments: list[str], words: list[str]
+) -> None:
+    said = minifuse("reproduce", *arguments, "--out", tmp_path)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert said.err.rstrip().endswith(".")
+    for word in words:
+        assert word in said.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["missing", "a file", "zero byte"])
+def test_a_folder_that_cannot_be_written_to_is_refused_at_once(minifuse: Cli, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    given = {"missing": tmp_path / "none", "a file": file, "zero byte": "a\0b"}[kind]
+    said = minifuse("reproduce", "flover", *VIRTUAL, "--out", given)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.count("\n") == 1
+    assert "--out is" in said.err
+    assert "give a folder that exists" in said.err
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def experiment(name: str, interrupted: bool = False) -> Experiment:
+    def run(say: Callable[[str], None]) -> Finding:
+        say("the first point")
+        if interrupted:
+            raise KeyboardInterrupt
+        points = (Point({"n": 1}, {"s": 2.5}, {}), Point({"n": 2}, {}, {"s": 1234.5}))
+        columns = (Column("\nn", "at", "n"), Column("time\nhere", "measured", "s"), Column("time\npaper", "paper", "s"))
+        return Finding({"scale": "quick"}, (Panel("A panel", columns, points),), ("A note.",))
+
+    return Experiment(name, "Some", "Fig. 1", "nothing", lambda conditions: run)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_keeps_the_figures_that_are_complete(
+    minifuse: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_json: bool
+) -> None:
+    rows = (experiment("some-fig1"), experiment("some-fig2", interrupted=True), experiment("some-fig3"))
+    monkeypatch.setattr(command, "experiments", lambda name: rows)
+    said = minifuse("reproduce", "some", "--out", tmp_path, *(["--json"] if as_json else []))
+    assert said.code == 1
+    assert said.err.splitlines() == [
+        "some-fig1: the first point",
+        "some-fig2: the first point",
+        "error: Interrupted: nothing is shown of some-fig2, some-fig3: run it again.",
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["some-fig1.json", "some-fig1.md"]
+    if as_json:
+        assert [figure["name"] for figure in said.json()["figures"]] == ["some-fig1"]
+    else:
+        assert [line.rstrip() for line in said.out.splitlines()] == [
+            "some-fig1: nothing (Some, Fig. 1).",
+            "",
+            "A panel",
+            "  time",
+            "n here paper",
+            "1  2.5     -",
+            "2    - 1,234",
+            "",
+            "- A note.",
+            "",
+        ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
+def test_ctrl_c_while_measuring(start: Cli) -> None:
+    process: subprocess.Popen[str] = start("reproduce", "flover-fig7", "--scale", "quick", "--tokens", "500")
+    assert process.stderr is not None
+    while "one request alone" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "")
+    assert err == "error: Interrupted: nothing is shown of flover-fig7: run it again.\n"
+
+
+def test_conditions_reach_the_experiment_as_values(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Conditions] = []
+
+    def prepare(conditions: Conditions) -> Any:
+        seen.append(conditions)
+        return experiment("x").prepare(conditions)
+
+    monkeypatch.setattr(command, "experiments", lambda name: (Experiment("x", "X", "Fig. 1", "nothing", prepare),))
+    assert minifuse("reproduce", "x").code == 0
+    minifuse("reproduce", "x", "--scale", "quick", "--model", "m", "--dtype", "float16", "--tokens", "9")
+    minifuse("reproduce", "x", "--rounds", "3", "--seed", "7")
+    assert seen == [
+        Conditions(),
+        Conditions(scale="quick", model="m", dtype="float16", tokens=9),
+        Conditions(rounds=3, seed=7),
+    ]
+    assert Conditions() == Conditions("cpu", None, "auto", None, 1, 0)
+
+
+def test_the_list_needs_no_torch() -> None:
+    code = "import sys, minifuse.cli as c; c.main(['reproduce', '--list']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

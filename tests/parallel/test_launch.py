@@ -1,0 +1,197 @@
+"""Ranks started and stopped: what fails ends the run with one clear error, and no process is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from helpers import asks, make_engine, run_all, sentence
+
+from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.clock import RealClock
+from minifuse.engine import Engine
+from minifuse.errors import MachineError, UsageError
+from minifuse.execute import RealExecutor
+from minifuse.model.load import ModelSource
+from minifuse.parallel import followers
+from minifuse.parallel.communicator import RankLost
+from minifuse.parallel.launch import launch
+from minifuse.parallel.runner import ParallelRunner
+from minifuse.plan import Plan, Ran
+from minifuse.request import FinishReason, Sequence, TextLimits
+from minifuse.serve import serve
+from minifuse.techniques import Stages, technique
+from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+
+CAPACITY = 400
+REQUESTS = [asks(f"r{i}", 3 + i, 12, ignore_eos=True) for i in range(4)]
+
+
+class Failing(PerSequenceAttention):
+    """Attention that fails on every rank but the first, at the token of position 9."""
+
+    def batch(self, plan: Plan, sequences: dict[str, Sequence], cache: object) -> object:  # type: ignore[override]
+        if "follower" in sys.argv[0] and any(work.stop > 9 for work in plan.work):
+            raise ValueError("only  here")
+        return super().batch(plan, sequences, cache)  # type: ignore[arg-type]
+
+
+def start(attention: PerSequenceAttention | None = None, size: int = 2, timeout_s: float = 60.0) -> ParallelRunner:
+    source, attention = ModelSource("opt", CONFIGS["opt"], None), attention or PerSequenceAttention()
+    return launch(small_model("opt"), source, attention, CAPACITY, size, seed=7, timeout_s=timeout_s)
+
+
+def at_step(number: int, do: Callable[[], object], run: ParallelRunner) -> Callable[[Plan, dict[str, Sequence]], Ran]:
+    """`run`, and something that happens just before it is given one of the plans."""
+
+    def call(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        if plan.step == number:
+            do()
+        return run(plan, sequences)
+
+    return call
+
+
+def all_stopped(run: ParallelRunner) -> bool:
+    return all(process.poll() is not None for process in run.followers.processes) and not dist.is_initialized()
+
+
+def test_one_rank_needs_no_followers() -> None:
+    with start(size=1) as run:
+        assert run.followers.processes == []
+        steps = run_all(make_engine("orca", run=run), REQUESTS)
+        for request in REQUESTS:
+            tokens = tuple(step.tokens[request.id] for step in steps if request.id in step.tokens)
+            assert tokens == expected_answer("opt", request)
+        with pytest.raises(UsageError) as refused:
+            start(size=1)
+        sentence(refused.value, "in use", "close")
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(("size", "parts"), [(3, ("4 attention heads", "3 ranks")), (0, ("0", "at least 1"))])
+def test_what_cannot_be_split_starts_no_process(
+    size: int, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    with pytest.raises(UsageError) as refused:
+        start(size=size)
+    sentence(refused.value, *parts)
+    assert not dist.is_initialized()
+
+
+def test_close_leaves_no_process_behind() -> None:
+    with start() as run:
+        run_all(make_engine("orca", run=run), REQUESTS)
+        assert not all_stopped(run)
+        assert os.getpgid(run.followers.processes[0].pid) != os.getpgid(0)  # Ctrl-C in a terminal reaches rank 0 alone
+    assert all_stopped(run)
+    assert [process.returncode for process in run.followers.processes] == [0]
+    run.close()
+    with pytest.raises(MachineError) as refused:
+        run_all(make_engine("orca", run=run), REQUESTS)
+    sentence(refused.value, "stopped", "launch them again")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_follower_that_dies_is_named(workers: int) -> None:
+    run = start()
+    kill = at_step(6, run.followers.processes[0].kill, run)
+    if workers == 1:
+        engine = make_engine("orca", run=kill)
+    else:
+        stages, clock = Stages.of(technique("fusion"), CAPACITY, {"memory.slots": 8}), RealClock()
+        executor = RealExecutor(kill, clock, 2)
+        limits = TextLimits(VOCAB, CONTEXT)
+        engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, limits=limits)
+    with pytest.raises(MachineError) as failed:
+        run_all(engine, REQUESTS)
+    sentence(failed.value, "Rank 1 of 2", "ended by signal 9")
+    assert all_stopped(run)
+    engine.executor.close()
+
+
+def test_a_follower_that_fails_says_why() -> None:
+    run = start(Failing())
+    with pytest.raises(MachineError) as failed:
+        run_all(make_engine("orca", run=run), REQUESTS)
+    sentence(failed.value, "Rank 1 of 2", "ValueError: only here")
+    assert all_stopped(run)
+
+
+def test_a_follower_that_does_not_answer_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "PATIENCE_S", 0.5)
+    run = start(timeout_s=1.0)
+    pid = run.followers.processes[0].pid
+    with pytest.raises(RankLost) as failed:
+        run_all(make_engine("orca", run=at_step(6, lambda: os.kill(pid, signal.SIGSTOP), run)), REQUESTS)
+    sentence(failed.value, "cannot be reached")
+    assert all_stopped(run)
+
+
+def test_a_follower_that_cannot_load_its_weights(tmp_path: Path) -> None:
+    source = ModelSource("nowhere", CONFIGS["opt"], tmp_path)
+    with pytest.raises(MachineError) as failed:
+        launch(small_model("opt"), source, PerSequenceAttention(), CAPACITY, 2)
+    sentence(failed.value, "Rank 1 of 2", "ModelError", "model.safetensors")
+    assert not dist.is_initialized()
+
+
+def test_an_interrupted_plan_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between two collectives: the follower waits in one that rank 0 never joins, and ends all the same."""
+    run = start()
+    count = 0
+    seen = PerSequenceAttention.attend
+
+    def attend(*args: object) -> object:
+        nonlocal count
+        count += 1
+        if count == 5:
+            raise KeyboardInterrupt
+        return seen(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PerSequenceAttention, "attend", attend)
+    answers = serve(make_engine("orca", run=run), REQUESTS).answers
+    assert {answer.finish_reason for answer in answers} == {FinishReason.INTERRUPTED}
+    assert all_stopped(run)
+    assert run.followers.processes[0].returncode == 0, "it had to be killed"
+
+
+ORPHANED = """
+import os, signal
+from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.model.load import ModelSource
+from minifuse.parallel.launch import launch
+from minifuse.testing.models import CONFIGS, small_model
+run = launch(small_model("opt"), ModelSource("opt", CONFIGS["opt"], None), PerSequenceAttention(), 50, 2)
+print(run.followers.processes[0].pid, flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "raise ValueError", "pass"])
+def test_followers_end_with_rank_0_however_it_ends(end: str) -> None:
+    """No guard for `__main__` is needed either, as it would be if followers ran the caller's script again."""
+    ended = subprocess.run(
+        [sys.executable, "-c", ORPHANED.format(end=end)], capture_output=True, text=True, timeout=120
+    )
+    assert ended.stdout, ended.stderr
+    deadline = time.monotonic() + 60
+    while runs(int(ended.stdout)):
+        assert time.monotonic() < deadline, "the follower outlived rank 0"
+        time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, and it is not one that has ended and waits to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,125 @@
+"""Two real processes that serve one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from helpers import asks, make_engine, run_all
+
+from minifuse.attention.slots import SlotsAttention
+from minifuse.clock import RealClock
+from minifuse.engine import Engine
+from minifuse.execute import RealExecutor
+from minifuse.model.load import ModelSource
+from minifuse.parallel.launch import launch
+from minifuse.parallel.runner import ParallelRunner
+from minifuse.plan import StepReport
+from minifuse.request import Sampling, TextLimits
+from minifuse.serve import serve
+from minifuse.techniques import Stages, technique
+from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+
+CAPACITY, SIZE = 400, 2
+SLOTS = {"memory.slots": 8}  # of 50 tokens
+
+
+def start(name: str = "llama", size: int = SIZE, timeout_s: float = 60.0) -> ParallelRunner:
+    """Ranks that serve a small model. `SlotsAttention` reads what `per_sequence` does, too."""
+    source = ModelSource(name, CONFIGS[name], None)
+    return launch(small_model(name), source, SlotsAttention(), CAPACITY, size, seed=7, timeout_s=timeout_s)
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, ParallelRunner]]:
+    """One pair of processes for each family, for many tests."""
+    with start(request.param) as run:
+        yield request.param, run
+
+
+# Prompts and answers of very different lengths, one of them drawn, and a name that the next test uses again.
+REQUESTS = [
+    asks("r0", 5, 20),
+    asks("r1", 1, 4),
+    asks("r2", (9, 8, 7), 30, sampling=Sampling(temperature=0.9, top_k=9, seed=3)),
+    asks("r3", 12, 2),
+    asks("r4", (3,), 9, ignore_eos=True),
+    asks("r5", 2, 13),
+]
+
+
+def tokens_of(steps: list[StepReport]) -> dict[str, tuple[int, ...]]:
+    answers: dict[str, tuple[int, ...]] = {}
+    for step in steps:
+        for name, token in step.tokens.items():
+            answers[name] = (*answers.get(name, ()), token)
+    return answers
+
+
+@pytest.mark.parametrize("name", ["orca", "fusion"])
+def test_two_ranks_answer_as_the_oracle_does(name: str, served: tuple[str, ParallelRunner]) -> None:
+    """In real time; with `fusion`, prompts are computed beside the main stream, by threads on every rank."""
+    model, run = served
+    stages = Stages.of(technique(name), CAPACITY, SLOTS if name == "fusion" else None)
+    clock = RealClock()
+    executor = RealExecutor(run, clock, stages.batching.workers)
+    limits = TextLimits(VOCAB, CONTEXT)
+    engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, limits=limits)
+    answers = serve(engine, REQUESTS).answers
+    for request, answer in zip(REQUESTS, answers, strict=True):
+        assert answer.token_ids == expected_answer(model, request)
+    assert stages.batching.workers == (2 if name == "fusion" else 1)
+
+
+def bytes_of(model: str, step: StepReport) -> tuple[int, int]:
+    """What one rank must give: two sums of hidden states a layer, and its share of each sampled row's logits."""
+    config = CONFIGS[model]
+    share = -(-config.vocab_size // SIZE)
+    sums = 2 * config.num_layers * step.plan.num_computed * config.hidden_size
+    return 2 * config.num_layers + bool(step.tokens), 8 * (sums + len(step.tokens) * share)
+
+
+@pytest.mark.parametrize("requests", [1, 6])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_one_message_for_all_requests(served: tuple[str, ParallelRunner], shuffle: bool, requests: int) -> None:
+    """However many requests run, an iteration has as many messages, each of the rows that are computed."""
+    model, run = served
+    engine = make_engine("fusion", capacity=CAPACITY, settings={**SLOTS, "memory.shuffle": shuffle}, run=run)
+    steps = run_all(engine, REQUESTS[:requests])
+    assert {step.plan.step: step.messages for step in steps} == {
+        step.plan.step: bytes_of(model, step) for step in steps
+    }
+    assert any(step.plan.num_computed > 1 for step in steps)
+    for request in REQUESTS[:requests]:
+        assert tokens_of(steps)[request.id] == expected_answer(model, request)
+
+
+def test_the_shuffle_shrinks_the_messages(served: tuple[str, ParallelRunner]) -> None:
+    """Flover, VI-E: without it the buffers that leave stay in the region, and are summed for nobody."""
+    model, run = served
+    lengths = [30, 3, 4, 3, 5, 3, 4, 30]  # both ends go on, all between leave
+    requests = [asks(f"r{i}", 2, n, ignore_eos=True) for i, n in enumerate(lengths)]
+    sent: dict[bool, list[int]] = {}
+    idle: dict[bool, int] = {}
+    for shuffle in (True, False):
+        settings = {**SLOTS, "memory.shuffle": shuffle, "batching.preprocess": "inline"}
+        steps = run_all(make_engine("fusion", capacity=CAPACITY, settings=settings, run=run), requests)
+        sent[shuffle] = [step.messages.bytes for step in steps]
+        idle[shuffle] = sum(step.plan.num_idle for step in steps)
+    hidden, layers = CONFIGS[model].hidden_size, CONFIGS[model].num_layers
+    assert idle[True] == 0 < idle[False]
+    assert sum(sent[False]) - sum(sent[True]) == idle[False] * 2 * layers * hidden * 8
+    assert sum(sent[True]) < sum(sent[False]) * 0.6
+
+
+def test_concurrent_instances_send_for_each_request(served: tuple[str, ParallelRunner]) -> None:
+    """Flover, VI-E: an instance has a communicator of its own, and every token its own messages."""
+    model, run = served
+    calls = {}
+    requests = [asks(f"r{i}", (i + 1,), 6, ignore_eos=True) for i in range(4)]
+    for name, settings in (("instances", {"batching.instances": 4}), ("fusion", SLOTS)):
+        steps = run_all(make_engine(name, capacity=CAPACITY, settings=settings, run=run), requests)
+        calls[name] = sum(step.messages.calls for step in steps)
+        assert tokens_of(steps) == {request.id: expected_answer(model, request) for request in requests}
+    each = 2 * CONFIGS[model].num_layers + 1
+    assert calls == {"instances": 4 * 6 * each, "fusion": 6 * each}

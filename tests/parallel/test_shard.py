@@ -1,0 +1,190 @@
+"""Shards that together are the whole model: every rank a thread, talking through a real gloo group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers import random_model, sentence
+
+from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.errors import UsageError
+from minifuse.execute.runner import forward
+from minifuse.memory.storage import KVStorage
+from minifuse.model.transformer import Transformer
+from minifuse.naive import oracle
+from minifuse.parallel.communicator import Communicator, RankLost
+from minifuse.parallel.config import shard_config
+from minifuse.parallel.shard import shard, with_communicator
+from minifuse.plan import Extent, Messages, Plan, Span, Work
+from minifuse.request import Request, Sequence
+
+T = TypeVar("T")
+
+# Every family, so that four ranks can share it; the vocabulary of 37 is uneven for two and for four.
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {"num_attention_heads": 8, "num_key_value_heads": 4},
+    "llama, tied": {"num_key_value_heads": 4, "tie_word_embeddings": True},
+    "llama, 5 tokens": {
+        "num_key_value_heads": 4,
+        "vocab_size": 5,
+        "eos_token_id": 3,
+    },  # the last of four ranks has none
+    "gptj": {"n_head": 4, "rotary_dim": 4},
+    "gpt2": {},
+    "opt": {},
+    "opt, no bias": {"enable_bias": False},
+}
+
+
+def whole_model(name: str, dtype: str = "float64") -> Transformer:
+    return random_model(name.partition(",")[0], dtype, **MODELS[name])
+
+
+@contextmanager
+def ranks(size: int, timeout_s: float = 20.0) -> Iterator[Callable[[Callable[[int, Communicator], T]], list[T]]]:
+    """What calls a function on every rank at once, each with its communicator, and returns the results by rank."""
+    store = dist.HashStore()
+
+    def group(rank: int) -> Communicator:
+        return Communicator(dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s)))
+
+    with ThreadPoolExecutor(size) as threads:
+        communicators = list(threads.map(group, range(size)))
+        yield lambda call: list(threads.map(call, range(size), communicators))
+
+
+TOKENS = [2, 0, 4, 1, 1, 3, 0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_shards_together_compute_what_the_whole_model_does(name: str, size: int) -> None:
+    whole = whole_model(name)
+    with ranks(size) as everyone:
+        logits = everyone(lambda rank, comm: oracle.logits(shard(whole, rank, size, comm), TOKENS))
+    for of_rank in logits:  # the gathered logits are on every rank
+        torch.testing.assert_close(of_rank, oracle.logits(whole, TOKENS), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_rank_caches_its_own_heads_and_attention_knows_nothing_of_ranks(size: int) -> None:
+    """Two texts through the serving path, prompts and then one more token, with KV of the shard's shape."""
+    whole = whole_model("llama")
+    sequences = {name: Sequence(Request(name, tuple(TOKENS[:n]))) for name, n in (("a", 5), ("b", 3))}
+    attention = PerSequenceAttention()
+
+    def plan(step: int, a: tuple[int, int], b: tuple[int, int]) -> Plan:
+        return Plan(step, 0, (Work("a", *a), Work("b", *b)), (Extent(0, 9), Extent(9, 9)), waves=(Span(0, 2),))
+
+    def serve(model: Transformer) -> torch.Tensor:
+        cache = KVStorage(model.config, 18, model.dtype, model.device)
+        assert cache.keys.shape[2] == model.config.num_kv_heads
+        steps = (plan(0, (0, 4), (0, 2)), plan(1, (4, 5), (2, 3)))
+        return [forward(model, attention.batch(step, sequences, cache), cache, attention) for step in steps][-1]
+
+    with ranks(size) as everyone:
+        logits = everyone(lambda rank, comm: serve(shard(whole, rank, size, comm)))
+    assert shard_config(whole.config, size).num_kv_heads == 4 // size
+    for of_rank in logits:
+        torch.testing.assert_close(of_rank, serve(whole), rtol=0, atol=1e-12)
+
+
+def test_packed_weights_too() -> None:
+    """Float32 on CPU: the whole model's packed weights are not the shard's."""
+    whole = whole_model("gpt2", "float32")
+    whole.pack()
+
+    def compute(rank: int, comm: Communicator) -> torch.Tensor:
+        part = shard(whole, rank, 2, comm)
+        part.pack()
+        return oracle.logits(part, TOKENS)
+
+    with ranks(2) as everyone:
+        for logits in everyone(compute):
+            torch.testing.assert_close(logits, oracle.logits(whole, TOKENS), rtol=1e-4, atol=1e-4)
+
+
+def test_a_shard_is_its_part_of_the_weights_and_every_worker_shares_it() -> None:
+    whole = whole_model("llama")
+    with ranks(2) as everyone:
+        first, second = everyone(lambda rank, comm: shard(whole, rank, 2, comm))
+    with ranks(2) as everyone:
+        other = everyone(lambda rank, comm: with_communicator(first, comm))[0]
+    assert first.config.num_heads == 4
+    assert all(layer.config is first.config for layer in first.layers)
+    for layer in first.layers:
+        split = {name: module for name, module in layer.named_modules() if name in ("qkv", "gate_up", "out", "down")}
+        ours = sum(p.numel() for module in split.values() for p in module.parameters() if p.dim() == 2)
+        assert ours == (whole.config.num_matrix_weights - whole.config.head_weights) // 2 // whole.config.num_layers
+    assert first.embedding.weight is second.embedding.weight  # replicated
+    assert [p.data_ptr() for p in other.parameters()] == [p.data_ptr() for p in first.parameters()]
+    talking = [[m.communicator for m in part.modules() if hasattr(m, "communicator")] for part in (first, other)]
+    assert [len(set(communicators)) for communicators in talking] == [1, 1]
+    assert talking[0][0] is not talking[1][0]
+    assert len(talking[0]) == 2 * whole.config.num_layers + 1
+    assert whole.config.num_heads == 8
+    assert type(whole.lm_head).__name__ == "Linear"
+
+
+@pytest.mark.parametrize("name", ["llama", "gptj", "opt"])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_two_all_reduces_a_layer_and_one_all_gather(name: str, size: int) -> None:
+    whole = whole_model(name)
+
+    def sent(rank: int, comm: Communicator) -> Messages:
+        oracle.logits(shard(whole, rank, size, comm), TOKENS)
+        first = comm.take()
+        assert comm.take() == (0, 0)
+        return first
+
+    rows, layers, share = len(TOKENS), whole.config.num_layers, -(-whole.config.vocab_size // size)
+    with ranks(size) as everyone:
+        for messages in everyone(sent):
+            assert messages == (2 * layers + 1, rows * (2 * layers * whole.config.hidden_size + share) * 8)
+
+
+def test_an_empty_message_is_not_sent() -> None:
+    def gather(rank: int, comm: Communicator) -> tuple[torch.Size, Messages]:
+        return comm.all_gather(torch.zeros(0, 3)).shape, comm.take()
+
+    with ranks(2) as everyone:
+        assert everyone(gather) == [((0, 6), (0, 0))] * 2
+
+
+def test_a_rank_that_does_not_answer() -> None:
+    def reduce(rank: int, comm: Communicator) -> None:
+        if rank == 0:
+            with pytest.raises(RankLost) as lost:
+                comm.all_reduce(torch.ones(2))
+            sentence(lost.value, "cannot be reached", "start again")
+
+    with ranks(2, timeout_s=0.5) as everyone:
+        everyone(reduce)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "parts"),
+    [
+        ({}, 0, ("0", "at least 1")),
+        ({}, -2, ("-2", "at least 1")),
+        ({"num_attention_heads": 6, "num_key_value_heads": 2}, 4, ("6 attention heads", "by 4 ranks", "1 or 2.")),
+        ({"num_attention_heads": 4, "num_key_value_heads": 1}, 2, ("1 KV heads", "by 2 ranks", "of 1.")),
+        (
+            {"num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 42},
+            4,
+            ("42 intermediate", "1 or 2."),
+        ),
+        ({"num_attention_heads": 8, "num_key_value_heads": 8}, 3, ("8 attention heads", "1, 2, 4 or 8.")),
+    ],
+)
+def test_what_cannot_be_split_is_refused(changes: dict[str, int], size: int, parts: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as refused:
+        shard_config(random_model("llama", **changes).config, size)
+    sentence(refused.value, *parts)
