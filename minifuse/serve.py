@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -146,7 +147,8 @@ def build_engine(
         executor = VirtualExecutor(clock, cost, run, shared=True)
     else:
         clock = RealClock()
-        executor = RealExecutor(run, clock, stages.batching.workers, on_close=stop)
+        workers = stages.batching.workers
+        executor = RealExecutor(run, clock, workers, threads=_threads(workers, settings.device), on_close=stop)
     return Engine(
         stages.batching,
         stages.memory,
@@ -156,6 +158,15 @@ def build_engine(
         limits=TextLimits(source.config.vocab_size, source.config.max_context),
         trace=trace,
     )
+
+
+def _threads(workers: int, device: str) -> int:
+    """How many plans to compute at once: on a CPU two, or one a core. More only take the cores from each other.
+
+    Measured on 2 cores with 16 concurrent instances, random:medium in bfloat16: 11.7 ms a token with 2 threads, 16.0
+    with 1, 19.0 with 8 and 23.2 with 16.
+    """
+    return workers if device == "cuda" else min(workers, max(2, os.cpu_count() or 1))
 
 
 def _check_fits(source: ModelSource, settings: Settings) -> None:

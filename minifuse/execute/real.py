@@ -21,16 +21,26 @@ class RealExecutor:
     With one worker, `wait` runs the plan. With more, a plan runs in a thread, made when it is first needed, and an
     error there is raised by `wait`. There a plan ends when `wait` sees it end, so times never run backwards; and a time
     that was to be waited for comes before whatever ended after it, as it would in virtual time.
+
+    Args:
+        threads: plans computed at the same time, at most; the others wait for their turn. As many as workers by default.
+        on_close: what else to stop in the end.
     """
 
     def __init__(
-        self, run: RunPlan, clock: Clock, workers: int = 1, on_close: Callable[[], None] | None = None
+        self,
+        run: RunPlan,
+        clock: Clock,
+        workers: int = 1,
+        *,
+        threads: int | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self._run = run
         self._on_close = on_close
         self._clock = clock
         self._next: tuple[Plan, dict[str, Sequence]] | None = None  # of the one worker
-        self._threads = ThreadPoolExecutor(workers, "minifuse-worker") if workers > 1 else None
+        self._threads = ThreadPoolExecutor(threads or workers, "minifuse-worker") if workers > 1 else None
         self._num_running = 0
         self._ended: SimpleQueue[tuple[Plan, Future[Ran]]] = SimpleQueue()
         self._seen: list[tuple[Plan, Future[Ran]]] = []  # ended, and not yet told of

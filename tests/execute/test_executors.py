@@ -166,6 +166,29 @@ def test_a_time_that_has_passed_comes_before_what_ended_after_it() -> None:
     executor.close()
 
 
+def test_no_more_plans_at_once_than_threads() -> None:
+    running, most, lock = [0], [0], threading.Lock()
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        threading.Event().wait(0.01)
+        with lock:
+            running[0] -= 1
+        return Ran({})
+
+    executor = RealExecutor(run, RealClock(), workers=6, threads=2)
+    for step in range(6):
+        executor.submit(_plan(step, step), _sequences(), 0.0)
+    steps: list[int] = []
+    while len(steps) < 6:
+        steps += [c.plan.step for c in executor.wait(None)]
+    executor.close()
+    assert sorted(steps) == [*range(6)]
+    assert most == [2]
+
+
 def test_an_idle_pool_sleeps_until_the_next_event() -> None:
     clock = _FakeClock()
     executor = RealExecutor(_seven, clock, workers=2)
