@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -135,11 +136,20 @@ class Setting:
             self.fusion(crowd)  # every batch once, from all to one, with the moves in between
             self.instances(crowd[: max(BATCHES) // 4])
         say("one request alone, and the fused stream's throughput")
-        alone = [self.fusion(self.requests([0.0])).latency_s for _ in range(1 if self.virtual else ALONE_ROUNDS)]
-        self.alone_s = median(alone)
+        self.alone_s = self._alone()
         for batch in BATCHES:
             together = self.fusion(self.requests([0.0] * batch), preprocess="inline")  # all in every iteration
             self.throughput[batch] = batch / together.iteration_s
+
+    def of_tokens(self, tokens: int) -> Setting:
+        """The same machine for requests of another length, whose time alone is measured anew."""
+        other = copy(self)
+        other.tokens = tokens
+        other.alone_s = other._alone()
+        return other
+
+    def _alone(self) -> float:
+        return median(self.fusion(self.requests([0.0])).latency_s for _ in range(1 if self.virtual else ALONE_ROUNDS))
 
     def rng(self, what: str) -> random.Random:
         """A stream of its own for each thing that is drawn, the same for every contender and point."""
