@@ -23,7 +23,6 @@ import torch
 import typer
 from limits import matrix_rate, read_bandwidth
 from peers import generate, generate_batch, peer_model
-from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
@@ -31,6 +30,7 @@ from minifuse.execute import runner
 from minifuse.model.load import load_weights, resolve
 from minifuse.model.transformer import Transformer
 from minifuse.plan import StepReport
+from minifuse.provenance import provenance
 from minifuse.request import Request
 from minifuse.serve import Settings, build_engine, serve
 from minifuse.techniques import technique

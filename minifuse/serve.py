@@ -19,7 +19,7 @@ from minifuse.model.config import DTYPE_BYTES
 from minifuse.parallel.config import shard_config
 from minifuse.plan import StepReport
 from minifuse.request import FinishReason, Request, TextLimits
-from minifuse.simulate.cost import Roofline, hardware
+from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.stages import Executor
 from minifuse.techniques import Stages, Technique
 from minifuse.trace import Trace
@@ -43,7 +43,7 @@ class Settings:
     device: str = "cpu"
     kv_memory: int = 64 * 2**20  # bytes
     clock: Literal["real", "virtual"] = "real"
-    hardware: str = "cpu"  # whose speed virtual time has
+    hardware: str | Hardware = "cpu"  # whose speed virtual time has
     stage_options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     tensor_parallel: int = 1  # ranks among which the model, and with it the KV memory, is divided
@@ -177,11 +177,13 @@ def _check_fits(source: ModelSource, settings: Settings) -> None:
             "model knows one device: use the real clock, or one rank."
         )
     needed = source.config.num_parameters * DTYPE_BYTES[settings.dtype] + settings.kv_memory
-    memory = hardware(settings.hardware).memory
+    name = settings.hardware
+    memory = hardware(name).memory
     if needed > memory:
+        machine = name if isinstance(name, str) else "the machine"
         raise UsageError(
-            f"{source.name} in {settings.dtype} and its KV memory take {needed / 1e9:.1f} GB, and {settings.hardware} "
-            f"has {memory / 1e9:.0f} GB: choose a shorter --dtype, less --kv-memory, or another --hardware."
+            f"{source.name} in {settings.dtype} and its KV memory take {needed / 1e9:.1f} GB, and {machine} has "
+            f"{memory / 1e9:.0f} GB: choose a shorter --dtype, less --kv-memory, or another --hardware."
         )
 
 

@@ -19,6 +19,7 @@ from minifuse.cli.asked import DTYPES
 from minifuse.cli.text import console
 from minifuse.errors import UsageError
 from minifuse.parsing import did_you_mean, one_of, parse_int
+from minifuse.provenance import provenance
 from minifuse.reproduce import EXPERIMENTS, SCALES, Conditions, Experiment, Finding, Panel, experiments
 from minifuse.undisturbed import undisturbed
 
@@ -84,7 +85,7 @@ def reproduce(asked: AskedOfFigure) -> int:
             if not asked.json:
                 _show(row, finding)
     if asked.json and figures:
-        print(json.dumps({"schema": SCHEMA, "figures": figures}))
+        print(json.dumps({"schema": SCHEMA, "provenance": provenance(), "figures": figures}))
     if interrupted:
         left = ", ".join(row.name for row in rows[len(figures) :])
         print(f"error: Interrupted: nothing is shown of {left}: run it again.", file=sys.stderr, flush=True)
@@ -161,14 +162,20 @@ def _table(panel: Panel) -> Table:
     return table
 
 
-def _markdown(row: Experiment, finding: Finding) -> str:
+def _markdown(row: Experiment, finding: Finding, source: dict[str, Any]) -> str:
+    machine, versions = source["machine"], source["versions"]
+    state = "" if source["clean"] else " with uncommitted changes"
+    where = (
+        f"Computed on {machine['cuda'] or machine['processor']} ({machine['threads']} threads), torch "
+        f"{versions['torch']}, commit {source['commit'] or 'unknown'}{state}."
+    )
     lines = [f"# {row.name}: {row.paper}, {row.figure}", "", f"{row.shows[:1].upper()}{row.shows[1:]}.", ""]
     for panel in finding.panels:
         heads = [" ".join(column.head.split()) for column in panel.columns]
         lines += [f"## {panel.title}", "", _row(heads), _row(["---:"] * len(heads))]
         lines += [_row([column.cell(point) for column in panel.columns]) for point in panel.points]
         lines.append("")
-    return "\n".join([*lines, *(f"- {note}" for note in finding.notes), ""])
+    return "\n".join([*lines, *(f"- {note}" for note in (*finding.notes, where)), ""])
 
 
 def _row(cells: list[str]) -> str:
@@ -177,8 +184,9 @@ def _row(cells: list[str]) -> str:
 
 def _write(folder: Path, row: Experiment, finding: Finding) -> None:
     """NAME.json and NAME.md, each whole or not at all."""
-    data = json.dumps({"schema": SCHEMA, "figures": [row.as_json(finding)]}, indent=2)
-    for suffix, text in ((".json", data + "\n"), (".md", _markdown(row, finding))):
+    source = provenance()
+    data = json.dumps({"schema": SCHEMA, "provenance": source, "figures": [row.as_json(finding)]}, indent=2)
+    for suffix, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source))):
         unfinished = folder / f".{row.name}{suffix}.part"
         unfinished.write_text(text, encoding="utf-8")
         os.replace(unfinished, folder / f"{row.name}{suffix}")

@@ -23,7 +23,7 @@ class RealExecutor:
     that was to be waited for comes before whatever ended after it, as it would in virtual time.
 
     Args:
-        threads: plans computed at the same time, at most; the others wait for their turn. As many as workers by default.
+        threads: plans computed at the same time, at most; the others wait for their turn. By default all.
         on_close: what else to stop in the end.
     """
 

@@ -21,11 +21,9 @@ from minifuse.reproduce.bench import Bench, Outcome
 from minifuse.reproduce.experiment import Conditions, Say
 from minifuse.request import Request
 from minifuse.serve import Settings
-from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
+from minifuse.simulate.cost import Hardware, Roofline, hardware
 
 __all__ = ["Setting", "calibrated"]
-
-CALIBRATED = "flover-a100"  # the name in HARDWARE of the paper's machine
 
 PROMPT = 8  # tokens of a prompt: the paper gives none, and counts the tokens of the answers only
 BATCHES = (1, 2, 4, 8, 16, 32)  # of which the fused stream's throughput is told
@@ -36,14 +34,13 @@ ALONE_ROUNDS = 3
 class _Scale:
     model: str
     clock: Literal["real", "virtual"]
-    hardware: str
     preprocess: str  # where fusion computes prompts
 
 
 SCALES = {
-    "quick": _Scale("random:small", "real", "cpu", "inline"),
-    "cpu": _Scale("random:medium", "real", "cpu", "inline"),
-    "paper": _Scale(f"random:{paper.MODEL}", "virtual", CALIBRATED, "worker"),
+    "quick": _Scale("random:small", "real", "inline"),
+    "cpu": _Scale("random:medium", "real", "inline"),
+    "paper": _Scale(f"random:{paper.MODEL}", "virtual", "worker"),
 }
 
 
@@ -89,13 +86,12 @@ class Setting:
         dtype = conditions.dtype
         if dtype == "auto":
             dtype = paper.DTYPE if scale.clock == "virtual" else half_precision()
-        if scale.hardware == CALIBRATED:
-            HARDWARE[CALIBRATED] = calibrated()
         self.conditions = conditions
         self.scale = scale
         self.tokens = conditions.tokens or tokens
         self.source = resolve(conditions.model or scale.model)
-        self.settings = Settings(dtype=dtype, clock=scale.clock, hardware=scale.hardware, seed=conditions.seed)
+        machine = calibrated() if scale.clock == "virtual" else "cpu"
+        self.settings = Settings(dtype=dtype, clock=scale.clock, hardware=machine, seed=conditions.seed)
         self.alone_s = 0.0  # until `start`
         self.throughput: dict[int, float] = {}  # tokens/s of the fused stream, by its batch
         for prompts, longest in (*crowds, (max(BATCHES), 1.0)):
@@ -206,7 +202,7 @@ class Setting:
             "model": self.source.name,
             "dtype": self.settings.dtype,
             "clock": self.settings.clock,
-            "hardware": self.settings.hardware if self.virtual else None,
+            "hardware": f"{paper.MACHINE}, calibrated" if self.virtual else None,
             "bandwidth_bytes_per_s": hardware(self.settings.hardware).bandwidth if self.virtual else None,
             "tokens": self.tokens,
             "prompt_tokens": PROMPT,

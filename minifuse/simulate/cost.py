@@ -38,12 +38,14 @@ HARDWARE: dict[str, Hardware] = {
 }
 
 
-def hardware(name: str) -> Hardware:
-    """The machine called `name`.
+def hardware(name: str | Hardware) -> Hardware:
+    """The machine called `name`, or the machine itself.
 
     Raises:
         UsageError: there is none.
     """
+    if isinstance(name, Hardware):
+        return name
     if name not in HARDWARE:
         raise unknown("hardware", name, HARDWARE)
     return HARDWARE[name]

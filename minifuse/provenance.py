@@ -1,0 +1,53 @@
+"""Where a figure comes from: written into every result that is kept."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+__all__ = ["provenance"]
+
+
+def provenance(**run: Any) -> dict[str, Any]:
+    """Commit (None outside a checkout) and whether the tree was clean, machine, versions; `run` adds to it."""
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    versions = {name: _version(name) for name in ("minifuse", "torch", "transformers", "numpy")}
+    commit = _git("rev-parse", "HEAD") or None
+    return {
+        "commit": commit,
+        "clean": None if commit is None else not _git("status", "--porcelain", "--untracked-files=no"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"processor": _processor(), "threads": torch.get_num_threads(), "cuda": device},
+        "versions": {"python": platform.python_version(), **versions},
+        **run,
+    }
+
+
+def _git(*arguments: str) -> str:
+    home = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=home, check=False)
+    except OSError:  # no git
+        return ""
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
