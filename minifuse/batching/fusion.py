@@ -21,8 +21,8 @@ class Fusion:
     """Every request is pre-processed beside the main stream, then fused into it, and gets one token an iteration.
 
     Pre-processing computes a prompt's context: all of it but the last token, which the main stream turns into the first
-    token of the answer. It runs on workers of its own, a request on each, or inline: in the main stream, between two
-    iterations. First come, first served; there are no priorities, and no batch size but what memory holds.
+    token of the answer. It runs on workers of its own, a request on each, or inline: in the main stream, at most once
+    between two iterations, for all who have come by then. First come, first served; there are no priorities, and no batch size but what memory holds.
     """
 
     kind: ClassVar[str] = "batching"
@@ -42,6 +42,8 @@ class Fusion:
         self.waiting: dict[str, Sequence] = {}  # the request queue Q_r, in the order of arrival
         self.admitted: dict[str, Sequence] = {}  # with a place in memory: pre-processing, ready (Q_f), running
 
+        self.prompts_last = False  # inline: prompts were computed last, so that an iteration is due
+
     def receive(self, sequence: Sequence) -> None:
         self.waiting[sequence.id] = sequence
 
@@ -52,8 +54,13 @@ class Fusion:
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if worker != MAIN:
             return self._preprocess(memory, requests=1)
-        prepared = self._preprocess(memory, requests=len(self.waiting)) if self.inline else None
-        return prepared if prepared and prepared.work else self._iterate(memory)
+        if self.inline and not self.prompts_last:
+            prepared = self._preprocess(memory, requests=len(self.waiting))
+            if prepared.work:
+                self.prompts_last = True
+                return prepared
+        self.prompts_last = False
+        return self._iterate(memory)
 
     def _preprocess(self, memory: Memory, requests: int) -> Proposal:
         """The contexts of the first requests in the queue that fit, up to so many."""

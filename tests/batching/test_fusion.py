@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -104,6 +105,15 @@ def test_inline_the_main_stream_stands_still_while_prompts_are_computed() -> Non
         "2.8: a[4:5) b[4:5) c[2:3)",
     ]
     assert {step.plan.worker for step in steps} == {0}
+
+
+def test_inline_newcomers_do_not_keep_the_others_from_their_tokens() -> None:
+    """Somebody comes during every pass over prompts: still there is an iteration between two of them."""
+    requests = [asks(f"r{i}", 3, 4, at=0.3 * i) for i in range(5)]
+    steps = run_all(_fusion(batching_preprocess="inline"), requests)
+    phases = [step.plan.phase for step in steps]
+    assert phases.count(Phase.PREPROCESSING) >= 2
+    assert all(b is Phase.RUNNING for a, b in pairwise(phases) if a is Phase.PREPROCESSING)
 
 
 def test_a_prompt_of_one_token_has_nothing_to_pre_process() -> None:
