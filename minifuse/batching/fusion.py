@@ -22,7 +22,8 @@ class Fusion:
 
     Pre-processing computes a prompt's context: all of it but the last token, which the main stream turns into the first
     token of the answer. It runs on workers of its own, a request on each, or inline: in the main stream, at most once
-    between two iterations, for all who have come by then. First come, first served; there are no priorities, and no batch size but what memory holds.
+    between two iterations, for all who have come by then. First come, first served; there are no priorities, and no
+    batch size but what memory holds.
     """
 
     kind: ClassVar[str] = "batching"

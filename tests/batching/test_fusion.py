@@ -262,7 +262,7 @@ def test_iterations_against_an_independent_count(crowd: list[tuple[float, int]],
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_tokens_of_every_family(model: str, preprocess: str, shuffle: bool) -> None:
     """GPT and LLaMA: the oracle's tokens, however requests come and go (the laws try many more)."""
-    requests = [asks(f"r{i}", 1 + 5 * i % 7, 2 + 3 * i % 8, at=0.9 * i) for i in range(8)]
+    requests = [asks(f"r{i}", 1 + 5 * i % 7, 2 + 3 * i % 8, at=0.4 * i) for i in range(8)]
     named = {"batching.preprocess": preprocess, "memory.shuffle": shuffle, "memory.slots": 4}
     engine = make_engine("fusion", settings=named, model=model, cost=seconds)
     steps = run_all(engine, requests)
