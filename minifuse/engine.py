@@ -44,6 +44,7 @@ class Engine:
         self.now = 0.0
         self._arrivals: list[tuple[float, int, Request]] = []  # a heap of what has not arrived yet
         self._submitted: set[str] = set()
+        self._groups: set[str] = set()
         self._idle = list(range(batching.workers))
         self._started: dict[int, float] = {}  # step -> when it was dispatched
         self._in_flight: set[str] = set()  # sequences of plans that have not completed
@@ -65,12 +66,25 @@ class Engine:
             for prompt in prompts:
                 self.trace.refused(prompt.id, str(refusal))
             raise
+        if prompts[0].group is not None:
+            self._groups.add(prompts[0].group)
         for prompt in prompts:
             self._submitted.add(prompt.id)
             self.trace.request(prompt)
             heapq.heappush(self._arrivals, (prompt.arrival_s, len(self._submitted), prompt))
 
     def _check(self, prompts: tuple[Request, ...]) -> None:
+        group = prompts[0].group
+        if len(prompts) > 1 and group is None:
+            raise RequestRefused(
+                f"Requests {prompts[0].id!r} to {prompts[-1].id!r} were submitted as one, and have no group: give the "
+                "prompts of one request the same."
+            )
+        if group in self._groups:
+            raise RequestRefused(
+                f"A request of the group {group!r} was submitted before: give every request a group of its own, and "
+                "submit its prompts together."
+            )
         for i, prompt in enumerate(prompts):
             if prompt.id in self._submitted or any(prompt.id == other.id for other in prompts[:i]):
                 raise RequestRefused(f"Request {prompt.id!r} was submitted twice: give every request an id of its own.")

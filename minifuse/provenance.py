@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,19 +16,25 @@ __all__ = ["provenance"]
 
 def provenance(**run: Any) -> dict[str, Any]:
     """Commit (None outside a checkout) and whether the tree was clean, machine, versions; `run` adds to it."""
-    import torch
-
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     versions = {name: _version(name) for name in ("minifuse", "torch", "transformers", "numpy")}
-    commit = _git("rev-parse", "HEAD") or None
+    # Installed inside somebody else's repository, this file is none of that one's.
+    commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", __file__) else None
     return {
         "commit": commit,
         "clean": None if commit is None else not _git("status", "--porcelain", "--untracked-files=no"),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"processor": _processor(), "threads": torch.get_num_threads(), "cuda": device},
+        "machine": {"processor": _processor(), "cores": os.cpu_count(), **_torch()},
         "versions": {"python": platform.python_version(), **versions},
         **run,
     }
+
+
+def _torch() -> dict[str, Any]:
+    """What torch computed with; nothing where it was not needed."""
+    if (torch := sys.modules.get("torch")) is None:
+        return {}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"threads": torch.get_num_threads(), "cuda": device}
 
 
 def _git(*arguments: str) -> str:

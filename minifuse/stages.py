@@ -68,7 +68,8 @@ class Memory(Stage, Protocol):
     `capacity` is in tokens: the `--kv-memory` budget over the bytes of one token.
     """
 
-    offers: ClassVar[frozenset[str]]  # how KV lies: "extents" (a sequence in consecutive slots), "grid" (a rectangle)
+    # How KV lies: "extents" (a sequence in consecutive slots), "grid" (a rectangle), "slots" (adjacent buffers).
+    offers: ClassVar[frozenset[str]]
     capacity: int
 
     def check(self, *prompts: Request) -> None:

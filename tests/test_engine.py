@@ -436,6 +436,7 @@ def test_prompts_of_one_request_are_submitted_as_one() -> None:
         ([asks("a", group="g"), asks("b", group="h")], ["'a' and 'b'", "group or arrival"]),
         ([asks("a", group="g"), asks("b", at=1.0, group="g")], ["'a' and 'b'", "group or arrival"]),
         ([asks("a", group="g"), asks("a", group="g")], ["'a' was submitted twice"]),
+        ([asks("a"), asks("b")], ["'a' to 'b'", "no group"]),
         ([asks("a", group="g"), asks("b", 300, 101, group="g")], ["'b'", "context"]),
         ([asks("a", 20, 21, group="g"), asks("b", 20, 21, group="g")], ["'g' with its 2 prompts", "80 tokens", "70"]),
     ],
@@ -447,6 +448,18 @@ def test_prompts_that_do_not_go_together(prompts: list[Request], parts: list[str
     sentence(error.value, *parts)
     assert not engine.unfinished
     engine.submit(asks("b"))  # nothing of it was kept
+
+
+def test_a_group_is_submitted_once() -> None:
+    """Otherwise two requests would stand in the queue as one, which might never fit."""
+    engine = make_engine("fusion", settings={"memory.slots": 2})
+    engine.submit(asks("a", group="g"), asks("b", group="g"))
+    for again in ((asks("c", group="g"), asks("d", group="g")), (asks("e", group="g"),)):
+        with pytest.raises(RequestRefused) as error:
+            engine.submit(*again)
+        sentence(error.value, "group 'g'", "before")
+    assert len(list(engine.run())) > 0
+    assert set(engine.finished) == {"a", "b"}
 
 
 # --- two waves

@@ -16,7 +16,7 @@ from minifuse.engine import Engine
 from minifuse.errors import MachineError, UsageError
 from minifuse.model.load import ModelSource
 from minifuse.plan import Plan, Ran, StepReport
-from minifuse.request import FinishReason, Phase, Request, Sampling
+from minifuse.request import FinishReason, Phase, Request, Sampling, Sequence
 from minifuse.serve import Answer, Settings, build_engine, serve
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.techniques import TECHNIQUES, technique
@@ -219,6 +219,8 @@ def test_ctrl_c_while_a_worker_pre_processes(prompts: int) -> None:
     assert "late/0" in ended, "the worker was not waited for"
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("minifuse")]
     assert engine.memory.usage().reserved == 0
+    room = engine.memory.room()
+    assert [room.admit(Sequence(asks(f"new {i}"))) for i in range(8)] == [None] * 8, "a slot was lost"
     assert not engine.sequences
     engine.memory.check_integrity()
 

@@ -72,7 +72,9 @@ class Fusion:
             prompts = prompts_of_first(self.waiting)
             contexts = [item for prompt in prompts for item in _context(prompt, memory)]
             if not contexts:
-                break  # prompts of one token have none: the main stream takes them in directly
+                text = "not pre-processed: it has no context, and joins the next iteration directly"
+                reasons = (Reason("no-context", prompts[0].id, text),)
+                return Proposal(tuple(work), tuple(admit), reasons, phase=Phase.PREPROCESSING)
             if reason := next((reason for prompt in prompts if (reason := room.admit(prompt))), None):
                 return Proposal(tuple(work), tuple(admit), (reason,), phase=Phase.PREPROCESSING)
             self._admit(prompts)

@@ -69,6 +69,7 @@ def reproduce(asked: AskedOfFigure) -> int:
     rows = experiments(asked.name)
     folder = None if asked.out is None else _folder(asked.out)
     runs = [row.prepare(conditions) for row in rows]  # whatever cannot run is refused before the first one does
+    source = provenance()  # of the code that is about to run
     figures: list[dict[str, Any]] = []
     interrupted = False
     for row, run in zip(rows, runs, strict=True):
@@ -81,11 +82,11 @@ def reproduce(asked: AskedOfFigure) -> int:
         with undisturbed():
             figures.append(row.as_json(finding))
             if folder is not None:
-                _write(folder, row, finding)
+                _write(folder / f"{row.name}{_suffix(conditions)}", row, finding, source)
             if not asked.json:
                 _show(row, finding)
     if asked.json and figures:
-        print(json.dumps({"schema": SCHEMA, "provenance": provenance(), "figures": figures}))
+        print(json.dumps({"schema": SCHEMA, "provenance": source, "figures": figures}))
     if interrupted:
         left = ", ".join(row.name for row in rows[len(figures) :])
         print(f"error: Interrupted: nothing is shown of {left}: run it again.", file=sys.stderr, flush=True)
@@ -166,8 +167,8 @@ def _markdown(row: Experiment, finding: Finding, source: dict[str, Any]) -> str:
     machine, versions = source["machine"], source["versions"]
     state = "" if source["clean"] else " with uncommitted changes"
     where = (
-        f"Computed on {machine['cuda'] or machine['processor']} ({machine['threads']} threads), torch "
-        f"{versions['torch']}, commit {source['commit'] or 'unknown'}{state}."
+        f"Computed on {machine['processor']}, {machine['cores']} cores, torch {versions['torch']}, commit "
+        f"{source['commit'] or 'unknown'}{state}."
     )
     lines = [f"# {row.name}: {row.paper}, {row.figure}", "", f"{row.shows[:1].upper()}{row.shows[1:]}.", ""]
     for panel in finding.panels:
@@ -182,14 +183,18 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _write(folder: Path, row: Experiment, finding: Finding) -> None:
-    """NAME.json and NAME.md, each whole or not at all."""
-    source = provenance()
+def _suffix(conditions: Conditions) -> str:
+    """What tells the files of one scale from those of another: the scale, unless it is the usual one."""
+    return "" if conditions.scale == Conditions().scale else f"-{conditions.scale}"
+
+
+def _write(path: Path, row: Experiment, finding: Finding, source: dict[str, Any]) -> None:
+    """PATH.json and PATH.md, each whole or not at all."""
     data = json.dumps({"schema": SCHEMA, "provenance": source, "figures": [row.as_json(finding)]}, indent=2)
-    for suffix, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source))):
-        unfinished = folder / f".{row.name}{suffix}.part"
+    for ending, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source))):
+        unfinished = path.with_name(f".{path.name}{ending}.part")
         unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, folder / f"{row.name}{suffix}")
+        os.replace(unfinished, path.with_name(f"{path.name}{ending}"))
 
 
 class _Progress:

@@ -33,9 +33,9 @@ class _Room:
 class Slots(ReservedMemory):
     """Slots of equal width, one for each prompt; those that run together form one region (buffer_offset, buffer_size).
 
-    A newcomer takes the free slot that is nearest to the region: a hole inside it, which costs nothing more to compute,
-    or the next one beside it. When a request leaves from inside the region, the shuffle gathers the others before the
-    next iteration; without it the hole is computed, as idle, until it lies at an end.
+    A newcomer takes the free slot that is nearest to the region: a hole inside it, which without the shuffle is
+    computed anyway, or the next one beside it. When a request leaves from inside the region, the shuffle gathers the
+    others before the next iteration; without it the hole is computed, as idle, until it lies at an end.
 
     >>> # 4 slots of 5 tokens, requests in slots 0, 1 and 2; that in slot 1 has just finished:
     >>> # shuffle on:  slot 2's tokens are copied to slot 1, and the region is [0, 2)
@@ -139,9 +139,11 @@ class Slots(ReservedMemory):
 
     @property
     def num_reserved(self) -> int:
-        return len(self.extents) * self.width
+        return (len(self.extents) + len(self.leaving)) * self.width
 
     def check_integrity(self) -> None:
+        if any(slot in self.leaving for slot in map(self.slot, self.extents)) or not self.fused <= self.extents.keys():
+            raise LawBroken("conservation", f"{self.leaving} are still to be copied from, and {self.extents} are owned")
         offsets = [extent.offset for extent in self.extents.values()]
         if len(set(offsets)) < len(offsets):
             raise LawBroken("conservation", "two sequences share a slot")

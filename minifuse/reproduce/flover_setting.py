@@ -186,6 +186,7 @@ class Setting:
             "memory.slots": len(requests),
             "memory.shuffle": shuffle,
             "batching.preprocess": preprocess or self.scale.preprocess,
+            "batching.preprocessors": len(requests),  # a worker for each, as in the paper, where there are workers
         }
         return self.bench.serve("fusion", requests, len(requests) * width, options)
 

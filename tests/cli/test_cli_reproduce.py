@@ -83,9 +83,9 @@ def test_tables_fit_a_terminal(minifuse: Cli, name: str) -> None:
 
 def test_files_hold_what_is_shown(minifuse: Cli, tmp_path: Path) -> None:
     said = minifuse("reproduce", "flover-fig9", *VIRTUAL, "--json", "--out", tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["flover-fig9.json", "flover-fig9.md"]
-    assert json.loads((tmp_path / "flover-fig9.json").read_text()) == said.json()
-    text = (tmp_path / "flover-fig9.md").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["flover-fig9-paper.json", "flover-fig9-paper.md"]
+    assert json.loads((tmp_path / "flover-fig9-paper.json").read_text()) == said.json()
+    text = (tmp_path / "flover-fig9-paper.md").read_text()
     assert text.startswith("# flover-fig9: Flover, Fig. 9\n")
     assert "## Fig. 9b: shuffle against none, 16 requests" in text
     head = next(line for line in text.splitlines() if line.startswith("| lengths paper | lengths here |"))

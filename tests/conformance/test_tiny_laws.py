@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from minifuse.execute.virtual import placeholder_tokens
 from minifuse.model.load import resolve
 from minifuse.model.tiny.tasks import crowd
 from minifuse.request import Request, Sampling
 from minifuse.techniques import TECHNIQUES, Technique
-from minifuse.testing import LAWS, Scenario, mixes
+from minifuse.testing import LAWS, Scenario, mixes, observe
 from minifuse.testing.models import TINY, expected_answer
 
 MIXES = {row.name: row for row in mixes()}
 LONGEST = 10  # new tokens: the oracle's work grows with their square
-OPTIONS = (("batching.max_batch", 3), ("batching.token_budget", 9), ("batching.window", 0.02))
+OPTIONS = (("batching.max_batch", 3), ("batching.token_budget", 9), ("batching.window", 0.02), ("memory.slots", 2))
 
 
 def _scenario(seed: int) -> Scenario:
@@ -45,6 +46,14 @@ def test_a_run_of_tiny_keeps_the_laws(row: Technique, seed: int) -> None:
 @pytest.mark.parametrize("name", TECHNIQUES)
 def test_runs_of_tiny_compared(name: str, law: str) -> None:
     LAWS[law](TECHNIQUES[name], _scenario(2))
+
+
+@pytest.mark.parametrize("row", MIXES.values(), ids=MIXES.keys())
+def test_everybody_is_served(row: Technique) -> None:
+    """The laws say nothing of a run in which all are refused."""
+    seen = observe(row, _scenario(0), run=placeholder_tokens)
+    assert not seen.refused
+    assert len(seen.answers) == 5
 
 
 def test_the_scenarios_have_answers_that_end_by_themselves() -> None:

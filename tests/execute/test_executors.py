@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from helpers import asks
@@ -166,6 +167,38 @@ def test_a_time_that_has_passed_comes_before_what_ended_after_it() -> None:
     executor.close()
 
 
+def test_the_first_worker_never_waits_for_the_others() -> None:
+    """Four prompts take both threads; the main stream goes on beside them."""
+    gate = threading.Event()
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        assert plan.worker == 0 or gate.wait(60)
+        return Ran({"a": plan.worker})
+
+    executor = RealExecutor(run, RealClock(), workers=5, threads=2)
+    try:
+        for worker in (1, 2, 3, 4, 0):
+            executor.submit(_plan(worker, worker), _sequences(), 0.0)
+        assert [c.plan.worker for c in executor.wait(None)] == [0]
+    finally:
+        gate.set()
+        executor.close()
+
+
+def test_what_ended_before_a_time_that_has_passed_is_told_first() -> None:
+    executor = RealExecutor(_seven, clock := RealClock(), workers=2)
+    executor.submit(_plan(0), _sequences(), 0.0)
+    executor.submit(_plan(1, 1), _sequences(), 0.0)
+    while executor._ended.qsize() < 2:
+        time.sleep(0.001)
+    now = clock.now()
+    told = executor.wait(now)
+    assert sorted(c.plan.step for c in told) == [0, 1]
+    assert len({c.ended_s for c in told}) == 1  # one event
+    assert told[0].ended_s <= now
+    executor.close()
+
+
 def test_no_more_plans_at_once_than_threads() -> None:
     running, most, lock = [0], [0], threading.Lock()
 
@@ -180,7 +213,7 @@ def test_no_more_plans_at_once_than_threads() -> None:
 
     executor = RealExecutor(run, RealClock(), workers=6, threads=2)
     for step in range(6):
-        executor.submit(_plan(step, step), _sequences(), 0.0)
+        executor.submit(_plan(step, step + 1), _sequences(), 0.0)
     steps: list[int] = []
     while len(steps) < 6:
         steps += [c.plan.step for c in executor.wait(None)]

@@ -145,14 +145,15 @@ def test_fig_6_in_memory() -> None:
 
 
 def test_who_has_no_kv_yet_is_not_copied() -> None:
-    """Two newcomers and one hole between the others: one of the two ends up apart, and has nothing to copy."""
-    stream = Stream(4)
-    stream.iterate(*"abc")
-    stream.leave("b")
-    stream.memory.extents["other"] = Extent(3 * WIDTH, WIDTH)  # keeps the place beside the region
-    stream.leave("a")
-    placement = stream.iterate("d", "e")
-    assert (_region(placement), placement.moves) == ((0, 3), ())
+    """A newcomer takes a hole, and then closes up with the others: it is moved, and nothing is copied."""
+    stream = Stream(8)
+    stream.iterate(*"abcdefgh")
+    stream.leave("b", "c", "d", "e")
+    stream.memory.fused = {"a"}  # so that the newcomer is put beside a, away from f, g and h
+    placement = stream.iterate("x")
+    assert _region(placement) == (3, 5)
+    assert stream.slots() == {"a": 3, "x": 4, "f": 5, "g": 6, "h": 7}
+    assert placement.moves == (Move("shuffle", 0, 3 * WIDTH, 1),)
 
 
 # --- beside the main stream
