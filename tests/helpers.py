@@ -26,6 +26,7 @@ from minifuse.stages import Attention, Batching, Memory
 from minifuse.techniques import Stages, technique
 from minifuse.testing.models import CONTEXT, VOCAB, small_model
 from minifuse.trace import Trace
+from minifuse.workload import by_request
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -168,8 +169,8 @@ def asks(id: str, prompt: int | tuple[int, ...] = 2, new: int = 3, at: float = 0
 
 
 def run_all(engine: Engine, requests: Iterable[Request]) -> list[StepReport]:
-    for request in requests:
-        engine.submit(request)
+    for prompts in by_request(requests):
+        engine.submit(*prompts)
     return list(engine.run())
 
 
