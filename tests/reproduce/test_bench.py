@@ -47,13 +47,15 @@ def beside(arrivals: list[float], tokens: list[int], seconds: float) -> Count:
 
 
 def between(arrivals: list[float], tokens: list[int], seconds: float) -> Count:
-    """The main stream itself prepares all who have arrived, before its next iteration."""
+    """The main stream itself prepares all who have arrived: once, then there is an iteration."""
     left, prepared, running, now = list(tokens), set[int](), [], 0.0
     while any(left):
-        if new := {i for i, arrival in enumerate(arrivals) if arrival <= now} - prepared:
+        new = {i for i, arrival in enumerate(arrivals) if arrival <= now} - prepared
+        if new:
             prepared |= new
             now += seconds
-        elif fused := [i for i in prepared if left[i]]:
+        fused = [i for i in prepared if left[i]]
+        if fused:
             running.append(len(fused))
             now += 1
             for i in fused:
