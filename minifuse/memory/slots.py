@@ -65,8 +65,8 @@ class Slots(ReservedMemory):
     def check(self, *prompts: Request) -> None:
         if len(prompts) > self.slots:
             raise RequestRefused(
-                f"Request {prompts[0].group!r} has {len(prompts)} prompts and the memory's slots are {self.slots}: give "
-                "it fewer prompts, or raise memory.slots."
+                f"Request {prompts[0].group!r} has {len(prompts)} prompts, and the memory has slots for {self.slots}: "
+                "give it fewer prompts, or raise memory.slots."
             )
         for request in prompts:
             if request.max_cached > self.width:

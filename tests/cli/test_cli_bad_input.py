@@ -209,7 +209,7 @@ def test_a_request_longer_than_a_slot_is_refused_alone(minifuse: Cli, wordless: 
 @pytest.mark.parametrize(
     ("prompts", "words"),
     [
-        ([[1], [2], [3]], "Request 'many' has 3 prompts and the memory's slots are 2: "),
+        ([[1], [2], [3]], "Request 'many' has 3 prompts, and the memory has slots for 2: "),
         ([[1], []], "Request 'many/1' has an empty prompt: "),
         ([[7], [1]], "Request 'many/0' has the token id 7"),
     ],

@@ -250,7 +250,7 @@ def test_what_never_fits_is_refused() -> None:
     memory.check(*prompts[:2])
     with pytest.raises(RequestRefused) as error:
         memory.check(*prompts)
-    sentence(error.value, "'many'", "3 prompts", "slots are 2", "memory.slots")
+    sentence(error.value, "'many'", "3 prompts", "slots for 2", "memory.slots")
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
