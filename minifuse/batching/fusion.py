@@ -32,7 +32,9 @@ class Fusion:
     @dataclass(frozen=True)
     class Options:
         preprocess: str = option(
-            "worker", "where prompts are computed: beside the main stream, or in it", choices=("worker", "inline")
+            "worker",
+            "where prompts are computed: beside the main stream, or in it, which is faster where both share a CPU",
+            choices=("worker", "inline"),
         )
         preprocessors: int = option(1, "requests pre-processed at once by workers, at most", minimum=1, maximum=1024)
 
