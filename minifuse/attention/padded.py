@@ -63,13 +63,14 @@ class PaddedAttention:
             slots += range(offset + work.start, offset + work.stop)
             ends.append(end - 1)
         asked = None if real == list(range(grid.num_tokens)) else torch.tensor(real, device=device)
+        keys, values = cache.rows_of(grid.offset, grid.rows, grid.width, grid.stop)
         wave = _Wave(
             rows=grid.rows,
             columns=columns,
             real=asked,
             slots=torch.tensor(slots, device=device),
-            keys=_rectangle(cache.keys, grid),
-            values=_rectangle(cache.values, grid),
+            keys=keys,
+            values=values,
             mask=_mask(first_column, grid.start, grid.stop, cache.keys.dtype, device),
         )
         sampled = sampled_work(plan, sequences)
@@ -107,12 +108,6 @@ class PaddedAttention:
             enable_gqa=group > 1,
         )  # [rows, num_heads, columns, head_dim]
         return attended.transpose(1, 2).reshape(wave.rows * wave.columns, -1)
-
-
-def _rectangle(kv: Tensor, grid: Grid) -> tuple[Tensor, ...]:
-    """The rectangle's columns [0, stop), a view per layer: [rows, num_kv_heads, stop, head_dim]."""
-    taken = kv[:, grid.offset : grid.offset + grid.rows * grid.width].unflatten(1, (grid.rows, grid.width))
-    return tuple(taken[:, :, : grid.stop].transpose(2, 3).unbind(0))
 
 
 def _mask(first_column: list[int], start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -55,14 +55,14 @@ class SlotsAttention(PerSequenceAttention):
         live = None if len(rows) == size else torch.tensor([r for r in range(size) if slots[r] >= 0], device=device)
         seen = torch.tensor(positions, device=device)
         longest = max(positions) + 1
-        first = region.offset * width
+        keys, values = cache.rows_of(region.offset * width, size, width, longest)
         mask = torch.zeros(size, longest, dtype=cache.keys.dtype, device=device)
         mask.masked_fill_(torch.arange(longest, device=device) > seen[:, None], float("-inf"))
         wave = _Wave(
             live=live,
             slots=torch.tensor([slot for slot in slots if slot >= 0], device=device),
-            keys=_buffers(cache.keys, first, size, width, longest),
-            values=_buffers(cache.values, first, size, width, longest),
+            keys=keys,
+            values=values,
             mask=mask[:, None, None],
         )
         sampled = sampled_work(plan, sequences)
@@ -90,9 +90,3 @@ class SlotsAttention(PerSequenceAttention):
             attn_mask=wave.mask,
         )
         return attended.view(size, -1)
-
-
-def _buffers(kv: Tensor, first: int, size: int, width: int, longest: int) -> tuple[Tensor, ...]:
-    """The first `longest` tokens of adjacent buffers, a view per layer: [size, num_kv_heads, longest, head_dim]."""
-    taken = kv[:, first : first + size * width].unflatten(1, (size, width))
-    return tuple(taken[:, :, :longest].transpose(2, 3).unbind(0))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import prompts_of_first
+from minifuse.batching.policy import admit_together, prompts_of_first
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason, Work
 from minifuse.request import Phase, Sequence
 from minifuse.stages import Memory, register
 
-__all__ = ["Fusion"]
+__all__ = ["MAIN", "Fusion"]
 
 MAIN = 0  # the worker that is the main stream
 
@@ -44,7 +44,6 @@ class Fusion:
         self.workers: int = 1 if self.inline else 1 + self.options.preprocessors
         self.waiting: dict[str, Sequence] = {}  # the request queue Q_r, in the order of arrival
         self.admitted: dict[str, Sequence] = {}  # with a place in memory: pre-processing, ready (Q_f), running
-
         self.prompts_last = False  # inline: prompts were computed last, so that an iteration is due
 
     def receive(self, sequence: Sequence) -> None:
@@ -77,7 +76,7 @@ class Fusion:
                 text = "not pre-processed: it has no context, and joins the next iteration directly"
                 reasons = (Reason("no-context", prompts[0].id, text),)
                 return Proposal(tuple(work), tuple(admit), reasons, phase=Phase.PREPROCESSING)
-            if reason := next((reason for prompt in prompts if (reason := room.admit(prompt))), None):
+            if reason := admit_together(prompts, room):
                 return Proposal(tuple(work), tuple(admit), (reason,), phase=Phase.PREPROCESSING)
             self._admit(prompts)
             admit += prompts
@@ -96,7 +95,7 @@ class Fusion:
         room = memory.room() if self.waiting else None
         while self.waiting and room:
             prompts = prompts_of_first(self.waiting)
-            if reason := next((reason for prompt in prompts if (reason := room.admit(prompt))), None):
+            if reason := admit_together(prompts, room):
                 reasons.append(reason)
                 break
             if any(_context(prompt, memory) for prompt in prompts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import prompts_of_first
+from minifuse.batching.policy import admit_together, prompts_of_first
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason, Work
 from minifuse.request import Sequence
@@ -61,5 +61,4 @@ class Instances:
         if all(self.serving):
             text = f"not admitted: all {self.workers} instances are serving"
             return Reason("batch-full", prompts[0].id, text)
-        room = memory.room()
-        return next((reason for prompt in prompts if (reason := room.admit(prompt))), None)
+        return admit_together(prompts, memory.room())

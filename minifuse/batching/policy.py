@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from minifuse.options import NoOptions
 from minifuse.plan import Proposal, Reason, Work
 from minifuse.request import Sequence
-from minifuse.stages import Memory
+from minifuse.stages import Memory, Room
 
-__all__ = ["QueuePolicy", "prompts_of_first"]
+__all__ = ["QueuePolicy", "admit_together", "prompts_of_first"]
 
 
 def prompts_of_first(waiting: Mapping[str, Sequence]) -> tuple[Sequence, ...]:
@@ -23,6 +23,11 @@ def prompts_of_first(waiting: Mapping[str, Sequence]) -> tuple[Sequence, ...]:
     if group is None:
         return (first,)
     return (first, *takewhile(lambda sequence: sequence.request.group == group, queue))
+
+
+def admit_together(prompts: Iterable[Sequence], room: Room) -> Reason | None:
+    """Set aside what all prompts of a request need; or say why one of them does not fit, and then try no other."""
+    return next((reason for prompt in prompts if (reason := room.admit(prompt))), None)
 
 
 class QueuePolicy(ABC):

@@ -44,6 +44,18 @@ class KVStorage:
         keys = self._keys_across.narrow(3, offset, length).unbind(0)
         return keys, self._values_along.narrow(2, offset, length).unbind(0)
 
+    def rows_of(self, offset: int, rows: int, width: int, length: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The first `length` slots of each of `rows` adjacent rows of `width` slots, as views, one a layer.
+
+        Returns:
+            Keys and values, each [rows, num_kv_heads, length, head_dim].
+        """
+        keys, values = (
+            kv[:, offset : offset + rows * width].unflatten(1, (rows, width))[:, :, :length].transpose(2, 3).unbind(0)
+            for kv in (self.keys, self.values)
+        )
+        return keys, values
+
     def move(self, move: Move, layer: int | None = None) -> None:
         """Copy slots [source, source + n) onto [target, target + n), in one layer or in all; the two may overlap."""
         layers = slice(None) if layer is None else slice(layer, layer + 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, median_low
 from typing import TYPE_CHECKING, Any
 
+from minifuse.batching.fusion import MAIN
 from minifuse.errors import UsageError
 from minifuse.model.load import ModelSource
 from minifuse.plan import StepReport
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from minifuse.model.transformer import Transformer
 
 __all__ = ["Bench", "Outcome", "observe", "race"]
-
-MAIN = 0  # the worker that is the main stream
 
 
 @dataclass(frozen=True, slots=True)

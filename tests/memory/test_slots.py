@@ -196,13 +196,19 @@ def test_shuffled_around_who_is_being_pre_processed() -> None:
     assert _region(placement) == (3, 3)
 
 
-def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
-    """c moves to b's place; until that plan has run, nobody gets c's old slot, and might write into it too soon."""
+def _with_a_hole() -> tuple[Slots, dict[str, Sequence]]:
+    """a, b and c have computed their prompts in three slots, and b, in the middle, has left."""
     memory = _slots(3)
     sequences = {name: Sequence(asks(name, 2, 9)) for name in "abc"}
     placement = memory.place(Proposal(tuple(Work(n, 0, 2) for n in "abc"), tuple(sequences.values())))
     memory.commit(Plan(0, 0, tuple(Work(n, 0, 2) for n in "abc"), placement.extents), "abc")
     memory.release(sequences["b"])
+    return memory, sequences
+
+
+def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
+    """c moves to b's place; until that plan has run, nobody gets c's old slot, and might write into it too soon."""
+    memory, _ = _with_a_hole()
     work = (Work("a", 1, 2), Work("c", 1, 2))
     placement = memory.place(Proposal(work))
     assert [(move.source // WIDTH, move.target // WIDTH) for move in placement.moves] == [(2, 1)]
@@ -216,11 +222,7 @@ def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
 
 
 def test_a_slot_that_was_to_be_copied_from_is_not_lost_when_its_owner_is_given_up() -> None:
-    memory = _slots(3)
-    sequences = {name: Sequence(asks(name, 2, 9)) for name in "abc"}
-    placement = memory.place(Proposal(tuple(Work(n, 0, 2) for n in "abc"), tuple(sequences.values())))
-    memory.commit(Plan(0, 0, tuple(Work(n, 0, 2) for n in "abc"), placement.extents), "abc")
-    memory.release(sequences["b"])
+    memory, sequences = _with_a_hole()
     memory.place(Proposal((Work("a", 1, 2), Work("c", 1, 2))))
     for name in "ac":  # interrupted: the plan is never committed
         memory.release(sequences[name])
