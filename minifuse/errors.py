@@ -29,6 +29,10 @@ class MachineError(MinifuseError):
     exit_code = 3
 
 
+class KernelError(MinifuseError):
+    """A kernel's launcher was given tensors that it cannot take."""
+
+
 class LawBroken(MinifuseError):
     """A stage did what no stage may do (docs/architecture.md, "The laws"): a defect in code, never in what a user gave.
 

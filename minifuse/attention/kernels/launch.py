@@ -1,0 +1,75 @@
+"""What all launchers share: the checks of what they are given, and the list of compiled forms that are shipped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minifuse.errors import KernelError
+
+__all__ = ["INTERPRETED", "Shipped", "check", "check_tensor"]
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as Triton reads it: when a kernel is defined
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """One compiled form of a kernel, as serving uses it: what is compiled ahead of time and looked at."""
+
+    name: str  # "multi_token d128 g4 page16"
+    kernel: Any  # a function decorated with triton.jit
+    signature: Mapping[str, str]  # the run-time arguments in order: "*bf16", "*i32", "i32", "fp32"
+    constants: Mapping[str, Any]  # the constexpr arguments
+    num_warps: int
+    num_stages: int
+
+
+def check(kernel: str, holds: bool, otherwise: str) -> None:
+    """Raise `KernelError` with the sentence `otherwise` unless `holds`."""
+    if not holds:
+        raise KernelError(f"{kernel}: {otherwise}")
+
+
+def check_tensor(
+    kernel: str,
+    name: str,
+    tensor: Tensor,
+    shape: Sequence[int | None],
+    dtypes: Sequence[torch.dtype] = FLOATS,
+    device: torch.device | None = None,
+    *,
+    contiguous: bool = False,
+) -> None:
+    """Raise `KernelError` unless `tensor` is what the launcher of `kernel` can take.
+
+    Args:
+        shape: None where any size will do.
+        device: where the kernel's other tensors are.
+        contiguous: all of it; otherwise only the last dimension must be.
+    """
+    fits = tensor.dim() == len(shape) and all(
+        want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
+    )
+    wanted = ", ".join("any" if size is None else str(size) for size in shape)
+    check(kernel, fits, f"{name} has the shape {list(tensor.shape)}: give one of [{wanted}].")
+    allowed = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    check(kernel, tensor.dtype in dtypes, f"{name} is {str(tensor.dtype).removeprefix('torch.')}: give {allowed}.")
+    if device is not None:
+        check(kernel, tensor.device == device, f"{name} is on {tensor.device} and the queries on {device}: move one.")
+    if contiguous:
+        check(kernel, tensor.is_contiguous(), f"{name} has the strides {tensor.stride()}: make it contiguous.")
+    else:
+        last = tensor.dim() == 0 or tensor.shape[-1] <= 1 or tensor.stride(-1) == 1
+        check(kernel, last, f"{name} has the strides {tensor.stride()}: its last dimension must be contiguous.")
+    if INTERPRETED:
+        check(kernel, tensor.dtype != torch.bfloat16, f"{name} is bfloat16, which Triton's interpreter gets wrong.")
+    else:
+        here = tensor.device.type == "cuda"
+        check(kernel, here, f"{name} is on {tensor.device}: give CUDA tensors, or set TRITON_INTERPRET=1 to try it.")

@@ -1,0 +1,9 @@
+"""The kernels in Triton's interpreter: these files are run by tests/kernels/test_interpreter.py, each in a process of its
+own with TRITON_INTERPRET=1, which must be set before a kernel is imported.
+"""
+
+from __future__ import annotations
+
+import os
+
+collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
