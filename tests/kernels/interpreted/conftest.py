@@ -1,4 +1,4 @@
-"""The kernels in Triton's interpreter: these files are run by tests/kernels/test_interpreter.py, each in a process of its
+"""The kernels in Triton's interpreter: tests/kernels/test_interpreter.py runs each of these files in a process of its
 own with TRITON_INTERPRET=1, which must be set before a kernel is imported.
 """
 
