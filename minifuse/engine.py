@@ -125,28 +125,38 @@ class Engine:
             if not proposal.work:
                 self._waiting.append(proposal)
                 continue
-            if twice := [work.sequence for work in proposal.work if work.sequence in self._in_flight]:
-                raise LawBroken("conservation", f"worker {worker} was given {twice[0]}, whose last work is not done")
+            self._check_free(worker, proposal)
             placement = self.memory.place(proposal)
             grid, waves = self.attention.layout(proposal.work, placement)
             plan = Plan(
                 step=self._steps,
                 worker=worker,
                 work=proposal.work,
-                extents=placement.extents,
+                places=placement.places,
                 admitted=tuple(sequence.id for sequence in proposal.admit),
                 grid=grid,
                 moves=placement.moves,
                 waves=waves,
                 reasons=proposal.reasons,
                 phase=proposal.phase,
+                evicted=tuple(sequence.id for sequence in proposal.evict),
             )
+            for name in plan.evicted:
+                self.sequences[name].phase = Phase.SUSPENDED
             self._enter(plan, proposal.phase)
             self._steps += 1
             self._idle.remove(worker)
             self._in_flight.update(work.sequence for work in plan.work)
             self._started[plan.step] = self.now
             self.executor.submit(plan, self.sequences, self.now)
+
+    def _check_free(self, worker: int, proposal: Proposal) -> None:
+        """Nobody is given out twice, nor evicted at work."""
+        for name in [work.sequence for work in proposal.work] + [sequence.id for sequence in proposal.evict]:
+            if name in self._in_flight:
+                raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
+        if gone := {sequence.id for sequence in proposal.evict}.intersection(work.sequence for work in proposal.work):
+            raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
 
     def _enter(self, plan: Plan, phase: Phase) -> None:
         """Everyone whom a plan concerns enters a phase of life."""

@@ -116,7 +116,7 @@ class _Run:
         self.num: Counter[str] = Counter()  # tokens of each sort, iterations, pieces of work, requests refused
         self.moves: dict[str, list[int]] = {kind: [] for kind in MOVE_KINDS}  # tokens of each move
         self.moving_s = 0.0
-        self.kv: list[tuple[float, int, int, int]] = []  # seconds the step took, used, reserved, capacity
+        self.kv: list[tuple[float, int, int, int, int]] = []  # seconds the step took, used, reserved, capacity, host
 
     def read(self, event: Event) -> None:
         self.last_s = max(self.last_s, event.get("wall", {}).get("end_s", 0.0))
@@ -155,8 +155,9 @@ class _Run:
             self.lives[name].token_times.append(end_s)
         for name, reason in event["finished"].items():
             self.lives[name].reason, self.lives[name].ended_s = reason, end_s
-        used, reserved, capacity = event["kv"]
-        self.kv.append((end_s - start_s, used, reserved, capacity))
+        self.num["evicted"] += len(event["evicted"])
+        used, reserved, capacity, host = event["kv"]
+        self.kv.append((end_s - start_s, used, reserved, capacity, host))
 
 
 def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None = None) -> Metrics:
@@ -217,6 +218,7 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
             **{kind: num[kind] for kind in ("computed", "prefill", "decode", "recomputed", "idle")},
             "idle_share": num["idle"] / num["computed"] if num["computed"] else None,
         },
+        "evictions": num["evicted"],
         "kv": _kv(run),
         "moves": {
             kind: {"count": len(moves), "tokens": sum(moves), "bytes": _bytes(run, sum(moves))}
@@ -231,10 +233,10 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
 
 
 def _kv(run: _Run) -> dict[str, float | None]:
-    """Peak and mean of the KV in use and of the KV set aside, in tokens and in bytes."""
+    """Peak and mean of the KV in use, of the KV set aside, and of that on the host, in tokens and in bytes."""
     seconds = math.fsum(step[0] for step in run.kv)
     found: dict[str, float | None] = {"capacity_tokens": max((step[3] for step in run.kv), default=None)}
-    for column, kind in ((1, "used"), (2, "reserved")):
+    for column, kind in ((1, "used"), (2, "reserved"), (4, "host")):
         values = [step[column] for step in run.kv]
         weights = [step[0] / seconds if seconds > 0 else 1 / len(run.kv) for step in run.kv]
         mean = math.fsum(map(math.prod, zip(values, weights, strict=True))) if run.kv else None
@@ -282,6 +284,8 @@ def rows(metrics: Metrics) -> list[tuple[str, str]]:
         ("KV reserved (peak)", f"{_amount(kv, 'peak_reserved_')} of {_amount(kv, 'capacity_')}"),
         ("KV moves", ", ".join(moves) + f" in {_time(metrics['moving_s'])}" if moves else "none"),
     ]
+    if metrics["evictions"]:
+        table.append(("Evictions", f"{metrics['evictions']:,} (at most {_amount(kv, 'peak_host_')} on the host)"))
     if metrics["messages"]["count"]:
         sent = metrics["messages"]
         table.append(("Messages of each rank", f"{sent['count']:,} ({_amount(sent, '')})"))

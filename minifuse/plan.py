@@ -7,9 +7,11 @@ hundred requests makes a few hundred of them, and they must cost next to nothing
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from minifuse.errors import LawBroken
 from minifuse.request import FinishReason, Phase, Sequence
 
 __all__ = [
@@ -19,6 +21,8 @@ __all__ = [
     "KVUsage",
     "Messages",
     "Move",
+    "Pages",
+    "Place",
     "Placement",
     "Plan",
     "Proposal",
@@ -74,6 +78,33 @@ class Extent(NamedTuple):
     offset: int
     capacity: int
 
+    def slots(self, start: int, stop: int) -> Seq[int]:
+        """Where tokens [start, stop) lie."""
+        return range(self.offset + start, self.offset + stop)
+
+
+class Pages(NamedTuple):
+    """KV of one sequence in blocks of `size` slots: token i lies in slot `blocks[i // size] * size + i % size`.
+
+    >>> Pages((7, 2), 4).slots(2, 6)
+    [30, 31, 8, 9]
+    """
+
+    blocks: tuple[int, ...]  # the block table
+    size: int
+
+    @property
+    def capacity(self) -> int:
+        return len(self.blocks) * self.size
+
+    def slots(self, start: int, stop: int) -> Seq[int]:
+        """Where tokens [start, stop) lie."""
+        blocks, size = self.blocks, self.size
+        return [blocks[i // size] * size + i % size for i in range(start, stop)]
+
+
+Place = Extent | Pages
+
 
 class Grid(NamedTuple):
     """A rectangle of KV slots, and the columns of it that one iteration computes, for every row.
@@ -110,13 +141,14 @@ class Region(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A copy of KV between slots: within a tier (shuffle), across tiers (swap), into a batch (embed).
+    """A copy of KV between slots: within the device (shuffle, copy), across tiers (swap), into a batch (embed).
 
-    Without a `wave` it is done before the forward pass, in all layers at once; with one, layer by layer, just before
-    that wave of attention reads it.
+    `source` and `target` are slots of the device, but for the target of a swap_out and the source of a swap_in, which
+    are slots of the host. A plan's moves are done in order. Without a `wave` a move is done before the forward pass, in
+    all layers at once; with one, layer by layer, just before that wave of attention reads it.
     """
 
-    kind: Literal["shuffle", "swap_in", "swap_out", "embed"]
+    kind: Literal["shuffle", "copy", "swap_in", "swap_out", "embed"]
     source: int  # first slot
     target: int
     num_tokens: int
@@ -129,6 +161,10 @@ class Proposal:
 
     `phase` is what the sequences are in while the work runs. `PREPROCESSING` prepares them for another worker: once the
     work has run they are `READY`.
+
+    Those in `evict` give their place on the device up before anybody is admitted: they are `SUSPENDED` until they are
+    admitted again. A policy that evicts has one worker, and may admit with no more than is needed now (`growing`);
+    otherwise whoever is admitted keeps what the longest possible answer takes.
     """
 
     work: tuple[Work, ...] = ()
@@ -136,16 +172,18 @@ class Proposal:
     reasons: tuple[Reason, ...] = ()
     wake_at: float | None = None
     phase: Phase = Phase.RUNNING
+    evict: tuple[Sequence, ...] = ()
+    growing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where memory put a proposal's work: one extent per piece, the shape they form if they form one, and moves.
+    """Where memory put a proposal's work: a place for each piece, the shape they form if they form one, and moves.
 
     `waves` are the ranges of work whose KV is in place at the same time; none given means all of it is.
     """
 
-    extents: tuple[Extent, ...]
+    places: tuple[Place, ...]
     grid: Grid | Region | None = None
     moves: tuple[Move, ...] = ()
     waves: tuple[Span, ...] = ()
@@ -163,13 +201,22 @@ class Plan:
     step: int
     worker: int
     work: tuple[Work, ...]
-    extents: tuple[Extent, ...]
+    places: tuple[Place, ...]
     admitted: tuple[str, ...] = ()
     grid: Grid | Region | None = None
     moves: tuple[Move, ...] = ()
     waves: tuple[Span, ...] = ()
     reasons: tuple[Reason, ...] = ()
     phase: Phase = Phase.RUNNING
+    evicted: tuple[str, ...] = ()
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """The places, for an attention that reads consecutive slots and nothing else."""
+        for place in self.places:
+            if not isinstance(place, Extent):
+                raise LawBroken("layout", f"step {self.step} has {place} where consecutive slots are read")
+        return self.places  # type: ignore[return-value]
 
     @property
     def num_tokens(self) -> int:
@@ -226,11 +273,12 @@ class Completion(NamedTuple):
 
 
 class KVUsage(NamedTuple):
-    """KV memory in tokens: written and still needed, set aside, and in all."""
+    """KV memory in tokens: written and still needed, set aside, and in all; and what lies on the host."""
 
     used: int
     reserved: int
     capacity: int
+    host: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +301,9 @@ class StepReport:
             "step": plan.step,
             "worker": plan.worker,
             "work": [[w.sequence, w.start, w.stop] if w.cell == TRANSFORMER else list(w) for w in plan.work],
-            "extents": [list(extent) for extent in plan.extents],
+            "places": [list(place) for place in plan.places],
             "admitted": list(plan.admitted),
+            "evicted": list(plan.evicted),
             "phase": plan.phase.value,
             "grid": list(plan.grid) if plan.grid else None,
             "moves": [list(move) for move in plan.moves],

@@ -98,12 +98,16 @@ class TextLimits:
 
 
 class Phase(Enum):
-    """The life of a request (Flover, section V). Techniques without pre-processing skip the second and the third."""
+    """The life of a request (Flover, section V). Techniques without pre-processing skip the second and the third.
+
+    A request that has been evicted is suspended until it runs again (Pensieve, 3.4.3.5).
+    """
 
     RECEIVED = "received"
     PREPROCESSING = "preprocessing"
     READY = "ready"
     RUNNING = "running"
+    SUSPENDED = "suspended"
     FINISHED = "finished"
 
 

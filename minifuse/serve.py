@@ -78,7 +78,7 @@ def torch_runner(model: Transformer, memory: Memory, attention: Attention) -> To
     from minifuse.execute.runner import TorchRunner
     from minifuse.memory.storage import KVStorage
 
-    cache = KVStorage(model.config, memory.capacity, model.dtype, model.device)
+    cache = KVStorage(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity)
     return TorchRunner(model, cache, attention.backend())
 
 
@@ -127,7 +127,13 @@ def build_engine(
         from minifuse.parallel.launch import launch
 
         run = ranks = launch(
-            model, source, stages.attention.backend(), capacity, settings.tensor_parallel, seed=settings.seed
+            model,
+            source,
+            stages.attention.backend(),
+            capacity,
+            settings.tensor_parallel,
+            host_capacity=stages.memory.host_capacity,
+            seed=settings.seed,
         )
         stop = ranks.close
     elif model is not None:

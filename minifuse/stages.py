@@ -54,23 +54,39 @@ class Stage(Protocol):
 class Room(Protocol):
     """A scratch copy of memory's books, on which a batching policy tries out what it is about to propose.
 
-    Taking from it changes nothing outside, so `propose` stays pure; `Memory.place` then does for real what fitted here.
+    Taking from it changes nothing outside, so `propose` stays pure; `Memory.place` then does for real what fitted here:
+    first the evicted leave, then newcomers are admitted in order, then those who run are given what they need.
     """
 
-    def admit(self, sequence: Sequence) -> Reason | None:
-        """Set aside what a newcomer needs; or say why that does not fit now."""
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+        """Set aside what a newcomer needs; or say why that does not fit now.
+
+        Args:
+            growing: no more than it needs to get its next token, for a policy that evicts when memory runs out.
+        """
+        ...
+
+    def extend(self, sequence: Sequence) -> Reason | None:
+        """Set aside what someone who runs needs to get its next token; or say why that does not fit now."""
+        ...
+
+    def evict(self, sequence: Sequence) -> None:
+        """Take its place on the device from someone who runs."""
         ...
 
 
 class Memory(Stage, Protocol):
     """Where every KV token lives. The only owner of slots.
 
-    `capacity` is in tokens: the `--kv-memory` budget over the bytes of one token.
+    `capacity` is in tokens: the `--kv-memory` budget over the bytes of one token. `host_capacity` is that of the second
+    tier, for what is swapped out.
     """
 
-    # How KV lies: "extents" (a sequence in consecutive slots), "grid" (a rectangle), "slots" (adjacent buffers).
+    # How KV lies: "extents" (a sequence in consecutive slots), "grid" (a rectangle), "slots" (adjacent buffers),
+    # "pages" (blocks).
     offers: ClassVar[frozenset[str]]
     capacity: int
+    host_capacity: int
 
     def check(self, *prompts: Request) -> None:
         """Raise `RequestRefused` if these prompts of one request could not be held at once even alone."""
@@ -124,7 +140,7 @@ class Batching(Stage, Protocol):
 class Attention(Stage, Protocol):
     """How an iteration's tokens are laid out and attended. This half decides the layout, without tensors."""
 
-    reads: ClassVar[str]  # what the memory must offer
+    reads: ClassVar[frozenset[str]]  # of what the memory may offer, any is enough
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
         """The shape to be computed whole (None: ragged, no padding), and the waves of attention."""

@@ -43,6 +43,7 @@ class Technique:
         }
 
 
+_VLLM = "Kwon et al., vLLM (SOSP 2023), as told by Pensieve and FluidInfer"
 _ORCA = "Yu et al., Orca (OSDI 2022), as told by Baton and FluidInfer"
 
 TECHNIQUES: dict[str, Technique] = {
@@ -111,6 +112,15 @@ TECHNIQUES: dict[str, Technique] = {
             memory="slots",
             attention="slots",
         ),
+        Technique(
+            name="vllm",
+            summary="KV in blocks, taken as requests grow; prompts run alone; the newest are evicted when they run out",
+            paper=_VLLM,
+            section="Pensieve 3.4.2, 3.6.1, FluidInfer 2",
+            batching="prefill_first",
+            memory="paged",
+            attention="paged",
+        ),
     )
 }
 
@@ -137,11 +147,12 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     mixed = replace(row, options=options, **chosen) if chosen else row  # type: ignore[arg-type]
     classes = {kind: stage(kind, getattr(mixed, kind)) for kind in KINDS}
     memory, attention = classes["memory"], classes["attention"]
-    if attention.reads not in memory.offers:
-        fitting = [name for name, cls in every_stage("memory").items() if attention.reads in cls.offers]
+    if attention.reads.isdisjoint(memory.offers):
+        fitting = [name for name, cls in every_stage("memory").items() if attention.reads & cls.offers]
+        read = " or ".join(sorted(attention.reads))
         raise UsageError(
-            f"The attention {attention.name!r} reads KV as {attention.reads}, which the memory {memory.name!r} does "
-            f"not keep: with it, choose the memory {' or '.join(map(repr, fitting))}."
+            f"The attention {attention.name!r} reads KV as {read}, which the memory {memory.name!r} does not keep: "
+            f"with it, choose the memory {' or '.join(map(repr, fitting))}."
         )
     if chosen:
         return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")
@@ -193,7 +204,7 @@ def check_settings(row: Technique, settings: Mapping[str, Any] | None = None) ->
     options: dict[Kind, Any] = {
         kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
     }
-    if getattr(options["batching"], "token_budget", None) is not None and classes["attention"].reads == "grid":
+    if getattr(options["batching"], "token_budget", None) is not None and "grid" in classes["attention"].reads:
         raise UsageError(
             f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle, however "
             "few of its tokens are asked for: choose the attention 'per_sequence', or no budget."

@@ -1,6 +1,6 @@
 """One versioned log of everything a run decided and when: one JSON object per line.
 
-    {"event": "run", "schema": "minifuse.trace/1", "technique": ..., "kv_bytes_per_token": ..., ...}
+    {"event": "run", "schema": "minifuse.trace/2", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "refused", "id": "r9", "why": "..."}
     {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": 17}, ..., "wall": {"start_s": ..., ...}}
@@ -25,7 +25,7 @@ from minifuse.request import Request
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace"]
 
-SCHEMA = "minifuse.trace/1"
+SCHEMA = "minifuse.trace/2"
 Event = dict[str, Any]
 
 

@@ -477,6 +477,7 @@ class _TwoWaves(PerSequenceLayout):
 
     def __init__(self) -> None:
         self.tensors = PerSequenceAttention()
+        self.operators = self.tensors.operators
         self.waves: list[int] = []
 
     def batch(self, plan: Plan, sequences: Any, cache: Any) -> Batch:

@@ -22,7 +22,15 @@ from minifuse.trace import Event, Trace
 
 def step(start_s: float, end_s: float, work: list[list[Any]], tokens: dict[str, int], **fields: Any) -> Event:
     computed = sum(item[2] - item[1] for item in work) + fields.get("idle", 0)
-    decided = {"phase": "running", "computed": computed, "idle": 0, "moves": [], "finished": {}, "kv": [0, 0, 100]}
+    decided = {
+        "phase": "running",
+        "computed": computed,
+        "idle": 0,
+        "moves": [],
+        "finished": {},
+        "evicted": [],
+        "kv": [0, 0, 100, 0],
+    }
     wall = {"start_s": start_s, "end_s": end_s, **({"moving_s": 0.25} if fields.get("moves") else {})}
     return {"event": "step", "work": work, "tokens": tokens, **decided, **fields, "wall": wall}
 
@@ -36,16 +44,16 @@ def request(name: str, arrival_s: float, prompt_tokens: int) -> Event:
 #      0        1        3    4    5             8
 #      |  wait  | a 0..3 | a  | a,b 0..2, idle 1  |   (b ends at 5, with one token)
 TINY: list[Event] = [
-    {"event": "run", "schema": "minifuse.trace/1", "kv_bytes_per_token": 10},
+    {"event": "run", "schema": "minifuse.trace/2", "kv_bytes_per_token": 10},
     request("a", 0.5, 3),
     request("b", 2.0, 2),
     {"event": "refused", "id": "c", "why": "..."},
     {"event": "wait", "reasons": [], "wall": {"start_s": 0.5, "end_s": 1.0}},
-    step(1, 3, [["a", 0, 3]], {"a": 7}, kv=[3, 6, 100]),
-    step(3, 4, [["a", 3, 4]], {"a": 7}, kv=[4, 6, 100]),
-    step(4, 5, [["a", 4, 5], ["b", 0, 2]], {"a": 7, "b": 9}, idle=1, finished={"b": "stop"}, kv=[7, 12, 100],
+    step(1, 3, [["a", 0, 3]], {"a": 7}, kv=[3, 6, 100, 0]),
+    step(3, 4, [["a", 3, 4]], {"a": 7}, kv=[4, 6, 100, 0]),
+    step(4, 5, [["a", 4, 5], ["b", 0, 2]], {"a": 7, "b": 9}, idle=1, finished={"b": "stop"}, kv=[7, 12, 100, 2],
          moves=[["shuffle", 0, 4, 4], ["swap_in", 90, 4, 1], ["shuffle", 9, 8, 1]]),
-    step(5, 8, [["a", 2, 6]], {"a": 8}, idle=2, finished={"a": "length"}, kv=[6, 6, 100]),
+    step(5, 8, [["a", 2, 6]], {"a": 8}, idle=2, finished={"a": "length"}, kv=[6, 6, 100, 0]),
     {"event": "end", "unfinished": [], "wall": {"end_s": 8.5}},
 ]  # fmt: skip
 
@@ -82,7 +90,10 @@ def test_golden() -> None:
         "tokens": {
             "output": 5, "computed": 14, "prefill": 9, "decode": 2, "recomputed": 3, "idle": 3, "idle_share": 3 / 14,
         },
+        "evictions": 0,
         "kv": {
+            "peak_host_tokens": 2, "peak_host_bytes": 20, "mean_host_tokens": pytest.approx(2 / 7),
+            "mean_host_bytes": pytest.approx(20 / 7),
             "capacity_tokens": 100, "peak_used_tokens": 7, "peak_reserved_tokens": 12,
             "mean_used_tokens": pytest.approx((2 * 3 + 4 + 7 + 3 * 6) / 7),  # of the 7 seconds that steps took
             "mean_reserved_tokens": pytest.approx((2 * 6 + 6 + 12 + 3 * 6) / 7),
@@ -91,6 +102,7 @@ def test_golden() -> None:
         },
         "moves": {
             "shuffle": {"count": 2, "tokens": 5, "bytes": 50}, "swap_in": {"count": 1, "tokens": 1, "bytes": 10},
+            "copy": {"count": 0, "tokens": 0, "bytes": 0},
             "swap_out": {"count": 0, "tokens": 0, "bytes": 0}, "embed": {"count": 0, "tokens": 0, "bytes": 0},
         },
         "moving_s": 0.25,
@@ -148,12 +160,24 @@ def test_pre_processing_is_no_iteration() -> None:
     assert dict(rows(metrics))["Iterations"] == "1 (mean batch size 1), 1 of pre-processing"
 
 
+def test_evictions_and_the_host() -> None:
+    events = [
+        *TINY[:3],
+        step(1, 2, [["a", 0, 3]], {"a": 7}, evicted=["b"], kv=[3, 6, 100, 5]),
+        step(2, 4, [["a", 3, 4]], {"a": 7}, evicted=["a", "b"], kv=[3, 6, 100, 8]),
+    ]
+    metrics = compute_metrics(events)
+    assert metrics["evictions"] == 3
+    assert (metrics["kv"]["peak_host_tokens"], metrics["kv"]["mean_host_bytes"]) == (8, pytest.approx(70))
+    assert ("Evictions", "3 (at most 80 B on the host)") in rows(metrics)
+
+
 def test_rows_of_small_and_large_and_missing_figures() -> None:
     work = [["a", 0, 200_000]]
     events = [
         {"event": "run"},
         request("a", 0, 200_000),
-        step(0, 2e-5, work, {"a": 1}, kv=[200_000, 200_000, 10**7]),
+        step(0, 2e-5, work, {"a": 1}, kv=[200_000, 200_000, 10**7, 0]),
         step(2e-5, 0.0125, [["a", 200_000, 200_001]], {"a": 1}, finished={"a": "stop"}),
     ]
     table = dict(rows(compute_metrics(events)))
@@ -207,7 +231,7 @@ def test_a_trace_cut_off_anywhere(cut: int) -> None:
 
 
 def test_virtual_time_that_stands_still() -> None:
-    events = [request("a", 0, 1), step(0, 0, [["a", 0, 1]], {"a": 1}, finished={"a": "stop"}, kv=[4, 4, 9])]
+    events = [request("a", 0, 1), step(0, 0, [["a", 0, 1]], {"a": 1}, finished={"a": "stop"}, kv=[4, 4, 9, 0])]
     metrics = compute_metrics(events)
     assert (metrics["duration_s"], metrics["throughput"]["tokens_per_s"]) == (0.0, None)
     assert (metrics["kv"]["mean_used_tokens"], metrics["e2e_s"]) == (4.0, alike(0.0))
@@ -300,7 +324,7 @@ def random_trace(seed: int) -> list[Event]:
         start, now = now - rng.random() / 10, now + rng.random()
         used = rng.randint(0, 50)
         events.append(step(start, now, work, dict.fromkeys(chosen, 1), finished=ended, idle=rng.randint(0, 3),
-                           kv=[used, used + rng.randint(0, 50), 100]))  # fmt: skip
+                           kv=[used, used + rng.randint(0, 50), 100, 0]))  # fmt: skip
     return events
 
 

@@ -298,7 +298,7 @@ def test_the_traces_header() -> None:
     (header,) = engine.trace.events()
     assert header == {
         "event": "run",
-        "schema": "minifuse.trace/1",
+        "schema": "minifuse.trace/2",
         "technique": "dynamic",
         "stages": {"batching": "dynamic", "memory": "padded", "attention": "padded"},
         "model": "random:toy",

@@ -17,7 +17,7 @@ from minifuse.stages import register
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
 
-__all__ = ["Layout", "PaddedLayout", "PerSequenceLayout", "SlotsLayout"]
+__all__ = ["Layout", "PaddedLayout", "PagedLayout", "PerSequenceLayout", "SlotsLayout"]
 
 
 class Layout(ABC):
@@ -26,7 +26,7 @@ class Layout(ABC):
     kind: ClassVar[str] = "attention"
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
-    reads: ClassVar[str]
+    reads: ClassVar[frozenset[str]]
     tensors: ClassVar[str]
 
     def __init__(self, options: Any = None) -> None:
@@ -46,7 +46,7 @@ class PerSequenceLayout(Layout):
     """Tokens of all requests concatenated, attention request by request: Orca's selective batching."""
 
     name = "per_sequence"
-    reads = "extents"
+    reads = frozenset({"extents"})
     tensors = "minifuse.attention.per_sequence:PerSequenceAttention"
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
@@ -58,7 +58,7 @@ class PaddedLayout(Layout):
     """A rectangle of tokens with a mask: padding and finished rows are computed like any other, and counted as idle."""
 
     name = "padded"
-    reads = "grid"
+    reads = frozenset({"grid"})
     tensors = "minifuse.attention.padded:PaddedAttention"
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
@@ -70,9 +70,21 @@ class SlotsLayout(Layout):
     """One token in every adjacent buffer of [offset, offset + size), as views; prompts request by request (Flover)."""
 
     name = "slots"
-    reads = "slots"
+    reads = frozenset({"slots"})
     tensors = "minifuse.attention.slots:SlotsAttention"
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
         single = all(item.num_tokens == 1 for item in work)
         return placement.grid if single else None, placement.waves or (Span(0, len(work)),)
+
+
+@register
+class PagedLayout(Layout):
+    """Tokens of all requests concatenated and attended in one call, over blocks or runs of slots (Pensieve, 3.4.4)."""
+
+    name = "paged"
+    reads = frozenset({"pages", "extents"})
+    tensors = "minifuse.attention.paged:PagedAttention"
+
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
+        return None, placement.waves or (Span(0, len(work)),)

@@ -4,7 +4,8 @@ from minifuse.batching.dynamic import Dynamic
 from minifuse.batching.fusion import Fusion
 from minifuse.batching.instances import Instances
 from minifuse.batching.iteration import Iteration
+from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.serial import Serial
 from minifuse.batching.static import Static
 
-__all__ = ["Dynamic", "Fusion", "Instances", "Iteration", "Serial", "Static"]
+__all__ = ["Dynamic", "Fusion", "Instances", "Iteration", "PrefillFirst", "Serial", "Static"]

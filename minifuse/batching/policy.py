@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import Any, ClassVar
 
@@ -33,13 +33,16 @@ def admit_together(prompts: Iterable[Sequence], room: Room) -> Reason | None:
 class QueuePolicy(ABC):
     """Running sequences first, then newcomers in `order` for as long as `admission` and memory let them in.
 
-    The first newcomer that cannot join stops the fill, so nobody is overtaken and waiting is bounded.
+    The first newcomer that cannot join stops the fill, so nobody is overtaken and waiting is bounded. Whoever is
+    evicted goes back to the head of the queue, and nobody is admitted in an iteration that evicts: the oldest always
+    runs on.
     """
 
     kind: ClassVar[str] = "batching"
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
     workers = 1  # one queue, one batch
+    grows = False  # admits with no more than is needed now, and evicts the newest when memory runs out
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
@@ -75,19 +78,33 @@ class QueuePolicy(ABC):
         return None
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        return self._fill(now, memory)
+
+    def _fill(self, now: float, memory: Memory, takes: Callable[[int], bool] | None = None) -> Proposal:
+        """Those who run, then newcomers; of both only who misses a number of tokens that the iteration `takes`."""
         left = self.token_budget
         work: list[Work] = []
-        for sequence in self.running.values():
-            left = self._add(work, sequence, memory, left)
+        evict: list[Sequence] = []  # the newest first
+        room = memory.room() if self.waiting or self.grows else None
+        running = list(self.running.values())
+        for sequence in running:
+            if sequence in evict or (takes and not takes(_num_missing(sequence, memory))):
+                continue
+            if self.grows and room is not None:
+                self._make_room(sequence, [other for other in running if other not in evict], room, evict)
+            if sequence not in evict:
+                left = self._add(work, sequence, memory, left)
         admit: list[Sequence] = []
-        reasons: list[Reason] = []
-        room = memory.room() if self.waiting else None
-        for sequence in self.order(self.waiting.values()):
+        reasons = [Reason("evicted", s.id, "evicted: the others have no room for their next token") for s in evict]
+        for sequence in () if evict else self.order(self.waiting.values()):
             reason = self.admission(sequence, len(admit), now)
             if reason is None and left == 0:
                 reason = Reason("budget-spent", sequence.id, f"not admitted: {self.token_budget} tokens are planned")
+            if reason is None and takes and not takes(_num_missing(sequence, memory)):
+                text = "not admitted: prompts and single tokens run in iterations of their own"
+                reason = Reason("other-phase", sequence.id, text)
             if reason is None and room is not None:
-                reason = room.admit(sequence)
+                reason = room.admit(sequence, growing=self.grows)
             if reason is not None:
                 reasons.append(reason)
                 break
@@ -95,7 +112,17 @@ class QueuePolicy(ABC):
             left = self._add(work, sequence, memory, left)
         for sequence in admit:
             self.running[sequence.id] = self.waiting.pop(sequence.id)
-        return Proposal(tuple(work), tuple(admit), tuple(reasons), None if work else self.wake_at(now))
+        for sequence in evict:
+            self.waiting = {sequence.id: self.running.pop(sequence.id), **self.waiting}
+        wake_at = None if work else self.wake_at(now)
+        return Proposal(tuple(work), tuple(admit), tuple(reasons), wake_at, evict=tuple(evict), growing=self.grows)
+
+    def _make_room(self, sequence: Sequence, running: list[Sequence], room: Room, evict: list[Sequence]) -> None:
+        """Evict the newest of those who run, itself at last, until `sequence` has room for its next token."""
+        while sequence not in evict and room.extend(sequence) is not None:
+            newest = running.pop()
+            room.evict(newest)
+            evict.append(newest)
 
     def _add(self, work: list[Work], sequence: Sequence, memory: Memory, left: int | None) -> int | None:
         """Append what `sequence` misses, cut to the budget that is left; return what is left then."""
@@ -106,3 +133,7 @@ class QueuePolicy(ABC):
             if stop > start:
                 work.append(Work(sequence.id, start, stop))
         return left
+
+
+def _num_missing(sequence: Sequence, memory: Memory) -> int:
+    return sum(stop - start for start, stop in memory.missing(sequence))

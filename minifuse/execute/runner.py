@@ -26,18 +26,18 @@ def forward(
     Before and after attention, a layer acts on all tokens of the iteration at once; in between, `attention` writes and
     reads each sequence's KV wave by wave. `moves` are those that belong to a wave.
     """
+    ops = attention.operators
     x = model.embed(batch.token_ids, batch.positions)
     rotary = model.rotary(batch.positions)
     for index, layer in enumerate(model.layers):
-        q, k, v = layer.pre_attention(x, rotary)
+        heads = layer.pre_attention(x, ops)
         attended = []
         for number, wave in enumerate(batch.waves):
-            for move in moves:
-                if move.wave == number:
-                    cache.move(move, index)
-            attended.append(attention.attend(q, k, v, cache, index, wave))
-        x = layer.post_attention(x, attended[0] if len(attended) == 1 else torch.cat(attended))
-    return model.head(x[batch.last_tokens])
+            if moves:
+                ops.move(cache, [move for move in moves if move.wave == number], index)
+            attended.append(attention.attend(heads, rotary, cache, index, wave))
+        x = layer.post_attention(x, attended[0] if len(attended) == 1 else torch.cat(attended), ops)
+    return model.head(x[batch.last_tokens], ops)
 
 
 class TorchRunner:
@@ -74,8 +74,7 @@ class TorchRunner:
         if not moves:
             return 0.0
         start = time.perf_counter()
-        for move in moves:
-            self.cache.move(move)
+        self.attention.operators.move(self.cache, moves)
         if self.cache.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
         return time.perf_counter() - start
@@ -83,7 +82,8 @@ class TorchRunner:
     def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
         names, logits = self._logits(plan, sequences)
         sampled = [sequences[name] for name in names]
-        tokens = sample(logits, [s.request.sampling for s in sampled], [len(s.tokens) for s in sampled])
+        ops = self.attention.operators
+        tokens = sample(logits, [s.request.sampling for s in sampled], [len(s.tokens) for s in sampled], ops)
         return dict(zip(names, tokens, strict=True))
 
     def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:

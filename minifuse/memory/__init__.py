@@ -2,7 +2,8 @@
 
 from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.padded import Padded
+from minifuse.memory.paged import Paged
 from minifuse.memory.recompute import Recompute
 from minifuse.memory.slots import Slots
 
-__all__ = ["Contiguous", "Padded", "Recompute", "Slots"]
+__all__ = ["Contiguous", "Padded", "Paged", "Recompute", "Slots"]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.reserved import ReservedMemory
+from minifuse.memory.reserved import ReservedMemory, ReservedRoom
 from minifuse.plan import Extent, Reason
 from minifuse.request import Sequence
 from minifuse.stages import register
@@ -14,11 +14,11 @@ from minifuse.stages import register
 __all__ = ["Contiguous"]
 
 
-class _Room:
+class _Room(ReservedRoom):
     def __init__(self, allocator: RunAllocator) -> None:
         self.allocator = allocator
 
-    def admit(self, sequence: Sequence) -> Reason | None:
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         needed = sequence.request.max_cached
         longest = self.allocator.longest
         if self.allocator.allocate(needed) is None:

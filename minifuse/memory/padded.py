@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.errors import LawBroken
-from minifuse.memory.reserved import ReservedMemory
+from minifuse.memory.reserved import ReservedMemory, ReservedRoom
 from minifuse.plan import Extent, Grid, Placement, Plan, Proposal, Reason
 from minifuse.request import Request, Sequence
 from minifuse.stages import register
@@ -34,13 +34,13 @@ class _Shape(NamedTuple):
         return self.rows * self.width
 
 
-class _Room:
+class _Room(ReservedRoom):
     def __init__(self, capacity: int, running: int) -> None:
         self.capacity = capacity
         self.running = running
         self.shape = _Shape()
 
-    def admit(self, sequence: Sequence) -> Reason | None:
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         if self.running:
             return Reason(
                 "batch-closed",
@@ -82,7 +82,7 @@ class Padded(ReservedMemory):
         return _Room(self.capacity, len(self.extents))
 
     def place(self, proposal: Proposal) -> Placement:
-        extents = super().place(proposal).extents
+        extents = self._place(proposal)
         width = self.shape.width
         columns = [
             (extent.offset % width + work.start, extent.offset % width + work.stop)

@@ -12,11 +12,24 @@ from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.options import NoOptions
-from minifuse.plan import Extent, KVUsage, Placement, Plan, Proposal, Span
+from minifuse.plan import Extent, KVUsage, Placement, Plan, Proposal, Reason, Span
 from minifuse.request import Request, Sequence
 from minifuse.stages import Room
 
-__all__ = ["ReservedMemory"]
+__all__ = ["ReservedMemory", "ReservedRoom"]
+
+
+class ReservedRoom(ABC):
+    """What is free now. Whoever was admitted has the whole of its place already."""
+
+    @abstractmethod
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None: ...
+
+    def extend(self, sequence: Sequence) -> Reason | None:
+        return None
+
+    def evict(self, sequence: Sequence) -> None:
+        raise LawBroken("conservation", f"{sequence.id} was to be evicted, and its place is its own")
 
 
 class ReservedMemory(ABC):
@@ -26,6 +39,7 @@ class ReservedMemory(ABC):
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
     offers: ClassVar[frozenset[str]]
+    host_capacity = 0  # everything stays on the device
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
@@ -74,6 +88,11 @@ class ReservedMemory(ABC):
     def check_integrity(self) -> None: ...
 
     def place(self, proposal: Proposal) -> Placement:
+        return Placement(self._place(proposal))
+
+    def _place(self, proposal: Proposal) -> tuple[Extent, ...]:
+        if proposal.evict:
+            raise LawBroken("conservation", f"{proposal.evict[0].id} was to be evicted, and its place is its own")
         known = {*self.extents, *(newcomer.id for newcomer in proposal.admit)}
         for work in proposal.work:
             if work.sequence not in known:
@@ -83,7 +102,7 @@ class ReservedMemory(ABC):
                 raise LawBroken("conservation", f"{newcomer.id} was admitted a second time")
         if proposal.admit:
             self.extents |= self._reserve(proposal.admit)
-        return Placement(tuple(self.extents[work.sequence] for work in proposal.work))
+        return tuple(self.extents[work.sequence] for work in proposal.work)
 
     def commit(self, plan: Plan, sampled: Collection[str]) -> None:
         for work in plan.work:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.memory.reserved import ReservedMemory
+from minifuse.memory.reserved import ReservedMemory, ReservedRoom
 from minifuse.memory.shuffle import shuffle
 from minifuse.options import option
 from minifuse.plan import Extent, Move, Placement, Plan, Proposal, Reason, Region
@@ -17,12 +17,12 @@ from minifuse.stages import register
 __all__ = ["Slots"]
 
 
-class _Room:
+class _Room(ReservedRoom):
     def __init__(self, free: int, slots: int) -> None:
         self.free = free
         self.slots = slots
 
-    def admit(self, sequence: Sequence) -> Reason | None:
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         if not self.free:
             return Reason("memory-full", sequence.id, f"not admitted: all {self.slots} slots are taken")
         self.free -= 1
@@ -101,7 +101,7 @@ class Slots(ReservedMemory):
         return {newcomer.id: self._extent(slot) for newcomer, slot in zip(newcomers, nearest, strict=False)}
 
     def place(self, proposal: Proposal) -> Placement:
-        extents = super().place(proposal).extents
+        extents = self._place(proposal)
         if proposal.phase is Phase.PREPROCESSING:
             return Placement(extents)  # beside the main stream, whose slots are none of its business
         moves = self._shuffle(proposal) if self.options.shuffle else ()

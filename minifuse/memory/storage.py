@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,13 +16,25 @@ __all__ = ["KVStorage"]
 class KVStorage:
     """Keys and values of every layer, one token a slot: two tensors [num_layers, slots, num_kv_heads, head_dim].
 
-    They begin as zeros, so that a masked slot nobody has written contributes 0 x 0 and never 0 x NaN.
+    They begin as zeros, so that a masked slot nobody has written contributes 0 x 0 and never 0 x NaN. The second tier
+    is two more such tensors, of `num_host_slots`, in the host's memory: pinned where the device is a GPU.
     """
 
-    def __init__(self, config: ModelConfig, num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (config.num_layers, num_slots, config.num_kv_heads, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        num_host_slots: int = 0,
+    ) -> None:
+        def zeros(slots: int, **where: Any) -> Tensor:
+            return torch.zeros((config.num_layers, slots, config.num_kv_heads, config.head_dim), dtype=dtype, **where)
+
+        self.num_heads = config.num_heads  # query heads that read it
+        self.keys, self.values = (zeros(num_slots, device=device) for _ in "kv")
+        pinned = device.type == "cuda" and num_host_slots > 0
+        self.host_keys, self.host_values = (zeros(num_host_slots, pin_memory=pinned) for _ in "kv")
         # The same memory, turned the way a sequence's matrix products want it; made once because views cost time too.
         self._keys_across = self.keys.permute(0, 2, 3, 1)  # [num_layers, num_kv_heads, head_dim, slots]
         self._values_along = self.values.permute(0, 2, 1, 3)  # [num_layers, num_kv_heads, slots, head_dim]
@@ -29,10 +43,9 @@ class KVStorage:
     def device(self) -> torch.device:
         return self.keys.device
 
-    def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Put `k` and `v`, both [n, num_kv_heads, head_dim], into `slots` [n] of one layer."""
-        self.keys[layer].index_copy_(0, slots, k)
-        self.values[layer].index_copy_(0, slots, v)
+    @property
+    def num_kv_heads(self) -> int:
+        return self.keys.shape[2]
 
     def run_of(self, offset: int, length: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Slots [offset, offset + length) as views, one a layer.
@@ -57,9 +70,14 @@ class KVStorage:
         return keys, values
 
     def move(self, move: Move, layer: int | None = None) -> None:
-        """Copy slots [source, source + n) onto [target, target + n), in one layer or in all; the two may overlap."""
+        """Copy n slots from where a move begins to where it ends, in one layer or in all; the two may overlap."""
         layers = slice(None) if layer is None else slice(layer, layer + 1)
-        overlap = abs(move.source - move.target) < move.num_tokens
-        for kv in (self.keys[layers], self.values[layers]):
-            taken = kv[:, move.source : move.source + move.num_tokens]
-            kv[:, move.target : move.target + move.num_tokens] = taken.clone() if overlap else taken
+        source, target = (
+            slice(move.source, move.source + move.num_tokens),
+            slice(move.target, move.target + move.num_tokens),
+        )
+        for device, host in ((self.keys, self.host_keys), (self.values, self.host_values)):
+            taken = (host if move.kind == "swap_in" else device)[layers, source]
+            into = (host if move.kind == "swap_out" else device)[layers, target]
+            overlap = move.kind in ("shuffle", "copy", "embed") and abs(move.source - move.target) < move.num_tokens
+            into.copy_(taken.clone() if overlap else taken)

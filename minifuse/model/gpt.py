@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from minifuse.model.config import ModelConfig
-from minifuse.model.layers import Linear, apply_rotary
-from minifuse.model.transformer import Layer, RotaryRows, Transformer
+from minifuse.model.layers import Linear
+from minifuse.model.operators import TORCH, Operators
+from minifuse.model.transformer import Layer, Transformer
 
 __all__ = ["GPT", "GPTLayer"]
 
@@ -35,18 +35,11 @@ class GPTLayer(Layer):
         self.up = Linear(hidden, config.intermediate_size, config.mlp_bias)
         self.down = Linear(config.intermediate_size, hidden, config.mlp_bias)
 
-    def pre_attention(self, x: Tensor, rotary: RotaryRows) -> tuple[Tensor, Tensor, Tensor]:
-        c = self.config
-        q, k, v = self.qkv(self.attention_norm(x)).unflatten(-1, (-1, c.head_dim)).chunk(3, 1)
-        if rotary is not None:
-            assert c.rotary is not None
-            dim = c.rotary.dim  # GPT-J rotates the first dimensions of a head and leaves the rest
-            q, k = (
-                torch.cat((apply_rotary(h[..., :dim], rotary, c.rotary.interleaved), h[..., dim:]), -1) for h in (q, k)
-            )
-        return q, k, v
+    def pre_attention(self, x: Tensor, ops: Operators = TORCH) -> Tensor:
+        heads: Tensor = self.qkv(self.attention_norm(x)).unflatten(-1, (-1, self.config.head_dim))
+        return heads
 
-    def post_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+    def post_attention(self, x: Tensor, attended: Tensor, ops: Operators = TORCH) -> Tensor:
         attention: Tensor = self.out(attended)
         if self.mlp_norm is None:
             return x + attention + self._mlp(self.attention_norm(x))

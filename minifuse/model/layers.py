@@ -7,13 +7,17 @@ concatenated before it (Orca's selective batching).
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from minifuse.model.config import Rotary
 
-__all__ = ["Linear", "RMSNorm", "RotaryTable", "apply_rotary", "packable"]
+if TYPE_CHECKING:
+    from minifuse.model.operators import Operators
+
+__all__ = ["Linear", "RMSNorm", "RotaryRows", "RotaryTable", "packable"]
 
 PACKED_ROWS = 32  # the batch oneDNN lays the weights out for; any other batch is right, and nearly as fast
 
@@ -59,8 +63,33 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+    def forward(self, x: Tensor, ops: Operators) -> Tensor:
+        return ops.rms_norm(x, self.weight, self.eps)
+
+
+class RotaryRows(NamedTuple):
+    """The angles of some positions, for every layer's queries and keys.
+
+    Each of the first `dim` dimensions of a head becomes `x cos + partner sin`, the sign of the rotation being part of
+    `sin`. Interleaved, the partner of (a, b, c, d) is (b, a, d, c); otherwise it is (c, d, a, b). Dimensions from `dim`
+    on stay as they are (GPT-J).
+    """
+
+    cos: Tensor  # [tokens, 1, dim]
+    sin: Tensor  # [tokens, 1, dim]
+    interleaved: bool
+
+    def rows(self, start: int, stop: int) -> RotaryRows:
+        """Those of some of the tokens."""
+        return RotaryRows(self.cos[start:stop], self.sin[start:stop], self.interleaved)
+
+    def turn(self, x: Tensor) -> Tensor:
+        """Rotate `x` [tokens, heads, head_dim] by the angles of its rows."""
+        dim = self.cos.shape[-1]
+        if dim < x.shape[-1]:
+            return torch.cat((self.turn(x[..., :dim]), x[..., dim:]), -1)
+        partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if self.interleaved else x.roll(dim // 2, -1)
+        return torch.addcmul(x * self.cos, partner, self.sin)
 
 
 class RotaryTable(nn.Module):
@@ -88,6 +117,7 @@ class RotaryTable(nn.Module):
             slow = wavelengths > low
             fast = wavelengths < high
             frequencies = torch.where(fast, frequencies, torch.where(slow, frequencies / scaling.factor, blended))
+        self.interleaved = rotary.interleaved
         angles = torch.arange(max_context).float()[:, None] * frequencies  # [max_context, dim / 2]
         cos, sin = angles.cos(), angles.sin()
         if rotary.interleaved:
@@ -97,17 +127,6 @@ class RotaryTable(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows of `positions` [tokens], with a place for the heads: two tensors [tokens, 1, dim]."""
-        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
-
-
-def apply_rotary(x: Tensor, rows: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
-    """Rotate `x` [tokens, heads, dim] by the angles of its rows.
-
-    Each dimension becomes `x cos + partner sin`, the sign of the rotation being part of `sin`. Interleaved, the partner
-    of (a, b, c, d) is (b, a, d, c); otherwise it is (c, d, a, b).
-    """
-    cos, sin = rows
-    partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if interleaved else x.roll(x.shape[-1] // 2, -1)
-    return torch.addcmul(x * cos, partner, sin)
+    def forward(self, positions: Tensor) -> RotaryRows:
+        """The rows of `positions` [tokens], with a place for the heads."""
+        return RotaryRows(self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1), self.interleaved)

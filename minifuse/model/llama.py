@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from minifuse.model.config import ModelConfig
-from minifuse.model.layers import Linear, RMSNorm, apply_rotary
-from minifuse.model.transformer import Layer, RotaryRows, Transformer
+from minifuse.model.layers import Linear, RMSNorm
+from minifuse.model.operators import TORCH, Operators
+from minifuse.model.transformer import Layer, Transformer
 
 __all__ = ["Llama", "LlamaLayer"]
 
@@ -23,17 +24,14 @@ class LlamaLayer(Layer):
         self.gate_up = Linear(hidden, 2 * config.intermediate_size, config.mlp_bias)
         self.down = Linear(config.intermediate_size, hidden, config.mlp_bias)
 
-    def pre_attention(self, x: Tensor, rotary: RotaryRows) -> tuple[Tensor, Tensor, Tensor]:
-        assert rotary is not None  # a LLaMA always has a rotary table
-        c = self.config
-        heads = self.qkv(self.attention_norm(x)).unflatten(-1, (-1, c.head_dim))  # [tokens, q | k | v heads, head_dim]
-        rotated = apply_rotary(heads[:, : c.num_heads + c.num_kv_heads], rotary, interleaved=False)
-        return rotated[:, : c.num_heads], rotated[:, c.num_heads :], heads[:, c.num_heads + c.num_kv_heads :]
+    def pre_attention(self, x: Tensor, ops: Operators = TORCH) -> Tensor:
+        heads: Tensor = self.qkv(self.attention_norm(x, ops)).unflatten(-1, (-1, self.config.head_dim))
+        return heads
 
-    def post_attention(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + self.out(attended)
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
-        down: Tensor = self.down(nn.functional.silu(gate) * up)
+    def post_attention(self, x: Tensor, attended: Tensor, ops: Operators = TORCH) -> Tensor:
+        norm = self.mlp_norm
+        normed, x = ops.add_rms_norm(self.out(attended), x, norm.weight, norm.eps)
+        down: Tensor = self.down(ops.silu_mul(self.gate_up(normed)))
         return x + down
 
 

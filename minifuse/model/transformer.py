@@ -2,8 +2,8 @@
 
     x = model.embed(token_ids, positions)
     for layer in model.layers:
-        q, k, v = layer.pre_attention(x, rotary)     # token-wise: all tokens of the iteration at once
-        ...attention, however the technique lays it out...
+        heads = layer.pre_attention(x)               # token-wise: all tokens of the iteration at once
+        ...rotate, write keys and values, attend: however the technique lays it out...
         x = layer.post_attention(x, out)             # token-wise again
     logits = model.head(x[last_tokens])
 
@@ -20,30 +20,28 @@ import torch
 from torch import Tensor, nn
 
 from minifuse.model.config import ModelConfig
-from minifuse.model.layers import Linear, RotaryTable
+from minifuse.model.layers import Linear, RMSNorm, RotaryRows, RotaryTable
+from minifuse.model.operators import TORCH, Operators
 
-__all__ = ["Layer", "RotaryRows", "Transformer"]
-
-RotaryRows = tuple[Tensor, Tensor] | None  # cosines and signed sines of this iteration's positions
+__all__ = ["Layer", "Transformer"]
 
 
 class Layer(nn.Module, ABC):
     """One layer in two token-wise halves."""
 
     @abstractmethod
-    def pre_attention(self, x: Tensor, rotary: RotaryRows) -> tuple[Tensor, Tensor, Tensor]:
-        """Norm, project, rotate.
+    def pre_attention(self, x: Tensor, ops: Operators = TORCH) -> Tensor:
+        """Norm and project.
 
         Args:
             x: hidden states, [tokens, hidden_size].
-            rotary: from `Transformer.rotary`, None for learned positions.
 
         Returns:
-            q [tokens, num_heads, head_dim], k and v [tokens, num_kv_heads, head_dim].
+            Query, key and value heads, [tokens, num_heads + 2 * num_kv_heads, head_dim], not yet rotated.
         """
 
     @abstractmethod
-    def post_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+    def post_attention(self, x: Tensor, attended: Tensor, ops: Operators = TORCH) -> Tensor:
         """Project, add, feed forward, add.
 
         Args:
@@ -109,11 +107,15 @@ class Transformer(nn.Module):
             x = x + self.position_embedding(positions + self.config.position_offset)
         return x
 
-    def rotary(self, positions: Tensor) -> RotaryRows:
-        """What every layer needs to rotate these positions: computed once per iteration, not once per layer."""
+    def rotary(self, positions: Tensor) -> RotaryRows | None:
+        """What every layer's heads at these positions are rotated by: computed once per iteration, not once per layer.
+
+        None where positions are learned.
+        """
         return None if self.rotary_table is None else self.rotary_table(positions)
 
-    def head(self, x: Tensor) -> Tensor:
+    def head(self, x: Tensor, ops: Operators = TORCH) -> Tensor:
         """Hidden states [n, hidden_size] -> logits [n, vocab_size]."""
-        logits: Tensor = self.lm_head(self.norm(x))
+        normed = self.norm(x, ops) if isinstance(self.norm, RMSNorm) else self.norm(x)
+        logits: Tensor = self.lm_head(normed)
         return logits

@@ -41,8 +41,11 @@ def logits(model: Transformer, tokens: list[int]) -> Tensor:
     positions = torch.arange(len(tokens), device=model.device)
     x = model.embed(torch.tensor(tokens, device=model.device), positions)
     rotary = model.rotary(positions)
+    num_heads, num_kv_heads = model.config.num_heads, model.config.num_kv_heads
     for layer in model.layers:
-        q, k, v = layer.pre_attention(x, rotary)
+        q, k, v = layer.pre_attention(x).split((num_heads, num_kv_heads, num_kv_heads), 1)
+        if rotary is not None:
+            q, k = rotary.turn(q), rotary.turn(k)
         x = layer.post_attention(x, attention(q, k, v))
     return model.head(x)
 

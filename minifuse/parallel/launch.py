@@ -28,6 +28,7 @@ def launch(
     capacity: int,
     size: int,
     *,
+    host_capacity: int = 0,
     seed: int = 0,
     timeout_s: float = 60.0,
 ) -> ParallelRunner:
@@ -43,6 +44,7 @@ def launch(
             weights are random.
         attention: the tensor half of the attention stage.
         capacity: KV memory in tokens. Each rank holds its own heads' part of each of them.
+        host_capacity: the same of the second tier.
         timeout_s: how long a rank waits in a collective for one that does not answer.
 
     Raises:
@@ -68,6 +70,7 @@ def launch(
         device=model.device.type,
         seed=seed,
         capacity=capacity,
+        host_capacity=host_capacity,
         attention=attention,
         threads=max(1, torch.get_num_threads() // size),
         timeout_s=timeout_s,

@@ -28,6 +28,7 @@ class Setup:
     device: str  # cpu, or cuda: then rank r has device r
     seed: int  # of random weights
     capacity: int  # KV memory in tokens
+    host_capacity: int  # and that of its second tier
     attention: AttentionBackend
     threads: int
     timeout_s: float  # of a collective

@@ -49,7 +49,7 @@ class Rank:
         assert everyone is not None
         self.model = shard(model, setup.rank, setup.size, Communicator(everyone)).to(device)
         self.model.pack()
-        self.cache = KVStorage(self.model.config, setup.capacity, self.model.dtype, device)
+        self.cache = KVStorage(self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity)
         self.attention: AttentionBackend = setup.attention
         self._runner = runner
         self._timeout = timedelta(seconds=setup.timeout_s)

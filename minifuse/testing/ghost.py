@@ -43,7 +43,8 @@ class GhostRunner(TorchRunner):
     def __init__(self, model: Transformer, cache: KVStorage, attention: AttentionBackend) -> None:
         super().__init__(model, cache, attention)
         shadow = replace(model.config, num_layers=1)
-        self.ghost = KVStorage(shadow, cache.keys.shape[1], torch.float64, cache.device)
+        slots, host = cache.keys.shape[1], cache.host_keys.shape[1]
+        self.ghost = KVStorage(shadow, slots, torch.float64, cache.device, host)
         self.width = model.config.kv_size
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
@@ -65,14 +66,15 @@ class GhostRunner(TorchRunner):
         tags = torch.zeros(computed, self.width, dtype=torch.float64)
         for row, (name, t) in zip(rows, asked, strict=True):
             tags[row] = torch.from_numpy(_tag(tuple(sequences[name].tokens[: t + 1]), self.width))
-        v = tags.unflatten(1, (config.num_kv_heads, config.head_dim))
-        q = torch.zeros(computed, config.num_heads, config.head_dim, dtype=torch.float64)
+        values = tags.unflatten(1, (config.num_kv_heads, config.head_dim))
+        zeros = torch.zeros(computed, config.num_heads + config.num_kv_heads, config.head_dim, dtype=torch.float64)
+        heads = torch.cat((zeros, values), 1)
         waves = []
         for number, wave in enumerate(batch.waves):
             for move in plan.moves:
                 if move.wave == number:
                     self.ghost.move(move)
-            waves.append(self.attention.attend(q, torch.zeros_like(v), v, self.ghost, 0, wave))
+            waves.append(self.attention.attend(heads, None, self.ghost, 0, wave))
         read = torch.cat(waves)
         group = config.num_heads // config.num_kv_heads
         for row, (name, t) in zip(rows, asked, strict=True):

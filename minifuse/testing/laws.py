@@ -53,7 +53,7 @@ def _exact(scenario: Scenario, seen: Observation) -> None:
 
 
 def _conservation(seen: Observation) -> None:
-    if seen.usage_at_end is None or seen.usage_at_end.used or seen.usage_at_end.reserved:
+    if seen.usage_at_end is None or seen.usage_at_end.used or seen.usage_at_end.reserved or seen.usage_at_end.host:
         raise LawBroken("conservation", f"after the last request {seen.usage_at_end} is still held")
 
 
@@ -112,8 +112,12 @@ def _refuse_early(row: Technique, scenario: Scenario, seen: Observation) -> None
 
 
 def _fit(row: Technique, scenario: Scenario, prompts: tuple[Request, ...]) -> bool:
-    """Whether a request's prompts can lie in memory together, by what the memory is: buffers, a rectangle, or runs."""
-    slots = getattr(check_settings(row, scenario.settings(row))["memory"], "slots", None)
+    """Whether a request's prompts can lie in memory together, be it in blocks, buffers, a rectangle, or runs."""
+    options = check_settings(row, scenario.settings(row))["memory"]
+    size: int | None = getattr(options, "block_size", None)
+    if size is not None:
+        return sum(-(-prompt.max_cached // size) for prompt in prompts) <= scenario.capacity // size
+    slots = getattr(options, "slots", None)
     if slots is not None:
         width = scenario.capacity // slots
         return len(prompts) <= slots and all(prompt.max_cached <= width for prompt in prompts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from minifuse.clock import VirtualClock
@@ -12,7 +12,7 @@ from minifuse.errors import LawBroken, RequestRefused
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.real import RunPlan
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import KVUsage, Plan, Proposal, StepReport
+from minifuse.plan import KVUsage, Move, Plan, Proposal, StepReport, Work
 from minifuse.request import Request, Sequence, TextLimits
 from minifuse.stages import Batching, Memory
 from minifuse.techniques import Stages, Technique
@@ -82,11 +82,12 @@ def observe(
     kv_bytes = None
     if run is None:
         model = small_model(scenario.model)
-        cache = KVStorage(config, stages.memory.capacity, model.dtype, model.device)
+        memory = stages.memory
+        cache = KVStorage(config, memory.capacity, model.dtype, model.device, memory.host_capacity)
         kv_bytes = cache.keys.nbytes + cache.values.nbytes
         run = GhostRunner(model, cache, stages.attention.backend())
     clock = VirtualClock()
-    books = _Books(stages.memory.capacity)
+    books = _Books(stages.memory.capacity, stages.memory.host_capacity)
     engine = Engine(
         _Watched(stages.batching),  # type: ignore[arg-type]  # it has what the engine calls
         stages.memory,
@@ -120,53 +121,108 @@ def _submit(engine: Engine, prompts: tuple[Request, ...], seen: Observation) -> 
             raise LawBroken("refuse early", f"refusing {prompts[0].id} changed memory") from None
 
 
+Slot = tuple[str, int]  # on the "device" or on the "host"
+
+
 class _Books:
-    """Who has written which slot, kept from the plans alone: memory's own books are what is being checked."""
+    """Who has written which slot, kept from the plans alone: memory's own books are what is being checked.
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.slots: dict[str, range] = {}  # of live sequences, those being written included
+    Two sequences may have the same slot for the same token after the same text, and for nothing else.
+    """
+
+    def __init__(self, capacity: int, host_capacity: int) -> None:
+        self.capacity = {"device": capacity, "host": host_capacity}
+        self.slots: dict[str, list[Slot]] = {}  # of live sequences, token by token, those being written included
         self.written: dict[str, int] = {}  # how many of them a completed plan has written
+        self.texts: dict[str, list[int]] = {}  # the tokens of each
         self.running: set[str] = set()  # sequences of plans that have not completed
-        self.leaving: dict[int, list[range]] = {}  # step -> slots that its moves, not yet completed, copy from
+        self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
         """A plan is about to run: its moves, then its work, among the plans that are running already."""
         mine = {work.sequence for work in plan.work}
+        self.texts |= {name: list(sequences[name].tokens) for name in mine}
+        elsewhere = {slot for step, slots in self.leaving.items() if step != plan.step for slot in slots}
+        copied: dict[Slot, Slot] = {}  # target -> source
         for move in plan.moves:
-            name = next((name for name, slots in self.slots.items() if slots[0] == move.source), None)
-            if name is None or self.slots[name][-1] >= move.source + move.num_tokens:
-                raise LawBroken("conservation", f"{move} copies what is not a live sequence's whole KV")
-            if name not in mine and name in self.running:
-                raise LawBroken("conservation", f"{move} takes {name} from under another worker")
-            self.leaving.setdefault(plan.step, []).append(self.slots[name])
-            self.slots[name] = range(move.target, move.target + len(self.slots[name]))
-        for work, extent in zip(plan.work, plan.extents, strict=True):
-            self.slots[work.sequence] = range(extent.offset, extent.offset + work.stop)
+            self._move(plan, move, mine, copied)
+        for name in plan.evicted:
+            kept = [self._moved(slot, copied, "host") for slot in self.slots[name][: self.written[name]]]
+            if None not in kept:
+                self.slots[name] = [slot for slot in kept if slot]
+            else:
+                del self.slots[name], self.written[name]  # to be computed again
+        for work, place in zip(plan.work, plan.places, strict=True):
+            now: list[Slot] = [("device", slot) for slot in place.slots(0, work.stop)]
+            self._check_kept(work, now, copied)
+            self.slots[work.sequence] = now
+            if stolen := elsewhere.intersection(now[work.start :]):
+                raise LawBroken(
+                    "conservation", f"{work} writes {stolen}, which another step may yet copy"
+                )
         self.running |= mine
-        owner: dict[int, str] = {}
-        for step, copied in self.leaving.items():
-            for work, extent in zip(plan.work, plan.extents, strict=True):
-                slots = range(extent.offset + work.start, extent.offset + work.stop)
-                if step != plan.step and any(set(slots) & set(others) for others in copied):
-                    raise LawBroken("conservation", f"{work} writes where step {step} may still have to copy from")
+        self._check_owners()
+
+    def _move(self, plan: Plan, move: Move, mine: set[str], copied: dict[Slot, Slot]) -> None:
+        source, target = {"swap_in": ("host", "device"), "swap_out": ("device", "host")}.get(
+            move.kind, ("device", "device")
+        )
+        pairs = [((target, move.target + i), (source, move.source + i)) for i in range(move.num_tokens)]
         for name, slots in self.slots.items():
-            for slot in slots:
-                if owner.setdefault(slot, name) != name:
-                    raise LawBroken("conservation", f"slot {slot} belongs to {owner[slot]} and to {name}")
-                if not 0 <= slot < self.capacity:
+            if name not in mine and name in self.running and move.kind != "copy" and {p[1] for p in pairs} & set(slots):
+                raise LawBroken("conservation", f"{move} takes {name} from under another worker")
+        if overwritten := {pair[1] for pair in pairs} & copied.keys():
+            raise LawBroken("conservation", f"{move} copies from {overwritten}, which the plan has just overwritten")
+        copied.update(pairs)
+        self.leaving.setdefault(plan.step, set()).update(pair[1] for pair in pairs)
+
+    @staticmethod
+    def _moved(slot: Slot, copied: Mapping[Slot, Slot], tier: str) -> Slot | None:
+        """Where a move took what lay in a slot, or None."""
+        return next((to for to, source in copied.items() if source == slot and to[0] == tier), None)
+
+    def _check_kept(self, work: Work, now: list[Slot], copied: Mapping[Slot, Slot]) -> None:
+        """Each token before the work lies where it was written or moved to, or where another wrote the same text."""
+        before = self.slots.get(work.sequence, [])[: self.written.get(work.sequence, 0)]
+        for i, slot in enumerate(now[: work.start]):
+            was = copied.get(slot, slot)
+            mine = i < len(before) and before[i] == was
+            theirs = any(
+                i < self.written.get(name, 0) and slots[i] == was and self._alike(name, work.sequence, i + 1)
+                for name, slots in self.slots.items()
+            )
+            if not (mine or theirs):
+                raise LawBroken("conservation", f"{work} reads token {i} from {slot}, where nobody has written it")
+
+    def _alike(self, one: str, two: str, length: int) -> bool:
+        return self.texts[one][:length] == self.texts[two][:length]
+
+    def _check_owners(self) -> None:
+        owner: dict[Slot, tuple[str, int]] = {}
+        for name, slots in self.slots.items():
+            for i, slot in enumerate(slots):
+                other, at = owner.setdefault(slot, (name, i))
+                if other != name and not (at == i and self._alike(name, other, i + 1)):
+                    raise LawBroken("conservation", f"slot {slot} belongs to {other} and to {name}")
+                if not 0 <= slot[1] < self.capacity[slot[0]]:
                     raise LawBroken("budget", f"{name} uses slot {slot} of {self.capacity}")
 
     def check(self, report: StepReport, live: Collection[str]) -> None:
         """A plan has completed; `live` are the sequences that are still being served after it."""
         self.leaving.pop(report.plan.step, None)
-        self.written |= {work.sequence: work.stop for work in report.plan.work}
+        done = [work for work in report.plan.work if work.sequence in self.slots]  # not yet gone in the same event
+        self.written |= {work.sequence: work.stop for work in done}
         self.running.difference_update(work.sequence for work in report.plan.work)
-        needed, usage = sum(self.written.values()), report.usage
-        if not needed <= usage.used <= usage.reserved <= usage.capacity == self.capacity:
+        kept = {slot for name, count in self.written.items() for slot in self.slots[name][:count]}
+        needed = {tier: sum(slot[0] == tier for slot in kept) for tier in self.capacity}
+        usage = report.usage
+        if not needed["device"] <= usage.used <= usage.reserved <= usage.capacity == self.capacity["device"]:
             raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory says {usage}")
-        self.slots = {name: slots for name, slots in self.slots.items() if name in live}
-        self.written = {name: count for name, count in self.written.items() if name in live}
+        if not needed["host"] == usage.host <= self.capacity["host"]:
+            raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory says {usage}")
+        for books in (self.slots, self.written, self.texts):
+            for name in [name for name in books if name not in live]:
+                del books[name]
 
 
 class _Noting(VirtualExecutor):
@@ -177,5 +233,5 @@ class _Noting(VirtualExecutor):
         self.books = books
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
-        self.books.begin(plan)
+        self.books.begin(plan, sequences)
         super().submit(plan, sequences, now)

@@ -36,7 +36,7 @@ class Scenario:
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options that the stages of `row` have."""
         known = row.option_names
-        if stage("attention", row.attention).reads == "grid":
+        if "grid" in stage("attention", row.attention).reads:
             known.discard("batching.token_budget")  # a rectangle cannot keep one, and says so
         return {name: value for name, value in self.options if name in known}
 
@@ -67,14 +67,13 @@ def mixes(**only: str) -> Iterator[Technique]:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, sampled: bool = True) -> Scenario:
-    """Two to seven requests of one to twelve tokens; arrivals, stop tokens.
-
-    Some are short of memory, with small batches; the others a crowd with room for many at once, where those who leave
-    leave holes behind.
+def scenarios(draw: st.DrawFn, sampled: bool = True, kind: str | None = None) -> Scenario:
+    """Two to seven requests of one to twelve tokens; arrivals, stop tokens. Some prompts begin alike.
 
     Args:
         sampled: let some requests draw their tokens at random instead of greedily.
+        kind: "few" are short of memory, with small batches; a "crowd" has room for many at once, where those who leave
+            leave holes behind; the "growing" all fit with their prompts, and hardly two with their answers.
     """
     token = st.integers(0, VOCAB - 1)
     samplings = st.just(GREEDY)
@@ -87,26 +86,28 @@ def scenarios(draw: st.DrawFn, sampled: bool = True) -> Scenario:
             seed=st.integers(0, 2**32),
         )
         samplings = samplings | drawn
-    crowd = draw(st.booleans())
+    kind = kind or draw(st.sampled_from(["few", "crowd", "growing"]))
+    crowd, growing = kind == "crowd", kind == "growing"
     arrivals = [0.0, 0.0, 0.005, 0.02, 0.055, 0.3]
-    count = draw(st.sampled_from([5, 7] if crowd else [2, 3, 5]))
+    count = draw(st.sampled_from({"few": [2, 3, 5], "crowd": [5, 7], "growing": [3, 5]}[kind]))
+    beginning = tuple(draw(st.lists(token, min_size=1, max_size=8)))
     requests = tuple(
         Request(
             id=f"r{i}",
-            prompt=tuple(draw(st.lists(token, min_size=1, max_size=12))),
-            max_new_tokens=draw(st.sampled_from([1, 2, 3, 5, 7, 10])),
+            prompt=_prompt(draw, token, beginning, 5 if growing else 12),
+            max_new_tokens=draw(st.sampled_from([7, 10, 12] if growing else [1, 2, 3, 5, 7, 10])),
             stop_ids=draw(st.sampled_from([(), (3,), (5, 11, 17)])),
             ignore_eos=draw(st.booleans()),
             sampling=draw(samplings),
-            arrival_s=draw(st.sampled_from(arrivals[:3] if crowd else arrivals)),
+            arrival_s=draw(st.sampled_from(arrivals if kind == "few" else arrivals[:3])),
         )
         for i in range(count)
     )
-    if draw(st.booleans()):
+    if draw(st.booleans()) and not growing:
         requests = _grouped(requests, draw(st.integers(0, count - 2)), draw(st.integers(2, 3)))
-    capacity = 3 * CONTEXT if crowd else draw(st.sampled_from([12, 25, 40]))
+    capacity = draw(st.sampled_from({"few": [12, 25, 40], "crowd": [3 * CONTEXT], "growing": [18, 24, 31]}[kind]))
     options = {
-        "batching.max_batch": draw(st.integers(1, 4)) + 2 * crowd,
+        "batching.max_batch": draw(st.integers(1, 4)) + 2 * (kind != "few"),
         "batching.token_budget": draw(st.sampled_from([None, None, 4, 9])),
         "batching.window": draw(st.sampled_from([0.0, 0.02, 0.1])),
         "batching.instances": draw(st.integers(1, 3)) + 2 * crowd,
@@ -114,6 +115,11 @@ def scenarios(draw: st.DrawFn, sampled: bool = True) -> Scenario:
         "batching.preprocessors": draw(st.integers(1, 3)),
         "memory.slots": draw(st.sampled_from([4, 6] if crowd else [1, 2, 3])),
         "memory.shuffle": draw(st.sampled_from([True, True, False])),
+        "memory.block_size": draw(st.sampled_from([1, 2, 3, 5])),
+        "memory.preemption": draw(st.sampled_from(["swap", "recompute"])),
+        "memory.host": draw(st.sampled_from([None, 6, 15])),
+        "memory.watermark": draw(st.sampled_from([0.0, 0.2])),
+        "memory.share": draw(st.booleans()),
     }
     return Scenario(
         model=draw(st.sampled_from(sorted(CONFIGS))),
@@ -122,6 +128,14 @@ def scenarios(draw: st.DrawFn, sampled: bool = True) -> Scenario:
         options=tuple(options.items()),
         seconds_to_prepare=draw(st.sampled_from([0.003, 0.01, 0.025])),
     )
+
+
+def _prompt(
+    draw: st.DrawFn, token: st.SearchStrategy[int], beginning: tuple[int, ...], longest: int
+) -> tuple[int, ...]:
+    """Any prompt, or one that begins as others do, or is the same."""
+    prompt = tuple(draw(st.lists(token, min_size=1, max_size=longest)))
+    return (beginning + prompt)[: draw(st.integers(1, longest))] if draw(st.booleans()) else prompt
 
 
 def _grouped(requests: tuple[Request, ...], start: int, size: int) -> tuple[Request, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minifuse.attention import PaddedLayout, PerSequenceLayout, SlotsLayout
+from minifuse.attention import PaddedLayout, PagedLayout, PerSequenceLayout, SlotsLayout
 from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.attention.padded import PaddedAttention
+from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
 from minifuse.errors import LawBroken
 from minifuse.memory.storage import KVStorage
 from minifuse.model.config import ModelConfig, Rotary
 from minifuse.naive import oracle
-from minifuse.plan import Extent, Grid, Placement, Plan, Region, Span, Work
+from minifuse.plan import Extent, Grid, Pages, Placement, Plan, Region, Span, Work
 from minifuse.request import Sequence
 
 POISON = 1e6  # what lies in slots that are nobody's business: large, and finite as in any real cache
@@ -58,8 +59,8 @@ class Case:
         cache = KVStorage(self.config, self.num_slots, torch.float64, torch.device("cpu"))
         cache.keys.fill_(poison)
         cache.values.fill_(poison)
-        for work, extent in zip(self.plan.work, self.plan.extents, strict=True):
-            slots = slice(extent.offset, extent.offset + work.start)
+        for work, place in zip(self.plan.work, self.plan.places, strict=True):
+            slots = torch.tensor(place.slots(0, work.start), dtype=torch.long)
             cache.keys[LAYER, slots] = self.k[work.sequence][: work.start]
             cache.values[LAYER, slots] = self.v[work.sequence][: work.start]
         return cache
@@ -75,7 +76,7 @@ class Case:
             x = torch.randn(shape, dtype=torch.float64, generator=generator)
             x[rows] = torch.cat([tensors[work.sequence][work.start : work.stop] for work in self.plan.work])
             inputs.append(x)
-        outputs = [backend.attend(*inputs, cache, LAYER, wave) for wave in batch.waves]
+        outputs = [backend.attend(torch.cat(inputs, 1), None, cache, LAYER, wave) for wave in batch.waves]
         return batch, torch.cat(outputs)
 
     def rows(self, batch: Batch) -> list[int]:
@@ -115,6 +116,16 @@ def ragged(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
     spans = tuple(Span(a, b) for a, b in zip([0, *cuts], [*cuts, len(work)], strict=True))
     plan = Plan(3, 0, work, tuple(extents[i] for i in order), waves=spans)
     return Case(config, {s.id: s for s, _, _ in pieces}, plan, offset + 1)
+
+
+def blocks(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
+    """The same, in blocks that lie in no order."""
+    case = ragged(config, rng, waves)
+    size = rng.randint(1, 4)
+    needed = [-(-len(case.sequences[work.sequence]) // size) for work in case.plan.work]
+    numbers = rng.sample(range(sum(needed) + 3), sum(needed))
+    places = tuple(Pages(tuple(numbers.pop() for _ in range(count)), size) for count in needed)
+    return Case(config, case.sequences, replace(case.plan, places=places), (sum(needed) + 3) * size)
 
 
 def padded(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
@@ -158,6 +169,8 @@ BACKENDS: dict[str, tuple[AttentionBackend, Callable[..., Case]]] = {
     "padded": (PaddedAttention(), padded),
     "slots": (SlotsAttention(), buffers),
     "slots, with prompts": (SlotsAttention(), ragged),
+    "paged": (PagedAttention(), blocks),
+    "paged, in runs": (PagedAttention(), ragged),
 }
 every_backend = pytest.mark.parametrize("name", BACKENDS)
 every_heads = pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
@@ -203,25 +216,27 @@ def test_keys_and_values_are_written_in_their_slots_and_nowhere_else(name: str, 
     cache = case.cache()
     wanted = case.cache()
     case.attend(backend, cache)
-    for work, extent in zip(case.plan.work, case.plan.extents, strict=True):
-        slots = slice(extent.offset + work.start, extent.offset + work.stop)
+    for work, place in zip(case.plan.work, case.plan.places, strict=True):
+        slots = torch.tensor(place.slots(work.start, work.stop))
         wanted.keys[LAYER, slots] = case.k[work.sequence][work.start : work.stop]
         wanted.values[LAYER, slots] = case.v[work.sequence][work.start : work.stop]
     assert torch.equal(cache.keys, wanted.keys)
     assert torch.equal(cache.values, wanted.values)
 
 
+@pytest.mark.parametrize("name", ["per_sequence", "paged", "paged, in runs"])
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(rng=st.randoms(use_true_random=False))
-def test_two_waves_are_as_good_as_one(rng: random.Random) -> None:
-    case = ragged(_config(4, 2), rng, waves=2)
-    whole = Plan(3, 0, case.plan.work, case.plan.extents, waves=(Span(0, len(case.plan.work)),))
+def test_two_waves_are_as_good_as_one(name: str, rng: random.Random) -> None:
+    backend, make = BACKENDS[name]
+    case = make(_config(4, 2), rng, waves=2)
+    whole = Plan(3, 0, case.plan.work, case.plan.places, waves=(Span(0, len(case.plan.work)),))
     once = Case(case.config, case.sequences, whole, case.num_slots)
-    in_two, out_in_two = case.attend(PerSequenceAttention(), case.cache())
-    in_one, out_in_one = once.attend(PerSequenceAttention(), once.cache())
+    in_two, out_in_two = case.attend(backend, case.cache())
+    in_one, out_in_one = once.attend(backend, once.cache())
     assert len(in_two.waves) == 2
     assert len(in_one.waves) == 1
-    assert torch.equal(out_in_two, out_in_one)
+    assert torch.allclose(out_in_two, out_in_one, rtol=0, atol=1e-13)
     assert torch.allclose(out_in_two, case.wanted(), rtol=0, atol=1e-12)
 
 
@@ -288,8 +303,10 @@ def test_padded_batch_by_hand() -> None:
     assert batch.real is not None
     assert batch.real.tolist() == [1, 2, 3, 8, 9, 10]
     (wave,) = batch.waves
-    assert wave.slots.tolist() == [4, 5, 6, 17, 18, 19]
-    seen = (wave.mask[:, 0] == 0).int().tolist()  # of columns 0 to 4, by each of the columns 1 to 4
+    assert wave.slots.tolist() == [-1, 4, 5, 6, -1, -1, -1, -1, 17, 18, 19, -1]
+    assert wave.live is not None
+    assert wave.live.tolist() == [1, 2, 3, 8, 9, 10]
+    seen = (wave.attended.mask[:, 0] == 0).int().tolist()  # of columns 0 to 4, by each of the columns 1 to 4
     idle = [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]  # only themselves, never nothing
     assert seen[0] == [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
     assert seen[1] == idle
@@ -308,12 +325,14 @@ def test_slots_batch_by_hand() -> None:
     assert batch.real is not None
     assert batch.real.tolist() == [2, 0]
     (wave,) = batch.waves
-    assert wave.slots.tolist() == [12, 25]
-    assert (wave.mask[:, 0, 0] == 0).sum(1).tolist() == [5, 1, 2]
+    assert wave.slots.tolist() == [12, -1, 25]
+    assert wave.live is not None
+    assert wave.live.tolist() == [0, 2]
+    assert (wave.attended.mask[:, 0, 0] == 0).sum(1).tolist() == [5, 1, 2]
     for layer in range(2):  # views: nothing is gathered
-        assert wave.keys[layer].shape == (3, 1, 5, 4)
-        assert wave.keys[layer].data_ptr() == cache.keys[layer, 8].data_ptr()
-        assert wave.values[layer].data_ptr() == cache.values[layer, 8].data_ptr()
+        assert wave.attended.keys[layer].shape == (3, 1, 5, 4)
+        assert wave.attended.keys[layer].data_ptr() == cache.keys[layer, 8].data_ptr()
+        assert wave.attended.values[layer].data_ptr() == cache.values[layer, 8].data_ptr()
 
 
 def test_buffers_in_the_order_of_the_work() -> None:
@@ -366,6 +385,9 @@ def test_layouts_without_tensors() -> None:
     assert SlotsLayout().layout(work, Placement((Extent(12, 6), Extent(24, 6)), region)) == (None, (Span(0, 2),))
     single = (Work("a", 2, 3), Work("b", 0, 1))
     assert SlotsLayout().layout(single, Placement((Extent(12, 6), Extent(24, 6)), region)) == (region, (Span(0, 2),))
+    pages = Placement((Pages((4, 1), 3), Pages((2,), 3)))
+    assert PagedLayout().layout(work, pages) == (None, (Span(0, 2),))
+    assert isinstance(PagedLayout().backend(), PagedAttention)
     assert isinstance(SlotsLayout().backend(), SlotsAttention)
     assert isinstance(PerSequenceLayout().backend(), PerSequenceAttention)
     assert isinstance(PaddedLayout().backend(), PaddedAttention)
@@ -392,7 +414,7 @@ def test_single_queries_in_the_types_that_serve(heads: int, kv_heads: int, dtype
     k, v = (torch.randn(3, kv_heads, 4, generator=generator).to(dtype) for _ in "kv")
     backend = PerSequenceAttention()
     (wave,) = backend.batch(plan, sequences, cache).waves
-    out = backend.attend(q, k, v, cache, LAYER, wave)
+    out = backend.attend(torch.cat((q, k, v), 1), None, cache, LAYER, wave)
     assert out.dtype == dtype
     for i, n in enumerate(lengths):
         run = slice(12 * i, 12 * i + n)

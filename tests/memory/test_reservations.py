@@ -30,7 +30,7 @@ def _admit(memory: ReservedMemory, *sequences: Sequence) -> Placement:
 
 
 def _commit(memory: ReservedMemory, placement: Placement, *work: Work, sampled: tuple[str, ...] = ()) -> None:
-    memory.commit(Plan(0, 0, work, placement.extents, grid=placement.grid), sampled)
+    memory.commit(Plan(0, 0, work, placement.places, grid=placement.grid), sampled)
 
 
 def _books(memory: ReservedMemory) -> dict[str, Any]:
@@ -47,14 +47,14 @@ def test_contiguous_by_hand() -> None:
     """A request with p prompt tokens and up to n new ones needs p + n - 1 slots: the last token is never fed back."""
     memory = Contiguous(20)
     a, b, c, d = (_sequence(*args) for args in (("a", 3, 4), ("b", 5, 1), ("c", 2, 6), ("d", 4, 2)))
-    assert _admit(memory, a, b).extents == (Extent(0, 6), Extent(6, 5))
-    assert _admit(memory, c).extents == (Extent(11, 7),)
+    assert _admit(memory, a, b).places == (Extent(0, 6), Extent(6, 5))
+    assert _admit(memory, c).places == (Extent(11, 7),)
     assert memory.usage() == KVUsage(0, 18, 20)
     memory.release(b)
-    assert _admit(memory, d).extents == (Extent(6, 5),)
+    assert _admit(memory, d).places == (Extent(6, 5),)
     memory.release(a)
     memory.release(d)
-    assert _admit(memory, _sequence("e", 9, 3)).extents == (Extent(0, 11),)  # what a and d left, merged
+    assert _admit(memory, _sequence("e", 9, 3)).places == (Extent(0, 11),)  # what a and d left, merged
     memory.check_integrity()
 
 
@@ -81,7 +81,7 @@ def test_recompute_forgets_what_was_sampled() -> None:
     memory = Recompute(20)
     a, b = _sequence("a", 3, 4), _sequence("b", 4, 2)
     placement = _admit(memory, a, b)
-    assert placement.extents == (Extent(0, 6), Extent(6, 5))
+    assert placement.places == (Extent(0, 6), Extent(6, 5))
     _commit(memory, placement, Work("a", 0, 3), Work("b", 0, 2), sampled=("a",))
     a.tokens.append(1)
     assert memory.missing(a) == (Span(0, 4),)
@@ -153,7 +153,7 @@ def test_what_room_admits_can_be_placed(cls: type[ReservedMemory]) -> None:
     admitted = tuple(s for s in sequences if room.admit(s) is None)
     assert 1 < len(admitted) < 9
     placement = _admit(memory, *admitted)
-    assert len(placement.extents) == len(admitted)
+    assert len(placement.places) == len(admitted)
     memory.check_integrity()
     assert memory.usage().reserved <= 30
 

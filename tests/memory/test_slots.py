@@ -32,7 +32,7 @@ class Stream:
         work = tuple(Work(s.id, *span) for s in self.running.values() for span in self.memory.missing(s))
         placement = self.memory.place(Proposal(work, admit))
         self.memory.check_integrity()
-        plan = Plan(0, 0, work, placement.extents, grid=placement.grid, moves=placement.moves)
+        plan = Plan(0, 0, work, placement.places, grid=placement.grid, moves=placement.moves)
         self.memory.commit(plan, self.running)
         for sequence in self.running.values():
             sequence.tokens.append(0)
@@ -141,7 +141,7 @@ def test_fig_6_in_memory() -> None:
         Move("shuffle", source * WIDTH, target * WIDTH, 2) for source, target in ((2, 8), (3, 9), (4, 12))
     )
     assert stream.slots() == {"c": 8, "d": 9, "e": 12} | {names[i]: i for i in live[3:]}
-    assert placement.extents == tuple(Extent(slot * WIDTH, WIDTH) for slot in stream.slots().values())
+    assert placement.places == tuple(Extent(slot * WIDTH, WIDTH) for slot in stream.slots().values())
 
 
 def test_who_has_no_kv_yet_is_not_copied() -> None:
@@ -170,7 +170,7 @@ def test_pre_processing_takes_the_next_slot_and_leaves_the_region_alone() -> Non
     stream.iterate(*"abc")
     stream.leave("a")
     _, placement = _preprocess(stream.memory, "x")
-    assert (placement.grid, placement.moves, placement.extents) == (None, (), (Extent(3 * WIDTH, WIDTH),))
+    assert (placement.grid, placement.moves, placement.places) == (None, (), (Extent(3 * WIDTH, WIDTH),))
     assert _region(stream.iterate()) == (1, 2)
 
 
@@ -201,7 +201,7 @@ def _with_a_hole() -> tuple[Slots, dict[str, Sequence]]:
     memory = _slots(3)
     sequences = {name: Sequence(asks(name, 2, 9)) for name in "abc"}
     placement = memory.place(Proposal(tuple(Work(n, 0, 2) for n in "abc"), tuple(sequences.values())))
-    memory.commit(Plan(0, 0, tuple(Work(n, 0, 2) for n in "abc"), placement.extents), "abc")
+    memory.commit(Plan(0, 0, tuple(Work(n, 0, 2) for n in "abc"), placement.places), "abc")
     memory.release(sequences["b"])
     return memory, sequences
 
@@ -215,10 +215,10 @@ def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
     assert memory.room().admit(Sequence(asks("x"))) is not None
     with pytest.raises(LawBroken, match="0 slots are free"):
         _preprocess(memory, "x")
-    memory.commit(Plan(1, 0, work, placement.extents, grid=placement.grid, moves=placement.moves), "ac")
+    memory.commit(Plan(1, 0, work, placement.places, grid=placement.grid, moves=placement.moves), "ac")
     assert memory.room().admit(Sequence(asks("x"))) is None
     _, placement = _preprocess(memory, "x")
-    assert placement.extents == (Extent(2 * WIDTH, WIDTH),)
+    assert placement.places == (Extent(2 * WIDTH, WIDTH),)
 
 
 def test_a_slot_that_was_to_be_copied_from_is_not_lost_when_its_owner_is_given_up() -> None:

@@ -15,7 +15,7 @@ CONFIG = CONFIGS["llama"]  # 2 layers, 2 KV heads of 4
 
 
 def _storage(slots: int = 12) -> KVStorage:
-    return KVStorage(CONFIG, slots, torch.float64, torch.device("cpu"))
+    return KVStorage(CONFIG, slots, torch.float64, torch.device("cpu"), num_host_slots=9)
 
 
 def _numbered(slots: int = 12) -> KVStorage:
@@ -33,20 +33,6 @@ def test_shape_and_zeros() -> None:
     assert not storage.values.any()
 
 
-def test_write_touches_only_its_slots_of_its_layer() -> None:
-    storage, before = _numbered(), _numbered()
-    k, v = torch.full((2, 2, 4), 1000.0), torch.full((2, 2, 4), 2000.0)
-    k[1] += 1
-    storage.write(1, torch.tensor([7, 3]), k.double(), v.double())
-    assert (storage.keys[1, 7] == 1000).all()
-    assert (storage.keys[1, 3] == 1001).all()
-    assert (storage.values[1, [3, 7]] == 2000).all()
-    others = [slot for slot in range(12) if slot not in (3, 7)]
-    assert torch.equal(storage.keys[0], before.keys[0])
-    assert torch.equal(storage.keys[1, others], before.keys[1, others])
-    assert torch.equal(storage.values[1, others], before.values[1, others])
-
-
 @pytest.mark.parametrize(("source", "target"), [(0, 6), (6, 0), (2, 4), (4, 2), (3, 3)])
 def test_move(source: int, target: int) -> None:
     storage, before = _numbered(), _numbered()
@@ -59,11 +45,24 @@ def test_move(source: int, target: int) -> None:
 
 def test_a_move_in_one_layer() -> None:
     storage, before = _numbered(), _numbered()
-    storage.move(Move("swap_in", 0, 6, 5, wave=0), layer=1)
+    storage.move(Move("embed", 0, 6, 5, wave=0), layer=1)
     assert torch.equal(storage.keys[1, 6:11], before.keys[1, :5])
     assert torch.equal(storage.values[1, 6:11], before.values[1, :5])
     assert torch.equal(storage.keys[0], before.keys[0])
     assert torch.equal(storage.values[0], before.values[0])
+
+
+def test_out_to_the_host_and_back() -> None:
+    storage, before = _numbered(), _numbered()
+    storage.move(Move("swap_out", 2, 5, 3))
+    assert torch.equal(storage.keys, before.keys)
+    assert torch.equal(storage.host_keys[:, 5:8], before.keys[:, 2:5])
+    assert torch.equal(storage.host_values[:, 5:8], before.values[:, 2:5])
+    assert not storage.host_keys[:, :5].any()
+    storage.move(Move("swap_in", 6, 0, 2))
+    assert torch.equal(storage.keys[:, :2], before.keys[:, 3:5])
+    assert torch.equal(storage.values[:, :2], before.values[:, 3:5])
+    assert torch.equal(storage.values[:, 2:], before.values[:, 2:])
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -40,7 +40,7 @@ def test_flops_by_hand() -> None:
 
 
 def test_a_rectangle_is_computed_read_and_attended_whole() -> None:
-    padded = Plan(0, 0, PLAN.work, PLAN.extents, grid=Grid(0, 2, 12, 0, 10))
+    padded = Plan(0, 0, PLAN.work, PLAN.places, grid=Grid(0, 2, 12, 0, 10))
     cost = Roofline(TOY, "float32", COMPUTE_BOUND)
     assert padded.num_computed == 20
     assert cost(padded) - cost(PLAN) == 2 * 864 * (20 - 4) + 4 * 16 * (20 * 10 - 16)

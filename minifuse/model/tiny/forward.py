@@ -31,8 +31,13 @@ def hidden_states(model: Transformer, ids: Tensor, cache: Cache | None = None) -
     mask = torch.ones(tokens, start + tokens, dtype=torch.bool).tril(start) if start and tokens > 1 else None
     x = model.embed(ids.flatten(), positions)
     rotary = model.rotary(positions)
+    assert rotary is not None  # tiny is a LLaMA
+    num_kv_heads = model.config.num_kv_heads
     for index, layer in enumerate(model.layers):
-        q, k, v = (y.unflatten(0, (rows, tokens)).transpose(1, 2) for y in layer.pre_attention(x, rotary))
+        heads = layer.pre_attention(x)
+        turned = torch.cat((rotary.turn(heads[:, :-num_kv_heads]), heads[:, -num_kv_heads:]), 1)
+        sizes = (model.config.num_heads, num_kv_heads, num_kv_heads)
+        q, k, v = turned.unflatten(0, (rows, tokens)).transpose(1, 2).split(sizes, 1)
         if cache is not None:
             if start:
                 past_k, past_v = cache[index]

@@ -117,7 +117,7 @@ def _tie_queries_to_keys(model: Transformer) -> None:
     for head in range(c.num_heads):
         rows = model.rotary(torch.tensor([head]))
         assert rows is not None  # a LLaMA always has a rotary table
-        cos, sin = (row[0, 0, :, None] for row in rows)  # [head_dim, 1]
+        cos, sin = (row[0, 0, :, None] for row in (rows.cos, rows.sin))  # [head_dim, 1]
         key = heads[c.num_heads + head // group]
         heads[head] = key * cos - key.roll(c.head_dim // 2, 0) * sin
 

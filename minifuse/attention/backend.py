@@ -1,0 +1,69 @@
+"""What all attention backends share: the batch they make of a plan, and the writing of keys and values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minifuse.attention.batch import Batch, Wave
+from minifuse.attention.rows import Rows, lay_out
+from minifuse.memory.storage import KVStorage
+from minifuse.model.layers import RotaryRows
+from minifuse.model.operators import TORCH, Operators
+from minifuse.plan import Plan, Span, sampled_work
+from minifuse.request import Sequence
+
+__all__ = ["Backend"]
+
+
+class Backend(ABC):
+    """A backend says what a wave reads (`reads`) and how its rows attend to that (`attention`)."""
+
+    operators: Operators = TORCH
+
+    def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
+        device = cache.device
+        rows = lay_out(plan, sequences)
+        real = rows.real(plan) if plan.grid else None
+        slots = torch.tensor(rows.slots, device=device)
+        sampled = sampled_work(plan, sequences)
+        last = [rows.starts[i] + plan.work[i].num_tokens - 1 for i in sampled]
+        return Batch(
+            token_ids=torch.tensor(rows.token_ids, device=device),
+            positions=torch.tensor(rows.positions, device=device),
+            waves=tuple(self._wave(plan, rows, slots, span, cache) for span in plan.waves),
+            sampled=tuple(plan.work[i].sequence for i in sampled),
+            last_tokens=torch.tensor(last, device=device, dtype=torch.long),
+            real=None if real is None else torch.tensor(real, device=device),
+        )
+
+    def _wave(self, plan: Plan, rows: Rows, slots: Tensor, span: Span, cache: KVStorage) -> Wave:
+        """The rows of the work [span.start, span.stop); of a shape that is computed whole, all of them."""
+        ends = [*rows.starts, len(rows.token_ids)]
+        start, stop = (0, len(rows.token_ids)) if plan.grid else (ends[span.start], ends[span.stop])
+        idle = plan.grid is not None and plan.num_idle > 0
+        live = (
+            torch.tensor([r for r, slot in enumerate(rows.slots) if slot >= 0], device=cache.device) if idle else None
+        )
+        return Wave(start, stop, slots[start:stop], live, self.reads(plan, rows, span, cache))
+
+    @abstractmethod
+    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+        """What `attention` needs to know of a wave in every layer."""
+
+    def attend(self, heads: Tensor, rotary: RotaryRows | None, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
+        if wave.stop - wave.start < len(heads):
+            heads = heads[wave.start : wave.stop]
+            rotary = None if rotary is None else rotary.rows(wave.start, wave.stop)
+        q = self.operators.rotate_and_write(
+            heads, rotary, cache.keys[layer], cache.values[layer], wave.slots, wave.live
+        )
+        return self.attention(q, cache, layer, wave.attended)
+
+    @abstractmethod
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Any) -> Tensor:
+        """Attend a wave's queries [rows, num_heads, head_dim] to what it reads; [rows, num_heads * head_dim]."""

@@ -1,0 +1,37 @@
+"""Multi-token attention over KV that lies in blocks: prompts and single tokens in one call (Pensieve, 3.4.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from minifuse.attention.backend import Backend
+from minifuse.attention.rows import Rows
+from minifuse.attention.vectorised import RaggedIndex, attend
+from minifuse.memory.storage import KVStorage
+from minifuse.plan import Extent, Pages, Place, Plan, Span
+
+__all__ = ["PagedAttention", "tables_of"]
+
+
+class PagedAttention(Backend):
+    """Every piece of work is a sequence of queries at the end of its context, wherever that lies."""
+
+    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+        work = plan.work[slice(*span)]
+        tables, page = tables_of(plan.places[slice(*span)])
+        queries = [item.num_tokens for item in work]
+        contexts = [item.stop for item in work]
+        return RaggedIndex.of(queries, contexts, tables, page, cache.num_heads, cache.num_kv_heads, cache.device)
+
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: RaggedIndex) -> Tensor:
+        return attend(q, cache.keys[layer], cache.values[layer], reads)
+
+
+def tables_of(places: tuple[Place, ...]) -> tuple[list[tuple[int, ...]], int]:
+    """Block tables and the slots in a block; of sequences in consecutive slots, their first slots and 0."""
+    pages = [place for place in places if isinstance(place, Pages)]
+    if pages:
+        return [place.blocks for place in pages], pages[0].size
+    return [(place.offset,) for place in places if isinstance(place, Extent)], 0

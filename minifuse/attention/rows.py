@@ -1,0 +1,80 @@
+"""Which token of which sequence each row of an iteration is: the layouts of a plan, before they are tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from minifuse.plan import Grid, Plan, Region
+from minifuse.request import Sequence
+
+__all__ = ["Rows", "lay_out"]
+
+PAD = 0  # any token id will do: nobody reads what an idle row computes
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """T rows, idle ones included."""
+
+    token_ids: list[int]  # [T]
+    positions: list[int]  # [T], 0 for idle rows
+    slots: list[int]  # [T], where the row's KV goes; -1 for idle rows
+    starts: list[int]  # the row of each piece of work's first token: the others follow it
+
+    def real(self, plan: Plan) -> list[int] | None:
+        """The rows of the plan's work in its order; None if they are all rows, in order."""
+        real = [
+            row for start, w in zip(self.starts, plan.work, strict=True) for row in range(start, start + w.num_tokens)
+        ]
+        return None if real == list(range(len(self.token_ids))) else real
+
+
+def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:
+    """The rows of a plan: ragged, or those of the rectangle or of the adjacent buffers that it computes whole.
+
+    Ragged, for work [a: 0..3), [b: 7..8): rows 0 to 2 are a's first tokens, row 3 is b's eighth.
+
+    A rectangle, columns 0 to 2 of two rows, for prompts of 1 and 3 tokens: rows 0 and 1 are idle, row 2 is the one
+    token of the first, rows 3 to 5 are the second's.
+
+    Adjacent buffers [1, 4) of 8 slots, r2 at its 5th token in the first of them and r1 at its 2nd in the last: row 0 is
+    r2's 5th token and goes to slot 8 + 4, row 1 is idle, row 2 is r1's 2nd and goes to slot 24 + 1.
+    """
+    if plan.grid is None:
+        return _ragged(plan, sequences)
+    size = plan.grid.num_tokens
+    rows = Rows([PAD] * size, [0] * size, [-1] * size, [])
+    for (name, start, stop, _), (offset, _) in zip(plan.work, plan.extents, strict=True):
+        first = _first_row(plan.grid, offset, start)
+        last = first + stop - start
+        rows.token_ids[first:last] = sequences[name].tokens[start:stop]
+        rows.positions[first:last] = range(start, stop)
+        rows.slots[first:last] = range(offset + start, offset + stop)
+        rows.starts.append(first)
+    return rows
+
+
+def _first_row(grid: Grid | Region, offset: int, start: int) -> int:
+    if isinstance(grid, Region):
+        return offset // grid.width - grid.offset
+    row, padding = divmod(offset - grid.offset, grid.width)
+    return row * (grid.stop - grid.start) + padding + start - grid.start
+
+
+def _ragged(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:
+    token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    starts: list[int] = []
+    for (name, start, stop, _), place in zip(plan.work, plan.places, strict=True):
+        tokens = sequences[name].tokens
+        starts.append(len(token_ids))
+        if stop - start == 1:
+            token_ids.append(tokens[start])
+            positions.append(start)
+        else:
+            token_ids += tokens[start:stop]
+            positions += range(start, stop)
+        slots += place.slots(start, stop)
+    return Rows(token_ids, positions, slots, starts)

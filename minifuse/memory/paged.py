@@ -1,0 +1,176 @@
+"""KV in blocks that a request gets one by one as it grows, and a second tier on the host (vLLM; Pensieve, 3.4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.memory.tables import NoRoom, Tables
+from minifuse.options import option
+from minifuse.plan import KVUsage, Move, Pages, Placement, Plan, Proposal, Reason, Span
+from minifuse.request import Request, Sequence
+from minifuse.stages import register
+
+__all__ = ["Paged"]
+
+
+class _Room:
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.busy = bool(tables.blocks)
+
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+        try:
+            self.tables.admit(sequence, growing=growing, busy=self.busy)
+        except NoRoom as full:
+            return Reason("memory-full", sequence.id, str(full))
+        return None
+
+    def extend(self, sequence: Sequence) -> Reason | None:
+        try:
+            self.tables.grow(sequence.id, self.tables.cached[sequence.id], len(sequence))
+        except NoRoom as full:
+            return Reason("memory-full", sequence.id, str(full))
+        return None
+
+    def evict(self, sequence: Sequence) -> None:
+        self.tables.evict(sequence.id)
+
+
+@register
+class Paged:
+    """Blocks of a few tokens each, anywhere in memory, found through the request's block table.
+
+    A block is taken when a request grows into it, so no more than the last one is partly empty. A policy that evicts
+    admits with no more than the prompt's blocks, and when memory runs out takes a request's blocks away: its KV is
+    swapped to the host, or dropped and computed again. For any other policy the blocks of the longest possible answer
+    are set aside at admission, wherever they will be.
+
+    >>> # blocks of 4 slots: a prompt of 6 tokens takes two, the second half full; its third token of answer fills it,
+    >>> # the fourth takes another block, anywhere: Pages(blocks=(0, 1, 5), size=4)
+    """
+
+    kind: ClassVar[str] = "memory"
+    name: ClassVar[str] = "paged"
+    offers: ClassVar[frozenset[str]] = frozenset({"pages"})
+
+    @dataclass(frozen=True)
+    class Options:
+        block_size: int = option(16, "tokens in a block", minimum=1)
+        preemption: str = option(
+            "recompute", "what becomes of the KV of a request that is evicted", choices=("recompute", "swap")
+        )
+        host: int | None = option(
+            None, "KV tokens that the host holds of those swapped out; none: as many as the device", minimum=1
+        )
+        watermark: float = option(
+            0.01,
+            "part of the blocks that newcomers leave to those who run, if they may be evicted",
+            minimum=0,
+            maximum=1,
+        )
+        share: bool = option(False, "let prompts that begin alike share the blocks of their beginning")
+
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        self.capacity = capacity
+        self.options = self.Options() if options is None else options
+        self.size: int = self.options.block_size
+        num_blocks = capacity // self.size
+        if num_blocks < 1:
+            raise UsageError(
+                f"The memory is to have blocks of {self.size} tokens, and it holds {capacity}: lower memory.block_size "
+                "or raise --kv-memory."
+            )
+        swap = self.options.preemption == "swap"
+        num_host = (self.options.host or capacity) // self.size if swap else 0
+        self.host_capacity = num_host * self.size
+        self.tables = Tables(
+            num_blocks,
+            num_host,
+            self.size,
+            swap=swap,
+            share=self.options.share,
+            watermark=int(self.options.watermark * num_blocks),
+        )
+
+    def check(self, *prompts: Request) -> None:
+        needed = sum(self.tables.blocks_of(request.max_cached) for request in prompts)
+        have = self.tables.device.num_blocks
+        if needed > have:
+            whole = f"{prompts[0].group!r} with its {len(prompts)} prompts" if len(prompts) > 1 else repr(prompts[0].id)
+            raise RequestRefused(
+                f"Request {whole} may need {needed} blocks of {self.size} KV tokens and memory has {have}: shorten the "
+                "prompt, lower max_new_tokens, or raise --kv-memory."
+            )
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        return (Span(self.tables.num_cached(sequence), len(sequence)),)
+
+    def room(self) -> _Room:
+        return _Room(self.tables.copy())
+
+    def place(self, proposal: Proposal) -> Placement:
+        tables = self.tables.copy()  # a proposal that cannot be placed changes nothing
+        admitted = {sequence.id for sequence in proposal.admit}
+        moves: list[Move] = []
+        for sequence in proposal.evict:
+            if sequence.id not in tables.blocks:
+                raise LawBroken("conservation", f"{sequence.id} was to be evicted, and is not on the device")
+            moves += tables.evict(sequence.id)
+        busy = bool(tables.blocks)
+        try:
+            for sequence in proposal.admit:
+                if sequence.id in tables.blocks:
+                    raise LawBroken("conservation", f"{sequence.id} was admitted a second time")
+                moves += tables.admit(sequence, growing=proposal.growing, busy=busy)
+            # Newcomers first: the copy of a block that they share is the one they were admitted with.
+            for work in sorted(proposal.work, key=lambda work: work.sequence not in admitted):
+                if work.sequence not in tables.blocks:
+                    raise LawBroken("conservation", f"work was proposed for {work.sequence}, which was never admitted")
+                moves += tables.grow(work.sequence, work.start, work.stop)
+        except NoRoom as full:
+            raise LawBroken("budget", f"what was proposed does not fit: it {full}") from None
+        self.tables = tables
+        return Placement(
+            tuple(Pages(tuple(tables.blocks[w.sequence]), self.size) for w in proposal.work), None, tuple(moves)
+        )
+
+    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
+        tables = self.tables
+        for work in plan.work:
+            end = len(tables.blocks[work.sequence]) * self.size
+            if work.start > tables.cached[work.sequence] or work.stop > end:
+                raise LawBroken("ghost", f"{work} leaves a gap behind it or exceeds the {end} tokens of its blocks")
+        for work in plan.work:
+            tables.cached[work.sequence] = work.stop
+            tables.arrived(work.sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        self.tables.release(sequence.id)
+
+    def usage(self) -> KVUsage:
+        tables = self.tables
+        held = tables.device.num_blocks - tables.device.num_free + tables.num_promised
+        away = sum(tables.cached[name] for name in tables.away)
+        return KVUsage(tables.num_written(), held * self.size, self.capacity, away)
+
+    def check_integrity(self) -> None:
+        tables = self.tables
+        tables.device.check(
+            block for books in (tables.blocks, tables.copied) for held in books.values() for block in held
+        )
+        tables.host.check(
+            block for books in (tables.away, tables.returned) for held in books.values() for block in held
+        )
+        if tables.num_available < 0:
+            raise LawBroken("conservation", f"{tables.promised} are promised, {tables.device.num_free} blocks are free")
+        if (
+            tables.cached.keys() != tables.blocks.keys() | tables.away.keys()
+            or tables.blocks.keys() & tables.away.keys()
+        ):
+            raise LawBroken("conservation", "someone has KV in no tier, or in both")
+        for name, cached in tables.cached.items():
+            if cached > len(tables.blocks.get(name) or tables.away[name]) * self.size:
+                raise LawBroken("conservation", f"{name} reaches beyond its blocks")
