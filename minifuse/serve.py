@@ -47,6 +47,7 @@ class Settings:
     stage_options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     tensor_parallel: int = 1  # ranks among which the model, and with it the KV memory, is divided
+    numerics: Literal["fast", "reference"] = "fast"  # reference: a request's bits do not depend on technique or company
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,14 @@ class Served:
         return any(answer.finish_reason is FinishReason.INTERRUPTED for answer in self.answers)
 
 
-def torch_runner(model: Transformer, memory: Memory, attention: Attention) -> TorchRunner:
+def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> TorchRunner:
     """What computes plans for these stages on the model's device."""
     from minifuse.execute.runner import TorchRunner
     from minifuse.memory.storage import KVStorage
 
     cache = KVStorage(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity)
-    return TorchRunner(model, cache, attention.backend())
+    dtype = str(model.dtype).removeprefix("torch.")
+    return TorchRunner(model, cache, attention.backend(model.device.type, dtype, numerics))
 
 
 def build_engine(
@@ -106,9 +108,16 @@ def build_engine(
             f"{source.name} in {settings.dtype}: raise --kv-memory."
         )
     shard_config(source.config, settings.tensor_parallel)
+    if settings.numerics == "reference" and settings.tensor_parallel > 1:
+        raise UsageError(
+            f"The numerics are reference and the tensor parallel size is {settings.tensor_parallel}: sums over ranks "
+            "have an order of their own; give one rank, or --numerics fast."
+        )
     if settings.clock == "virtual":
         _check_fits(source, settings)  # before anything is allocated
     stages = Stages.of(technique, capacity, settings.stage_options)
+    if model is not None or settings.clock == "real":
+        stages.attention.check(settings.device, settings.dtype)
     trace = Trace(
         trace_path,
         technique=technique.name,
@@ -116,6 +125,7 @@ def build_engine(
         model=source.name,
         dtype=settings.dtype,
         clock=settings.clock,
+        numerics=settings.numerics,
         seed=settings.seed,
         options={name: str(value) for name, value in settings.stage_options.items()},
         kv_bytes_per_token=token_bytes,
@@ -129,7 +139,7 @@ def build_engine(
         run = ranks = launch(
             model,
             source,
-            stages.attention.backend(),
+            stages.attention.backend(settings.device, settings.dtype),
             capacity,
             settings.tensor_parallel,
             host_capacity=stages.memory.host_capacity,
@@ -138,7 +148,7 @@ def build_engine(
         stop = ranks.close
     elif model is not None:
         try:
-            run = torch_runner(model, stages.memory, stages.attention)
+            run = torch_runner(model, stages.memory, stages.attention, settings.numerics)
         except (RuntimeError, MemoryError):
             raise MachineError(
                 f"KV memory of {settings.kv_memory / 2**20:.0f} MiB could not be allocated on {settings.device}: "

@@ -146,7 +146,11 @@ class Attention(Stage, Protocol):
         """The shape to be computed whole (None: ragged, no padding), and the waves of attention."""
         ...
 
-    def backend(self) -> AttentionBackend:
+    def check(self, device: str, dtype: str) -> None:
+        """Raise `UsageError` if its tensor half cannot work on this device (cpu, cuda or, not yet known, auto)."""
+        ...
+
+    def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> AttentionBackend:
         """The half that works on tensors. Imports torch."""
         ...
 

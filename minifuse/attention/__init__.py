@@ -7,10 +7,13 @@ names its tensor half, which is imported only to run.
 from __future__ import annotations
 
 import importlib
+import os
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from minifuse.options import NoOptions
+from minifuse.errors import UsageError
+from minifuse.options import option
 from minifuse.plan import Grid, Placement, Region, Span, Work
 from minifuse.stages import register
 
@@ -20,12 +23,24 @@ if TYPE_CHECKING:
 __all__ = ["Layout", "PaddedLayout", "PagedLayout", "PerSequenceLayout", "SlotsLayout"]
 
 
+KERNEL_DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every layout lets one choose."""
+
+    backend: str = option(
+        "auto", "what computes; auto: Triton's kernels on a GPU, torch elsewhere", choices=("auto", "triton", "torch")
+    )
+
+
 class Layout(ABC):
-    """The half of an attention stage that needs no torch. `tensors` is `module:class` of the other half."""
+    """The half of an attention stage that needs no torch. `tensors` is `module:class` of the other half on torch."""
 
     kind: ClassVar[str] = "attention"
     name: ClassVar[str]
-    Options: ClassVar[type] = NoOptions
+    Options: ClassVar[type] = Options
     reads: ClassVar[frozenset[str]]
     tensors: ClassVar[str]
 
@@ -35,7 +50,49 @@ class Layout(ABC):
     @abstractmethod
     def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]: ...
 
-    def backend(self) -> AttentionBackend:
+    def check(self, device: str, dtype: str) -> None:
+        """Raise `UsageError` if the kernels were asked for, and cannot run on this device or in this dtype.
+
+        Args:
+            device: cpu, cuda, or auto, which is not known yet.
+        """
+        if self.options.backend != "triton":
+            return
+        if dtype not in KERNEL_DTYPES:
+            raise UsageError(
+                f"attention.backend is triton and --dtype is {dtype}: the kernels compute in "
+                f"{', '.join(KERNEL_DTYPES[:-1])} or {KERNEL_DTYPES[-1]}; give one of them, or attention.backend=torch."
+            )
+        if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise UsageError(
+                "attention.backend is triton and the device is a CPU: the kernels need a GPU; give "
+                "attention.backend=torch, or set TRITON_INTERPRET=1 to try them, very slowly, in Triton's interpreter."
+            )
+        if device == "cpu" and dtype == "bfloat16":
+            raise UsageError(
+                "attention.backend is triton, in Triton's interpreter, which gets bfloat16 wrong: give --dtype float32 "
+                "or float16."
+            )
+
+    def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> AttentionBackend:
+        """The half that works on tensors. Imports torch.
+
+        Raises:
+            UsageError: the option asks for Triton kernels, and they cannot run here.
+        """
+        reference = numerics == "reference"
+        chosen = self.options.backend
+        if chosen == "auto":
+            chosen = "triton" if device == "cuda" and dtype in KERNEL_DTYPES else "torch"
+        self.check(device, dtype)
+        if chosen == "triton":
+            from minifuse.attention.kernels.operators import TritonAttention
+
+            return TritonAttention(reference)
+        if reference:
+            from minifuse.attention.reference import ReferenceAttention
+
+            return ReferenceAttention()
         module, _, name = self.tensors.partition(":")
         backend: AttentionBackend = getattr(importlib.import_module(module), name)()
         return backend

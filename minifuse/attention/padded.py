@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.backend import Backend
+from minifuse.attention.ragged import first_columns
 from minifuse.attention.rows import Rows
 from minifuse.errors import LawBroken
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Grid, Plan, Span
 
-__all__ = ["PaddedAttention", "first_columns"]
+__all__ = ["PaddedAttention"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,10 @@ class PaddedAttention(Backend):
     """
 
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
-        first, grid = first_columns(plan)
+        grid = plan.grid
+        if not isinstance(grid, Grid):
+            raise LawBroken("layout", "the padded layout was given a plan without a rectangle")
+        first = first_columns(plan, grid)
         keys, values = cache.rows_of(grid.offset, grid.rows, grid.width, grid.stop)
         mask = _mask(first, grid.start, grid.stop, cache.keys.dtype, cache.device)
         return _Rectangle(grid.rows, grid.stop - grid.start, keys, values, mask)
@@ -64,18 +68,6 @@ class PaddedAttention(Backend):
             enable_gqa=group > 1,
         )  # [rows, num_heads, columns, head_dim]
         return attended.transpose(1, 2).reshape(reads.rows * reads.columns, -1)
-
-
-def first_columns(plan: Plan) -> tuple[list[int], Grid]:
-    """The column in which each row's tokens begin, past the last for a finished row, and the plan's rectangle."""
-    grid = plan.grid
-    if not isinstance(grid, Grid):
-        raise LawBroken("layout", "the padded layout was given a plan without a rectangle")
-    first = [grid.stop] * grid.rows
-    for offset, _ in plan.extents:
-        row, padding = divmod(offset - grid.offset, grid.width)
-        first[row] = padding
-    return first, grid
 
 
 def _mask(first_column: list[int], start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Tensor:

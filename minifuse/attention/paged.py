@@ -7,12 +7,13 @@ from typing import Any
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
+from minifuse.attention.ragged import tables_of
 from minifuse.attention.rows import Rows
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Extent, Pages, Place, Plan, Span
+from minifuse.plan import Plan, Span
 
-__all__ = ["PagedAttention", "tables_of"]
+__all__ = ["PagedAttention"]
 
 
 class PagedAttention(Backend):
@@ -27,11 +28,3 @@ class PagedAttention(Backend):
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: RaggedIndex) -> Tensor:
         return attend(q, cache.keys[layer], cache.values[layer], reads)
-
-
-def tables_of(places: tuple[Place, ...]) -> tuple[list[tuple[int, ...]], int]:
-    """Block tables and the slots in a block; of sequences in consecutive slots, their first slots and 0."""
-    pages = [place for place in places if isinstance(place, Pages)]
-    if pages:
-        return [place.blocks for place in pages], pages[0].size
-    return [(place.offset,) for place in places if isinstance(place, Extent)], 0

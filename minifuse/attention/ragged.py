@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-__all__ = ["Ragged"]
+from minifuse.attention.rows import Rows
+from minifuse.plan import Extent, Grid, Pages, Place, Plan, Region, Span
+
+__all__ = ["Ragged", "first_columns", "ragged", "tables_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +36,47 @@ class Ragged:
     max_queries: int  # of one sequence
     max_context: int
     first: Tensor | None = None  # [S] int32
+
+
+def ragged(plan: Plan, rows: Rows, span: Span, device: torch.device) -> Ragged:
+    """The sequences of one wave of a plan: its work, or the rows of the shape that it computes whole."""
+    grid, first = plan.grid, None
+    tables: list[tuple[int, ...]]
+    if isinstance(grid, Grid):
+        columns = grid.stop - grid.start
+        queries, contexts = [columns] * grid.rows, [grid.stop] * grid.rows
+        tables, page = [(grid.offset + row * grid.width,) for row in range(grid.rows)], 0
+        first = torch.tensor(first_columns(plan, grid), dtype=torch.int32, device=device)
+    elif isinstance(grid, Region):
+        queries, contexts = [1] * grid.size, [position + 1 for position in rows.positions]
+        tables, page = [((grid.offset + row) * grid.width,) for row in range(grid.size)], 0
+    else:
+        work = plan.work[slice(*span)]
+        queries, contexts = [item.num_tokens for item in work], [item.stop for item in work]
+        tables, page = tables_of(plan.places[slice(*span)])
+    ends = [0]
+    for count in queries:
+        ends.append(ends[-1] + count)
+    widest = max(map(len, tables))
+    padded = [[*table, *[-1] * (widest - len(table))] for table in tables]
+    cu_seqlens, contexts_, tables_ = (
+        torch.tensor(x, dtype=torch.int32, device=device) for x in (ends, contexts, padded)
+    )
+    return Ragged(cu_seqlens, contexts_, tables_, page, max(queries), max(contexts), first)
+
+
+def tables_of(places: tuple[Place, ...]) -> tuple[list[tuple[int, ...]], int]:
+    """Block tables and the slots in a block; of sequences in consecutive slots, their first slots and 0."""
+    pages = [place for place in places if isinstance(place, Pages)]
+    if pages:
+        return [place.blocks for place in pages], pages[0].size
+    return [(place.offset,) for place in places if isinstance(place, Extent)], 0
+
+
+def first_columns(plan: Plan, grid: Grid) -> list[int]:
+    """The column of a rectangle in which each row's tokens begin; past the last for a finished row."""
+    first = [grid.stop] * grid.rows
+    for offset, _ in plan.extents:
+        row, padding = divmod(offset - grid.offset, grid.width)
+        first[row] = padding
+    return first

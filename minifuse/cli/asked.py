@@ -16,6 +16,7 @@ import typer
 __all__ = ["Asked", "AskedOfRun", "with_options"]
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+NUMERICS = ("fast", "reference")
 DEVICES = ("auto", "cpu", "cuda")
 CLOCKS = ("real", "virtual")
 
@@ -32,6 +33,10 @@ class Asked:
         str, _option("--model", "Model", "tiny, a directory in Hugging Face's format, or random:PRESET", "MODEL")
     ] = "tiny"
     dtype: Annotated[str, _option("--dtype", "Model", "numbers to compute in", "|".join(DTYPES))] = "float32"
+    numerics: Annotated[
+        str,
+        _option("--numerics", "Model", "reference: the same bits under every technique, slowly", "|".join(NUMERICS)),
+    ] = "fast"
     device: Annotated[str, _option("--device", "Model", "where to compute", "|".join(DEVICES))] = "auto"
     tensor_parallel: Annotated[
         str | None, _option("--tensor-parallel", "Model", "processes that share the model: 1", "N")

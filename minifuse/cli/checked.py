@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from minifuse.cli.asked import CLOCKS, DEVICES, DTYPES, Asked
+from minifuse.cli.asked import CLOCKS, DEVICES, DTYPES, NUMERICS, Asked
 from minifuse.errors import UsageError
 from minifuse.parsing import did_you_mean, one_of, parse_float, parse_goodput, parse_int, parse_size
 from minifuse.request import Sampling
@@ -28,6 +28,7 @@ class Checked:
 
     model: str
     dtype: str
+    numerics: Literal["fast", "reference"]
     device: str
     tensor_parallel: int | None
     kv_memory: int | None
@@ -63,6 +64,7 @@ def check(asked: Asked) -> Checked:
     return Checked(
         model=asked.model,
         dtype=_choice("--dtype", asked.dtype, DTYPES),
+        numerics=cast(Literal["fast", "reference"], _choice("--numerics", asked.numerics, NUMERICS)),
         device=_choice("--device", asked.device, DEVICES),
         tensor_parallel=_whole("--tensor-parallel", asked.tensor_parallel),
         kv_memory=None if asked.kv_memory is None else parse_size(asked.kv_memory, "--kv-memory"),

@@ -92,6 +92,7 @@ def prepare(checked: Checked, typed: list[str]) -> Prepared:
         hardware=checked.hardware,
         seed=checked.sampling.seed,
         tensor_parallel=checked.tensor_parallel or 1,
+        numerics=checked.numerics,
     )
     return Prepared(source, tokenizer, requests, settings, expected)
 
@@ -221,7 +222,8 @@ def load(prepared: Prepared) -> tuple[Transformer | None, Settings]:
         )
         return None, replace(settings, device="cpu")
     settings = replace(settings, device=_device(settings.device))
-    return load_weights(prepared.source, settings.dtype, settings.device, settings.seed), settings
+    model = load_weights(prepared.source, settings.dtype, settings.device, settings.seed, numerics=settings.numerics)
+    return model, settings
 
 
 def _device(wanted: str) -> str:

@@ -138,9 +138,17 @@ def random_weights(model: Transformer, seed: int = 0) -> Transformer:
 
 
 def load_weights(
-    source: ModelSource, dtype: str = "float32", device: str = "cpu", seed: int = 0, pack: bool = True
+    source: ModelSource,
+    dtype: str = "float32",
+    device: str = "cpu",
+    seed: int = 0,
+    pack: bool = True,
+    numerics: str = "fast",
 ) -> Transformer:
     """Build the model and read (or draw) its weights, laid out for serving unless `pack` is off.
+
+    Args:
+        numerics: "reference" computes every row by itself, so that its bits do not depend on the others.
 
     Raises:
         ModelError: the checkpoint does not fit its config.json.
@@ -148,6 +156,7 @@ def load_weights(
     """
     from minifuse.model.layers import packable
 
+    pack = pack and numerics == "fast"
     packed = pack and device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` keeps a second copy
     needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1)
     free = free_bytes(device)
@@ -165,6 +174,8 @@ def load_weights(
         read_weights(model, source.directory)
     if pack:
         model.pack()
+    if numerics == "reference":
+        model.keep_order()
     return model
 
 

@@ -100,6 +100,12 @@ class Transformer(nn.Module):
             if isinstance(module, Linear):
                 module.pack()
 
+    def keep_order(self) -> None:
+        """Multiply row by row, in place of `pack`: the `reference` numerics. A row's bits are its own affair then."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.row_by_row = True
+
     def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """Token ids and positions, both [tokens] -> hidden states [tokens, hidden_size]."""
         x: Tensor = self.embedding(token_ids)

@@ -54,22 +54,33 @@ def check_tensor(
         device: where the kernel's other tensors are.
         contiguous: all of it; otherwise only the last dimension must be.
     """
-    fits = tensor.dim() == len(shape) and all(
-        want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
-    )
-    wanted = ", ".join("any" if size is None else str(size) for size in shape)
-    check(kernel, fits, f"{name} has the shape {list(tensor.shape)}: give one of [{wanted}].")
-    allowed = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-    check(kernel, tensor.dtype in dtypes, f"{name} is {str(tensor.dtype).removeprefix('torch.')}: give {allowed}.")
-    if device is not None:
-        check(kernel, tensor.device == device, f"{name} is on {tensor.device} and the queries on {device}: move one.")
-    if contiguous:
-        check(kernel, tensor.is_contiguous(), f"{name} has the strides {tensor.stride()}: make it contiguous.")
-    else:
-        last = tensor.dim() == 0 or tensor.shape[-1] <= 1 or tensor.stride(-1) == 1
-        check(kernel, last, f"{name} has the strides {tensor.stride()}: its last dimension must be contiguous.")
-    if INTERPRETED:
-        check(kernel, tensor.dtype != torch.bfloat16, f"{name} is bfloat16, which Triton's interpreter gets wrong.")
-    else:
-        here = tensor.device.type == "cuda"
-        check(kernel, here, f"{name} is on {tensor.device}: give CUDA tensors, or set TRITON_INTERPRET=1 to try it.")
+    problem = _problem(tensor, shape, dtypes, device, contiguous)
+    if problem is not None:  # put into words only now: a launcher looks at a dozen tensors, in every layer
+        raise KernelError(f"{kernel}: {name} {problem}")
+
+
+def _problem(
+    tensor: Tensor,
+    shape: Sequence[int | None],
+    dtypes: Sequence[torch.dtype],
+    device: torch.device | None,
+    contiguous: bool,
+) -> str | None:
+    have = tensor.shape
+    if len(have) != len(shape) or any(want not in (None, size) for size, want in zip(have, shape, strict=True)):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        return f"has the shape {list(have)}: give one of [{wanted}]."
+    if tensor.dtype not in dtypes:
+        allowed = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        return f"is {str(tensor.dtype).removeprefix('torch.')}: give {allowed}."
+    if device is not None and tensor.device != device:
+        return f"is on {tensor.device} and the queries on {device}: move one."
+    if contiguous and not tensor.is_contiguous():
+        return f"has the strides {tensor.stride()}: make it contiguous."
+    if not contiguous and have and have[-1] > 1 and tensor.stride(-1) != 1:
+        return f"has the strides {tensor.stride()}: its last dimension must be contiguous."
+    if INTERPRETED and tensor.dtype == torch.bfloat16:
+        return "is bfloat16, which Triton's interpreter gets wrong: give float32 or float16."
+    if not INTERPRETED and tensor.device.type != "cuda":
+        return f"is on {tensor.device}: give CUDA tensors, or set TRITON_INTERPRET=1 to try it."
+    return None

@@ -1,0 +1,145 @@
+"""The Triton kernels as the operators and the attention that a plan is computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minifuse.attention.backend import Backend
+from minifuse.attention.kernels.copy import gather_slots, move_slots, scatter_slots
+from minifuse.attention.kernels.multi_token import multi_token_attention
+from minifuse.attention.kernels.rms_norm import rms_norm
+from minifuse.attention.kernels.rotary_write import rotate_and_write
+from minifuse.attention.kernels.sampling import argmax, gumbel_argmax
+from minifuse.attention.kernels.slots import slots_attention
+from minifuse.attention.kernels.split_kv import decode_attention
+from minifuse.attention.kernels.swiglu import silu_mul
+from minifuse.attention.ragged import Ragged, ragged
+from minifuse.attention.rows import Rows
+from minifuse.memory.storage import KVStorage
+from minifuse.model.layers import RotaryRows
+from minifuse.model.operators import TORCH, Operators
+from minifuse.plan import Move, Plan, Region, Span
+
+__all__ = ["TritonAttention", "TritonOperators"]
+
+ACROSS = ("swap_in", "swap_out")
+
+
+class TritonOperators:
+    """What `TorchOperators` does, with the kernels."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return rms_norm(x, weight, eps, residual)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return silu_mul(gate_up)
+
+    def rotate_and_write(
+        self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
+    ) -> Tensor:
+        num_kv_heads = keys.shape[1]
+        q, k, v = heads.split((heads.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads), 1)
+        if rotary is None:
+            return rotate_and_write(q, k, v, keys, values, slots, None)
+        angles = (rotary.cos, rotary.sin)
+        return rotate_and_write(q, k, v, keys, values, slots, angles, interleaved=rotary.interleaved)
+
+    def move(self, cache: KVStorage, moves: Seq[Move], layer: int | None = None) -> None:
+        layers = slice(None) if layer is None else slice(layer, layer + 1)
+        for kind, group in groupby(moves, lambda move: move.kind):
+            together = list(group)
+            if kind in ACROSS:
+                self._swap(cache, together, layers)
+            elif _disjoint(together):
+                move_slots(cache.keys[layers], cache.values[layers], [move[1:4] for move in together])
+            else:  # one after the other, each perhaps onto itself
+                TORCH.move(cache, together, layer)
+
+    @staticmethod
+    def _swap(cache: KVStorage, moves: list[Move], layers: slice) -> None:
+        """Scattered slots are gathered on the device first, so that the link carries long runs."""
+        device, host = (cache.keys[layers], cache.values[layers]), (cache.host_keys[layers], cache.host_values[layers])
+        out = moves[0].kind == "swap_out"
+        here, there = ("source", "target") if out else ("target", "source")
+        ranges = [torch.arange(getattr(move, here), getattr(move, here) + move.num_tokens) for move in moves]
+        slots = torch.cat(ranges).to(cache.device)
+        shape = (2, len(device[0]), len(slots), *device[0].shape[2:])
+        staging = (
+            gather_slots(*device, slots) if out else torch.empty(shape, dtype=device[0].dtype, device=cache.device)
+        )
+        start = 0
+        for move in moves:
+            stop, first = start + move.num_tokens, getattr(move, there)
+            for staged, kept in zip(staging, host, strict=True):
+                for of_layer, in_layer in zip(staged, kept, strict=True):
+                    ends = of_layer[start:stop], in_layer[first : first + move.num_tokens]
+                    source, target = ends if out else ends[::-1]
+                    target.copy_(source, non_blocking=True)
+            start = stop
+        if not out:
+            scatter_slots(staging, *device, slots)
+
+    def argmax(self, logits: Tensor) -> list[int]:
+        indices: list[int] = argmax(logits).tolist()
+        return indices
+
+    def gumbel_argmax(self, scaled: Tensor, seeds: Tensor, positions: Tensor) -> list[int]:
+        indices: list[int] = gumbel_argmax(scaled, seeds, positions).tolist()
+        return indices
+
+
+def _disjoint(moves: list[Move]) -> bool:
+    """Whether no move's target overlaps another's target, or any source: then they may be done at once."""
+    targets = sorted((move.target, move.target + move.num_tokens) for move in moves)
+    apart = all(one[1] <= two[0] for one, two in pairwise(targets))
+    return apart and all(
+        move.source + move.num_tokens <= start or stop <= move.source for move in moves for start, stop in targets
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    region: Region
+    lengths: Tensor  # [size] int32
+    longest: int
+
+
+class TritonAttention(Backend):
+    """Any plan, whatever its layout: adjacent buffers, a rectangle, or sequences side by side in runs or blocks.
+
+    Args:
+        reference: the bits of a row depend on its own text alone.
+    """
+
+    operators: Operators = TritonOperators()
+
+    def __init__(self, reference: bool = False) -> None:
+        self.reference = reference
+
+    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+        if isinstance(plan.grid, Region) and not self.reference:
+            lengths = [position + 1 for position in rows.positions]
+            return _Buffers(plan.grid, torch.tensor(lengths, dtype=torch.int32, device=cache.device), max(lengths))
+        return ragged(plan, rows, span, cache.device)
+
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Ragged | _Buffers) -> Tensor:
+        keys, values = cache.keys[layer], cache.values[layer]
+        if isinstance(reads, _Buffers):
+            offset, size, width = reads.region
+            out = slots_attention(
+                q, keys, values, reads.lengths, offset=offset, size=size, width=width, max_length=reads.longest
+            )
+        elif reads.max_queries == 1 and not self.reference:
+            out = decode_attention(q, keys, values, reads)
+        else:
+            out = multi_token_attention(q, keys, values, reads, reference=self.reference)
+        return out.flatten(1)

@@ -1,0 +1,47 @@
+"""Attention in which a token's bits depend on its own text alone: torch's half of the `reference` numerics."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from minifuse.attention.backend import Backend
+from minifuse.attention.rows import Rows
+from minifuse.memory.storage import KVStorage
+from minifuse.plan import Plan, Span
+
+__all__ = ["ReferenceAttention"]
+
+
+class _Query(NamedTuple):
+    row: int  # of the wave
+    slots: Tensor  # [context], where what it sees lies
+
+
+class ReferenceAttention(Backend):
+    """Query by query, over a fresh copy of what it sees, so that every product has the same operands in the same shape.
+
+    Neither where KV lies, nor who else is in the batch, nor how a text was cut into iterations changes a bit. Idle rows
+    attend to nothing and are zero.
+    """
+
+    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+        first = 0 if plan.grid else rows.starts[span.start]
+        queries = []
+        for i in range(*span):
+            work = plan.work[i]
+            slots = torch.tensor(plan.places[i].slots(0, work.stop), device=cache.device)
+            for token in range(work.start, work.stop):
+                queries.append(_Query(rows.starts[i] - first + token - work.start, slots[: token + 1]))
+        return queries
+
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: list[_Query]) -> Tensor:
+        out = torch.zeros(len(q), q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
+        for row, slots in reads:
+            k, v = (kv[layer].index_select(0, slots) for kv in (cache.keys, cache.values))  # [context, kv heads, dim]
+            query = (q[row] * q.shape[2] ** -0.5).view(cache.num_kv_heads, -1, q.shape[2])
+            weights = torch.bmm(query, k.permute(1, 2, 0)).softmax(-1)  # [kv heads, group, context]
+            out[row] = torch.bmm(weights, v.transpose(0, 1)).flatten()
+        return out

@@ -1,0 +1,189 @@
+"""Multi-token attention over KV that lies anywhere, on torch's operators: all sequences at once, hardly any padding.
+
+What `ragged.Ragged` describes (Pensieve, 3.4.4), without a kernel. Prefills, chunks and decode steps are one case: the
+last tokens of a context, each of which sees itself and what comes before. Sequences with as many queries and contexts
+of about the same length form a group, and a group is two batched matrix products over rows gathered first. A long
+prefill is several such sequences, for a block of its queries is again the last tokens of a context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+__all__ = ["RaggedIndex", "attend"]
+
+BLOCK = 128  # queries of a piece: enough for a matrix product, few enough to leave out most of what none of them sees
+WASTE = 1.1  # a group may read this many tokens for each token of its contexts,
+SLACK = 128  # and this many more for the time that one more group would take (in decode steps; chunks allow less)
+ELEMENTS = 2**19  # of an intermediate tensor, scores or gathered keys: the next operator should find it in the cache
+HEAD_DIM = 64  # assumed where ELEMENTS are counted, and only there
+FEW = 4  # rows of scores up to which a weighted sum of values where they lie is faster than a gather and a product
+
+
+class _Piece(NamedTuple):
+    """Up to BLOCK queries of one sequence."""
+
+    num_queries: int
+    context: int  # tokens the last of them sees
+    row: int  # of the batch: its first query
+    elements: int  # of its largest intermediate tensor
+    table: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Units that are attended together: a unit is one KV head of one piece, with the query heads that share it.
+
+    Contexts are flush right, so that one triangle serves all. Two pieces of 2 queries, contexts 4 and 3, one head:
+
+        kv  a0 a1 a2 a3     idle  . . . .     future  . . . x     (of both)
+            b0 b0 b1 b2           x . . .             . . . .
+
+    Padding repeats a slot of the sequence's own, so nobody else's slot is ever read, and NaN there harms nobody.
+    """
+
+    queries: Tensor  # [units * rows], rows of q seen as [T * num_heads, head_dim]; rows = num_queries * heads a KV head
+    kv: Tensor  # [units, width], rows of keys and values seen as [slots * num_kv_heads, head_dim]
+    idle: Tensor | None  # [units, 1, width], True: before the context begins. None: all are as wide
+    future: Tensor | None  # [rows, num_queries], True: the query precedes that one of the last tokens. None: one query
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedIndex:
+    """Where an iteration's queries, keys and values are: made once, and the same for every layer."""
+
+    groups: tuple[_Group, ...]
+    order: Tensor  # [T * num_heads], where among the rows of all groups each row of the output is found
+    num_gathered: int  # tokens of KV read, with padding: for up to BLOCK queries each, <= WASTE * contexts + SLACK * S
+
+    @classmethod
+    def of(
+        cls,
+        num_queries: Sequence[int],
+        contexts: Sequence[int],
+        tables: Sequence[Sequence[int]],
+        page: int,
+        num_heads: int,
+        num_kv_heads: int,
+        device: torch.device,
+    ) -> RaggedIndex:
+        """Index S sequences, whose queries lie in the batch in this order.
+
+        Args:
+            num_queries: of each sequence, the last tokens of its context.
+            contexts: tokens of each, up to and including the last query.
+            tables: block numbers of each, at least as many as its context fills; with `page` 0, [its first slot].
+            page: slots in a block: token t lies in slot `table[t // page] * page + t % page`. 0: it is contiguous.
+        """
+        pieces, row = [], 0
+        for count, context, table in zip(num_queries, contexts, tables, strict=True):
+            for start in range(0, count, BLOCK):
+                stop = min(start + BLOCK, count)
+                seen = context - count + stop
+                elements = seen * max((stop - start) * num_heads, num_kv_heads * HEAD_DIM)
+                pieces.append(_Piece(stop - start, seen, row + start, elements, table))
+            row += count
+        groups = [_group(alike, page, num_heads, num_kv_heads) for alike in _alike(pieces)]
+        order = torch.empty(row * num_heads, dtype=torch.long)
+        if groups:
+            order[torch.cat([group.queries for group in groups])] = torch.arange(row * num_heads)
+        num_gathered = sum(group.kv.numel() for group in groups) // num_kv_heads
+        parts = tuple(part for group in groups for part in _parts(group, device))
+        return cls(parts, order.to(device), num_gathered)
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, index: RaggedIndex) -> Tensor:
+    """Softmax(q k^T / sqrt(head_dim)) v for every query over the tokens it sees.
+
+    Scores are float32 for 16-bit tensors, as in a fused kernel, and otherwise of the tensors' own type.
+
+    Args:
+        q: [T, num_heads, head_dim], contiguous.
+        keys, values: [slots, num_kv_heads, head_dim], contiguous; the queries' own tokens are already there.
+        index: of these T queries.
+
+    Returns:
+        [T, num_heads * head_dim].
+    """
+    num_tokens, num_heads, head_dim = q.shape
+    wide = torch.promote_types(q.dtype, torch.float32)
+    q = (q.to(wide) * head_dim**-0.5).view(-1, head_dim)
+    keys, values = keys.view(-1, head_dim), values.view(-1, head_dim)
+    outputs = [values[:0]]
+    for group in index.groups:
+        units, width = group.kv.shape
+        gathered = keys.index_select(0, group.kv.view(-1)).view(units, width, head_dim)
+        queries = q.index_select(0, group.queries).view(units, -1, head_dim)
+        scores = torch.bmm(queries, gathered.to(wide).transpose(1, 2))  # [units, rows, width]
+        if group.idle is not None:
+            scores.masked_fill_(group.idle, -math.inf)
+        if group.future is not None:
+            scores[..., -group.future.shape[1] :].masked_fill_(group.future, -math.inf)
+        weights = scores.softmax(-1).to(values.dtype)
+        rows = weights.shape[1]
+        if rows <= FEW:
+            bags = group.kv[:, None].expand(-1, rows, -1).reshape(-1, width)
+            outputs.append(embedding_bag(bags, values, mode="sum", per_sample_weights=weights.view(-1, width)))
+        else:
+            gathered = values.index_select(0, group.kv.view(-1)).view(units, width, head_dim)
+            outputs.append(torch.bmm(weights, gathered).view(-1, head_dim))
+    return torch.cat(outputs).index_select(0, index.order).view(num_tokens, num_heads * head_dim)
+
+
+def _alike(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
+    """Pieces of equal numbers of queries that waste little when padded to the first, until their tensors are full."""
+    group: list[_Piece] = []
+    tokens = 0
+    for piece in sorted(pieces, reverse=True):
+        if group:
+            first = group[0]
+            padded = first.context * (len(group) + 1)
+            allowed = WASTE * (tokens + piece.context) + SLACK // first.num_queries
+            full = first.elements * (len(group) + 1) > ELEMENTS
+            if piece.num_queries != first.num_queries or padded > allowed or full:
+                yield group
+                group, tokens = [], 0
+        group.append(piece)
+        tokens += piece.context
+    if group:
+        yield group
+
+
+def _group(pieces: list[_Piece], page: int, num_heads: int, num_kv_heads: int) -> _Group:
+    """The index tensors of `pieces`, on the CPU."""
+    num_queries, width = pieces[0].num_queries, pieces[0].context
+    blocks = -(-width // page) if page else 1
+    tables = torch.tensor([[*piece.table[:blocks], *[0] * (blocks - len(piece.table))] for piece in pieces])
+    absent = width - torch.tensor([piece.context for piece in pieces])[:, None]  # [pieces, 1]
+    tokens = (torch.arange(width) - absent).clamp_(min=0)  # [pieces, width]
+    slots = tables.gather(1, tokens // page) * page + tokens % page if page else tables + tokens
+    heads = torch.arange(num_kv_heads)[:, None]
+    kv = slots[:, None] * num_kv_heads + heads  # [pieces, num_kv_heads, width]
+    rows = torch.tensor([piece.row for piece in pieces])[:, None] + torch.arange(num_queries)
+    together = num_heads // num_kv_heads  # query heads that share a KV head
+    queries = (rows[:, None] * num_heads + heads * together)[..., None] + torch.arange(together)
+    idle = future = None
+    if absent.any():
+        idle = (torch.arange(width) < absent).repeat_interleave(num_kv_heads, 0)[:, None]
+    if num_queries > 1:
+        future = torch.ones(num_queries, num_queries, dtype=torch.bool).triu(1).repeat_interleave(together, 0)
+    return _Group(queries.flatten(), kv.flatten(0, 1), idle, future)
+
+
+def _parts(group: _Group, device: torch.device) -> Iterator[_Group]:
+    """The group itself, or its units in parts if a single piece has more than ELEMENTS; a unit is never divided."""
+    units, width = group.kv.shape
+    rows = len(group.queries) // units
+    step = max(1, ELEMENTS // (width * max(rows, HEAD_DIM)))
+    future = None if group.future is None else group.future.to(device)
+    for i in range(0, units, step):
+        idle = None if group.idle is None else group.idle[i : i + step].to(device)
+        queries = group.queries[i * rows : (i + step) * rows]
+        yield _Group(queries.to(device), group.kv[i : i + step].to(device), idle, future)

@@ -1,0 +1,177 @@
+"""Argmax and Gumbel-max, against numpy and against `minifuse.sampling`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from minifuse.attention.kernels.sampling import (
+    BLOCK,
+    NOISY_BLOCK,
+    argmax,
+    argmax_torch,
+    gumbel_argmax,
+    gumbel_argmax_torch,
+)
+from minifuse.errors import KernelError
+from minifuse.sampling import gumbel_noise, keep_top
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize("function", [argmax, argmax_torch])
+@pytest.mark.parametrize("vocab_size", [1, 2, 50, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 77])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_largest(function, vocab_size, dtype):
+    """In float16 thousands of numbers of a row are alike: the first of the largest counts."""
+    logits = torch.randn(5, vocab_size, generator=torch.Generator().manual_seed(vocab_size)).to(dtype)
+    logits[3:] = (logits[3:] * 2).round().clamp(max=3)
+    out = function(logits)
+    assert out.dtype == torch.int64
+    assert out.tolist() == logits.numpy().argmax(-1).tolist()
+
+
+NEGATIVE_NAN = float(np.array(0xFFC00000, dtype=np.uint32).view(np.float32))
+LAST = 2 * BLOCK + 8
+ODD_ROWS = [  # {token: logit}, everything else being -1, and the winner
+    ({3: 7.0, BLOCK + 3: 7.0, LAST: 7.0}, 3),
+    ({BLOCK + 3: 7.0, LAST: 7.0}, BLOCK + 3),
+    ({LAST: 7.0}, LAST),
+    ({5: INF, LAST: NAN}, LAST),
+    ({LAST: INF, 5: NAN}, 5),
+    ({5: NAN, 6: INF, 4: INF}, 5),
+    ({BLOCK: NAN, 2 * BLOCK: NAN, 9: INF}, BLOCK),
+    ({700: NAN, 9: NAN}, 9),
+    ({700: NEGATIVE_NAN}, 700),
+    ({8: 0.0, 5: -0.0}, 5),
+    ({5: 0.0, 8: -0.0}, 5),
+    ({BLOCK: 0.0, 8: -0.0}, 8),
+    ({LAST: -0.5}, LAST),
+    ({8: INF, 7: INF}, 7),
+    ({0: -INF}, 1),
+    ({}, 0),
+]
+
+
+@pytest.mark.parametrize("function", [argmax, argmax_torch])
+@pytest.mark.parametrize(("numbers", "winner"), ODD_ROWS)
+def test_nan_comes_first_and_ties_go_to_the_lowest(function, numbers, winner):
+    logits = torch.full((1, LAST + 1), -1.0)
+    for token, number in numbers.items():
+        logits[0, token] = number
+    assert logits.numpy().argmax(-1).tolist() == [winner]
+    assert function(logits).tolist() == [winner]
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice")  # by the numpy inside the interpreter
+@pytest.mark.parametrize("number", [-INF, NAN, INF, 0.0])
+@pytest.mark.parametrize("vocab_size", [5, BLOCK + 5])
+def test_a_row_of_equals(number, vocab_size):
+    assert argmax(torch.full((2, vocab_size), number)).tolist() == [0, 0]
+
+
+def test_what_lies_beyond_a_row_is_not_looked_at():
+    """Rows of a wider matrix whose other columns are NaN, and not every row of it."""
+    wide = torch.full((8, BLOCK + 300), NAN)
+    wide[:, : BLOCK + 100] = torch.randn(8, BLOCK + 100, generator=torch.Generator().manual_seed(0))
+    logits = wide[1::2, : BLOCK + 100]
+    assert argmax(logits).tolist() == logits.numpy().argmax(-1).tolist()
+
+
+def test_the_same_for_any_batch():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randint(-9, 9, (6, BLOCK + 50), generator=generator).float()
+    scaled = torch.randn(6, 2 * NOISY_BLOCK + 50, generator=generator)
+    seeds, positions = torch.arange(6) % 2, torch.arange(6)
+    together = argmax(logits).tolist(), gumbel_argmax(scaled, seeds, positions).tolist()
+    order = torch.tensor([4, 2, 5, 0, 3, 1])
+    assert argmax(logits[order]).tolist() == [together[0][row] for row in order]
+    drawn = gumbel_argmax(scaled[order], seeds[order], positions[order]).tolist()
+    assert drawn == [together[1][row] for row in order]
+    for row in range(6):
+        one = slice(row, row + 1)
+        assert argmax(logits[one]).tolist() == together[0][one]
+        assert gumbel_argmax(scaled[one], seeds[one], positions[one]).tolist() == together[1][one]
+
+
+def keys(n, seed=0):
+    """Seeds and positions of every size."""
+    generator = torch.Generator().manual_seed(seed)
+    seeds = torch.randint(-(2**63), 2**63 - 1, (n,), generator=generator)
+    seeds[:3] = torch.tensor([0, -1, -(2**63)])[: len(seeds[:3])]
+    return seeds, torch.randint(0, 100_000, (n,), generator=generator)
+
+
+@pytest.mark.parametrize("function", [gumbel_argmax, gumbel_argmax_torch])
+@pytest.mark.parametrize("vocab_size", [1, 2, 50, NOISY_BLOCK, NOISY_BLOCK + 1, 3000])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_same_draws_as_sampling(function, vocab_size, dtype):
+    scaled = torch.randn(8, vocab_size, generator=torch.Generator().manual_seed(vocab_size), dtype=torch.float64)
+    scaled = scaled.to(dtype)
+    scaled[4:] = 0  # the noise alone decides
+    seeds, positions = keys(8)
+    noise = gumbel_noise(seeds, positions, vocab_size)
+    out = function(scaled, seeds, positions)
+    assert out.dtype == torch.int64
+    assert out.tolist() == (scaled + noise).argmax(-1).tolist()
+
+
+def test_every_bit_of_the_noise_counts():
+    """Logits that undo the noise but for a step at one token: noise that is too small there, or too large anywhere
+    else, would show. Where it is largest, it is the closest to 1 that u comes, and half a unit of its last bit counts.
+    """
+    seeds, positions = keys(5, seed=3)
+    noise = gumbel_noise(seeds, positions, 2500)
+    winners = [7, 1024, 2499, *noise[3:].argmax(-1).tolist()]
+    scaled = -noise
+    scaled[range(5), winners] += 1e-13
+    assert gumbel_argmax(scaled, seeds, positions).tolist() == winners
+
+
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_what_has_been_filtered_out_is_never_drawn(top_k):
+    scaled = torch.randn(6, 2500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kept = keep_top(scaled, [top_k] * 6, [1.0] * 6)
+    seeds, positions = keys(6)
+    out = gumbel_argmax(kept, seeds, positions)
+    assert out.tolist() == (kept + gumbel_noise(seeds, positions, 2500)).argmax(-1).tolist()
+    assert kept[range(6), out].isfinite().all()
+
+
+def test_noise_changes_neither_nan_nor_infinity():
+    scaled = torch.zeros(4, 2500, dtype=torch.float64)
+    scaled[0, [2000, 1500]] = NAN
+    scaled[0, 3] = INF
+    scaled[1, [2000, 1500]] = INF
+    scaled[2] = -INF
+    scaled[3] = -INF
+    scaled[3, 2499] = -1e300
+    assert gumbel_argmax(scaled, *keys(4)).tolist() == [1500, 1500, 0, 2499]
+
+
+def test_no_rows():
+    none = torch.empty(0, dtype=torch.int64)
+    assert argmax(torch.empty(0, 10)).tolist() == []
+    assert gumbel_argmax(torch.empty(0, 10), none, none).tolist() == []
+
+
+def test_what_does_not_fit_is_refused():
+    logits = torch.zeros(3, 10)
+    seeds, positions = keys(3)
+    with pytest.raises(KernelError, match=r"argmax: logits has the shape \[10\]: give one of \[any, any\]."):
+        argmax(logits[0])
+    with pytest.raises(KernelError, match=r"argmax: logits is int64: give float32 or float16 or bfloat16."):
+        argmax(logits.long())
+    with pytest.raises(KernelError, match=r"argmax: logits has the strides .*: its last dimension must be contiguous."):
+        argmax(logits.T)
+    with pytest.raises(KernelError, match=r"argmax: a row has 0 logits: give at least one, and fewer than 2\^30"):
+        argmax(logits[:, :0])
+    with pytest.raises(KernelError, match=r"gumbel_argmax: a row has 0 logits"):
+        gumbel_argmax(logits[:, :0], seeds, positions)
+    with pytest.raises(KernelError, match=r"gumbel_argmax: scaled is float16: give float64 or float32."):
+        gumbel_argmax(logits.half(), seeds, positions)
+    with pytest.raises(KernelError, match=r"gumbel_argmax: seeds has the shape \[2\]: give one of \[3\]."):
+        gumbel_argmax(logits, seeds[:2], positions)
+    with pytest.raises(KernelError, match=r"gumbel_argmax: positions is int32: give int64."):
+        gumbel_argmax(logits, seeds, positions.int())

@@ -1,0 +1,209 @@
+"""Every shipped kernel compiled ahead of time, for both kinds of GPU: no GPU is needed, nor Triton's interpreter."""
+
+# ruff: noqa: N803 - constants of a kernel are in capitals
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton", reason="Triton is for Linux only")
+
+import triton.language as tl  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+from minifuse.attention.kernels import ahead, shipped  # noqa: E402
+from minifuse.attention.kernels.ahead import CAPABILITIES, Compiled, Registers, compile_form, target_of  # noqa: E402
+from minifuse.attention.kernels.launch import INTERPRETED, Shipped  # noqa: E402
+from minifuse.errors import KernelError, MachineError, UsageError  # noqa: E402
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="TRITON_INTERPRET is set")
+
+TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "kernels-registers.json"
+FORMS = shipped()
+LIMITS = {80: 163 * 1024, 90: 227 * 1024}
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=target_of)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name.replace(" ", "-"))
+def test_shipped(form: Shipped, capability: int) -> None:
+    compiled = compile_form(form, capability)
+    assert compiled.stack == 0, "registers are spilled: take smaller blocks or more warps"
+    assert compiled.shared <= LIMITS[capability]
+    changed = Registers.read(TABLE).changed(compiled)
+    assert changed is None, changed
+
+
+def test_the_table_holds_what_is_shipped() -> None:
+    keys = [(form.name, target_of(capability)) for form in FORMS for capability in CAPABILITIES]
+    assert len(set(keys)) == len(keys), "two forms have the same name"
+    unlike = Registers.read(TABLE).unlike(keys)
+    assert not unlike, "\n".join(unlike)
+
+
+def test_the_page_is_of_the_same_table(tmp_path: Path) -> None:
+    Registers.read(TABLE).write(tmp_path)
+    for name in (TABLE.name, TABLE.with_suffix(".md").name):
+        assert (tmp_path / name).read_text() == TABLE.with_name(name).read_text()
+
+
+@triton.jit
+def double(out_ptr, x_ptr, stride_x, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    x = tl.load(x_ptr + row * stride_x + i, mask=i < n)
+    tl.store(out_ptr + row * stride_x + i, 2 * x, mask=i < n)
+
+
+@triton.jit(do_not_specialize=["stride_x"])
+def double_of_any_stride(out_ptr, x_ptr, stride_x, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    x = tl.load(x_ptr + row * stride_x + i, mask=i < n)
+    tl.store(out_ptr + row * stride_x + i, 2 * x, mask=i < n)
+
+
+@triton.jit
+def greedy(out_ptr, x_ptr, BLOCK: tl.constexpr):
+    """Holds far more than a thread has registers for."""
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i)
+    y = tl.load(x_ptr + BLOCK + i)
+    total = tl.sum(x * y, 0)
+    tl.store(out_ptr + i, x * total)
+    tl.store(out_ptr + BLOCK + i, y * total)
+
+
+def form_of(kernel: object, block: int = 64, **constants: object) -> Shipped:
+    signature = {"out_ptr": "*bf16", "x_ptr": "*bf16", "stride_x": "i32", "n": "i32"}
+    return Shipped("double", kernel, signature, {"BLOCK": block, **constants}, num_warps=4, num_stages=2)
+
+
+def test_what_is_said_of_a_form() -> None:
+    compiled = compile_form(form_of(double), 90)
+    assert (compiled.name, compiled.target, compiled.stack, compiled.shared) == ("double", "sm_90", 0, 0)
+    assert 4 <= compiled.registers <= 64
+
+
+def test_spills_are_seen() -> None:
+    pointers = {"out_ptr": "*fp32", "x_ptr": "*fp32"}
+    form = Shipped("greedy", greedy, pointers, {"BLOCK": 16384}, num_warps=1, num_stages=1)
+    compiled = compile_form(form, 90)
+    assert compiled.stack > 0
+    assert compiled.shared == 0
+
+
+@pytest.mark.parametrize(("kernel", "divisible"), [(double, {0, 1, 2}), (double_of_any_stride, {0, 1})])
+def test_what_is_taken_to_be_divisible(kernel, divisible, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pointers and strides, as real launches would find them, unless the kernel forbids to look."""
+    sources = []
+
+    class Stop(Exception):
+        pass
+
+    def compiler(source, target, options):
+        sources.append(source)
+        assert (target.backend, target.arch, options) == ("cuda", 80, {"num_warps": 4, "num_stages": 2})
+        raise Stop
+
+    monkeypatch.setattr(triton, "compile", compiler)
+    with pytest.raises(Stop):
+        compile_form(form_of(kernel), 80)
+    assert sources[0].attrs == {(place,): [["tt.divisibility", 16]] for place in divisible}
+    assert sources[0].constants == {(4,): 64}
+
+
+def test_a_form_that_does_not_fit_its_kernel() -> None:
+    with pytest.raises(KernelError, match=r"double: the form and the kernel differ in STEP: give every argument once"):
+        compile_form(form_of(double, STEP=3), 80)
+    short = dataclasses.replace(form_of(double), signature={"out_ptr": "*bf16"})
+    with pytest.raises(KernelError, match=r"differ in n, stride_x, x_ptr"):
+        compile_form(short, 80)
+
+
+def test_without_the_tools_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nvidia:
+        @property
+        def cuobjdump(self) -> None:
+            raise RuntimeError("Cannot find cuobjdump")
+
+    monkeypatch.setattr(triton.knobs, "nvidia", Nvidia())
+    with pytest.raises(MachineError, match=r"lacks a tool \(Cannot find cuobjdump\): install its wheel"):
+        compile_form(form_of(double), 80)
+
+
+def test_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "INTERPRETED", True)
+    with pytest.raises(MachineError, match="TRITON_INTERPRET is set"):
+        compile_form(form_of(double), 80)
+
+
+ROW = Compiled("double", "sm_90", 20, 0, 16)
+
+
+def test_a_table_that_was_written_is_read(tmp_path: Path) -> None:
+    table = Registers(triton.__version__, (ROW, Compiled("double", "sm_80", 18, 0, 16)))
+    table.write(tmp_path / "new")
+    assert Registers.read(tmp_path / "new" / "kernels-registers.json") == table
+    assert "| double | sm_90 | 20 | 0 | 16 |\n" in (tmp_path / "new" / "kernels-registers.md").read_text()
+
+
+def test_what_differs_from_the_table() -> None:
+    table = Registers(triton.__version__, (ROW,))
+    assert table.unlike([ROW.key]) == []
+    assert table.unlike([ROW.key, ("half", "sm_80")]) == [f"half for sm_80 is not in the table: {ahead.REFRESH}."]
+    assert table.unlike([]) == [f"double for sm_90 is not shipped: {ahead.REFRESH}."]
+    assert table.changed(ROW) is None
+    assert table.changed(Compiled("half", "sm_80", 1, 0, 0)) is None  # `unlike` says it
+    for changes in ({"registers": 21}, {"shared": 0}, {"stack": 8}):
+        said = table.changed(dataclasses.replace(ROW, **changes))
+        assert said is not None
+        assert "in the table 20 registers, stack 0, shared 16" in said
+        assert said.endswith(f"if that is meant, {ahead.REFRESH}.")
+    assert Registers("0.0.0", (ROW,)).changed(dataclasses.replace(ROW, registers=21)) is None
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"schema": "minifuse.kernels-registers/1", "triton": "3"}'])
+def test_no_table(text: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError, match=r"table.json is no table of kernels .*: run python -m .*ahead --out"):
+        Registers.read(path)
+
+
+def command(*arguments: object) -> tuple[int, str, str]:
+    app = ahead.typer.Typer()
+    app.command()(ahead.main)
+    ran = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return ran.exit_code, ran.stdout, " ".join(ran.stderr.split())
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "shipped", lambda: [form_of(double)])
+    code, out, err = command("--out", tmp_path)
+    assert (code, err) == (0, "")
+    assert "sm_80" in out
+    kept = tmp_path / "kernels-registers.json"
+    assert [row.key for row in Registers.read(kept).rows] == [("double", "sm_80"), ("double", "sm_90")]
+
+    assert command("--check", kept)[0] == 0
+    data = json.loads(kept.read_text())
+    data["rows"][0]["registers"] += 1
+    kept.write_text(json.dumps(data))
+    code, _, err = command("--check", kept)
+    assert code == 1
+    assert "double for sm_80 takes" in err
+    data["triton"] = "0.0.0"
+    kept.write_text(json.dumps(data))
+    code, _, err = command("--check", kept)
+    assert code == 0
+    assert err.startswith("The table is of Triton 0.0.0 and this is")
+    data["rows"].pop()
+    kept.write_text(json.dumps(data))
+    code, _, err = command("--check", kept)
+    assert code == 1
+    assert "double for sm_90 is not in the table" in err
+    assert command("--check", tmp_path / "none")[0] == UsageError.exit_code
