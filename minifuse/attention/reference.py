@@ -10,9 +10,26 @@ from torch import Tensor
 from minifuse.attention.backend import Backend
 from minifuse.attention.rows import Rows
 from minifuse.memory.storage import KVStorage
+from minifuse.model.layers import RotaryRows
+from minifuse.model.operators import Operators, TorchOperators
 from minifuse.plan import Plan, Span
 
 __all__ = ["ReferenceAttention"]
+
+
+class _RowByRow(TorchOperators):
+    """Rotates token by token: see `minifuse.model.transformer.RowByRow`."""
+
+    def rotate_and_write(
+        self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
+    ) -> Tensor:
+        if rotary is not None:
+            num_kv_heads = keys.shape[1]
+            turned = [
+                rotary.rows(i, i + 1).turn(row[:, :-num_kv_heads].clone()) for i, row in enumerate(heads.split(1))
+            ]
+            heads = torch.cat((torch.cat(turned), heads[:, -num_kv_heads:]), 1)
+        return super().rotate_and_write(heads, None, keys, values, slots, live)
 
 
 class _Query(NamedTuple):
@@ -26,6 +43,8 @@ class ReferenceAttention(Backend):
     Neither where KV lies, nor who else is in the batch, nor how a text was cut into iterations changes a bit. Idle rows
     attend to nothing and are zero.
     """
+
+    operators: Operators = _RowByRow()
 
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
         first = 0 if plan.grid else rows.starts[span.start]

@@ -172,5 +172,5 @@ class Paged:
         ):
             raise LawBroken("conservation", "someone has KV in no tier, or in both")
         for name, cached in tables.cached.items():
-            if cached > len(tables.blocks.get(name) or tables.away[name]) * self.size:
+            if cached > len((tables.blocks | tables.away)[name]) * self.size:
                 raise LawBroken("conservation", f"{name} reaches beyond its blocks")

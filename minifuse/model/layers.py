@@ -34,7 +34,7 @@ class Linear(nn.Module):
 
     `pack` lays the weights out once in the order oneDNN's kernels read them, where it has kernels for their type. An
     ordinary matrix product repacks them on every call, which for the few rows of a decode step costs more than the
-    product itself. With `row_by_row` the bits of a row do not depend on how many others there are.
+    product itself.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
@@ -42,7 +42,6 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
         self.packed: Tensor | None = None
-        self.row_by_row = False
 
     def pack(self) -> None:
         weight = self.weight
@@ -53,9 +52,6 @@ class Linear(nn.Module):
         if self.packed is not None:
             out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
             return out
-        if self.row_by_row:  # each from a copy: a product's order of summation may hang on how its operands are aligned
-            rows = [nn.functional.linear(row.clone(), self.weight, self.bias) for row in x.split(1)]
-            return torch.cat(rows) if rows else nn.functional.linear(x, self.weight, self.bias)
         return nn.functional.linear(x, self.weight, self.bias)
 
 

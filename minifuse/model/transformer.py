@@ -53,6 +53,25 @@ class Layer(nn.Module, ABC):
         """
 
 
+class RowByRow(Layer):
+    """A layer that is given one token at a time: the bits of one do not depend on how many others there are.
+
+    Products of different shapes sum in different orders, and even what acts element by element treats the last few of
+    a vector's elements otherwise than the rest. Each token is copied, since alignment counts as well.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def pre_attention(self, x: Tensor, ops: Operators = TORCH) -> Tensor:
+        return torch.cat([self.layer.pre_attention(row.clone(), ops) for row in x.split(1)])
+
+    def post_attention(self, x: Tensor, attended: Tensor, ops: Operators = TORCH) -> Tensor:
+        rows = zip(x.split(1), attended.split(1), strict=True)
+        return torch.cat([self.layer.post_attention(row.clone(), other.clone(), ops) for row, other in rows])
+
+
 class LayerList(nn.ModuleList):
     """A ModuleList that remembers what it holds."""
 
@@ -78,6 +97,7 @@ class Transformer(nn.Module):
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
         if config.tied_embeddings:
             self.lm_head.weight = cast(nn.Parameter, self.embedding.weight)
+        self.row_by_row = False
         self.rotary_table: RotaryTable | None = None
         self.position_embedding: nn.Embedding | None = None
         if config.rotary:
@@ -101,10 +121,9 @@ class Transformer(nn.Module):
                 module.pack()
 
     def keep_order(self) -> None:
-        """Multiply row by row, in place of `pack`: the `reference` numerics. A row's bits are its own affair then."""
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.row_by_row = True
+        """Compute token by token, in place of `pack`: the `reference` numerics. Call it once the weights are read."""
+        self.layers = LayerList([RowByRow(layer) for layer in self.layers])
+        self.row_by_row = True
 
     def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """Token ids and positions, both [tokens] -> hidden states [tokens, hidden_size]."""
@@ -122,6 +141,8 @@ class Transformer(nn.Module):
 
     def head(self, x: Tensor, ops: Operators = TORCH) -> Tensor:
         """Hidden states [n, hidden_size] -> logits [n, vocab_size]."""
+        if self.row_by_row and len(x) > 1:
+            return torch.cat([self.head(row.clone(), ops) for row in x.split(1)])
         normed = self.norm(x, ops) if isinstance(self.norm, RMSNorm) else self.norm(x)
         logits: Tensor = self.lm_head(normed)
         return logits

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.errors import LawBroken
@@ -46,6 +47,7 @@ class GhostRunner(TorchRunner):
         slots, host = cache.keys.shape[1], cache.host_keys.shape[1]
         self.ghost = KVStorage(shadow, slots, torch.float64, cache.device, host)
         self.width = model.config.kv_size
+        self.logits: dict[tuple[str, int], Tensor] = {}  # of every token drawn, by sequence and position
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         for move in plan.moves:
@@ -53,6 +55,11 @@ class GhostRunner(TorchRunner):
                 self.ghost.move(move)
         self._check(plan, sequences, self.attention.batch(plan, sequences, self.ghost))
         return super().__call__(plan, sequences)
+
+    def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
+        names, logits = super()._logits(plan, sequences)
+        self.logits.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
+        return names, logits
 
     def _check(self, plan: Plan, sequences: dict[str, Sequence], batch: Batch) -> None:
         computed = len(batch.token_ids)

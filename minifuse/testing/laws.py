@@ -10,7 +10,9 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
+import torch
 from hypothesis import HealthCheck, given, settings
 
 from minifuse.errors import LawBroken
@@ -18,7 +20,7 @@ from minifuse.model.config import DTYPE_BYTES
 from minifuse.plan import Plan, Ran, StepReport, sampled_work
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import stage
-from minifuse.techniques import Technique, check_settings
+from minifuse.techniques import Technique, check_settings, technique
 from minifuse.testing.models import expected_answer, model_config
 from minifuse.testing.observe import Observation, observe
 from minifuse.testing.scenario import Scenario, mixes, scenarios
@@ -217,6 +219,25 @@ def batch_of_one(row: Technique, scenario: Scenario) -> None:
             raise LawBroken("batch of one", f"{request} got {sorted(answers)} alone, in a crowd, and in another order")
 
 
+def same_bits(row: Technique, scenario: Scenario) -> None:
+    """Law 10, to the bit: in `reference` numerics the logits are those of the request served alone by `serial`."""
+    seen = observe(row, scenario, numerics="reference")
+    for request in scenario.requests:
+        if request.id in seen.refused:
+            continue
+        alone = _logits_alone(scenario.model, replace(request, group=None, arrival_s=0.0))
+        for position, logits in alone.items():
+            if not torch.equal(seen.logits[request.id, position], logits):
+                raise LawBroken("batch of one", f"{request} has other logits at {position} than alone")
+
+
+@lru_cache(maxsize=4096)
+def _logits_alone(model: str, request: Request) -> dict[int, torch.Tensor]:
+    scenario = Scenario(model, (request,), request.max_cached, ())
+    seen = observe(technique("serial"), scenario, numerics="reference")
+    return {position: logits for (_, position), logits in seen.logits.items()}
+
+
 def _at_once(requests: tuple[Request, ...]) -> tuple[Request, ...]:
     return tuple(replace(request, arrival_s=0.0) for request in reversed(requests))
 
@@ -227,6 +248,7 @@ LAWS: dict[str, Law] = {
     "same_in_simulation": same_in_simulation,
     "blind": blind,
     "batch_of_one": batch_of_one,
+    "same_bits": same_bits,
 }
 
 

@@ -40,11 +40,14 @@ def model_config(name: str) -> ModelConfig:
 
 
 @cache
-def small_model(name: str) -> Transformer:
+def small_model(name: str, numerics: str = "fast") -> Transformer:
     """The random model of one family, or the shipped one, in float64; made once."""
     if name == TINY:
-        return load_weights(resolve(TINY), "float64")
-    return random_weights(build(CONFIGS[name], "float64"), seed=7)
+        return load_weights(resolve(TINY), "float64", numerics=numerics)
+    model = random_weights(build(CONFIGS[name], "float64"), seed=7)
+    if numerics == "reference":
+        model.keep_order()
+    return model
 
 
 @lru_cache(maxsize=4096)

@@ -6,6 +6,8 @@ import pickle
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
@@ -26,7 +28,10 @@ __all__ = ["Observation", "observe"]
 
 @dataclass
 class Observation:
-    """What one run did. `kv_bytes` is what the KV tensors really take; None where no model ran."""
+    """What one run did. `kv_bytes` is what the KV tensors really take; None where no model ran.
+
+    `logits` are those of every token drawn, by request and position, where a model ran.
+    """
 
     trace: Trace
     steps: list[StepReport] = field(default_factory=list)
@@ -34,6 +39,7 @@ class Observation:
     refused: dict[str, str] = field(default_factory=dict)
     usage_at_end: KVUsage | None = None
     kv_bytes: int | None = None
+    logits: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
 
 class _Watched:
@@ -67,6 +73,7 @@ def observe(
     run: RunPlan | None = None,
     cost: Callable[[Plan], float] | None = None,
     max_steps: int = 5000,
+    numerics: str = "fast",
 ) -> Observation:
     """Run `scenario` in virtual time under `row`, checking after every step what must hold between steps.
 
@@ -79,13 +86,14 @@ def observe(
     """
     config = model_config(scenario.model)
     stages = Stages.of(row, scenario.capacity, scenario.settings(row))
-    kv_bytes = None
+    kv_bytes, logits = None, {}
     if run is None:
-        model = small_model(scenario.model)
+        model = small_model(scenario.model, numerics)
         memory = stages.memory
         cache = KVStorage(config, memory.capacity, model.dtype, model.device, memory.host_capacity)
         kv_bytes = cache.keys.nbytes + cache.values.nbytes
-        run = GhostRunner(model, cache, stages.attention.backend())
+        run = ghost = GhostRunner(model, cache, stages.attention.backend(dtype="float64", numerics=numerics))
+        logits = ghost.logits
     clock = VirtualClock()
     books = _Books(stages.memory.capacity, stages.memory.host_capacity)
     engine = Engine(
@@ -97,7 +105,7 @@ def observe(
         limits=TextLimits(config.vocab_size, config.max_context),
         trace=Trace(technique=row.name),
     )
-    seen = Observation(engine.trace, kv_bytes=kv_bytes)
+    seen = Observation(engine.trace, kv_bytes=kv_bytes, logits=logits)
     for prompts in scenario.asked():
         _submit(engine, prompts, seen)
     for report in engine.run():
@@ -157,9 +165,7 @@ class _Books:
             self._check_kept(work, now, copied)
             self.slots[work.sequence] = now
             if stolen := elsewhere.intersection(now[work.start :]):
-                raise LawBroken(
-                    "conservation", f"{work} writes {stolen}, which another step may yet copy"
-                )
+                raise LawBroken("conservation", f"{work} writes {stolen}, which another step may yet copy")
         self.running |= mine
         self._check_owners()
 

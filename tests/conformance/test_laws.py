@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from minifuse.techniques import Technique
+from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing import LAWS, Scenario, mixes, scenarios
 
 MIXES = {row.name: row for row in mixes()}
@@ -21,7 +21,7 @@ def _try(law: str, row: Technique, examples: int) -> None:
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("row", MIXES.values(), ids=MIXES.keys())
 def test_law_holds(law: str, row: Technique) -> None:
-    _try(law, row, examples=20)
+    _try(law, row, examples=20 if row.name in TECHNIQUES else 8)  # a mix meets the same code again
 
 
 @pytest.mark.long
@@ -32,7 +32,5 @@ def test_law_holds_on_many(law: str, row: Technique) -> None:
 
 
 def test_every_technique_is_covered() -> None:
-    from minifuse.techniques import TECHNIQUES
-
     assert set(TECHNIQUES) <= set(MIXES)
     assert len(MIXES) >= 15
