@@ -110,12 +110,13 @@ class QueuePolicy(ABC):
                 break
             admit.append(sequence)
             left = self._add(work, sequence, memory, left)
+        if not work:
+            return Proposal(reasons=tuple(reasons), wake_at=self.wake_at(now))
         for sequence in admit:
             self.running[sequence.id] = self.waiting.pop(sequence.id)
         for sequence in evict:
             self.waiting = {sequence.id: self.running.pop(sequence.id), **self.waiting}
-        wake_at = None if work else self.wake_at(now)
-        return Proposal(tuple(work), tuple(admit), tuple(reasons), wake_at, evict=tuple(evict), growing=self.grows)
+        return Proposal(tuple(work), tuple(admit), tuple(reasons), evict=tuple(evict), growing=self.grows)
 
     def _make_room(self, sequence: Sequence, running: list[Sequence], room: Room, evict: list[Sequence]) -> None:
         """Evict the newest of those who run, itself at last, until `sequence` has room for its next token."""

@@ -113,7 +113,6 @@ class Paged:
 
     def place(self, proposal: Proposal) -> Placement:
         tables = self.tables.copy()  # a proposal that cannot be placed changes nothing
-        admitted = {sequence.id for sequence in proposal.admit}
         moves: list[Move] = []
         for sequence in proposal.evict:
             if sequence.id not in tables.blocks:
@@ -125,8 +124,7 @@ class Paged:
                 if sequence.id in tables.blocks:
                     raise LawBroken("conservation", f"{sequence.id} was admitted a second time")
                 moves += tables.admit(sequence, growing=proposal.growing, busy=busy)
-            # Newcomers first: the copy of a block that they share is the one they were admitted with.
-            for work in sorted(proposal.work, key=lambda work: work.sequence not in admitted):
+            for work in proposal.work:
                 if work.sequence not in tables.blocks:
                     raise LawBroken("conservation", f"work was proposed for {work.sequence}, which was never admitted")
                 moves += tables.grow(work.sequence, work.start, work.stop)
@@ -145,7 +143,8 @@ class Paged:
                 raise LawBroken("ghost", f"{work} leaves a gap behind it or exceeds the {end} tokens of its blocks")
         for work in plan.work:
             tables.cached[work.sequence] = work.stop
-            tables.arrived(work.sequence)
+        for name in {*plan.admitted, *(work.sequence for work in plan.work)}:
+            tables.arrived(name)
 
     def release(self, sequence: Sequence) -> None:
         self.tables.release(sequence.id)

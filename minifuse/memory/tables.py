@@ -73,6 +73,8 @@ class Tables:
         """Who has the longest beginning of a newcomer's tokens on the device, and its length: not the last token."""
         best = ("", 0)
         for name in self.blocks if self.share else ():
+            if name in self.copied or name in self.returned:
+                continue  # what it has is still on its way
             limit = min(self.cached[name], len(newcomer) - 1)
             if limit > best[1]:
                 ours, theirs = newcomer.tokens, self.sequences[name].tokens
@@ -82,6 +84,8 @@ class Tables:
 
     def admit(self, sequence: Sequence, *, growing: bool, busy: bool) -> list[Move]:
         """Give a newcomer, or someone who comes back, what it has KV for, and promise it what it will need.
+
+        A block that it shares in part is copied at once: its first token of its own goes there.
 
         Args:
             growing: promise blocks up to its next token, and not for its longest possible answer.
@@ -110,7 +114,7 @@ class Tables:
         self.cached[name] = self.cached.get(name, shared)
         self.promised[name] = needed - len(away)
         if not away:
-            return []
+            return self.grow(name, shared, shared + 1) if shared % self.size else []
         self.returned[name] = self.away.pop(name)
         return self._moves("swap_in", self.returned[name], table, self.cached[name])
 

@@ -14,7 +14,7 @@ from minifuse.errors import LawBroken, RequestRefused
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.real import RunPlan
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import KVUsage, Move, Plan, Proposal, StepReport, Work
+from minifuse.plan import KVUsage, Move, Plan, Proposal, StepReport
 from minifuse.request import Request, Sequence, TextLimits
 from minifuse.stages import Batching, Memory
 from minifuse.techniques import Stages, Technique
@@ -133,89 +133,84 @@ Slot = tuple[str, int]  # on the "device" or on the "host"
 
 
 class _Books:
-    """Who has written which slot, kept from the plans alone: memory's own books are what is being checked.
+    """What every slot holds and whose it is, kept from the plans alone: memory's own books are what is being checked.
 
-    Two sequences may have the same slot for the same token after the same text, and for nothing else.
+    Plans that run at the same time may end in any order. So nothing may be read that another of them is still writing,
+    nor written what another still has to copy from. Two sequences may have the same slot for the same token after the
+    same text, and for nothing else.
     """
 
     def __init__(self, capacity: int, host_capacity: int) -> None:
         self.capacity = {"device": capacity, "host": host_capacity}
-        self.slots: dict[str, list[Slot]] = {}  # of live sequences, token by token, those being written included
+        self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
+        self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
         self.written: dict[str, int] = {}  # how many of them a completed plan has written
-        self.texts: dict[str, list[int]] = {}  # the tokens of each
-        self.running: set[str] = set()  # sequences of plans that have not completed
+        self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
+        self.arriving: dict[Slot, int] = {}  # slots being written or copied to -> the step that does so
         self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
+        self.running: set[str] = set()  # sequences of plans that have not completed
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
         """A plan is about to run: its moves, then its work, among the plans that are running already."""
         mine = {work.sequence for work in plan.work}
-        self.texts |= {name: list(sequences[name].tokens) for name in mine}
-        elsewhere = {slot for step, slots in self.leaving.items() if step != plan.step for slot in slots}
-        copied: dict[Slot, Slot] = {}  # target -> source
+        self.texts |= {name: tuple(sequences[name].tokens) for name in mine}
+        away: dict[Slot, Slot] = {}
         for move in plan.moves:
-            self._move(plan, move, mine, copied)
+            self._move(plan.step, move, mine, away)
         for name in plan.evicted:
-            kept = [self._moved(slot, copied, "host") for slot in self.slots[name][: self.written[name]]]
-            if None not in kept:
-                self.slots[name] = [slot for slot in kept if slot]
+            kept = self.slots[name][: self.written[name]]
+            if all(slot in away for slot in kept):
+                self.slots[name] = [away[slot] for slot in kept]
             else:
                 del self.slots[name], self.written[name]  # to be computed again
         for work, place in zip(plan.work, plan.places, strict=True):
             now: list[Slot] = [("device", slot) for slot in place.slots(0, work.stop)]
-            self._check_kept(work, now, copied)
+            text = self.texts[work.sequence]
+            for i, slot in enumerate(now):
+                if i >= work.start:
+                    self._write(plan.step, slot, text[: i + 1])
+                elif self.contents.get(slot) != text[: i + 1] or self.arriving.get(slot, plan.step) != plan.step:
+                    raise LawBroken("conservation", f"{work} reads token {i} from {slot}, where it is not")
             self.slots[work.sequence] = now
-            if stolen := elsewhere.intersection(now[work.start :]):
-                raise LawBroken("conservation", f"{work} writes {stolen}, which another step may yet copy")
         self.running |= mine
         self._check_owners()
 
-    def _move(self, plan: Plan, move: Move, mine: set[str], copied: dict[Slot, Slot]) -> None:
-        source, target = {"swap_in": ("host", "device"), "swap_out": ("device", "host")}.get(
-            move.kind, ("device", "device")
-        )
-        pairs = [((target, move.target + i), (source, move.source + i)) for i in range(move.num_tokens)]
-        for name, slots in self.slots.items():
-            if name not in mine and name in self.running and move.kind != "copy" and {p[1] for p in pairs} & set(slots):
-                raise LawBroken("conservation", f"{move} takes {name} from under another worker")
-        if overwritten := {pair[1] for pair in pairs} & copied.keys():
-            raise LawBroken("conservation", f"{move} copies from {overwritten}, which the plan has just overwritten")
-        copied.update(pairs)
-        self.leaving.setdefault(plan.step, set()).update(pair[1] for pair in pairs)
+    def _move(self, step: int, move: Move, mine: set[str], away: dict[Slot, Slot]) -> None:
+        tiers = {"swap_in": ("host", "device"), "swap_out": ("device", "host")}
+        source_tier, target_tier = tiers.get(move.kind, ("device", "device"))
+        for i in range(move.num_tokens):
+            source, target = (source_tier, move.source + i), (target_tier, move.target + i)
+            owners = {name for name, slots in self.slots.items() if source in slots}
+            if move.kind != "copy" and (owners & self.running) - mine:
+                raise LawBroken("conservation", f"{move} takes {owners} from under another worker")
+            if source not in self.contents or self.arriving.get(source, step) != step:
+                raise LawBroken("conservation", f"{move} copies from {source}, where nothing is yet")
+            self._write(step, target, self.contents[source])
+            self.leaving.setdefault(step, set()).add(source)
+            if move.kind == "swap_out":
+                away[source] = target
 
-    @staticmethod
-    def _moved(slot: Slot, copied: Mapping[Slot, Slot], tier: str) -> Slot | None:
-        """Where a move took what lay in a slot, or None."""
-        return next((to for to, source in copied.items() if source == slot and to[0] == tier), None)
-
-    def _check_kept(self, work: Work, now: list[Slot], copied: Mapping[Slot, Slot]) -> None:
-        """Each token before the work lies where it was written or moved to, or where another wrote the same text."""
-        before = self.slots.get(work.sequence, [])[: self.written.get(work.sequence, 0)]
-        for i, slot in enumerate(now[: work.start]):
-            was = copied.get(slot, slot)
-            mine = i < len(before) and before[i] == was
-            theirs = any(
-                i < self.written.get(name, 0) and slots[i] == was and self._alike(name, work.sequence, i + 1)
-                for name, slots in self.slots.items()
-            )
-            if not (mine or theirs):
-                raise LawBroken("conservation", f"{work} reads token {i} from {slot}, where nobody has written it")
-
-    def _alike(self, one: str, two: str, length: int) -> bool:
-        return self.texts[one][:length] == self.texts[two][:length]
+    def _write(self, step: int, slot: Slot, text: tuple[int, ...]) -> None:
+        if any(slot in slots for other, slots in self.leaving.items() if other != step):
+            raise LawBroken("conservation", f"step {step} writes {slot}, which another step may yet copy")
+        self.contents[slot] = text
+        self.arriving[slot] = step
 
     def _check_owners(self) -> None:
         owner: dict[Slot, tuple[str, int]] = {}
         for name, slots in self.slots.items():
             for i, slot in enumerate(slots):
                 other, at = owner.setdefault(slot, (name, i))
-                if other != name and not (at == i and self._alike(name, other, i + 1)):
+                if other != name and (at != i or self.texts[name][: i + 1] != self.texts[other][: i + 1]):
                     raise LawBroken("conservation", f"slot {slot} belongs to {other} and to {name}")
                 if not 0 <= slot[1] < self.capacity[slot[0]]:
                     raise LawBroken("budget", f"{name} uses slot {slot} of {self.capacity}")
 
     def check(self, report: StepReport, live: Collection[str]) -> None:
         """A plan has completed; `live` are the sequences that are still being served after it."""
-        self.leaving.pop(report.plan.step, None)
+        step = report.plan.step
+        self.leaving.pop(step, None)
+        self.arriving = {slot: other for slot, other in self.arriving.items() if other != step}
         done = [work for work in report.plan.work if work.sequence in self.slots]  # not yet gone in the same event
         self.written |= {work.sequence: work.stop for work in done}
         self.running.difference_update(work.sequence for work in report.plan.work)
