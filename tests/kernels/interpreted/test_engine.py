@@ -1,0 +1,105 @@
+"""The whole engine on the kernels: every technique serves, and in reference numerics all have the same bits."""
+
+from __future__ import annotations
+
+import copy
+from itertools import cycle
+
+import pytest
+import torch
+from torch import Tensor
+
+from minifuse.clock import VirtualClock
+from minifuse.engine import Engine
+from minifuse.execute import VirtualExecutor
+from minifuse.execute.runner import TorchRunner
+from minifuse.memory.storage import KVStorage
+from minifuse.model.transformer import Transformer
+from minifuse.plan import Plan, StepReport
+from minifuse.request import Request, Sampling, Sequence, TextLimits
+from minifuse.techniques import TECHNIQUES, Stages, Technique, mix
+from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+
+TIGHT = {"memory.block_size": 2, "memory.share": True}
+ROWS: dict[str, tuple[Technique, dict[str, object]]] = {
+    **{name: (row, {}) for name, row in TECHNIQUES.items()},
+    "vllm, swapping": (TECHNIQUES["vllm"], {**TIGHT, "memory.preemption": "swap"}),
+    "vllm, recomputing": (TECHNIQUES["vllm"], {**TIGHT, "memory.preemption": "recompute"}),
+    "orca in blocks": (mix(TECHNIQUES["orca"], memory="paged", attention="paged"), {"memory.block_size": 3}),
+    "fusion without shuffle": (TECHNIQUES["fusion"], {"memory.shuffle": False}),
+}
+HEAD = (7, 1, 20, 13)
+REQUESTS = (
+    Request("a", HEAD, 4, ignore_eos=True),
+    Request("b", (*HEAD, 2), 4, ignore_eos=True, sampling=Sampling(temperature=1.5, seed=6)),
+    Request("c", (28,), 2, stop_ids=(3,), sampling=Sampling(temperature=1.0, top_k=9, seed=5), arrival_s=0.02),
+)
+CAPACITY = {"vllm, swapping": 10, "vllm, recomputing": 10}
+
+
+class _Recording(TorchRunner):
+    """Remembers the logits of every token drawn."""
+
+    def __init__(self, model: Transformer, cache: KVStorage, backend: object) -> None:
+        super().__init__(model, cache, backend)
+        self.logits: dict[tuple[str, int], Tensor] = {}
+
+    def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
+        names, logits = super()._logits(plan, sequences)
+        self.logits.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
+        return names, logits
+
+
+def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Recording, list[StepReport]]:
+    row, options = ROWS[name]
+    options = {"attention.backend": "triton", **options}
+    if "memory.slots" in row.option_names:
+        options["memory.slots"] = 4
+    weights = copy.deepcopy(small_model(model)).float()
+    if numerics == "reference":
+        weights.keep_order()
+    stages = Stages.of(row, CAPACITY.get(name, 60), options)
+    memory = stages.memory
+    cache = KVStorage(weights.config, memory.capacity, weights.dtype, weights.device, memory.host_capacity)
+    poison = (
+        1e4 if "grid" in stages.attention.reads else float("nan")
+    )  # an idle token of a rectangle reads its own slot
+    for tier in (cache.keys, cache.values):
+        tier.fill_(poison)  # whoever reads what nobody has written will show
+    run = _Recording(weights, cache, stages.attention.backend("cpu", "float32", numerics))
+    clock = VirtualClock()
+    executor = VirtualExecutor(clock, lambda plan: 0.01, run)
+    limits = TextLimits(VOCAB, CONTEXT)
+    engine = Engine(stages.batching, memory, stages.attention, executor, clock, limits=limits)
+    for request in REQUESTS:
+        engine.submit(request)
+    steps = list(engine.run())
+    return engine, run, steps
+
+
+@pytest.mark.parametrize(("name", "model"), list(zip(ROWS, cycle(CONFIGS), strict=False)))
+def test_answers_are_the_oracles(name: str, model: str) -> None:
+    engine, _, steps = _serve(name, model)
+    for request in REQUESTS:
+        assert tuple(engine.finished[request.id].answer) == expected_answer(model, request)
+    if name in CAPACITY:
+        kinds = {move.kind for step in steps for move in step.plan.moves}
+        assert any(step.plan.evicted for step in steps)
+        assert ("swap_out" in kinds) == ("swap_in" in kinds) == (name == "vllm, swapping")
+
+
+def test_reference_logits_are_the_same_bits_under_every_technique() -> None:
+    _, alone, _ = _serve("serial", "llama", "reference")
+    assert len(alone.logits) >= 9
+    for name in ROWS.keys() - {"serial"}:
+        _, run, _ = _serve(name, "llama", "reference")
+        assert run.logits.keys() == alone.logits.keys()
+        for key, logits in run.logits.items():
+            assert torch.equal(logits, alone.logits[key]), f"{name}: {key} differs"
+
+
+def test_fast_logits_are_not() -> None:
+    """Otherwise the test above would show nothing."""
+    _, alone, _ = _serve("serial", "llama")
+    _, run, _ = _serve("naive", "llama")
+    assert any(not torch.equal(logits, alone.logits[key]) for key, logits in run.logits.items())
