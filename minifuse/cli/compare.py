@@ -41,7 +41,7 @@ class Result:
 
 
 def compare(names: list[str], asked: Asked) -> int:
-    """Serve and compare; the exit code is 1 if a request failed, or greedy answers differ in float64."""
+    """Serve and compare; the exit code is 1 if a request failed, or answers differ that must not."""
     rows = _techniques(names)
     checked = check(asked)
     options = _options(rows, checked)
@@ -67,9 +67,10 @@ def compare(names: list[str], asked: Asked) -> int:
         console().print(_table(results), "", LEGEND, sep="\n")
     _say_what_is_missing(prepared, rows, results)
     wrong = _broken(prepared, results)
+    numbers = "reference numerics" if prepared.settings.numerics == "reference" else "float64"
     for name, reference, ids in wrong:
         print(
-            f"error: {name} answers {', '.join(ids)} otherwise than {reference}, in float64: a stage of one of them "
+            f"error: {name} answers {', '.join(ids)} otherwise than {reference}, in {numbers}: a stage of one of them "
             "has a defect.",
             file=sys.stderr,
         )
@@ -133,10 +134,14 @@ def _differing(first: Served, other: Served) -> tuple[str, ...]:
 
 
 def _broken(prepared: Prepared, results: list[Result]) -> list[tuple[str, str, list[str]]]:
-    """Greedy answers that differ although float64 leaves no room for it: technique, reference, ids."""
-    if prepared.settings.dtype != "float64":
+    """Answers that differ although nothing leaves room for it: technique, the one compared with, ids.
+
+    In the reference numerics none may, and in float64 no greedy one.
+    """
+    exact = prepared.settings.numerics == "reference"
+    if prepared.settings.dtype != "float64" and not exact:
         return []
-    greedy = {request.id for request in prepared.requests if request.sampling.greedy}
+    greedy = {request.id for request in prepared.requests if exact or request.sampling.greedy}
     found = [(result.row.name, [name for name in result.differing or () if name in greedy]) for result in results]
     return [(name, results[0].row.name, ids) for name, ids in found if ids]
 
@@ -146,6 +151,7 @@ def _as_json(prepared: Prepared, results: list[Result]) -> dict[str, Any]:
         "schema": SCHEMA,
         "model": prepared.source.name,
         "dtype": prepared.settings.dtype,
+        "numerics": prepared.settings.numerics,
         "clock": prepared.settings.clock,
         "requests": prepared.num_requests,
         "prompts": len(prepared.requests),

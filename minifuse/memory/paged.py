@@ -84,6 +84,11 @@ class Paged:
                 "or raise --kv-memory."
             )
         swap = self.options.preemption == "swap"
+        if self.options.host is not None and not swap:
+            raise UsageError(
+                f"memory.host is {self.options.host} and memory.preemption is {self.options.preemption}, which keeps "
+                "nothing on the host: give memory.preemption=swap, or leave memory.host out."
+            )
         num_host = (self.options.host or capacity) // self.size if swap else 0
         self.host_capacity = num_host * self.size
         self.tables = Tables(

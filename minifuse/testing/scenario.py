@@ -38,6 +38,8 @@ class Scenario:
         known = row.option_names
         if "grid" in stage("attention", row.attention).reads:
             known.discard("batching.token_budget")  # a rectangle cannot keep one, and says so
+        if dict(self.options).get("memory.preemption") != "swap":
+            known.discard("memory.host")  # there is none, and memory says so
         return {name: value for name, value in self.options if name in known}
 
     def asked(self) -> list[tuple[Request, ...]]:

@@ -15,6 +15,7 @@ Cli = Callable[..., Any]
 
 RANDOM = ("--model", "random:small")
 FUSION, INSTANCES = ("--technique", "fusion"), ("--technique", "instances")
+VLLM = ("--technique", "vllm")
 
 
 def refused(said: Any, code: int, *words: str) -> None:
@@ -48,6 +49,7 @@ BAD_VALUES = [
     ("--dtype", "float8"),
     ("--device", "tpu"),
     ("--clock", "sundial"),
+    ("--numerics", "exact"),
 ]
 
 
@@ -85,6 +87,22 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["run", *FUSION, "--set", "batching.max_batch=3"], ["'fusion'", "no option 'max_batch'", "preprocess"]),
         (["run", *INSTANCES, "--set", "batching.instances=0"], ["instances", "'0'", "from 1 to 1024"]),
         (["run", *INSTANCES, "--max-batch", "5000"], ["instances", "5000", "from 1 to 1024"]),
+        (["run", *VLLM, "--set", "memory.block_size=0"], ["block_size", "'0'", "at least 1"]),
+        (["run", *VLLM, "--set", "memory.block_size=99999"], ["blocks of 99999 tokens", "lower memory.block_size"]),
+        (["run", *VLLM, "--set", "memory.preemption=pause"], ["'pause'", "give recompute or swap"]),
+        (["run", *VLLM, "--set", "memory.watermark=2"], ["watermark", "'2'", "from 0 to 1"]),
+        (["run", *VLLM, "--set", "memory.host=64"], ["memory.host is 64", "give memory.preemption=swap"]),
+        (["run", *VLLM, "--set", "memory.share=maybe"], ["share", "'maybe'", "give on or off"]),
+        (["run", *VLLM, "--attention", "slots"], ["reads KV as slots", "'paged'", "choose the memory 'slots'"]),
+        (["run", *VLLM, "--attention", "per_sequence"], ["reads KV as extents", "'paged'", "'contiguous'"]),
+        (["run", "--memory", "paged"], ["reads KV as extents", "'paged'", "choose the memory"]),
+        (["run", "--set", "attention.backend=cuda"], ["backend", "'cuda'", "give auto or triton or torch"]),
+        (["run", "--set", "attention.backend=triton", "--device", "cpu"], ["need a GPU", "attention.backend=torch"]),
+        (
+            ["run", "--set", "attention.backend=triton", "--dtype", "float64"],
+            ["float64", "float32, float16 or bfloat16"],
+        ),
+        (["run", "--numerics", "reference", "--tensor-parallel", "2"], ["one rank", "--numerics fast"]),
         (["run", "--technique", "fusoin"], ['did you mean "fusion"']),
         (["run", "--attention", "slots"], ["reads KV as slots", "'contiguous'", "choose the memory 'slots'"]),
         (["run", *FUSION, "--memory", "contiguous"], ["'slots'", "'contiguous'", "choose the memory 'slots'"]),

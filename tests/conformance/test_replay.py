@@ -20,7 +20,13 @@ from minifuse.testing.models import CONFIGS, VOCAB, small_model
 from minifuse.testing.replay import ReplayExecutor
 from minifuse.trace import Trace, decisions
 
-OPTIONS = {"batching.max_batch": 3, "batching.window": 0.004, "batching.instances": 3, "memory.slots": 3}
+OPTIONS = {
+    "batching.max_batch": 3,
+    "batching.window": 0.004,
+    "batching.instances": 3,
+    "memory.slots": 3,
+    "memory.block_size": 2,
+}
 
 
 def _requests() -> list[Request]:

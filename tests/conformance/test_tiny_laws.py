@@ -14,7 +14,15 @@ from minifuse.testing.models import TINY, expected_answer
 
 MIXES = {row.name: row for row in mixes()}
 LONGEST = 10  # new tokens: the oracle's work grows with their square
-OPTIONS = (("batching.max_batch", 3), ("batching.token_budget", 9), ("batching.window", 0.02), ("memory.slots", 2))
+OPTIONS = (
+    ("batching.max_batch", 3),
+    ("batching.token_budget", 9),
+    ("batching.window", 0.02),
+    ("memory.slots", 2),
+    ("memory.block_size", 4),
+    ("memory.preemption", "swap"),
+    ("memory.share", True),
+)
 
 
 def _scenario(seed: int) -> Scenario:
