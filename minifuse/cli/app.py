@@ -70,15 +70,19 @@ def reproduce(
         typer.Option(
             "--scale",
             metavar="quick|cpu|paper",
-            help="seconds with a small model, minutes in real time, or the paper's own scale in virtual time",
+            help="seconds with a small model, minutes in real time, or the paper's own scale",
         ),
     ] = "cpu",
     model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help="instead of the scale's model")] = None,
     dtype: Annotated[
         str, typer.Option("--dtype", metavar=f"auto|{'|'.join(DTYPES)}", help="auto: the scale's half precision")
     ] = "auto",
-    tokens: Annotated[str | None, typer.Option("--tokens", metavar="N", help="tokens of a request")] = None,
-    rounds: Annotated[str, typer.Option("--rounds", metavar="N", help="runs of each point; medians count")] = "1",
+    tokens: Annotated[
+        str | None, typer.Option("--tokens", metavar="N", help="tokens of an answer, or of a query")
+    ] = None,
+    rounds: Annotated[
+        str, typer.Option("--rounds", metavar="N", help="runs of each point, at least; medians count")
+    ] = "1",
     seed: Annotated[str, typer.Option("--seed", metavar="N", help="of arrivals, lengths and weights")] = "0",
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="also write NAME.json and NAME.md to this folder")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from minifuse.parsing import unknown
 from minifuse.reproduce.experiment import SCALES, Column, Conditions, Experiment, Finding, Panel, Point
 from minifuse.reproduce.flover import EXPERIMENTS as FLOVER
+from minifuse.reproduce.pensieve_fig317 import EXPERIMENTS as PENSIEVE
 
 __all__ = ["EXPERIMENTS", "SCALES", "Column", "Conditions", "Experiment", "Finding", "Panel", "Point", "experiments"]
 
-EXPERIMENTS: dict[str, Experiment] = {row.name: row for row in (*FLOVER,)}
+EXPERIMENTS: dict[str, Experiment] = {row.name: row for row in (*FLOVER, *PENSIEVE)}
 
 
 def experiments(name: str) -> tuple[Experiment, ...]:

@@ -17,8 +17,10 @@ Value = float | int | str | tuple[float, ...] | None
 class Conditions:
     """What the reader may choose. None is left to the experiment, which knows what suits its scale.
 
-    `quick` shows in seconds that all works, `cpu` is real time on a small machine, `paper` virtual time at the paper's
-    own scale. `tokens` are those of one request. The dtype `auto` is the half precision that suits the scale's machine.
+    `quick` shows in seconds that all works, `cpu` is real time on a small machine, `paper` is the paper's own scale: in
+    virtual time where a cost model can tell, otherwise on a GPU. `tokens` are those of one request's answer, or its
+    queries where a figure is of attention alone; `rounds` is raised where so few could not be measured. The dtype
+    `auto` is the half precision that suits the scale's machine.
     """
 
     scale: str = "cpu"
