@@ -472,7 +472,7 @@ class _TwoWaves(PerSequenceLayout):
         half = (len(work) + 1) // 2
         return None, (Span(0, half), Span(half, len(work))) if len(work) > 1 else (Span(0, 1),)
 
-    def backend(self) -> AttentionBackend:
+    def backend(self, *where: str) -> AttentionBackend:
         return self
 
     def __init__(self) -> None:

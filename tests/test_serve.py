@@ -304,6 +304,7 @@ def test_the_traces_header() -> None:
         "model": "random:toy",
         "dtype": "float32",
         "clock": "virtual",
+        "numerics": "fast",
         "seed": 9,
         "options": {"batching.max_batch": "4"},
         "kv_bytes_per_token": 128,

@@ -143,7 +143,7 @@ class Display:
         bar.add_row(Text(self._title), ProgressBar(self._total, ended, width=20), f"{ended}/{self._total} {self._unit}")
         arrived = bisect_right(self._arrivals, now)
         waiting = max(0, arrived - self._answered - len(self._running))
-        used, _, capacity = (tokens * self._token_bytes / 2**20 for tokens in usage)
+        used, capacity = (tokens * self._token_bytes / 2**20 for tokens in (usage.used, usage.capacity))
         speed = f"{self._tokens / now:,.0f}" if now > 0 else "-"
         figures = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
         for name in ROW_NAMES:

@@ -1,0 +1,53 @@
+"""The kernels against their rooflines and against what a stock install offers, in one run.
+
+    python benchmarks/kernels.py                      # everything; writes benchmarks/results/kernels.{json,md}
+    python benchmarks/kernels.py --quick --out /tmp   # small sizes, to see that it works
+
+What the machine can do at best (copy bandwidth, bf16 matrix rate, the link to the host) is measured first, in the same
+run; then each kernel is compared with its twin in float32, and only if it is right it is timed. Without a CUDA device
+the same tables are written, and say "not measured".
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from kernels.cases import full, quick
+from kernels.measure import measured, unmeasured
+from kernels.page import summary, write
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measure every kernel against its roofline and its peers.")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for kernels.json and kernels.md")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds, each contender once in each")
+    parser.add_argument("--only", default="", help="only cases whose kernel's name contains this")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds")
+    given = parser.parse_args(arguments)
+    if given.rounds < 1:
+        parser.error(f"--rounds is {given.rounds}: give at least 1.")
+    cases = [case for case in (quick() if given.quick else full()) if given.only in case.kernel]
+    if not cases:
+        known = ", ".join(dict.fromkeys(case.kernel for case in full()))
+        parser.error(f"--only is {given.only!r} and no kernel is called so: give a part of {known}.")
+    settings = {"rounds": min(given.rounds, 5) if given.quick else given.rounds, "quick": given.quick}
+    if torch.cuda.is_available():
+        results = measured(cases, torch.device("cuda"), torch.bfloat16, **settings)
+    else:
+        results = unmeasured(cases, **settings)
+        print("There is no CUDA device: nothing was measured, and the tables say so.", file=sys.stderr)
+    write(results, given.out)
+    print(summary(results))
+    failed = [row for row in results["rows"] if row["failure"]]
+    for row in failed:
+        print(f"{row['kernel']}, {row['size']}: {row['failure']}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

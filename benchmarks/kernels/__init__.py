@@ -1,0 +1,1 @@
+"""What `python benchmarks/kernels.py` is made of."""
