@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -73,18 +74,16 @@ class TritonOperators:
         ranges = [torch.arange(getattr(move, here), getattr(move, here) + move.num_tokens) for move in moves]
         slots = torch.cat(ranges).to(cache.device)
         shape = (2, len(device[0]), len(slots), *device[0].shape[2:])
-        staging = (
-            gather_slots(*device, slots) if out else torch.empty(shape, dtype=device[0].dtype, device=cache.device)
-        )
+        empty = torch.empty(shape, dtype=device[0].dtype, device=cache.device)
+        staging = gather_slots(*device, slots) if out else empty
         start = 0
-        for move in moves:
-            stop, first = start + move.num_tokens, getattr(move, there)
+        for first, count in _runs((getattr(move, there), move.num_tokens) for move in moves):
             for staged, kept in zip(staging, host, strict=True):
                 for of_layer, in_layer in zip(staged, kept, strict=True):
-                    ends = of_layer[start:stop], in_layer[first : first + move.num_tokens]
+                    ends = of_layer[start : start + count], in_layer[first : first + count]
                     source, target = ends if out else ends[::-1]
                     target.copy_(source, non_blocking=True)
-            start = stop
+            start += count
         if not out:
             scatter_slots(staging, *device, slots)
 
@@ -95,6 +94,21 @@ class TritonOperators:
     def gumbel_argmax(self, scaled: Tensor, seeds: Tensor, positions: Tensor) -> list[int]:
         indices: list[int] = gumbel_argmax(scaled, seeds, positions).tolist()
         return indices
+
+
+def _runs(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges (first, count) in order, those that continue the one before joined to it.
+
+    >>> _runs([(4, 2), (6, 2), (0, 3)])
+    [(4, 4), (0, 3)]
+    """
+    runs: list[tuple[int, int]] = []
+    for first, count in ranges:
+        if runs and sum(runs[-1]) == first:
+            runs[-1] = runs[-1][0], runs[-1][1] + count
+        else:
+            runs.append((first, count))
+    return runs
 
 
 def _disjoint(moves: list[Move]) -> bool:
