@@ -16,7 +16,8 @@ __all__ = ["HARDWARE", "Hardware", "Roofline", "hardware"]
 class Hardware:
     """What bounds an iteration, from the makers' data sheets; the overhead is a round figure.
 
-    `flops` is the rate in two-byte types, `wide_flops` in float32 and wider where it is another.
+    `flops` is the rate in two-byte types, `wide_flops` in float32 and wider where it is another. `link` joins the device
+    to the host, one way; where they are one, a swap is a copy like any other.
     """
 
     bandwidth: float  # bytes per second
@@ -24,6 +25,7 @@ class Hardware:
     overhead_s: float  # before anything
     wide_flops: float | None = None
     memory: float = math.inf  # bytes
+    link: float | None = None  # bytes per second
 
     def rate(self, element: int) -> float:
         """Operations per second on numbers of `element` bytes."""
@@ -32,9 +34,9 @@ class Hardware:
 
 HARDWARE: dict[str, Hardware] = {
     "cpu": Hardware(bandwidth=30e9, flops=150e9, overhead_s=500e-6),
-    "a100-40g": Hardware(1.555e12, 312e12, 50e-6, wide_flops=19.5e12, memory=40e9),
-    "rtx-4090": Hardware(1.008e12, 165e12, 50e-6, wide_flops=82.6e12, memory=24e9),
-    "h200": Hardware(4.8e12, 989e12, 50e-6, wide_flops=67e12, memory=141e9),
+    "a100-40g": Hardware(1.555e12, 312e12, 50e-6, wide_flops=19.5e12, memory=40e9, link=32e9),
+    "rtx-4090": Hardware(1.008e12, 165e12, 50e-6, wide_flops=82.6e12, memory=24e9, link=32e9),
+    "h200": Hardware(4.8e12, 989e12, 50e-6, wide_flops=67e12, memory=141e9, link=64e9),
 }
 
 
@@ -56,7 +58,8 @@ class Roofline:
 
     Bytes: every weight once, the KV of each sequence's context, and every move read and written. Flops: two per weight
     and computed token, four per head dimension and (query, key) pair. A padded rectangle
-    is read and attended whole, and so are adjacent buffers, up to the longest.
+    is read and attended whole, and so are adjacent buffers, up to the longest. Swaps that come before the forward pass
+    take their time on the link in addition.
 
     >>> from minifuse.model.presets import preset
     >>> from minifuse.plan import Extent, Work
@@ -88,4 +91,8 @@ class Roofline:
         arithmetic: float = 2 * (layer_weights * plan.num_computed + config.head_weights * len(plan.work))
         arithmetic += 4 * config.num_layers * config.q_size * pairs
         computing = arithmetic / self.machine.rate(self.element)
-        return max(moved / self.machine.bandwidth, computing) + self.machine.overhead_s
+        swapped = 0.0
+        if self.machine.link is not None:
+            tokens = sum(move.num_tokens for move in plan.moves if move.kind in ("swap_in", "swap_out"))
+            swapped = tokens * config.kv_elements_per_token * self.element / self.machine.link
+        return max(moved / self.machine.bandwidth, computing) + swapped + self.machine.overhead_s

@@ -53,6 +53,14 @@ def test_a_move_is_read_and_written() -> None:
     assert cost(moving) - cost(PLAN) == 4 * 2 * (3 + 2) * 16
 
 
+def test_a_swap_takes_the_links_time_in_addition() -> None:
+    swapping = replace(PLAN, moves=(Move("swap_out", 0, 9, 3), Move("swap_in", 4, 20, 2), Move("copy", 1, 30, 1)))
+    machine = replace(COMPUTE_BOUND, link=10.0)
+    cost = Roofline(TOY, "float32", machine)
+    assert cost(swapping) - cost(PLAN) == pytest.approx((3 + 2) * 16 * 4 / 10)
+    assert Roofline(TOY, "float32", COMPUTE_BOUND)(swapping) == Roofline(TOY, "float32", COMPUTE_BOUND)(PLAN)
+
+
 def test_wide_numbers_have_a_rate_of_their_own() -> None:
     machine = Hardware(1e30, flops=100.0, overhead_s=0.0, wide_flops=10.0)
     assert Roofline(TOY, "float32", machine)(PLAN) == pytest.approx(10 * Roofline(TOY, "float16", machine)(PLAN))
