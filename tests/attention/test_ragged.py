@@ -1,0 +1,51 @@
+"""A plan as the sequences that the kernels are given, by hand."""
+
+from __future__ import annotations
+
+import torch
+from helpers import asks
+
+from minifuse.attention.ragged import Ragged, ragged
+from minifuse.attention.rows import lay_out
+from minifuse.plan import Extent, Grid, Pages, Plan, Region, Span, Work
+from minifuse.request import Sequence
+
+CPU = torch.device("cpu")
+SEQUENCES = {"a": Sequence(asks("a", 6, 8)), "b": Sequence(asks("b", 3, 8)), "c": Sequence(asks("c", 4, 8))}
+
+
+def _of(plan: Plan, span: Span | None = None) -> Ragged:
+    return ragged(plan, lay_out(plan, SEQUENCES), span or Span(0, len(plan.work)), CPU)
+
+
+def _lists(given: Ragged) -> tuple[object, ...]:
+    first = None if given.first is None else given.first.tolist()
+    return given.cu_seqlens.tolist(), given.contexts.tolist(), given.tables.tolist(), given.page, first
+
+
+def test_blocks() -> None:
+    """The example of the docstring: a decodes its 6th token, b prefills 3."""
+    plan = Plan(0, 0, (Work("a", 5, 6), Work("b", 0, 3)), (Pages((7, 2), 4), Pages((5,), 4)))
+    given = _of(plan)
+    assert _lists(given) == ([0, 1, 4], [6, 3], [[7, 2], [5, -1]], 4, None)
+    assert (given.max_queries, given.max_context) == (3, 6)
+    assert all(x.dtype == torch.int32 for x in (given.cu_seqlens, given.contexts, given.tables))
+
+
+def test_runs_of_the_second_wave() -> None:
+    plan = Plan(0, 0, (Work("a", 5, 6), Work("b", 0, 2), Work("c", 1, 4)), (Extent(30, 9), Extent(0, 4), Extent(10, 6)))
+    assert _lists(_of(plan, Span(1, 3))) == ([0, 2, 5], [2, 4], [[0], [10]], 0, None)
+
+
+def test_a_rectangle_is_its_rows() -> None:
+    """Rows of 7 slots from slot 2; b, padded by two, in the first, nobody in the second, c in the third."""
+    plan = Plan(0, 0, (Work("b", 0, 3), Work("c", 1, 4)), (Extent(4, 5), Extent(16, 7)), grid=Grid(2, 3, 7, 1, 5))
+    given = _of(plan)
+    assert _lists(given) == ([0, 4, 8, 12], [5, 5, 5], [[2], [9], [16]], 0, [2, 5, 0])
+    assert (given.max_queries, given.max_context) == (4, 5)
+
+
+def test_adjacent_buffers_are_sequences_of_one_query() -> None:
+    """Buffers of 8 slots; the region [1, 4) holds a at its 6th token, nobody, and b at its 3rd."""
+    plan = Plan(0, 0, (Work("b", 2, 3), Work("a", 5, 6)), (Extent(24, 8), Extent(8, 8)), grid=Region(1, 3, 8))
+    assert _lists(_of(plan)) == ([0, 1, 2, 3], [6, 1, 3], [[8], [16], [24]], 0, None)
