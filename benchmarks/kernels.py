@@ -11,6 +11,7 @@ the same tables are written, and say "not measured".
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
     settings = {"rounds": min(given.rounds, 5) if given.quick else given.rounds, "quick": given.quick}
     if torch.cuda.is_available():
         results = measured(cases, torch.device("cuda"), torch.bfloat16, **settings)
+    elif _measured(given.out / "kernels.json"):
+        print(
+            f"There is no CUDA device, and {given.out} holds what was measured on one: give another --out.",
+            file=sys.stderr,
+        )
+        return 3
     else:
         results = unmeasured(cases, **settings)
         print("There is no CUDA device: nothing was measured, and the tables say so.", file=sys.stderr)
@@ -47,6 +54,11 @@ def main(arguments: list[str] | None = None) -> int:
     for row in failed:
         print(f"{row['kernel']}, {row['size']}: {row['failure']}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _measured(path: Path) -> bool:
+    """Whether a file of results has any."""
+    return path.exists() and any(json.loads(path.read_text()).get("limits", {}).values())
 
 
 if __name__ == "__main__":

@@ -282,7 +282,12 @@ def rows(metrics: Metrics) -> list[tuple[str, str]]:
         ("Idle tokens", f"{tokens['idle']:,}" + (f" ({tokens['idle_share']:.1%})" if tokens["idle"] else "")),
         ("KV in use (peak, mean)", f"{_amount(kv, 'peak_used_')}, {_amount(kv, 'mean_used_')}"),
         ("KV reserved (peak)", f"{_amount(kv, 'peak_reserved_')} of {_amount(kv, 'capacity_')}"),
-        ("KV moves", ", ".join(moves) + f" in {_time(metrics['moving_s'])}" if moves else "none"),
+        (
+            "KV moves",
+            ", ".join(moves) + (f" in {_time(metrics['moving_s'])}" if metrics["moving_s"] else "")
+            if moves
+            else "none",
+        ),
     ]
     if metrics["evictions"]:
         table.append(("Evictions", f"{metrics['evictions']:,} (at most {_amount(kv, 'peak_host_')} on the host)"))

@@ -149,10 +149,12 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     memory, attention = classes["memory"], classes["attention"]
     if attention.reads.isdisjoint(memory.offers):
         fitting = [name for name, cls in every_stage("memory").items() if attention.reads & cls.offers]
+        readers = [name for name, cls in every_stage("attention").items() if cls.reads & memory.offers]
         read = " or ".join(sorted(attention.reads))
         raise UsageError(
             f"The attention {attention.name!r} reads KV as {read}, which the memory {memory.name!r} does not keep: "
-            f"with it, choose the memory {' or '.join(map(repr, fitting))}."
+            f"with it, choose the memory {' or '.join(map(repr, fitting))}; for this memory, the attention "
+            f"{' or '.join(map(repr, readers))}."
         )
     if chosen:
         return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from minifuse.errors import UsageError
+from minifuse.errors import MachineError, UsageError
 from minifuse.options import option
 from minifuse.plan import Grid, Placement, Region, Span, Work
 from minifuse.stages import register
@@ -36,13 +36,19 @@ class Options:
 
 
 class Layout(ABC):
-    """The half of an attention stage that needs no torch. `tensors` is `module:class` of the other half on torch."""
+    """The half of an attention stage that needs no torch.
+
+    The other half is a `minifuse.attention.backend.Backend`, named as `module:class`: `tensors` is the one on torch,
+    `kernels` the one on Triton, `reference` the one of the reference numerics; the last two may be missing.
+    """
 
     kind: ClassVar[str] = "attention"
     name: ClassVar[str]
     Options: ClassVar[type] = Options
     reads: ClassVar[frozenset[str]]
     tensors: ClassVar[str]
+    kernels: ClassVar[str] = ""
+    reference: ClassVar[str] = ""
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
@@ -58,13 +64,18 @@ class Layout(ABC):
         """
         if self.options.backend != "triton":
             return
+        if not self.kernels:
+            raise UsageError(
+                f"attention.backend is triton, and the attention {self.name!r} has no kernels: give "
+                "attention.backend=torch."
+            )
         if dtype not in KERNEL_DTYPES:
             raise UsageError(
                 f"attention.backend is triton and --dtype is {dtype}: the kernels compute in "
                 f"{', '.join(KERNEL_DTYPES[:-1])} or {KERNEL_DTYPES[-1]}; give one of them, or attention.backend=torch."
             )
         if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-            raise UsageError(
+            raise MachineError(
                 "attention.backend is triton and the device is a CPU: the kernels need a GPU; give "
                 "attention.backend=torch, or set TRITON_INTERPRET=1 to try them, very slowly, in Triton's interpreter."
             )
@@ -78,28 +89,37 @@ class Layout(ABC):
         """The half that works on tensors. Imports torch.
 
         Raises:
-            UsageError: the option asks for Triton kernels, and they cannot run here.
+            UsageError: the option asks for Triton kernels, and they cannot run here, or `numerics` are not to be had.
+            MachineError: they need a GPU.
         """
-        reference = numerics == "reference"
-        chosen = self.options.backend
-        if chosen == "auto":
-            chosen = "triton" if device == "cuda" and dtype in KERNEL_DTYPES else "torch"
         self.check(device, dtype)
+        reference, chosen = numerics == "reference", self.options.backend
+        if chosen == "auto":
+            chosen = "triton" if device == "cuda" and dtype in KERNEL_DTYPES and self.kernels else "torch"
+        if reference and not self.reference:
+            raise UsageError(
+                f"The numerics are reference, and the attention {self.name!r} has none: give --numerics fast."
+            )
         if chosen == "triton":
-            from minifuse.attention.kernels.operators import TritonAttention
+            return _made(self.kernels, reference)
+        return _made(self.reference if reference else self.tensors)
 
-            return TritonAttention(reference)
-        if reference:
-            from minifuse.attention.reference import ReferenceAttention
 
-            return ReferenceAttention()
-        module, _, name = self.tensors.partition(":")
-        backend: AttentionBackend = getattr(importlib.import_module(module), name)()
-        return backend
+def _made(path: str, *arguments: bool) -> AttentionBackend:
+    module, _, name = path.partition(":")
+    backend: AttentionBackend = getattr(importlib.import_module(module), name)(*arguments)
+    return backend
+
+
+class _Shipped(Layout):
+    """The layouts of this folder: one backend on the kernels, and one of reference numerics, serve them all."""
+
+    kernels = "minifuse.attention.kernels.operators:TritonAttention"
+    reference = "minifuse.attention.reference:ReferenceAttention"
 
 
 @register
-class PerSequenceLayout(Layout):
+class PerSequenceLayout(_Shipped):
     """Tokens of all requests concatenated, attention request by request: Orca's selective batching."""
 
     name = "per_sequence"
@@ -111,7 +131,7 @@ class PerSequenceLayout(Layout):
 
 
 @register
-class PaddedLayout(Layout):
+class PaddedLayout(_Shipped):
     """A rectangle of tokens with a mask: padding and finished rows are computed like any other, and counted as idle."""
 
     name = "padded"
@@ -123,7 +143,7 @@ class PaddedLayout(Layout):
 
 
 @register
-class SlotsLayout(Layout):
+class SlotsLayout(_Shipped):
     """One token in every adjacent buffer of [offset, offset + size), as views; prompts request by request (Flover)."""
 
     name = "slots"
@@ -136,7 +156,7 @@ class SlotsLayout(Layout):
 
 
 @register
-class PagedLayout(Layout):
+class PagedLayout(_Shipped):
     """Tokens of all requests concatenated and attended in one call, over blocks or runs of slots (Pensieve, 3.4.4)."""
 
     name = "paged"

@@ -14,7 +14,7 @@ PREFIX = "minifuse_plugin_"
 
 
 def load_plugin(path: str) -> None:
-    """Import the file; what it registers can then be named like any other stage.
+    """Import the file; what it registers can then be named like any other stage. Modules beside it can be imported.
 
     Raises:
         UsageError: there is no such Python file, or it fails as it runs.
@@ -26,6 +26,7 @@ def load_plugin(path: str) -> None:
         raise UsageError(f"The plugin {path!r} is not a Python file: give one that registers stages, such as mine.py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up by its name
+    sys.path.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
     except MinifuseError:

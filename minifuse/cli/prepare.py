@@ -164,6 +164,8 @@ class _Workload:
 
         tasks = crowd((self.checked.requests or REQUESTS) * self.prompts_per_request, self.seed)
         requests = self.of_texts([task.prompt for task in tasks])
+        if self.checked.ignore_eos:
+            return requests, {}  # they go on after the answer
         return requests, {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
 
     def synthetic(self) -> list[Request]:

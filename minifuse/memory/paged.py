@@ -71,7 +71,9 @@ class Paged:
             minimum=0,
             maximum=1,
         )
-        share: bool = option(False, "let prompts that begin alike share the blocks of their beginning")
+        share: bool = option(
+            False, "let a prompt share the blocks of a beginning that a request still running has computed"
+        )
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
@@ -90,6 +92,11 @@ class Paged:
                 "nothing on the host: give memory.preemption=swap, or leave memory.host out."
             )
         num_host = (self.options.host or capacity) // self.size if swap else 0
+        if swap and not num_host:
+            raise UsageError(
+                f"memory.host is {self.options.host}, less than a block of {self.size} tokens: raise it or leave it "
+                "out."
+            )
         self.host_capacity = num_host * self.size
         self.tables = Tables(
             num_blocks,
@@ -148,7 +155,7 @@ class Paged:
                 raise LawBroken("ghost", f"{work} leaves a gap behind it or exceeds the {end} tokens of its blocks")
         for work in plan.work:
             tables.cached[work.sequence] = work.stop
-        for name in {*plan.admitted, *(work.sequence for work in plan.work)}:
+        for name in dict.fromkeys((*plan.admitted, *(work.sequence for work in plan.work))):
             tables.arrived(name)
 
     def release(self, sequence: Sequence) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -19,6 +20,8 @@ __all__ = ["TORCH", "Operators", "TorchOperators"]
 
 class Operators(Protocol):
     """What differs between torch and Triton beside attention itself."""
+
+    turn: AbstractContextManager[object]  # held while a plan is computed, where only one can be at a time
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """`x / sqrt(mean(x^2) + eps) * weight` of each row [n, size]."""
@@ -64,6 +67,8 @@ class Operators(Protocol):
 
 class TorchOperators:
     """Plain torch, on any device."""
+
+    turn: AbstractContextManager[object] = nullcontext()
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)

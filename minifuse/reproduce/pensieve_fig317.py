@@ -10,7 +10,7 @@ from statistics import linear_regression, median
 from typing import Any
 
 from minifuse.attention import KERNEL_DTYPES
-from minifuse.errors import UsageError
+from minifuse.errors import MachineError, UsageError
 from minifuse.model.config import DTYPE_BYTES
 from minifuse.model.load import free_bytes, resolve
 from minifuse.parsing import one_of
@@ -75,7 +75,7 @@ class Setting:
 
         gpu = torch.cuda.is_available() and conditions.scale != "cpu"
         if conditions.scale == "paper" and not gpu:
-            raise UsageError(
+            raise MachineError(
                 "--scale is paper and there is no CUDA device, on which alone the paper's contexts can be measured: "
                 "give --scale cpu or quick, or run this where there is a GPU."
             )

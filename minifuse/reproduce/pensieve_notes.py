@@ -47,7 +47,7 @@ def notes(
 
 
 def _power(exponent: float | None) -> str:
-    return "-" if exponent is None else f"{exponent:.2f}"
+    return "(too few points to tell)" if exponent is None else f"{exponent:.2f}"
 
 
 def _judged(points: Sequence[Point]) -> str:

@@ -16,8 +16,8 @@ __all__ = ["HARDWARE", "Hardware", "Roofline", "hardware"]
 class Hardware:
     """What bounds an iteration, from the makers' data sheets; the overhead is a round figure.
 
-    `flops` is the rate in two-byte types, `wide_flops` in float32 and wider where it is another. `link` joins the device
-    to the host, one way; where they are one, a swap is a copy like any other.
+    `flops` is the rate in two-byte types, `wide_flops` in float32 and wider where it is another. `link` joins the
+    device to the host, one way; where they are one, a swap is a copy like any other.
     """
 
     bandwidth: float  # bytes per second

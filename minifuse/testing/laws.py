@@ -220,7 +220,12 @@ def batch_of_one(row: Technique, scenario: Scenario) -> None:
 
 
 def same_bits(row: Technique, scenario: Scenario) -> None:
-    """Law 10, to the bit: in `reference` numerics the logits are those of the request served alone by `serial`."""
+    """Law 10, to the bit: in `reference` numerics the logits are those of the request served alone by `serial`.
+
+    An attention may do without these numerics.
+    """
+    if not getattr(stage("attention", row.attention), "reference", ""):
+        return
     seen = observe(row, scenario, numerics="reference")
     for request in scenario.requests:
         if request.id in seen.refused:

@@ -93,11 +93,11 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["run", *VLLM, "--set", "memory.watermark=2"], ["watermark", "'2'", "from 0 to 1"]),
         (["run", *VLLM, "--set", "memory.host=64"], ["memory.host is 64", "give memory.preemption=swap"]),
         (["run", *VLLM, "--set", "memory.share=maybe"], ["share", "'maybe'", "give on or off"]),
-        (["run", *VLLM, "--attention", "slots"], ["reads KV as slots", "'paged'", "choose the memory 'slots'"]),
+        (["run", *VLLM, "--attention", "slots"], ["reads KV as slots", "'paged'", "choose the memory 'slots'", "the attention 'paged'"]),
         (["run", *VLLM, "--attention", "per_sequence"], ["reads KV as extents", "'paged'", "'contiguous'"]),
         (["run", "--memory", "paged"], ["reads KV as extents", "'paged'", "choose the memory"]),
         (["run", "--set", "attention.backend=cuda"], ["backend", "'cuda'", "give auto or triton or torch"]),
-        (["run", "--set", "attention.backend=triton", "--device", "cpu"], ["need a GPU", "attention.backend=torch"]),
+        (["run", *VLLM, "--set", "memory.preemption=swap", "--set", "memory.host=9"], ["less than a block of 16"]),
         (
             ["run", "--set", "attention.backend=triton", "--dtype", "float64"],
             ["float64", "float32, float16 or bfloat16"],
@@ -374,3 +374,9 @@ def test_techniques_that_disagree_in_float64(minifuse: Cli, monkeypatch: pytest.
     said = minifuse("compare", "orca", "serial", *workload)
     assert (said.code, [row["differing"] for row in said.json()["techniques"]]) == (0, [[], ["r0"]])
     assert json.loads(said.out)["schema"] == "minifuse.compare/1"
+
+
+def test_kernels_without_a_gpu(minifuse: Cli) -> None:
+    """Something this machine lacks: told before any weights are read."""
+    typed = ("--set", "attention.backend=triton", "--device", "cpu", "--model", "random:llama-7b")
+    refused(minifuse("run", *typed), 3, "need a GPU", "attention.backend=torch")

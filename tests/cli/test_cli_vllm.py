@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from minifuse.techniques import TECHNIQUES
-from minifuse.trace import read_trace
+from minifuse.trace import decisions, read_trace
 
 Cli = Callable[..., Any]
 
@@ -78,7 +78,23 @@ def test_all_techniques_agree_to_the_bit_in_reference_numerics(minifuse: Cli, ti
     assert said.json()["numerics"] == "reference"
 
 
-@pytest.mark.parametrize("technique", ["vllm", "static"])
+def test_the_order_of_a_hash_decides_nothing(tmp_path: Path) -> None:
+    """Which host block is free next must not hang on how Python hashes names, which differs from process to process."""
+    typed = ("--clock", "virtual", "--model", "random:small", "--requests", "30", "--max-batch", "16", "--json")
+    lengths = ("--prompt-length", "uniform:4:40", "--output-length", "uniform:20:60", "--kv-memory", "600KiB")
+    options = ("--set", "memory.preemption=swap", "--set", "memory.block_size=4")
+    traces = []
+    for seed in ("1", "2", "3"):
+        path = tmp_path / seed
+        command = [sys.executable, "-m", "minifuse", "run", "--technique", "vllm", *typed, *lengths, *options]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run([*command, "--trace", str(path)], env=environment, capture_output=True, check=True)
+        traces.append(decisions(read_trace(path)))
+    assert b"swap_in" in traces[0]
+    assert traces[0] == traces[1] == traces[2]
+
+
+@pytest.mark.parametrize("technique", ["vllm", "static", "fusion"])
 def test_the_kernels_through_the_command_line(technique: str) -> None:
     """In a process of its own: Triton's interpreter must be asked for before a kernel is defined."""
     typed = ["run", "sort 4 2", "--technique", technique, "--set", "attention.backend=triton", "--max-new-tokens", "4"]

@@ -191,7 +191,7 @@ def test_the_notes_name_what_is_not_as_in_the_paper() -> None:
     slopes = {"copied": 0.98, "rounds": None}
     as_told = notes(facts, slopes, [point(1, 0.95, 2.0, 8.0)], [])
     assert "The order of the bars is the paper's everywhere." in as_told
-    assert any("0.98 (paper: proportional, 1)" in note and "power - (paper: linear" in note for note in as_told)
+    assert any("0.98 (paper: proportional, 1)" in note and "power (too few points to tell) (paper: linear" in note for note in as_told)
     assert not any("On a CPU" in note for note in as_told)
     missed = notes(facts, slopes, [point(128, 1.5, 1.25, 8.0), point(2048, 0.9, 0.8, 9.0)], [])
     assert (
@@ -243,7 +243,7 @@ def test_contexts_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_papers_scale_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(MachineError) as refused:
         EXPERIMENTS[NAME].prepare(Conditions(scale="paper"))
     sentence(refused.value, "--scale is paper", "no CUDA device", "--scale cpu or quick")
 

@@ -54,6 +54,8 @@ def check_tensor(
         device: where the kernel's other tensors are.
         contiguous: all of it; otherwise only the last dimension must be.
     """
+    if not isinstance(tensor, Tensor):
+        raise KernelError(f"{kernel}: {name} is a {type(tensor).__name__}: give a tensor.")
     problem = _problem(tensor, shape, dtypes, device, contiguous)
     if problem is not None:  # put into words only now: a launcher looks at a dozen tensors, in every layer
         raise KernelError(f"{kernel}: {name} {problem}")
@@ -74,7 +76,7 @@ def _problem(
         allowed = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         return f"is {str(tensor.dtype).removeprefix('torch.')}: give {allowed}."
     if device is not None and tensor.device != device:
-        return f"is on {tensor.device} and the queries on {device}: move one."
+        return f"is on {tensor.device} and the other tensors on {device}: move one."
     if contiguous and not tensor.is_contiguous():
         return f"has the strides {tensor.stride()}: make it contiguous."
     if not contiguous and have and have[-1] > 1 and tensor.stride(-1) != 1:

@@ -293,6 +293,19 @@ def _checked(q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tenso
         ragged.max_context <= held,
         f"a context has {ragged.max_context} tokens and the tables reach {held} of them: give wider tables.",
     )
+    if q.device.type == "cpu":  # on a GPU, looking would make it wait
+        queries = ragged.cu_seqlens.diff()
+        whole = int(ragged.cu_seqlens[-1]) == num_tokens and bool((queries >= 0).all())
+        check(
+            KERNEL, whole, f"cu_seqlens are {ragged.cu_seqlens.tolist()} and q has {num_tokens} rows: make them agree."
+        )
+        seen = num_sequences == 0 or (int(ragged.contexts.max()) <= ragged.max_context)
+        check(KERNEL, seen, f"a context is longer than max_context, which is {ragged.max_context}: raise it.")
+        check(
+            KERNEL,
+            bool((ragged.contexts >= queries).all()),
+            "a context has fewer tokens than its sequence has queries: they are its last ones.",
+        )
     return num_tokens, num_heads, head_dim
 
 

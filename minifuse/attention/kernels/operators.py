@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from threading import Lock
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.kernels.copy import gather_slots, move_slots, scatter_slots
+from minifuse.attention.kernels.launch import INTERPRETED
 from minifuse.attention.kernels.multi_token import multi_token_attention
 from minifuse.attention.kernels.rms_norm import rms_norm
 from minifuse.attention.kernels.rotary_write import rotate_and_write
@@ -34,6 +37,8 @@ ACROSS = ("swap_in", "swap_out")
 
 class TritonOperators:
     """What `TorchOperators` does, with the kernels."""
+
+    turn: AbstractContextManager[object] = Lock() if INTERPRETED else nullcontext()  # the interpreter has one thread
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps)
