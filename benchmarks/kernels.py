@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 
 import torch
-from kernels.cases import full, quick
-from kernels.measure import measured, unmeasured
-from kernels.page import summary, write
+from kernel_race.cases import full, quick
+from kernel_race.measure import measured, unmeasured
+from kernel_race.page import summary, write
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -151,8 +151,9 @@ def build_engine(
             run = torch_runner(model, stages.memory, stages.attention, settings.numerics)
         except (RuntimeError, MemoryError):
             raise MachineError(
-                f"KV memory of {settings.kv_memory / 2**20:.0f} MiB could not be allocated on {settings.device}: "
-                "lower --kv-memory."
+                f"KV memory of {settings.kv_memory / 2**20:.0f} MiB on {settings.device} and of "
+                f"{stages.memory.host_capacity * token_bytes / 2**20:.0f} MiB on the host could not be allocated: "
+                "lower --kv-memory or, for the host, memory.host."
             ) from None
     clock: RealClock | VirtualClock
     executor: Executor

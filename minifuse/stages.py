@@ -169,6 +169,11 @@ class Executor(Protocol):
 
 StageClass = TypeVar("StageClass", bound=type[Any])
 
+MEMBERS: dict[str, tuple[str, ...]] = {
+    "batching": ("Options", "receive", "propose", "release"),
+    "memory": ("Options", "offers", "check", "missing", "room", "place", "commit", "release", "usage", "host_capacity"),
+    "attention": ("Options", "reads", "layout", "check", "backend"),
+}
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
 _MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")
 
@@ -177,9 +182,16 @@ def register(cls: StageClass) -> StageClass:
     """Make a stage known by its `kind` and `name`. A name may be registered once.
 
     Raises:
-        UsageError: another class has this name.
+        UsageError: it lacks something that a stage of its kind must have, or another class has this name.
     """
     kind, name = cls.kind, cls.name
+    if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
+        raise UsageError(f"The {kind} stage {name!r} has no {missing[0]!r}: see minifuse.stages for what it must have.")
+    for member in ("offers", "reads"):
+        if isinstance(getattr(cls, member, None), str):
+            raise UsageError(
+                f"The {kind} stage {name!r} has {member} = {getattr(cls, member)!r}: give a set, frozenset({{...}})."
+            )
     known = _STAGES[kind].setdefault(name, cls)
     if known is not cls:
         raise UsageError(f"The {kind} stage {name!r} is already {known.__qualname__}: choose another name.")

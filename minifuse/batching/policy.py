@@ -80,18 +80,21 @@ class QueuePolicy(ABC):
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         return self._fill(now, memory)
 
-    def _fill(self, now: float, memory: Memory, takes: Callable[[int], bool] | None = None) -> Proposal:
+    def _fill(
+        self, now: float, memory: Memory, takes: Callable[[int], bool] | None = None, room: Room | None = None
+    ) -> Proposal:
         """Those who run, then newcomers; of both only who misses a number of tokens that the iteration `takes`."""
         left = self.token_budget
         work: list[Work] = []
         evict: list[Sequence] = []  # the newest first
-        room = memory.room() if self.waiting or self.grows else None
+        if room is None and (self.waiting or self.grows):
+            room = memory.room()
         running = list(self.running.values())
-        for sequence in running:
+        for sequence in self.running.values():
             if sequence in evict or (takes and not takes(_num_missing(sequence, memory))):
                 continue
             if self.grows and room is not None:
-                self._make_room(sequence, [other for other in running if other not in evict], room, evict)
+                self._make_room(sequence, running, room, evict)
             if sequence not in evict:
                 left = self._add(work, sequence, memory, left)
         admit: list[Sequence] = []
@@ -104,7 +107,7 @@ class QueuePolicy(ABC):
                 text = "not admitted: prompts and single tokens run in iterations of their own"
                 reason = Reason("other-phase", sequence.id, text)
             if reason is None and room is not None:
-                reason = room.admit(sequence, growing=self.grows)
+                reason = room.admit(sequence, growing=True) if self.grows else room.admit(sequence)
             if reason is not None:
                 reasons.append(reason)
                 break
@@ -119,7 +122,7 @@ class QueuePolicy(ABC):
         return Proposal(tuple(work), tuple(admit), tuple(reasons), evict=tuple(evict), growing=self.grows)
 
     def _make_room(self, sequence: Sequence, running: list[Sequence], room: Room, evict: list[Sequence]) -> None:
-        """Evict the newest of those who run, itself at last, until `sequence` has room for its next token."""
+        """Evict the newest of those `running`, itself at last, until `sequence` has room for its next token."""
         while sequence not in evict and room.extend(sequence) is not None:
             newest = running.pop()
             room.evict(newest)

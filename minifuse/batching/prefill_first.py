@@ -17,12 +17,14 @@ class PrefillFirst(Iteration):
 
     Everybody else waits meanwhile. A request is admitted with room for no more than its prompt; when those who run need
     more than there is, the newest of them are evicted, and come back first: with a single token if their KV was kept,
-    otherwise with all their text as a prompt.
+    otherwise with all their text as a prompt. Whoever misses one token runs with the single tokens: so do a prompt of
+    one, and what a token_budget has left of a longer one.
     """
 
     name: ClassVar[str] = "prefill_first"
     grows = True
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        prompts = self._fill(now, memory, lambda missing: missing > 1)
-        return prompts if prompts.work else self._fill(now, memory, lambda missing: missing == 1)
+        room = memory.room()
+        prompts = self._fill(now, memory, lambda missing: missing > 1, room)
+        return prompts if prompts.work else self._fill(now, memory, lambda missing: missing == 1, room)

@@ -55,6 +55,7 @@ class Paged:
     kind: ClassVar[str] = "memory"
     name: ClassVar[str] = "paged"
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
+    host_capacity: int = 0  # none, unless KV is swapped
 
     @dataclass(frozen=True)
     class Options:
@@ -63,7 +64,10 @@ class Paged:
             "recompute", "what becomes of the KV of a request that is evicted", choices=("recompute", "swap")
         )
         host: int | None = option(
-            None, "KV tokens that the host holds of those swapped out; none: as many as the device", minimum=1
+            None,
+            "KV tokens that the host holds of those swapped out; none: as many as the device",
+            minimum=1,
+            maximum=10**8,
         )
         watermark: float = option(
             0.01,

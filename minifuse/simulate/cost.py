@@ -58,8 +58,8 @@ class Roofline:
 
     Bytes: every weight once, the KV of each sequence's context, and every move read and written. Flops: two per weight
     and computed token, four per head dimension and (query, key) pair. A padded rectangle
-    is read and attended whole, and so are adjacent buffers, up to the longest. Swaps that come before the forward pass
-    take their time on the link in addition.
+    is read and attended whole, and so are adjacent buffers, up to the longest. Swaps
+    take their time on the link in addition: none is hidden.
 
     >>> from minifuse.model.presets import preset
     >>> from minifuse.plan import Extent, Work
@@ -84,15 +84,14 @@ class Roofline:
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)
-        touched = context + 2 * sum(move.num_tokens for move in plan.moves)
+        swapped = sum(move.num_tokens for move in plan.moves if move.kind in ("swap_in", "swap_out"))
+        link = self.machine.link
+        touched = context + 2 * sum(move.num_tokens for move in plan.moves) - (swapped if link else 0)
         moved = (config.num_matrix_weights + touched * config.kv_elements_per_token) * self.element
         # The head acts on one token per sequence, the layers on every token computed.
         layer_weights = config.num_matrix_weights - config.head_weights
         arithmetic: float = 2 * (layer_weights * plan.num_computed + config.head_weights * len(plan.work))
         arithmetic += 4 * config.num_layers * config.q_size * pairs
         computing = arithmetic / self.machine.rate(self.element)
-        swapped = 0.0
-        if self.machine.link is not None:
-            tokens = sum(move.num_tokens for move in plan.moves if move.kind in ("swap_in", "swap_out"))
-            swapped = tokens * config.kv_elements_per_token * self.element / self.machine.link
-        return max(moved / self.machine.bandwidth, computing) + swapped + self.machine.overhead_s
+        swapping = swapped * config.kv_elements_per_token * self.element / link if link else 0.0
+        return max(moved / self.machine.bandwidth, computing) + swapping + self.machine.overhead_s

@@ -93,7 +93,7 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["run", *VLLM, "--set", "memory.watermark=2"], ["watermark", "'2'", "from 0 to 1"]),
         (["run", *VLLM, "--set", "memory.host=64"], ["memory.host is 64", "give memory.preemption=swap"]),
         (["run", *VLLM, "--set", "memory.share=maybe"], ["share", "'maybe'", "give on or off"]),
-        (["run", *VLLM, "--attention", "slots"], ["reads KV as slots", "'paged'", "choose the memory 'slots'", "the attention 'paged'"]),
+        (["run", *VLLM, "--attention", "slots"], ["KV as slots", "the memory 'slots'", "the attention 'paged'"]),
         (["run", *VLLM, "--attention", "per_sequence"], ["reads KV as extents", "'paged'", "'contiguous'"]),
         (["run", "--memory", "paged"], ["reads KV as extents", "'paged'", "choose the memory"]),
         (["run", "--set", "attention.backend=cuda"], ["backend", "'cuda'", "give auto or triton or torch"]),

@@ -17,14 +17,14 @@ import torch
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from kernels import measure, timing  # noqa: E402
-from kernels.attention import Heads, attention_work, buffers, chunks, decode  # noqa: E402
-from kernels.case import Case, Contender, Limits, Trial, Work, error_of  # noqa: E402
-from kernels.cases import full, quick  # noqa: E402
-from kernels.copies import Storage, moves, staged, swaps  # noqa: E402
-from kernels.measure import BESIDE, COMPUTE, measured, unmeasured  # noqa: E402
-from kernels.page import NOT_MEASURED, page, write  # noqa: E402
-from kernels.pointwise import choices, gates, lstm, norms, rotations  # noqa: E402
+from kernel_race import measure, timing  # noqa: E402
+from kernel_race.attention import Heads, attention_work, buffers, chunks, decode  # noqa: E402
+from kernel_race.case import Case, Contender, Limits, Trial, Work, error_of  # noqa: E402
+from kernel_race.cases import full, quick  # noqa: E402
+from kernel_race.copies import Storage, moves, staged, swaps  # noqa: E402
+from kernel_race.measure import BESIDE, COMPUTE, measured, unmeasured  # noqa: E402
+from kernel_race.page import NOT_MEASURED, page, write  # noqa: E402
+from kernel_race.pointwise import choices, gates, lstm, norms, rotations  # noqa: E402
 
 main = runpy.run_path(str(BENCHMARKS / "kernels.py"))["main"]
 sys.path.remove(str(BENCHMARKS))

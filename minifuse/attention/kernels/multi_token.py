@@ -21,7 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.attention.kernels.launch import Shipped, check, check_tensor
+from minifuse.attention.kernels.given import check_heads, check_ragged
+from minifuse.attention.kernels.launch import Shipped
 from minifuse.attention.kernels.tile import dot, slot_of, sum_rows, tile_owner
 from minifuse.attention.ragged import Ragged
 
@@ -224,7 +225,8 @@ def multi_token_attention(
     Raises:
         KernelError: what is given does not fit together.
     """
-    num_tokens, num_heads, head_dim = _checked(q, keys, values, ragged, out)
+    num_tokens, num_heads, head_dim = check_heads(KERNEL, q, keys, values, out)
+    check_ragged(KERNEL, q, keys, ragged)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     num_sequences, num_kv_heads = ragged.contexts.shape[0], keys.shape[1]
     if num_tokens == 0:
@@ -262,51 +264,6 @@ def multi_token_attention(
         num_stages=num_stages,
     )
     return out
-
-
-def _checked(q: Tensor, keys: Tensor, values: Tensor, ragged: Ragged, out: Tensor | None) -> tuple[int, int, int]:
-    """The shape of `q`, once everything has been looked at."""
-    check_tensor(KERNEL, "q", q, (None, None, None))
-    num_tokens, num_heads, head_dim = q.shape
-    check_tensor(KERNEL, "keys", keys, (None, None, head_dim), (q.dtype,), q.device)
-    check_tensor(KERNEL, "values", values, keys.shape, (q.dtype,), q.device)
-    same = keys.stride() == values.stride()
-    check(KERNEL, same, f"keys have the strides {keys.stride()} and values {values.stride()}: give them the same.")
-    slots, num_kv_heads, _ = keys.shape
-    fits = num_kv_heads > 0 and num_heads % num_kv_heads == 0
-    check(KERNEL, fits, f"there are {num_heads} heads and {num_kv_heads} KV heads: give a multiple of the KV heads.")
-    check(KERNEL, slots < 2**31, f"there are {slots} slots: give fewer than 2^31.")
-    if out is not None:
-        check_tensor(KERNEL, "out", out, q.shape, (q.dtype,), q.device)
-
-    integers = (torch.int32,)
-    num_sequences, columns = ragged.contexts.shape[0], ragged.tables.shape[-1]
-    check_tensor(KERNEL, "contexts", ragged.contexts, (None,), integers, q.device, contiguous=True)
-    check_tensor(KERNEL, "cu_seqlens", ragged.cu_seqlens, (num_sequences + 1,), integers, q.device, contiguous=True)
-    check_tensor(KERNEL, "tables", ragged.tables, (num_sequences, None), integers, q.device)
-    if ragged.first is not None:
-        check_tensor(KERNEL, "first", ragged.first, (num_sequences,), integers, q.device, contiguous=True)
-    held = columns * ragged.page if ragged.page else min(columns, 1) * slots
-    check(KERNEL, ragged.page >= 0, f"page is {ragged.page}: give the slots in a block, or 0 for contiguous sequences.")
-    check(
-        KERNEL,
-        ragged.max_context <= held,
-        f"a context has {ragged.max_context} tokens and the tables reach {held} of them: give wider tables.",
-    )
-    if q.device.type == "cpu":  # on a GPU, looking would make it wait
-        queries = ragged.cu_seqlens.diff()
-        whole = int(ragged.cu_seqlens[-1]) == num_tokens and bool((queries >= 0).all())
-        check(
-            KERNEL, whole, f"cu_seqlens are {ragged.cu_seqlens.tolist()} and q has {num_tokens} rows: make them agree."
-        )
-        seen = num_sequences == 0 or (int(ragged.contexts.max()) <= ragged.max_context)
-        check(KERNEL, seen, f"a context is longer than max_context, which is {ragged.max_context}: raise it.")
-        check(
-            KERNEL,
-            bool((ragged.contexts >= queries).all()),
-            "a context has fewer tokens than its sequence has queries: they are its last ones.",
-        )
-    return num_tokens, num_heads, head_dim
 
 
 def _form(
@@ -348,13 +305,16 @@ def _config(max_rows: int, head_dim_padded: int, itemsize: int, page: int) -> tu
       it has about 24. 8 warps are two warp groups: one multiplies while the other takes its softmax. 64 tokens a tile
       take 183 registers at head_dim 128 (sm_80: 227), 128 tokens spill on sm_80; at head_dim 64 two programs fit.
     - Few rows in a large tile, a decode beside a chunk, waste multiplications but hide them behind the reading.
-    - A head_dim above 128 halves the tile, to fit shared memory and registers; so does float32, which is not for speed.
+    - A head_dim above 128 halves the tile, to fit shared memory and registers.
+    - Float32 is not for speed: tiles of 32 by 16 are the largest that spill nothing on either target at head_dim 128.
 
     Stages: three tiles in flight, because on Hopper a copy that is waited for one tile later overlaps with nothing.
     With pages a tile is two loads deep, the table's and then its own, and the same takes five.
     """
     num_stages = 5 if page else 3
-    small = head_dim_padded > 128 or itemsize > 2
+    small = head_dim_padded > 128
+    if itemsize > 2:
+        return 16 if small or max_rows <= 16 else 32, 16, 4, 3
     if max_rows <= 16:
         return 16, 32 if small else 64, 4, num_stages
     return 64 if small else 128, 32 if small else 64, 8, num_stages
@@ -378,6 +338,7 @@ def _shipped(
 
 SHIPPED: tuple[Shipped, ...] = (
     *(_shipped(group, dim, 16, queries) for dim in (64, 128) for group in (1, 4, 8) for queries in (1, 2048)),
+    *(_shipped(1, 256, 16, queries) for queries in (1, 2048)),  # GPT-J
     *(_shipped(4, 128, 0, queries) for queries in (1, 2048)),
     _shipped(4, 128, 0, 2048, has_first=True),
     *(_shipped(4, 128, page, 2048, reference=True) for page in (0, 16)),

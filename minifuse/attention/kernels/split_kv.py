@@ -24,7 +24,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minifuse.attention.kernels.launch import Shipped, check, check_tensor
+from minifuse.attention.kernels.given import check_heads, check_ragged
+from minifuse.attention.kernels.launch import Shipped, check
 from minifuse.attention.kernels.tile import slot_of
 from minifuse.attention.ragged import Ragged
 
@@ -269,7 +270,8 @@ def decode_attention(
         KernelError: what is given does not fit together.
     """
     group = check_decode(KERNEL, q, keys, values, out, split)
-    _check_ragged(q, keys, ragged)
+    _check_single(q, ragged)
+    check_ragged(KERNEL, q, keys, ragged)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     if q.shape[0] == 0:
         return out
@@ -342,25 +344,14 @@ def reduce_splits(
 
 def check_decode(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None, split: int) -> int:
     """How many heads share a KV head, once everything has been looked at that both ways to lay KV out have."""
-    check_tensor(kernel, "q", q, (None, None, None))
-    num_sequences, num_heads, head_dim = q.shape
-    check_tensor(kernel, "keys", keys, (None, None, head_dim), (q.dtype,), q.device)
-    check_tensor(kernel, "values", values, keys.shape, (q.dtype,), q.device)
-    same = keys.stride() == values.stride()
-    check(kernel, same, f"keys have the strides {keys.stride()} and values {values.stride()}: give them the same.")
-    slots, num_kv_heads, _ = keys.shape
-    fits = num_kv_heads > 0 and num_heads % num_kv_heads == 0
-    check(kernel, fits, f"there are {num_heads} heads and {num_kv_heads} KV heads: give a multiple of the KV heads.")
-    check(kernel, slots < 2**31, f"there are {slots} slots: give fewer than 2^31.")
+    num_sequences, num_heads, _ = check_heads(kernel, q, keys, values, out)
     check(kernel, num_sequences < 2**16, f"there are {num_sequences} queries: give fewer than 2^16.")
     check(kernel, split > 0, f"split is {split}: give at least one token.")
-    if out is not None:
-        check_tensor(kernel, "out", out, q.shape, (q.dtype,), q.device)
-    return num_heads // num_kv_heads
+    return num_heads // keys.shape[1]
 
 
-def _check_ragged(q: Tensor, keys: Tensor, ragged: Ragged) -> None:
-    num_sequences, slots = ragged.contexts.shape[0], keys.shape[0]
+def _check_single(q: Tensor, ragged: Ragged) -> None:
+    num_sequences = ragged.contexts.shape[0]
     one = ragged.max_queries == 1 and q.shape[0] == num_sequences
     check(
         KERNEL,
@@ -368,19 +359,7 @@ def _check_ragged(q: Tensor, keys: Tensor, ragged: Ragged) -> None:
         f"{num_sequences} sequences have {q.shape[0]} queries, up to {ragged.max_queries} each: give one query per "
         "sequence, or call multi_token_attention.",
     )
-    integers = (torch.int32,)
-    check_tensor(KERNEL, "contexts", ragged.contexts, (None,), integers, q.device, contiguous=True)
-    check_tensor(KERNEL, "tables", ragged.tables, (num_sequences, None), integers, q.device)
-    if ragged.first is not None:
-        check_tensor(KERNEL, "first", ragged.first, (num_sequences,), integers, q.device, contiguous=True)
-    check(KERNEL, ragged.page >= 0, f"page is {ragged.page}: give the slots in a block, or 0 for contiguous sequences.")
-    columns = ragged.tables.shape[1]
-    held = columns * ragged.page if ragged.page else min(columns, 1) * slots
-    check(
-        KERNEL,
-        num_sequences == 0 or 0 < ragged.max_context <= held,
-        f"the longest context has {ragged.max_context} tokens and the tables reach {held}: give between 1 and that.",
-    )
+    check(KERNEL, num_sequences == 0 or ragged.max_context > 0, "max_context is 0: every context has a token.")
 
 
 NUM_WARPS = 4

@@ -314,7 +314,9 @@ def test_bits_do_not_depend_on_left_padding(alone: Tensor, shift: int) -> None:
         (lambda q, k, v, r: (q, k, v, replace(r, page=-1)), "page is -1"),
         (lambda q, k, v, r: (q, k, v, replace(r, max_context=49)), "has 49 tokens and the tables reach 48"),
         (lambda q, k, v, r: (q, k, v, replace(r, page=0, max_context=81)), "the tables reach 80"),
-        (lambda q, k, v, r: (q, k, v, replace(r, max_context=0)), "has 0 tokens"),
+        (lambda q, k, v, r: (q, k, v, replace(r, max_context=0)), "max_context is 0"),
+        (lambda q, k, v, r: (q, k, v, replace(r, max_context=5)), "longer than max_context, which is 5"),
+        (lambda q, k, v, r: (q, k, v, replace(r, cu_seqlens=r.cu_seqlens * 2)), "cu_seqlens are [0, 2, 4] and q has 2"),
     ],
 )
 def test_refusals(change, sentence: str) -> None:
