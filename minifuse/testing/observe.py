@@ -163,11 +163,15 @@ class _Books:
                 self.slots[name] = [away[slot] for slot in kept]
             else:
                 del self.slots[name], self.written[name]  # to be computed again
+        fresh: set[Slot] = set()  # nobody shares what is being written
         for work, place in zip(plan.work, plan.places, strict=True):
             now: list[Slot] = [("device", slot) for slot in place.slots(0, work.stop)]
             text = self.texts[work.sequence]
             for i, slot in enumerate(now):
                 if i >= work.start:
+                    if slot in fresh:
+                        raise LawBroken("conservation", f"slot {slot} belongs to {work.sequence} and to another")
+                    fresh.add(slot)
                     self._write(plan.step, slot, text[: i + 1])
                 elif self.contents.get(slot) != text[: i + 1] or self.arriving.get(slot, plan.step) != plan.step:
                     raise LawBroken("conservation", f"{work} reads token {i} from {slot}, where it is not")
@@ -189,6 +193,9 @@ class _Books:
             self.leaving.setdefault(step, set()).add(source)
             if move.kind == "swap_out":
                 away[source] = target
+            elif move.kind != "copy":
+                for name in owners:
+                    self.slots[name] = [target if slot == source else slot for slot in self.slots[name]]
 
     def _write(self, step: int, slot: Slot, text: tuple[int, ...]) -> None:
         if any(slot in slots for other, slots in self.leaving.items() if other != step):

@@ -1,0 +1,172 @@
+"""vllm's schedules worked out by hand: prompts alone, who is evicted, who comes back, and with how much work."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from helpers import asks, make_engine, run_all, schedule
+
+from minifuse.engine import Engine
+from minifuse.plan import Move, StepReport
+from minifuse.request import Phase, Request
+
+SWAP = {"memory.preemption": "swap"}
+
+
+def _vllm(blocks: int = 50, size: int = 2, settings: dict[str, Any] | None = None) -> Engine:
+    options = {"memory.block_size": size, "memory.watermark": 0.0, **(settings or {})}
+    return make_engine("vllm", capacity=blocks * size, settings=options)
+
+
+def _evicted(steps: list[StepReport]) -> dict[float, tuple[str, ...]]:
+    return {step.started_s: step.plan.evicted for step in steps if step.plan.evicted}
+
+
+# --- prompts and single tokens
+
+
+def test_prompts_run_in_iterations_of_their_own() -> None:
+    """b comes during a's prompt; a waits for its second token until b's prompt is computed."""
+    steps = run_all(_vllm(), [asks("a", 3, 3), asks("b", 2, 3, at=0.5)])
+    assert schedule(steps) == ["0: a[0:3)", "1: b[0:2)", "2: a[3:4) b[2:3)", "3: a[4:5) b[3:4)"]
+
+
+def test_a_prompt_of_one_token_is_a_single_token() -> None:
+    steps = run_all(_vllm(), [asks("a", 3, 3), asks("b", 1, 2, at=0.5)])
+    assert schedule(steps) == ["0: a[0:3)", "1: a[3:4) b[0:1)", "2: a[4:5) b[1:2)"]
+    waiting = run_all(_vllm(), [asks("a", 3, 1), asks("b", 1, 1), asks("c", 3, 1)])
+    assert schedule(waiting) == ["0: a[0:3)", "1: b[0:1)", "2: c[0:3)"]  # nobody is overtaken
+    assert [str(reason) for reason in waiting[0].plan.reasons] == [
+        "b not admitted: prompts and single tokens run in iterations of their own"
+    ]
+
+
+def test_a_token_budget_cuts_prompts() -> None:
+    steps = run_all(_vllm(settings={"batching.token_budget": 4}), [asks("a", 6, 2), asks("b", 3, 1)])
+    assert schedule(steps) == [
+        "0: a[0:4)",
+        "1: a[4:6) b[0:2)",
+        "2: a[6:7) b[2:3)",  # what is left of b's prompt is a single token
+    ]
+
+
+def test_a_budget_goes_round_among_those_who_run() -> None:
+    steps = run_all(_vllm(settings={"batching.token_budget": 1}), [asks("a", 1, 2), asks("b", 1, 1)])
+    assert schedule(steps) == ["0: a[0:1)", "1: a[1:2)", "2: b[0:1)"]
+
+
+# --- eviction: 4 blocks of 2
+
+CROWDED = [asks("a", 3, 5), asks("b", 3, 3)]
+
+
+def test_an_evicted_request_is_computed_again_with_all_its_text() -> None:
+    steps = run_all(_vllm(4), CROWDED)
+    assert schedule(steps) == [
+        "0: a[0:3) b[0:3)",  # two blocks each
+        "1: a[3:4) b[3:4)",
+        "2: a[4:5)",  # a needs a third block: b, the newest, gives up both of its own
+        "3: a[5:6)",
+        "4: a[6:7)",
+        "5: b[0:5)",  # three tokens of prompt and two of answer
+    ]
+    assert _evicted(steps) == {2.0: ("b",)}
+    assert [step.plan.moves for step in steps] == [()] * 6
+    assert [step.plan.admitted for step in steps if step.plan.admitted] == [("a", "b"), ("b",)]
+    assert "b evicted: the others have no room for their next token" in map(str, steps[2].plan.reasons)
+
+
+def test_a_swapped_request_goes_on_with_a_single_token() -> None:
+    steps = run_all(_vllm(4, settings=SWAP), CROWDED)
+    assert schedule(steps)[2:] == ["2: a[4:5)", "3: a[5:6)", "4: a[6:7)", "5: b[4:5)"]
+    assert [step.plan.moves for step in steps[:3]] == [(), (), (Move("swap_out", 4, 0, 4),)]
+    assert {move.kind for move in steps[5].plan.moves} == {"swap_in"}
+    assert sum(move.num_tokens for move in steps[5].plan.moves) == 4
+    assert [step.usage.host for step in steps] == [0, 0, 4, 4, 4, 0]
+
+
+def test_what_the_host_has_no_room_for_is_computed_again() -> None:
+    steps = run_all(_vllm(4, settings={**SWAP, "memory.host": 3}), CROWDED)
+    assert schedule(steps) == schedule(run_all(_vllm(4), CROWDED))
+    assert not any(step.plan.moves for step in steps)
+
+
+def test_who_is_evicted_is_suspended_until_it_is_admitted_again() -> None:
+    engine = _vllm(4)
+    for request in CROWDED:
+        engine.submit(request)
+    phases = [engine.sequences["b"].phase for _ in engine.run() if "b" in engine.sequences]
+    assert phases == [Phase.RUNNING, Phase.RUNNING, Phase.SUSPENDED, Phase.SUSPENDED, Phase.SUSPENDED]
+
+
+def test_the_newest_are_evicted_first_and_come_back_in_order_of_age() -> None:
+    """c must go, then b; both are served again before d, who came after them."""
+    requests = [asks("a", 2, 4), asks("b", 2, 4), asks("c", 2, 2), asks("d", 2, 1, at=1.5)]
+    steps = run_all(_vllm(4), requests)
+    assert schedule(steps) == [
+        "0: a[0:2) b[0:2) c[0:2)",
+        "1: a[2:3) b[2:3)",  # one block was left: a's; b has c's
+        "2: a[3:4) b[3:4)",
+        "3: a[4:5)",
+        "4: b[0:5)",  # three of four blocks: c does not fit, and d, who would, does not overtake it
+        "5: c[0:3) d[0:2)",
+    ]
+    assert _evicted(steps) == {1.0: ("c",), 3.0: ("b",)}
+    full = "c not admitted: needs 2 blocks of 2 KV tokens, 1 are free"
+    assert full in map(str, steps[4].plan.reasons)
+
+
+def test_several_go_at_once_and_one_may_go_for_itself() -> None:
+    """Three blocks, all full: a gets c's; then b is the newest of those who are left, and has no room either."""
+    steps = run_all(_vllm(3), [asks("a", 2, 3), asks("b", 2, 2), asks("c", 2, 2)])
+    assert schedule(steps) == ["0: a[0:2) b[0:2) c[0:2)", "1: a[2:3)", "2: a[3:4)", "3: b[0:3)", "4: c[0:3)"]
+    assert _evicted(steps) == {1.0: ("c", "b")}
+
+
+def test_nobody_is_admitted_in_an_iteration_that_evicts() -> None:
+    """With swap, who comes back has a single token, and could join at once the iteration that evicts it."""
+    steps = run_all(_vllm(4, settings=SWAP), [*CROWDED, asks("c", 1, 2, at=1.5)])
+    assert steps[2].plan.evicted
+    assert schedule(steps)[2:4] == ["2: a[4:5)", "3: a[5:6)"]
+    assert steps[2].plan.admitted == ()
+
+
+# --- over many runs
+
+
+def _crowd(seed: int) -> tuple[list[Request], int, dict[str, Any]]:
+    rng = random.Random(seed)
+    size = rng.choice([1, 2, 3])
+    requests = [
+        asks(f"r{i}", rng.randint(1, 6), rng.randint(4, 9), at=0.5 * rng.randint(0, 4) * (i > 0)) for i in range(6)
+    ]
+    requests.sort(key=lambda request: request.arrival_s)
+    settings = {"memory.preemption": rng.choice(["swap", "recompute"]), "batching.token_budget": rng.choice([None, 3])}
+    return requests, -(-15 // size) + rng.randint(0, 3), {"memory.block_size": size, **settings}
+
+
+@pytest.mark.parametrize("start", [0, 20, 40])
+def test_the_oldest_is_never_evicted_and_everyone_ends(start: int) -> None:
+    evictions = 0
+    for seed in range(start, start + 20):
+        requests, blocks, settings = _crowd(seed)
+        engine = _vllm(blocks, settings["memory.block_size"], settings)
+        age = {request.id: i for i, request in enumerate(requests)}
+        running: list[str] = []
+        for step in run_all(engine, requests):
+            plan = step.plan
+            if plan.evicted:
+                evictions += len(plan.evicted)
+                assert not plan.admitted
+                kept = [name for name in running if name not in plan.evicted]
+                assert kept, "the oldest runs on"
+                newest = sorted(running, key=age.__getitem__)[len(kept) :]
+                assert list(plan.evicted) == newest[::-1]
+                running = kept
+            running += plan.admitted
+            assert len({work.num_tokens > 1 for work in plan.work}) == 1 or settings["batching.token_budget"]
+            running = [name for name in running if name not in step.finished]
+        assert len(engine.finished) == len(requests)
+    assert evictions > 20

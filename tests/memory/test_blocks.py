@@ -1,0 +1,127 @@
+"""The pool of blocks against the plainest model there is: of each block, how many hold it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from minifuse.errors import LawBroken
+from minifuse.memory.blocks import BlockPool
+
+
+class BlocksAgainstACount(RuleBasedStateMachine):
+    @initialize(num_blocks=st.integers(0, 6))
+    def begin(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.pool = BlockPool(num_blocks)
+        self.held: Counter[int] = Counter()
+        self.frozen: list[tuple[BlockPool, list[int], list[int]]] = []
+
+    @rule()
+    def take(self) -> None:
+        free = set(range(self.num_blocks)) - set(self.held)
+        if not free:
+            with pytest.raises(LawBroken, match=f"none of the {self.num_blocks} is free") as error:
+                self.pool.take()
+            assert error.value.law == "budget"
+            return
+        block = self.pool.take()
+        assert block in free
+        self.held[block] = 1
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def share(self, data: Any) -> None:
+        block = data.draw(st.sampled_from(sorted(self.held)))
+        self.pool.share(block)
+        self.held[block] += 1
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def give_back(self, data: Any) -> None:
+        block = data.draw(st.sampled_from(sorted(self.held)))
+        self.pool.give_back(block)
+        self.held[block] -= 1
+        self.held += Counter()  # forget those that nobody holds
+
+    @rule(block=st.integers(-2, 7))
+    def touch_what_nobody_holds(self, block: int) -> None:
+        if block in self.held:
+            return
+        with pytest.raises(LawBroken, match=f"block {block} was given back twice, or never handed out") as error:
+            self.pool.give_back(block)
+        assert error.value.law == "conservation"
+        if 0 <= block < self.num_blocks:
+            with pytest.raises(LawBroken, match=f"block {block} was shared, and nobody holds it") as error:
+                self.pool.share(block)
+            assert error.value.law == "conservation"
+
+    @rule()
+    def copy(self) -> None:
+        twin = self.pool.copy()
+        self.frozen.append((self.pool, list(self.pool.holders), list(self.pool.free)))
+        self.pool = twin  # the copy is what goes on; the original must not feel it
+
+    @invariant()
+    def says_who_holds_what(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        pool = self.pool
+        assert [pool.num_holders(block) for block in range(pool.num_blocks)] == [
+            self.held[block] for block in range(self.num_blocks)
+        ]
+        assert pool.num_free == self.num_blocks - len(self.held)
+        pool.check(self.held.elements())
+        for original, holders, free in self.frozen:
+            assert (original.holders, original.free) == (holders, free)
+
+
+TestBlocksAgainstACount = BlocksAgainstACount.TestCase
+TestBlocksAgainstACount.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
+
+
+def test_the_lowest_first_and_the_last_given_back_again() -> None:
+    pool = BlockPool(3)
+    assert [pool.take() for _ in range(3)] == [0, 1, 2]
+    pool.give_back(2)
+    pool.give_back(0)
+    assert (pool.take(), pool.take()) == (0, 2)
+
+
+def test_a_block_is_free_when_the_last_one_has_given_it_back() -> None:
+    pool = BlockPool(1)
+    pool.take()
+    pool.share(0)
+    pool.give_back(0)
+    assert (pool.num_free, pool.num_holders(0)) == (0, 1)
+    pool.give_back(0)
+    assert (pool.num_free, pool.num_holders(0)) == (1, 0)
+
+
+@pytest.mark.parametrize("held", [[0, 1], [0, 0, 2], [0, 0, 1, 2], [0, 0, 1, 1]], ids=str)
+def test_check_wants_each_block_as_often_as_it_is_held(held: list[int]) -> None:
+    pool = BlockPool(3)
+    pool.take()
+    pool.take()
+    pool.share(0)
+    pool.check([0, 1, 0])
+    with pytest.raises(LawBroken, match="blocks are held by") as error:
+        pool.check(held)
+    assert error.value.law == "conservation"
+
+
+@pytest.mark.parametrize("free", [[], [1], [2, 2], [2, 3]], ids=str)
+def test_check_wants_all_others_to_be_free_once(free: list[int]) -> None:
+    pool = BlockPool(3)
+    pool.take()
+    pool.take()
+    pool.check([0, 1])
+    pool.free[:] = free
+    with pytest.raises(LawBroken, match="the free blocks are") as error:
+        pool.check([0, 1])
+    assert error.value.law == "conservation"
