@@ -145,7 +145,7 @@ class Paged:
                     raise LawBroken("conservation", f"work was proposed for {work.sequence}, which was never admitted")
                 moves += tables.grow(work.sequence, work.start, work.stop)
         except NoRoom as full:
-            raise LawBroken("budget", f"what was proposed does not fit: it {full}") from None
+            raise LawBroken("budget", f"what was proposed does not fit: {full}") from None
         self.tables = tables
         return Placement(
             tuple(Pages(tuple(tables.blocks[w.sequence]), self.size) for w in proposal.work), None, tuple(moves)

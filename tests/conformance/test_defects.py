@@ -642,7 +642,7 @@ def _caught(defect: Defect) -> LawBroken | None:
         except LawBroken as broken:
             raise _Caught(broken) from None
         except IndexError:
-            return  # two with the same text in one buffer: no law forbids it, and a row is left over
+            return  # a crash names no law: the next scenario
 
     try:
         attempt()

@@ -185,7 +185,7 @@ def test_a_block_is_taken_when_a_request_grows_into_it() -> None:
 
 def test_the_watermark_is_kept_for_those_who_run() -> None:
     served = Served(watermark=0.5)
-    served.ask("a", 20)
+    assert served.memory.room().admit(served.ask("a", 20), growing=True) is None
     served.iterate(admit="a")  # nobody else is here: five of six blocks may be taken
     served.memory.release(served.sequences["a"])
     served.ask("b", 4)
