@@ -35,7 +35,8 @@ from minifuse.attention.kernels.rms_norm import rms_norm, rms_norm_torch
 from minifuse.attention.kernels.rotary_write import rotate_and_write, rotate_and_write_torch
 from minifuse.attention.kernels.sampling import argmax, gumbel_argmax
 from minifuse.attention.kernels.slots import slots_attention, slots_attention_torch
-from minifuse.attention.kernels.split_kv import SPLIT, decode_attention, decode_attention_torch
+from minifuse.attention.kernels.split_kv import decode_attention, decode_attention_torch
+from minifuse.attention.kernels.split_shape import SPLIT
 from minifuse.attention.kernels.swiglu import silu_mul, silu_mul_torch
 from minifuse.attention.ragged import Ragged
 from minifuse.model.load import ModelSource, build, random_weights

@@ -19,15 +19,13 @@ import triton.language as tl
 from torch import Tensor
 
 from minifuse.attention.kernels.launch import Shipped, check, check_tensor
-from minifuse.attention.kernels.split_kv import (
+from minifuse.attention.kernels.split_kv import attend_one_torch, attend_splits, reduce_splits
+from minifuse.attention.kernels.split_shape import (
     NUM_WARPS,
     SPLIT,
-    attend_one_torch,
-    attend_splits,
     check_decode,
     form_of,
     grid_of,
-    reduce_splits,
     signature_of,
     workspace,
 )

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from minifuse.attention.kernels import split_kv
 from minifuse.attention.kernels.multi_token import multi_token_attention_torch
-from minifuse.attention.kernels.split_kv import SPLIT, decode_attention, decode_attention_torch, grid_of
+from minifuse.attention.kernels.split_kv import decode_attention, decode_attention_torch
+from minifuse.attention.kernels.split_shape import SPLIT, grid_of
 from minifuse.attention.ragged import Ragged
 from minifuse.errors import KernelError
 
