@@ -154,6 +154,11 @@ class Move(NamedTuple):
     num_tokens: int
     wave: int | None = None
 
+    @property
+    def crosses(self) -> bool:
+        """Whether it is a swap: from one tier to the other."""
+        return self.kind in ("swap_in", "swap_out")
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:

@@ -112,10 +112,16 @@ def _made(path: str, *arguments: bool) -> AttentionBackend:
 
 
 class _Shipped(Layout):
-    """The layouts of this folder: one backend on the kernels, and one of reference numerics, serve them all."""
+    """The layouts of this folder: ragged unless they say otherwise.
+
+    One backend on the kernels, and one of reference numerics, serve them all.
+    """
 
     kernels = "minifuse.attention.kernels.operators:TritonAttention"
     reference = "minifuse.attention.reference:ReferenceAttention"
+
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
+        return None, placement.waves or (Span(0, len(work)),)
 
 
 @register
@@ -125,9 +131,6 @@ class PerSequenceLayout(_Shipped):
     name = "per_sequence"
     reads = frozenset({"extents"})
     tensors = "minifuse.attention.per_sequence:PerSequenceAttention"
-
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
-        return None, placement.waves or (Span(0, len(work)),)
 
 
 @register
@@ -162,6 +165,3 @@ class PagedLayout(_Shipped):
     name = "paged"
     reads = frozenset({"pages", "extents"})
     tensors = "minifuse.attention.paged:PagedAttention"
-
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
-        return None, placement.waves or (Span(0, len(work)),)

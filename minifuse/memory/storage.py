@@ -79,5 +79,5 @@ class KVStorage:
         for device, host in ((self.keys, self.host_keys), (self.values, self.host_values)):
             taken = (host if move.kind == "swap_in" else device)[layers, source]
             into = (host if move.kind == "swap_out" else device)[layers, target]
-            overlap = move.kind in ("shuffle", "copy", "embed") and abs(move.source - move.target) < move.num_tokens
+            overlap = not move.crosses and abs(move.source - move.target) < move.num_tokens
             into.copy_(taken.clone() if overlap else taken)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 from minifuse.memory.blocks import BlockPool
@@ -201,13 +200,12 @@ class Tables:
 
     def num_written(self) -> int:
         """Slots of the device with KV in them, those of a shared block counted once."""
-        here: Iterable[str] = self.blocks
         if sum(map(len, self.blocks.values())) + sum(map(len, self.copied.values())) == (
             self.device.num_blocks - self.device.num_free
         ):
-            return sum(self.cached[name] for name in here)
+            return sum(self.cached[name] for name in self.blocks)
         filled: dict[int, int] = {}
-        for name in here:
+        for name in self.blocks:
             for i, block in enumerate(self.blocks[name]):
                 tokens = min(self.size, self.cached[name] - i * self.size)
                 filled[block] = max(filled.get(block, 0), tokens)

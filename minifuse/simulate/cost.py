@@ -84,7 +84,7 @@ class Roofline:
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)
-        swapped = sum(move.num_tokens for move in plan.moves if move.kind in ("swap_in", "swap_out"))
+        swapped = sum(move.num_tokens for move in plan.moves if move.crosses)
         link = self.machine.link
         touched = context + 2 * sum(move.num_tokens for move in plan.moves) - (swapped if link else 0)
         moved = (config.num_matrix_weights + touched * config.kv_elements_per_token) * self.element

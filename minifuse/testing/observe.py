@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -163,21 +163,19 @@ class _Books:
                 self.slots[name] = [away[slot] for slot in kept]
             else:
                 del self.slots[name], self.written[name]  # to be computed again
-        fresh: set[Slot] = set()  # nobody shares what is being written
+        fresh: set[Slot] = set()
         for work, place in zip(plan.work, plan.places, strict=True):
             now: list[Slot] = [("device", slot) for slot in place.slots(0, work.stop)]
             text = self.texts[work.sequence]
             for i, slot in enumerate(now):
                 if i >= work.start:
-                    if slot in fresh:
-                        raise LawBroken("conservation", f"slot {slot} belongs to {work.sequence} and to another")
                     fresh.add(slot)
                     self._write(plan.step, slot, text[: i + 1])
                 elif self.contents.get(slot) != text[: i + 1] or self.arriving.get(slot, plan.step) != plan.step:
                     raise LawBroken("conservation", f"{work} reads token {i} from {slot}, where it is not")
             self.slots[work.sequence] = now
         self.running |= mine
-        self._check_owners()
+        self._check_owners(fresh)
 
     def _move(self, step: int, move: Move, mine: set[str], away: dict[Slot, Slot]) -> None:
         tiers = {"swap_in": ("host", "device"), "swap_out": ("device", "host")}
@@ -203,12 +201,15 @@ class _Books:
         self.contents[slot] = text
         self.arriving[slot] = step
 
-    def _check_owners(self) -> None:
+    def _check_owners(self, fresh: Set[Slot]) -> None:
+        """Nobody shares a slot but for the same text, and nobody one that is being written: that takes a copy."""
         owner: dict[Slot, tuple[str, int]] = {}
         for name, slots in self.slots.items():
             for i, slot in enumerate(slots):
                 other, at = owner.setdefault(slot, (name, i))
-                if other != name and (at != i or self.texts[name][: i + 1] != self.texts[other][: i + 1]):
+                if other != name and (
+                    slot in fresh or at != i or self.texts[name][: i + 1] != self.texts[other][: i + 1]
+                ):
                     raise LawBroken("conservation", f"slot {slot} belongs to {other} and to {name}")
                 if not 0 <= slot[1] < self.capacity[slot[0]]:
                     raise LawBroken("budget", f"{name} uses slot {slot} of {self.capacity}")

@@ -641,8 +641,6 @@ def _caught(defect: Defect) -> LawBroken | None:
             LAWS[defect.check](MIXES[defect.technique], scenario)
         except LawBroken as broken:
             raise _Caught(broken) from None
-        except IndexError:
-            return  # a crash names no law: the next scenario
 
     try:
         attempt()

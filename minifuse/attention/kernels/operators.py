@@ -32,8 +32,6 @@ from minifuse.plan import Move, Plan, Region, Span
 
 __all__ = ["TritonAttention", "TritonOperators"]
 
-ACROSS = ("swap_in", "swap_out")
-
 
 class TritonOperators:
     """What `TorchOperators` does, with the kernels."""
@@ -61,9 +59,9 @@ class TritonOperators:
 
     def move(self, cache: KVStorage, moves: Seq[Move], layer: int | None = None) -> None:
         layers = slice(None) if layer is None else slice(layer, layer + 1)
-        for kind, group in groupby(moves, lambda move: move.kind):
+        for _, group in groupby(moves, lambda move: move.kind):
             together = list(group)
-            if kind in ACROSS:
+            if together[0].crosses:
                 self._swap(cache, together, layers)
             elif _disjoint(together):
                 move_slots(cache.keys[layers], cache.values[layers], [move[1:4] for move in together])
