@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 
+from minifuse.cells import CellGraph
 from minifuse.clock import Clock
 from minifuse.errors import LawBroken, RequestRefused
-from minifuse.plan import Completion, Plan, Proposal, Reason, StepReport
+from minifuse.plan import Completion, Plan, Proposal, Ran, Reason, StepReport
 from minifuse.request import FinishReason, Limits, Phase, Request, Sequence
 from minifuse.stages import Attention, Batching, Executor, Memory
 from minifuse.trace import Trace
@@ -18,7 +20,8 @@ __all__ = ["Engine"]
 class Engine:
     """Serves requests with one batching policy, the workers it asks for, one memory and one attention layout.
 
-    `limits` says what the model can read. Time is in seconds since the run began.
+    `limits` says what the model can read, and `unfold` what a request to a model of cells unfolds into. Time is in
+    seconds since the run began.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class Engine:
         clock: Clock,
         *,
         limits: Limits,
+        unfold: Callable[[Request], CellGraph] | None = None,
         trace: Trace | None = None,
     ) -> None:
         self.batching = batching
@@ -38,17 +42,21 @@ class Engine:
         self.executor = executor
         self.clock = clock
         self.limits = limits
+        self.unfold = unfold
         self.trace = trace or Trace()
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
         self.finished: dict[str, Sequence] = {}
+        self.refused: dict[str, str] = {}  # of those that were received: why they cannot be served
         self.now = 0.0
         self._arrivals: list[tuple[float, int, Request]] = []  # a heap of what has not arrived yet
         self._submitted: set[str] = set()
         self._groups: set[str] = set()
-        self._idle = list(range(batching.workers))
+        self._load = [0] * batching.workers  # plans in flight of each worker
         self._started: dict[int, float] = {}  # step -> when it was dispatched
-        self._in_flight: set[str] = set()  # sequences of plans that have not completed
-        self._waiting: list[Proposal] = []  # of the idle workers: proposals without work
+        self._last_ended = [0.0] * batching.workers  # when each worker last completed a plan
+        self._in_flight: dict[str, list[int]] = {}  # sequence -> the worker of each of its plans in flight
+        self.leaving: dict[str, Sequence] = {}  # finished, while plans in flight still touch their memory
+        self._waiting: list[Proposal] = []  # of workers that could take more: proposals without work
         self._steps = 0
 
     def submit(self, *prompts: Request) -> None:
@@ -98,7 +106,7 @@ class Engine:
 
     @property
     def unfinished(self) -> bool:
-        return bool(self._arrivals or self.sequences)
+        return bool(self._arrivals or self.sequences or self.leaving)
 
     def run(self) -> Iterator[StepReport]:
         """Serve until nothing is left, telling of every iteration as it completes."""
@@ -115,46 +123,72 @@ class Engine:
             _, _, request = heapq.heappop(self._arrivals)
             sequence = Sequence(request)
             self.sequences[request.id] = sequence
-            self.batching.receive(sequence)
+            try:
+                if self.unfold is not None:
+                    sequence.graph = self.unfold(request)
+                self.batching.receive(sequence)
+            except RequestRefused as refusal:
+                self._refuse(sequence, str(refusal))
+
+    def _refuse(self, sequence: Sequence, why: str) -> None:
+        """What it unfolds into cannot be computed: that shows only when it is received."""
+        self.refused[sequence.id] = why
+        self.trace.refused(sequence.id, why, received=True)
+        self._finish(sequence, FinishReason.REFUSED)
 
     def dispatch(self) -> None:
-        """For each idle worker: propose, place, lay out, submit."""
+        """For each worker that can take more: propose, place, lay out, submit."""
         self._waiting = []
-        for worker in sorted(self._idle):
-            proposal = self.batching.propose(worker, self.now, self.memory)
-            if not proposal.work:
-                self._waiting.append(proposal)
-                continue
-            self._check_free(worker, proposal)
-            placement = self.memory.place(proposal)
-            grid, waves = self.attention.layout(proposal.work, placement)
-            plan = Plan(
-                step=self._steps,
-                worker=worker,
-                work=proposal.work,
-                places=placement.places,
-                admitted=tuple(sequence.id for sequence in proposal.admit),
-                grid=grid,
-                moves=placement.moves,
-                waves=waves,
-                reasons=proposal.reasons,
-                phase=proposal.phase,
-                evicted=tuple(sequence.id for sequence in proposal.evict),
-            )
-            for name in plan.evicted:
-                self.sequences[name].phase = Phase.SUSPENDED
-            self._enter(plan, proposal.phase)
-            self._steps += 1
-            self._idle.remove(worker)
-            self._in_flight.update(work.sequence for work in plan.work)
-            self._started[plan.step] = self.now
-            self.executor.submit(plan, self.sequences, self.now)
+        for worker in range(len(self._load)):
+            while self._load[worker] < self.batching.depth:
+                proposal = self.batching.propose(worker, self.now, self.memory)
+                if not proposal.work:
+                    self._waiting.append(proposal)
+                    break
+                self._submit(worker, proposal)
+
+    def _submit(self, worker: int, proposal: Proposal) -> None:
+        self._check_free(worker, proposal)
+        placement = self.memory.place(proposal)
+        grid, waves = self.attention.layout(proposal.work, placement)
+        plan = Plan(
+            step=self._steps,
+            worker=worker,
+            work=proposal.work,
+            places=placement.places,
+            admitted=tuple(sequence.id for sequence in proposal.admit),
+            grid=grid,
+            moves=placement.moves,
+            waves=waves,
+            reasons=proposal.reasons,
+            phase=proposal.phase,
+            evicted=tuple(sequence.id for sequence in proposal.evict),
+        )
+        for name in plan.evicted:
+            self.sequences[name].phase = Phase.SUSPENDED
+        self._enter(plan, proposal.phase)
+        self._steps += 1
+        self._load[worker] += 1
+        concerned = {name: self.sequences[name] for name in plan.sequences}
+        for name in concerned:
+            self._in_flight.setdefault(name, []).append(worker)
+        self._started[plan.step] = self.now
+        self.executor.submit(plan, concerned, self.now)
 
     def _check_free(self, worker: int, proposal: Proposal) -> None:
-        """Nobody is given out twice, nor evicted at work."""
-        for name in [work.sequence for work in proposal.work] + [sequence.id for sequence in proposal.evict]:
-            if name in self._in_flight:
+        """Nobody is given out twice, nor evicted at work.
+
+        A worker runs its plans in order, so where it may have several, one may go on where the last will have ended. Of
+        a graph, workers may have a part each.
+        """
+        for name in () if self.unfold else dict.fromkeys(work.sequence for work in proposal.work):
+            given = self._in_flight.get(name, ())
+            in_order = self.batching.depth > 1 and all(other == worker for other in given)
+            if given and not in_order:
                 raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
+        for sequence in proposal.evict:
+            if sequence.id in self._in_flight:
+                raise LawBroken("conservation", f"{sequence.id} was to be evicted, and its last work is not done")
         if gone := {sequence.id for sequence in proposal.evict}.intersection(work.sequence for work in proposal.work):
             raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
 
@@ -162,8 +196,8 @@ class Engine:
         """Everyone whom a plan concerns enters a phase of life."""
         for name in plan.admitted:
             self.sequences[name].phase = phase
-        for work in plan.work:
-            self.sequences[work.sequence].phase = phase
+        for name in plan.sequences:
+            self.sequences[name].phase = phase
 
     def collect(self) -> list[StepReport]:
         """Wait for the next event: a plan completes, a request arrives, or a policy wanted to be asked again."""
@@ -192,8 +226,13 @@ class Engine:
 
     def commit(self, completion: Completion) -> StepReport:
         """Write down what a completed plan brought, and let go of what has finished."""
-        plan, (tokens, ended, moving_s, messages), ended_s = completion
+        plan, ran, ended_s = completion
+        tokens = ran.tokens
+        if self.leaving:  # what came of work for those who have ended meanwhile is thrown away
+            tokens = {name: token for name, token in tokens.items() if name not in self.leaving}
+        discarded = sum(work.num_tokens for work in plan.work if work.sequence in self.leaving)
         self.memory.commit(plan, tokens)
+        self.batching.commit(plan)
         if plan.phase is Phase.PREPROCESSING:
             self._enter(plan, Phase.READY)
         finished: dict[str, FinishReason] = {}
@@ -203,27 +242,80 @@ class Engine:
             reason = sequence.why_finished()
             if reason is not None:
                 finished[name] = reason
-        finished |= dict.fromkeys(ended, FinishReason.STOP)
+        answers = self._commit_nodes(plan, ran, finished) if self.unfold is not None else {}
+        discarded += sum(len(ran.answers[name]) - len(answer) for name, answer in answers.items())
         usage = self.memory.usage()
+        self._land(plan)
         for name, reason in finished.items():
             self._finish(self.sequences[name], reason)
-        self._idle.append(plan.worker)
-        self._in_flight.difference_update(work.sequence for work in plan.work)
-        started = self._started.pop(plan.step)
-        report = StepReport(plan, started, ended_s, tokens, finished, usage, moving_s, messages)
+        started_s = max(self._started.pop(plan.step), self._last_ended[plan.worker])
+        self._last_ended[plan.worker] = ended_s
+        report = StepReport(
+            *(plan, started_s, ended_s, tokens, finished, usage, ran.moving_s, ran.messages),
+            answers=answers,
+            gathers=ran.gathers,
+            discarded=discarded,
+        )
         self.trace.step(report)
         return report
 
+    def _commit_nodes(self, plan: Plan, ran: Ran, finished: dict[str, FinishReason]) -> dict[str, tuple[int, ...]]:
+        """Count nodes of cell graphs as done and keep what they came to; whoever has no more of them has finished.
+
+        Returns the answers that came whole, each cut where a stop token ends it.
+        """
+        answers = {}
+        for name, answer in ran.answers.items():
+            if name in self.leaving:
+                continue
+            sequence = self.sequences[name]
+            before = sequence.num_new
+            for token in answer:
+                sequence.tokens.append(token)
+                if reason := sequence.why_finished():
+                    finished[name] = reason
+                    break
+            answers[name] = tuple(sequence.answer[before:])
+        for name, num_nodes in Counter(work.sequence for work in plan.work).items():
+            if name in self.leaving:
+                continue
+            sequence = self.sequences[name]
+            assert sequence.graph is not None  # whoever could not be unfolded was refused
+            sequence.num_nodes_done += num_nodes
+            sequence.results.update(ran.results.get(name, {}))
+            if sequence.num_nodes_done == len(sequence.graph):
+                finished.setdefault(name, FinishReason.STOP)
+        return answers
+
+    def _land(self, plan: Plan) -> None:
+        """A plan is no longer in flight: memory that only it still touched is free."""
+        self._load[plan.worker] -= 1
+        for name in plan.sequences:
+            workers = self._in_flight[name]
+            workers.remove(plan.worker)
+            if not workers:
+                del self._in_flight[name]
+                if name in self.leaving:
+                    self.memory.release(self.leaving.pop(name))
+
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """It leaves at once. Its memory is free when no plan in flight touches it any more."""
         sequence.phase = Phase.FINISHED
         sequence.finish_reason = reason
         self.batching.release(sequence)
-        self.memory.release(sequence)
         self.finished[sequence.id] = self.sequences.pop(sequence.id)
+        if sequence.id in self._in_flight:
+            self.leaving[sequence.id] = sequence
+        else:
+            self.memory.release(sequence)
 
     def interrupt(self) -> list[str]:
         """Give up everything unfinished, keeping what each has said so far. Returns their ids."""
         self.executor.close()
+        self._in_flight.clear()  # nothing runs any more
+        for sequence in self.leaving.values():
+            self.memory.release(sequence)
+        self.leaving.clear()
         self._receive_rest()
         names = [name for name, sequence in self.sequences.items() if not sequence.finished]
         for name in names:

@@ -36,7 +36,7 @@ from minifuse.plan import TRANSFORMER, Move
 from minifuse.request import FinishReason, Phase
 from minifuse.trace import Event
 
-__all__ = ["Metrics", "compute_metrics", "parse_goodput", "percentile", "rows"]
+__all__ = ["Metrics", "compute_metrics", "parse_goodput", "percentile"]
 
 Metrics = dict[str, Any]
 MOVE_KINDS: tuple[str, ...] = get_args(get_type_hints(Move)["kind"])
@@ -115,7 +115,7 @@ class _Run:
         self.last_s = 0.0
         self.num: Counter[str] = Counter()  # tokens of each sort, iterations, pieces of work, requests refused
         self.moves: dict[str, list[int]] = {kind: [] for kind in MOVE_KINDS}  # tokens of each move
-        self.moving_s = 0.0
+        self.moving_s = self.gathering_s = 0.0
         self.kv: list[tuple[float, int, int, int, int]] = []  # seconds the step took, used, reserved, capacity, host
 
     def read(self, event: Event) -> None:
@@ -126,24 +126,36 @@ class _Run:
             case "request":
                 self.lives.setdefault(event["id"], _Life(event["arrival_s"], event["prompt_tokens"]))
             case "refused":
-                self.num["refused"] += 1  # not by id: a refused duplicate bears that of a request that is served
+                self.num["refused"] += 1
+                if event.get("received"):  # otherwise not by id: a refused duplicate bears that of one that is served
+                    del self.lives[event["id"]]
             case "step":
                 self._step(event)
 
     def _step(self, event: Event) -> None:
         start_s, end_s = event["wall"]["start_s"], event["wall"]["end_s"]
+        of_cells = False
         for name, start, stop, *cell in event["work"]:
             life = self.lives[name]
             life.started_s = min(life.started_s, start_s)
             # One token past the prompt is a decode step; a prompt, or an answer computed anew, is prefill.
             decode = stop - start == 1 and start >= life.prompt_tokens
-            self.num["decode" if decode else "prefill"] += stop - start
+            self.num["nodes" if cell else "decode" if decode else "prefill"] += stop - start
             self.num["recomputed"] += life.compute(start, stop, *cell or [TRANSFORMER])
+            of_cells = bool(cell)
         if event["phase"] == Phase.PREPROCESSING.value:
             self.num["preprocessing"] += 1
+        elif of_cells:  # every wave is a batch
+            self.num["iterations"] += max(1, len(event["waves"]))
+            self.num["work"] += len(event["work"])
         else:
             self.num["iterations"] += event["computed"] > 0  # a plan may hold nothing but moves
             self.num["work"] += len({work[0] for work in event["work"]})  # two spans of one request count once
+        self.num["discarded"] += event.get("discarded", 0)
+        copies, rows, seconds = event["wall"].get("gathers", (0, 0, 0.0))
+        self.num["gathers"] += copies
+        self.num["gathered"] += rows
+        self.gathering_s += seconds
         self.moving_s += event["wall"].get("moving_s", 0.0)
         self.num["messages"] += event["wall"].get("messages", 0)
         self.num["message_bytes"] += event["wall"].get("message_bytes", 0)
@@ -153,6 +165,8 @@ class _Run:
             self.moves[kind].append(num_tokens)
         for name in event["tokens"]:
             self.lives[name].token_times.append(end_s)
+        for name, answer in event.get("answers", {}).items():
+            self.lives[name].token_times += [end_s] * len(answer)
         for name, reason in event["finished"].items():
             self.lives[name].reason, self.lives[name].ended_s = reason, end_s
         self.num["evicted"] += len(event["evicted"])
@@ -165,9 +179,11 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
 
     A request that neither finished nor was refused counts as interrupted. The run lasts from the first arrival
     to the last time in the trace. Prefill tokens are those of prompts and of answers computed anew; recomputed
-    are those that the same request had computed before; idle tokens belong to no request. Steps that pre-process beside
-    the main stream are counted apart from its iterations. Mean KV is weighted with the time each step took, so waiting
-    does not count. `moving_s` is the time that moves held the computation up.
+    are those that the same request had computed before; idle tokens belong to no request. Steps that pre-process
+    beside the main stream are counted apart from its iterations. Of cell graphs, nodes are counted instead of prefill
+    and decode tokens, and every batch of them as an iteration. Discarded is what was computed for requests that had
+    ended. Mean KV is weighted with the time each step took, so waiting does not count. `moving_s` is the time that
+    moves held the computation up.
 
     Raises:
         UsageError: an event is not as `minifuse.trace` writes it.
@@ -218,6 +234,9 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
             **{kind: num[kind] for kind in ("computed", "prefill", "decode", "recomputed", "idle")},
             "idle_share": num["idle"] / num["computed"] if num["computed"] else None,
         },
+        "nodes": num["nodes"],
+        "discarded": num["discarded"],
+        "gathers": {"count": num["gathers"], "rows": num["gathered"], "seconds": run.gathering_s},
         "evictions": num["evicted"],
         "kv": _kv(run),
         "moves": {
@@ -246,81 +265,3 @@ def _kv(run: _Run) -> dict[str, float | None]:
 
 def _bytes(run: _Run, tokens: float | None) -> float | None:
     return None if tokens is None or run.bytes_per_token is None else tokens * run.bytes_per_token
-
-
-def rows(metrics: Metrics) -> list[tuple[str, str]]:
-    """The most telling figures as (label, value), for a table."""
-    requests, tokens, kv, goodput = (metrics[name] for name in ("requests", "tokens", "kv", "goodput"))
-    reasons = [f"{requests[reason.value]} {reason.value}" for reason in FinishReason if requests[reason.value]]
-    moves = [
-        f"{moved['count']:,} {kind} ({_amount(moved, '')})"
-        for kind, moved in metrics["moves"].items()
-        if moved["count"]
-    ]
-    speed = metrics["throughput"]
-    table = [
-        ("Requests", f"{requests['total']:,}" + (f": {', '.join(reasons)}" if reasons else "")),
-        ("Duration", _time(metrics["duration_s"])),
-        (
-            "Throughput",
-            f"{_plain(speed['tokens_per_s'])} tokens/s, {_plain(speed['requests_per_s'])} requests/s",
-        ),
-        ("Time to first token (p50, p99)", _times(metrics["ttft_s"], "p50", "p99")),
-        ("Time per output token (p50, p99)", _times(metrics["tpot_s"], "p50", "p99")),
-        ("Inter-token latency (p50, p99)", _times(metrics["itl_s"], "p50", "p99")),
-        ("Latency bound", _time(metrics["latency_bound_s"])),
-        ("End-to-end time (p50, p99)", _times(metrics["e2e_s"], "p50", "p99")),
-        ("Normalized latency (mean, p90)", _times(metrics["normalized_latency_s"], "mean", "p90")),
-        ("Queueing (mean, p99)", _times(metrics["queueing_s"], "mean", "p99")),
-        ("Computing (mean, p99)", _times(metrics["computing_s"], "mean", "p99")),
-        (
-            "Iterations",
-            f"{metrics['iterations']:,} (mean batch size {_plain(metrics['mean_batch_size'])})"
-            + (f", {metrics['preprocessing_steps']:,} of pre-processing" if metrics["preprocessing_steps"] else ""),
-        ),
-        ("Tokens computed", f"{tokens['computed']:,} ({tokens['recomputed']:,} recomputed)"),
-        ("Idle tokens", f"{tokens['idle']:,}" + (f" ({tokens['idle_share']:.1%})" if tokens["idle"] else "")),
-        ("KV in use (peak, mean)", f"{_amount(kv, 'peak_used_')}, {_amount(kv, 'mean_used_')}"),
-        ("KV reserved (peak)", f"{_amount(kv, 'peak_reserved_')} of {_amount(kv, 'capacity_')}"),
-        (
-            "KV moves",
-            ", ".join(moves) + (f" in {_time(metrics['moving_s'])}" if metrics["moving_s"] else "")
-            if moves
-            else "none",
-        ),
-    ]
-    if metrics["evictions"]:
-        table.append(("Evictions", f"{metrics['evictions']:,} (at most {_amount(kv, 'peak_host_')} on the host)"))
-    if metrics["messages"]["count"]:
-        sent = metrics["messages"]
-        table.append(("Messages of each rank", f"{sent['count']:,} ({_amount(sent, '')})"))
-    if goodput is not None:
-        bounds = ", ".join(f"{name} <= {_time(limit)}" for name, limit in goodput["bounds_s"].items())
-        table.append((f"Goodput ({bounds})", f"{_plain(goodput['requests_per_s'])} requests/s"))
-    return table
-
-
-def _plain(value: float | None, unit: str = "") -> str:
-    """Three digits, or all of a larger whole part."""
-    if value is None:
-        return "-"
-    return (f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}") + unit
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None or seconds >= 1 or seconds == 0:
-        return _plain(seconds, " s")
-    return _plain(seconds * 1e3, " ms") if seconds >= 1e-3 else _plain(seconds * 1e6, " us")
-
-
-def _times(values: dict[str, float] | None, first: str, second: str) -> str:
-    return f"{_time(values[first])}, {_time(values[second])}" if values else "-"
-
-
-def _amount(found: Mapping[str, float | None], prefix: str) -> str:
-    """Bytes where they are known, or tokens."""
-    size = found[f"{prefix}bytes"]
-    if size is None:
-        return _plain(found[f"{prefix}tokens"], " tokens")
-    power = next((power for power in (4, 3, 2, 1) if size >= 1024**power), 0)
-    return _plain(size / 1024**power, (" B", " KiB", " MiB", " GiB", " TiB")[power])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from minifuse.errors import LawBroken
@@ -17,6 +17,7 @@ from minifuse.request import FinishReason, Phase, Sequence
 __all__ = [
     "Completion",
     "Extent",
+    "Gathers",
     "Grid",
     "KVUsage",
     "Messages",
@@ -30,6 +31,7 @@ __all__ = [
     "Reason",
     "Region",
     "Span",
+    "State",
     "StepReport",
     "Work",
     "sampled_work",
@@ -46,7 +48,7 @@ class Span(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Compute tokens [start, stop) of a sequence, or one node of a cell graph (`cell` names its type).
+    """Compute tokens [start, stop) of a sequence, or node `start` of its cell graph (`cell` names the node's type).
 
     There is no prefill flag: prefill is a `Work` longer than one token.
     """
@@ -103,7 +105,26 @@ class Pages(NamedTuple):
         return [blocks[i // size] * size + i % size for i in range(start, stop)]
 
 
-Place = Extent | Pages
+class State(NamedTuple):
+    """Where a node of a cell graph finds the states it reads, one slot for each input that is an `Output`, and where
+    its own go.
+
+    A slot holds all outputs of one node.
+    """
+
+    reads: tuple[int, ...]
+    slot: int
+
+    @property
+    def capacity(self) -> int:
+        return 1
+
+    def slots(self, start: int, stop: int) -> Seq[int]:
+        """Where nodes [start, stop) leave their states: of one node, its slot."""
+        return (self.slot,)
+
+
+Place = Extent | Pages | State
 
 
 class Grid(NamedTuple):
@@ -170,6 +191,9 @@ class Proposal:
     Those in `evict` give their place on the device up before anybody is admitted: they are `SUSPENDED` until they are
     admitted again. A policy that evicts has one worker, and may admit with no more than is needed now (`growing`);
     otherwise whoever is admitted keeps what the longest possible answer takes.
+
+    `waves` are ranges of the work to be computed one after the other: the nodes of a merged graph, each wave a batch of
+    one type. None given means that all work is computed at once.
     """
 
     work: tuple[Work, ...] = ()
@@ -179,6 +203,7 @@ class Proposal:
     phase: Phase = Phase.RUNNING
     evict: tuple[Sequence, ...] = ()
     growing: bool = False
+    waves: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +224,8 @@ class Plan:
     """Everything decided for one iteration on one worker.
 
     `waves` are ranges of `work` whose attention runs one after the other; one wave holds all unless KV exceeds the
-    device (FluidInfer). `grid` is set when more may be computed than was asked for: a padded rectangle, or adjacent
-    buffers.
+    device (FluidInfer), or they are the batches of a merged cell graph. `grid` is set when more may be computed than
+    was asked for: a padded rectangle, or adjacent buffers.
     """
 
     step: int
@@ -224,9 +249,14 @@ class Plan:
         return self.places  # type: ignore[return-value]
 
     @property
+    def sequences(self) -> Seq[str]:
+        """Whose work it is, each once."""
+        return list(dict.fromkeys([work.sequence for work in self.work]))
+
+    @property
     def num_tokens(self) -> int:
         """Tokens somebody asked for."""
-        return sum(work.stop - work.start for work in self.work)
+        return sum([work.stop - work.start for work in self.work])
 
     @property
     def num_computed(self) -> int:
@@ -256,17 +286,30 @@ class Messages(NamedTuple):
 NO_MESSAGES = Messages()
 
 
+class Gathers(NamedTuple):
+    """Inputs of batched cells that had to be copied together first, since they did not lie side by side in order."""
+
+    copies: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+
+NO_GATHERS = Gathers()
+
+
 class Ran(NamedTuple):
     """What came of computing a plan: the token sampled for each sequence whose missing tokens it completed.
 
-    `ended` are sequences that are done for another reason than their tokens: a cell graph whose last node has run.
-    `moving_s` is the time that the plan's moves held the computation up.
+    `moving_s` is the time that the plan's moves held the computation up. Of cell graphs, `answers` are the tokens of
+    those whose nodes say more than one in this plan, and `results` the outputs of nodes that nobody reads, by node.
     """
 
     tokens: dict[str, int]
-    ended: tuple[str, ...] = ()
     moving_s: float = 0.0
     messages: Messages = NO_MESSAGES
+    answers: Mapping[str, tuple[int, ...]] = {}
+    results: Mapping[str, Mapping[int, Any]] = {}
+    gathers: Gathers = NO_GATHERS
 
 
 class Completion(NamedTuple):
@@ -298,6 +341,9 @@ class StepReport:
     usage: KVUsage  # while the iteration ran: what finished with it is still counted
     moving_s: float = 0.0
     messages: Messages = NO_MESSAGES
+    answers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    gathers: Gathers = NO_GATHERS
+    discarded: int = 0  # tokens or nodes computed for sequences that had ended before
 
     def decisions(self) -> dict[str, Any]:
         """The part that must not depend on how busy the machine was, ready for JSON."""
@@ -317,6 +363,8 @@ class StepReport:
             "computed": plan.num_computed,
             "idle": plan.num_idle,
             "tokens": self.tokens,
+            **({"answers": {name: list(answer) for name, answer in self.answers.items()}} if self.answers else {}),
+            **({"discarded": self.discarded} if self.discarded else {}),
             "finished": {name: reason.value for name, reason in self.finished.items()},
             "kv": list(self.usage),
         }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
+from minifuse.cells import CellGraph
 from minifuse.errors import RequestRefused
 
 __all__ = ["FinishReason", "Limits", "Phase", "Request", "Sampling", "Sequence", "TextLimits"]
@@ -49,6 +50,7 @@ class Request:
     conversation: str | None = None
     group: str | None = None
     problem: str | None = None  # why it cannot be read at all, as the engine will say when it refuses it
+    given: Any = None  # what a cell model unfolds beside the prompt: a tree, or whatever its `unfold` reads
 
     @property
     def max_length(self) -> int:
@@ -131,6 +133,9 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     phase: Phase = Phase.RECEIVED
     finish_reason: FinishReason | None = None
+    graph: CellGraph | None = None  # what it unfolds into; None: a text, whose every iteration is one cell
+    num_nodes_done: int = 0  # of the graph
+    results: dict[int, Any] = field(default_factory=dict)  # what the graph's results came to: outputs, by node
 
     def __post_init__(self) -> None:
         self.tokens = self.tokens or list(self.request.prompt)

@@ -49,6 +49,7 @@ class Stage(Protocol):
     kind: ClassVar[str]
     name: ClassVar[str]
     Options: ClassVar[type]
+    serves: ClassVar[frozenset[str]]  # kinds of model: "transformer", "cells"
 
 
 class Room(Protocol):
@@ -122,14 +123,19 @@ class Memory(Stage, Protocol):
 class Batching(Stage, Protocol):
     """Which work runs next: an order and an admission rule, nothing else."""
 
-    workers: int  # how many workers it has work for, each of which runs one plan at a time
+    workers: int  # how many workers it has work for
+    depth: int  # plans that a worker may have at once, which it runs in order
 
     def receive(self, sequence: Sequence) -> None:
-        """A request has arrived."""
+        """A request has arrived. Raise `RequestRefused` if it unfolds into what this policy cannot serve."""
         ...
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        """What `worker`, idle at time `now`, should run. Changes nothing but the policy's own queues."""
+        """What `worker` should run next, asked at time `now`. Changes nothing but the policy's own queues."""
+        ...
+
+    def commit(self, plan: Plan) -> None:
+        """A plan has completed; the tokens that came of it are not written down yet."""
         ...
 
     def release(self, sequence: Sequence) -> None:
@@ -170,7 +176,7 @@ class Executor(Protocol):
 StageClass = TypeVar("StageClass", bound=type[Any])
 
 MEMBERS: dict[str, tuple[str, ...]] = {
-    "batching": ("Options", "receive", "propose", "release"),
+    "batching": ("Options", "receive", "propose", "commit", "release"),
     "memory": ("Options", "offers", "check", "missing", "room", "place", "commit", "release", "usage", "host_capacity"),
     "attention": ("Options", "reads", "layout", "check", "backend"),
 }
@@ -179,7 +185,8 @@ _MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")
 
 
 def register(cls: StageClass) -> StageClass:
-    """Make a stage known by its `kind` and `name`. A name may be registered once.
+    """Make a stage known by its `kind` and `name`, once. It serves transformers, unless it says what.
+
 
     Raises:
         UsageError: it lacks something that a stage of its kind must have, or another class has this name.
@@ -192,6 +199,8 @@ def register(cls: StageClass) -> StageClass:
             raise UsageError(
                 f"The {kind} stage {name!r} has {member} = {getattr(cls, member)!r}: give a set, frozenset({{...}})."
             )
+    if not hasattr(cls, "serves"):
+        cls.serves = frozenset({"transformer"})
     known = _STAGES[kind].setdefault(name, cls)
     if known is not cls:
         raise UsageError(f"The {kind} stage {name!r} is already {known.__qualname__}: choose another name.")

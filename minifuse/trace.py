@@ -7,8 +7,8 @@
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
     {"event": "end", "unfinished": [], "wall": {"end_s": ...}}
 
-What was measured, times and messages between ranks, stands under "wall" and nowhere else, so two runs that decided
-alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines alone
+What was measured (times, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs that
+decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines alone
 (`minifuse.metrics`).
 """
 
@@ -62,8 +62,9 @@ class Trace:
             }
         )
 
-    def refused(self, request_id: str, why: str) -> None:
-        self._add({"event": "refused", "id": request_id, "why": why})
+    def refused(self, request_id: str, why: str, received: bool = False) -> None:
+        """A request was refused; `received`: only when it had arrived and was unfolded, having been taken in before."""
+        self._add({"event": "refused", "id": request_id, "why": why, **({"received": True} if received else {})})
 
     def step(self, report: StepReport) -> None:
         self._add(report)
@@ -97,11 +98,13 @@ class Trace:
 
 def _as_event(event: Event | StepReport) -> Event:
     if isinstance(event, StepReport):
-        wall = {"start_s": event.started_s, "end_s": event.ended_s}
+        wall: dict[str, Any] = {"start_s": event.started_s, "end_s": event.ended_s}
         if event.plan.moves:
             wall["moving_s"] = event.moving_s
         if event.messages.calls:
             wall["messages"], wall["message_bytes"] = event.messages
+        if event.gathers.copies:
+            wall["gathers"] = list(event.gathers)
         return {"event": "step", **event.decisions(), "wall": wall}
     return event
 

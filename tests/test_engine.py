@@ -13,6 +13,7 @@ from minifuse.attention import PerSequenceLayout
 from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.batching import Iteration
+from minifuse.batching.policy import Stepwise
 from minifuse.clock import RealClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
@@ -256,10 +257,10 @@ def test_phase_while_it_runs() -> None:
 # --- several workers
 
 
-class Pinned:
+class Pinned(Stepwise):
     """Each sequence belongs to one worker, which serves its own as Orca would."""
 
-    kind, name, Options = "batching", "pinned", object
+    name, Options = "pinned", object
 
     def __init__(self, workers: int) -> None:
         self.workers = workers

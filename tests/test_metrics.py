@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minifuse.errors import UsageError
-from minifuse.metrics import compute_metrics, parse_goodput, percentile, rows
+from minifuse.metric_rows import rows
+from minifuse.metrics import compute_metrics, parse_goodput, percentile
 from minifuse.plan import Extent, Grid, KVUsage, Move, Plan, StepReport, Work
 from minifuse.request import FinishReason, Request
 from minifuse.trace import Event, Trace
@@ -27,6 +28,7 @@ def step(start_s: float, end_s: float, work: list[list[Any]], tokens: dict[str, 
         "computed": computed,
         "idle": 0,
         "moves": [],
+        "waves": [],
         "finished": {},
         "evicted": [],
         "kv": [0, 0, 100, 0],
@@ -90,6 +92,9 @@ def test_golden() -> None:
         "tokens": {
             "output": 5, "computed": 14, "prefill": 9, "decode": 2, "recomputed": 3, "idle": 3, "idle_share": 3 / 14,
         },
+        "nodes": 0,
+        "discarded": 0,
+        "gathers": {"count": 0, "rows": 0, "seconds": 0.0},
         "evictions": 0,
         "kv": {
             "peak_host_tokens": 2, "peak_host_bytes": 20, "mean_host_tokens": pytest.approx(2 / 7),
@@ -253,6 +258,34 @@ def test_spans_and_cells_are_recomputed_each_for_itself() -> None:
     assert recomputed(["a", 0, 5], ["b", 0, 5]) == 0
     assert recomputed(["a", 0, 5, "encoder"], ["a", 0, 5, "decoder"]) == 0
     assert recomputed(["a", 0, 5, "encoder"], ["a", 4, 6, "encoder"]) == 1
+
+
+def test_nodes_of_cell_graphs() -> None:
+    """A merged plan of two waves, then one of cells whose token came too late, beside an answer that came whole."""
+    merged = step(0, 2, [["a", 0, 1, "leaf"], ["a", 1, 2, "leaf"], ["a", 2, 3, "root"]], {}, waves=[[0, 2], [2, 3]])
+    late = step(2, 3, [["b", 0, 1, "decoder"]], {}, discarded=1, answers={"a": [7, 8]}, finished={"a": "stop"})
+    late["wall"]["gathers"] = [2, 128, 0.5]
+    metrics = compute_metrics([request("a", 0, 0), request("b", 0, 0), merged, late])
+    assert (metrics["nodes"], metrics["discarded"]) == (4, 1)
+    assert (metrics["iterations"], metrics["mean_batch_size"]) == (3, 4 / 3)
+    assert metrics["gathers"] == {"count": 2, "rows": 128, "seconds": 0.5}
+    assert metrics["tokens"]["output"] == 2
+    assert (metrics["tokens"]["prefill"], metrics["tokens"]["decode"]) == (0, 0)
+    table = dict(rows(metrics))
+    assert table["Nodes computed"] == "4 (0 recomputed)"
+    assert table["Gathers"] == "2 (128 rows) in 500 ms"
+    assert table["Discarded"].startswith("1 nodes")
+    assert "KV moves" not in table
+
+
+def test_a_request_refused_when_it_was_unfolded_counts_as_refused_alone() -> None:
+    late = {"event": "refused", "id": "a", "why": "a cycle", "received": True}
+    metrics = compute_metrics([request("a", 0, 3), request("b", 0, 3), late])
+    assert {name: count for name, count in metrics["requests"].items() if count} == {
+        "total": 2,
+        "refused": 1,
+        "interrupted": 1,
+    }
 
 
 def test_prefill_and_decode() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import admit_together, prompts_of_first
+from minifuse.batching.policy import Stepwise, admit_together, prompts_of_first
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason, Work
 from minifuse.request import Phase, Sequence
@@ -17,7 +17,7 @@ MAIN = 0  # the worker that is the main stream
 
 
 @register
-class Fusion:
+class Fusion(Stepwise):
     """Every request is pre-processed beside the main stream, then fused into it, and gets one token an iteration.
 
     Pre-processing computes a prompt's context: all of it but the last token, which the main stream turns into the first
@@ -26,7 +26,6 @@ class Fusion:
     batch size but what memory holds.
     """
 
-    kind: ClassVar[str] = "batching"
     name: ClassVar[str] = "fusion"
 
     @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import admit_together, prompts_of_first
+from minifuse.batching.policy import Stepwise, admit_together, prompts_of_first
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason, Work
 from minifuse.request import Sequence
@@ -15,14 +15,13 @@ __all__ = ["Instances"]
 
 
 @register
-class Instances:
+class Instances(Stepwise):
     """A worker for each request: it runs the prompt and every token alone, beside the others, on the same weights.
 
     The prompts of one request share its instance. First come, first served: a request waits while all instances are
     taken or its KV does not fit.
     """
 
-    kind: ClassVar[str] = "batching"
     name: ClassVar[str] = "instances"
 
     @dataclass(frozen=True)

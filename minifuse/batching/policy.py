@@ -8,11 +8,11 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from minifuse.options import NoOptions
-from minifuse.plan import Proposal, Reason, Work
+from minifuse.plan import Plan, Proposal, Reason, Work
 from minifuse.request import Sequence
 from minifuse.stages import Memory, Room
 
-__all__ = ["QueuePolicy", "admit_together", "prompts_of_first"]
+__all__ = ["QueuePolicy", "Stepwise", "admit_together", "prompts_of_first"]
 
 
 def prompts_of_first(waiting: Mapping[str, Sequence]) -> tuple[Sequence, ...]:
@@ -30,7 +30,18 @@ def admit_together(prompts: Iterable[Sequence], room: Room) -> Reason | None:
     return next((reason for prompt in prompts if (reason := room.admit(prompt))), None)
 
 
-class QueuePolicy(ABC):
+class Stepwise:
+    """A policy whose workers run one plan at a time and which learns what it must know from the sequences alone."""
+
+    kind: ClassVar[str] = "batching"
+    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
+    depth = 1
+
+    def commit(self, plan: Plan) -> None:
+        """Nothing to note: the next proposal starts from the sequences as they are then."""
+
+
+class QueuePolicy(Stepwise, ABC):
     """Running sequences first, then newcomers in `order` for as long as `admission` and memory let them in.
 
     The first newcomer that cannot join stops the fill, so nobody is overtaken and waiting is bounded. Whoever is
@@ -38,7 +49,6 @@ class QueuePolicy(ABC):
     runs on.
     """
 
-    kind: ClassVar[str] = "batching"
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
     workers = 1  # one queue, one batch

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from minifuse.clock import Clock
+from minifuse.execute.poll import Poller
 from minifuse.plan import Completion, Plan, Ran
 from minifuse.request import Sequence
 
-__all__ = ["RealExecutor", "RunPlan"]
+__all__ = ["Pending", "RealExecutor", "RunPlan"]
 
 RunPlan = Callable[[Plan, dict[str, Sequence]], Ran]  # computes a plan
+
+
+class Pending(Protocol):
+    """A plan that has been issued to a device and may not have been computed yet."""
+
+    def ready(self) -> bool:
+        """Whether it has. Never blocks."""
+        ...
+
+    def ran(self) -> Ran:
+        """What came of it, once it is ready."""
+        ...
 
 
 class _Ended(NamedTuple):
@@ -25,13 +39,18 @@ class _Ended(NamedTuple):
 class RealExecutor:
     """Runs plans with `run` and tells when each ended.
 
-    With one worker, `wait` runs the plan. With more, a plan runs in a thread, made when it is first needed, and an
-    error there is raised by `wait`. What ended since `wait` was last called is told as one event, at the time of its
-    last; and a time that was to be waited for comes before whatever ended after it, as it would in virtual time.
+    With one worker, `wait` runs its plans, one at a time. With more, a plan runs in a thread, made when it is first
+    needed, and an error there is raised by `wait`. What ended since `wait` was last called is told as one event, at the
+    time of its last; and a time that was to be waited for comes before whatever ended after it, as it would in virtual
+    time.
+
+    Where `issue` is given, plans are issued with it instead, each worker's in order, without waiting for any to be
+    computed: that is polled for, from a thread (BatchMaker, 2.5).
 
     Args:
         threads: plans of all workers but the first computed at the same time, at most; the others wait for their turn.
             The first worker, which may be the main stream, never waits. By default all run at once.
+        depth: plans that a worker may have at once; with more than one each worker has a thread of its own.
         on_close: what else to stop in the end.
     """
 
@@ -42,33 +61,46 @@ class RealExecutor:
         workers: int = 1,
         *,
         threads: int | None = None,
+        depth: int = 1,
+        issue: Callable[[Plan, dict[str, Sequence]], Pending] | None = None,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self._run = run
         self._clock = clock
         self._on_close = on_close
-        self._next: tuple[Plan, dict[str, Sequence]] | None = None  # of the one worker
-        self._first = ThreadPoolExecutor(1, "minifuse-worker-0") if workers > 1 else None
-        self._others = ThreadPoolExecutor(threads or workers, "minifuse-worker") if workers > 1 else None
+        self._next: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # of the one worker
+        self._issue = issue
+        self._poller = Poller() if issue else None
+        self._threads: list[ThreadPoolExecutor] = []  # the first worker's, then those of the others
+        if workers > 1 or issue:
+            shares = [1] * workers if depth > 1 or issue else [1, threads or workers]
+            self._threads = [ThreadPoolExecutor(share, f"minifuse-worker-{i}") for i, share in enumerate(shares)]
         self._num_running = 0
         self._ended: SimpleQueue[_Ended] = SimpleQueue()
         self._seen: list[_Ended] = []  # not yet told of
         self._told_s = 0.0  # what has been told of is not older
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
-        if self._first is None or self._others is None:
-            self._next = (plan, sequences)
+        if not self._threads:
+            self._next.append((plan, sequences))
             return
         self._num_running += 1
-        threads = self._first if plan.worker == 0 else self._others
-        future = threads.submit(self._run, plan, sequences)
-        future.add_done_callback(lambda future: self._ended.put(_Ended(plan, future, self._clock.now())))
+        threads = self._threads[min(plan.worker, len(self._threads) - 1)]
+
+        def ended(future: Future[Ran]) -> None:
+            self._ended.put(_Ended(plan, future, self._clock.now()))
+
+        if self._issue is None or self._poller is None:
+            threads.submit(self._run, plan, sequences).add_done_callback(ended)
+        else:
+            computed = self._poller.watch(plan.worker, threads.submit(self._issue, plan, sequences))
+            computed.add_done_callback(ended)
 
     def wait(self, until: float | None) -> list[Completion]:
         if self._num_running:
             return self._threaded(until)
-        if self._next is not None:
-            (plan, sequences), self._next = self._next, None
+        if self._next:
+            plan, sequences = self._next.popleft()
             return [Completion(plan, self._run(plan, sequences), self._clock.now())]
         if until is not None:
             self._clock.sleep_until(until)
@@ -99,8 +131,9 @@ class RealExecutor:
 
     def close(self) -> None:
         """Let what runs come to its end; no thread is left, nor what `on_close` stops."""
-        for threads in (self._first, self._others):
-            if threads is not None:
-                threads.shutdown(wait=True, cancel_futures=True)
+        for threads in self._threads:
+            threads.shutdown(wait=True, cancel_futures=True)
+        if self._poller is not None:
+            self._poller.close()
         if self._on_close is not None:
             self._on_close()

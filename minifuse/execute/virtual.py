@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 
 from minifuse.clock import VirtualClock
@@ -21,7 +22,8 @@ def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
 class VirtualExecutor:
     """`cost` gives a plan's seconds, `run` its tokens (a model's, or placeholders); batching and memory cannot tell.
 
-    Each worker has a device of its own, or all of them share one (`shared`): while k plans run, each gets a k-th of it.
+    A worker runs its plans in order. Each has a device of its own, or all of them share one (`shared`): while k plans
+    run, each gets a k-th of it.
 
     >>> # two plans of 4 s each on one device, the second begun 2 s after the first: 2 s alone, then at half speed;
     >>> # the first ends at 2 + 2 * 2 = 6 s, the second, with 2 s left and alone again, at 8 s
@@ -43,10 +45,30 @@ class VirtualExecutor:
         # had of a shared device by `_now`.
         self._served = self._now = 0.0
         self._running: list[tuple[float, int, Plan, Callable[[], Ran]]] = []  # a heap by what it ends at, then step
+        self._busy: set[int] = set()  # workers with a plan that runs
+        self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # behind it
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         self._advance(now)
+        if plan.worker in self._busy:
+            self._queued.append((plan, sequences))
+        else:
+            self._busy.add(plan.worker)
+            self.start(plan, sequences)
+
+    def start(self, plan: Plan, sequences: dict[str, Sequence]) -> None:
+        """Its worker begins with a plan, now."""
         self._push(plan, lambda: self._run(plan, sequences), self._served + self._cost(plan))
+
+    def _start_queued(self) -> None:
+        """Workers whose plan has ended begin with the next: only now, when the engine knows what came of the last."""
+        for _ in range(len(self._queued)):
+            plan, sequences = self._queued.popleft()
+            if plan.worker in self._busy:
+                self._queued.append((plan, sequences))
+            else:
+                self._busy.add(plan.worker)
+                self.start(plan, sequences)
 
     def _push(self, plan: Plan, run: Callable[[], Ran], end: float) -> None:
         """Let a plan complete once it has been served up to `end`. It is run then: as late as it may be."""
@@ -64,6 +86,7 @@ class VirtualExecutor:
         return self._now + (end - self._served) * len(self._running) if self._shared else end
 
     def wait(self, until: float | None) -> list[Completion]:
+        self._start_queued()
         if self._running and (until is None or self._next_end() <= until):
             now, end = self._next_end(), self._running[0][0]
             self._clock.sleep_until(now)
@@ -71,6 +94,7 @@ class VirtualExecutor:
             done = []
             while self._running and self._running[0][0] == end:
                 _, _, plan, run = heapq.heappop(self._running)
+                self._busy.discard(plan.worker)
                 done.append(Completion(plan, run(), now))
             return done
         if until is not None:

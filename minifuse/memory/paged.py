@@ -54,6 +54,7 @@ class Paged:
 
     kind: ClassVar[str] = "memory"
     name: ClassVar[str] = "paged"
+    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
     host_capacity: int = 0  # none, unless KV is swapped
 

@@ -38,6 +38,7 @@ class ReservedMemory(ABC):
     kind: ClassVar[str] = "memory"
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
+    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
     offers: ClassVar[frozenset[str]]
     host_capacity = 0  # everything stays on the device
 

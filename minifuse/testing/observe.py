@@ -11,7 +11,7 @@ from torch import Tensor
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
-from minifuse.execute import VirtualExecutor
+from minifuse.execute import Ahead, VirtualExecutor
 from minifuse.execute.real import RunPlan
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import KVUsage, Move, Plan, Proposal, StepReport
@@ -48,6 +48,8 @@ class _Watched:
     def __init__(self, policy: Batching) -> None:
         self.policy = policy
         self.workers = policy.workers
+        self.depth = policy.depth
+        self.commit = policy.commit
         self.held: dict[str, Sequence] = {}
 
     def receive(self, sequence: Sequence) -> None:
@@ -94,6 +96,8 @@ def observe(
         kv_bytes = cache.keys.nbytes + cache.values.nbytes
         run = ghost = GhostRunner(model, cache, stages.attention.backend(dtype="float64", numerics=numerics))
         logits = ghost.logits
+    if stages.batching.depth > 1:
+        run = Ahead(run)
     clock = VirtualClock()
     books = _Books(stages.memory.capacity, stages.memory.host_capacity)
     engine = Engine(
@@ -111,7 +115,7 @@ def observe(
     for report in engine.run():
         seen.steps.append(report)
         engine.memory.check_integrity()
-        books.check(report, engine.sequences)
+        books.check(report, engine.sequences.keys() | engine.leaving.keys())
         if len(seen.steps) > max_steps:
             raise LawBroken("progress", f"after {max_steps} steps {len(engine.sequences)} requests are unfinished")
     seen.answers = engine.finished
@@ -241,6 +245,6 @@ class _Noting(VirtualExecutor):
         super().__init__(clock, cost, run)
         self.books = books
 
-    def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
+    def start(self, plan: Plan, sequences: dict[str, Sequence]) -> None:
         self.books.begin(plan, sequences)
-        super().submit(plan, sequences, now)
+        super().start(plan, sequences)

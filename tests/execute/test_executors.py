@@ -52,7 +52,7 @@ def test_virtual_completions_come_in_the_order_of_their_ends() -> None:
     seconds = {0: 3.0, 1: 1.0, 2: 2.0, 3: 1.0}
     executor = VirtualExecutor(clock, lambda plan: seconds[plan.step], _seven)
     for step in (0, 2, 3, 1):
-        executor.submit(_plan(step), _sequences(), 10.0)
+        executor.submit(_plan(step, worker=step), _sequences(), 10.0)
     assert [(c.plan.step, c.ended_s, c.ran.tokens) for c in executor.wait(None)] == [
         (1, 11.0, {"a": 7}),
         (3, 11.0, {"a": 7}),
@@ -65,6 +65,17 @@ def test_virtual_completions_come_in_the_order_of_their_ends() -> None:
     assert clock.now() == 13.0
     assert executor.wait(20.0) == []
     assert clock.now() == 20.0
+
+
+def test_a_worker_runs_its_plans_in_order_in_virtual_time() -> None:
+    """Worker 0 has plans of 3, 1 and 2 s, worker 1 one of 5 s: a queued plan waits for its own worker alone."""
+    clock = VirtualClock()
+    seconds = {0: 3.0, 1: 1.0, 2: 5.0, 3: 2.0}
+    executor = VirtualExecutor(clock, lambda plan: seconds[plan.step], _seven)
+    for step, worker in ((0, 0), (1, 0), (2, 1), (3, 0)):
+        executor.submit(_plan(step, worker), _sequences(), 0.0)
+    ended = [(c.plan.step, c.ended_s) for _ in range(4) for c in executor.wait(None)]
+    assert ended == [(0, 3.0), (1, 4.0), (2, 5.0), (3, 6.0)]
 
 
 def test_workers_that_share_a_device_share_its_time() -> None:
@@ -256,3 +267,90 @@ def test_close_waits_for_what_runs() -> None:
     assert ended == [0]
     with pytest.raises(RuntimeError):
         executor.submit(_plan(1, 1), _sequences(), 0.0)
+
+
+def test_one_workers_plans_run_in_order_one_at_each_wait() -> None:
+    ran: list[int] = []
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        ran.append(plan.step)
+        return Ran({"a": 1})
+
+    executor = RealExecutor(run, RealClock(), depth=3)
+    for step in range(3):
+        executor.submit(_plan(step), _sequences(), 0.0)
+    assert ran == []
+    for step in range(3):
+        (completion,) = executor.wait(None)
+        assert (completion.plan.step, ran) == (step, list(range(step + 1)))
+    executor.close()
+
+
+def test_workers_with_several_plans_run_each_theirs_in_order() -> None:
+    ran: list[tuple[int, int]] = []
+    first = threading.Event()
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        if plan.step == 0:
+            first.wait(10)  # worker 0 is slow; its second plan must wait for it, worker 1's must not
+        ran.append((plan.worker, plan.step))
+        if plan.step == 3:
+            first.set()
+        return Ran({})
+
+    executor = RealExecutor(run, RealClock(), 2, depth=2)
+    for step, worker in ((0, 0), (1, 0), (2, 1), (3, 1)):
+        executor.submit(_plan(step, worker), _sequences(), 0.0)
+    done: list[int] = []
+    while len(done) < 4:
+        done += [completion.plan.step for completion in executor.wait(None)]
+    executor.close()
+    assert ran[:2] == [(1, 2), (1, 3)]
+    assert [step for worker, step in ran if worker == 0] == [0, 1]
+
+
+class _Device:
+    """Plans issued to it are ready when the test says so, and never make the issuing thread wait."""
+
+    def __init__(self) -> None:
+        self.issued: list[int] = []
+        self.computed = {step: threading.Event() for step in range(4)}
+
+    def issue(self, plan: Plan, sequences: dict[str, Sequence]) -> _OnItsWay:
+        self.issued.append(plan.step)
+        if plan.step == 3:
+            raise RuntimeError("the device is lost")
+        return _OnItsWay(self.computed[plan.step], plan.step)
+
+
+class _OnItsWay:
+    def __init__(self, computed: threading.Event, step: int) -> None:
+        self.ready = computed.is_set
+        self.step = step
+
+    def ran(self) -> Ran:
+        return Ran({"a": self.step})
+
+
+def test_issued_plans_are_polled_for_in_order_without_waiting_for_any() -> None:
+    device = _Device()
+    executor = RealExecutor(_seven, RealClock(), depth=3, issue=device.issue)
+    for step in range(3):
+        executor.submit(_plan(step), _sequences(), 0.0)
+    deadline = time.monotonic() + 10
+    while len(device.issued) < 3 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert device.issued == [0, 1, 2]  # all of them, though nothing is computed yet
+    device.computed[1].set()
+    assert executor.wait(RealClock().now()) == []  # the second is ready: the first, before it, is not
+    device.computed[0].set()
+    tokens: list[dict[str, int]] = []
+    while len(tokens) < 2:
+        tokens += [completion.ran.tokens for completion in executor.wait(None)]
+    assert tokens == [{"a": 0}, {"a": 1}]
+    device.computed[2].set()
+    assert [completion.ran.tokens for completion in executor.wait(None)] == [{"a": 2}]
+    executor.submit(_plan(3), _sequences(), 0.0)
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        executor.wait(None)
+    executor.close()

@@ -1,0 +1,262 @@
+"""Cell graphs: what a request to a recurrent model unfolds into (BatchMaker, 2.3.1 and 2.4.1).
+
+A cell is a piece of a model that is computed as a whole, such as one step of an LSTM. A request unfolds into a graph of
+them: each node names its cell and says where each of the cell's inputs comes from. The chain of a request of three
+words, whose cell takes a word, a hidden and a cell state, and gives the two states again:
+
+    zeros = Zeros((1024,))
+    CellGraph((
+        Node("lstm", (17, zeros, zeros)),
+        Node("lstm", (4, Output(0, 0), Output(0, 1))),
+        Node("lstm", (99, Output(1, 0), Output(1, 1))),
+    ))
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from minifuse.errors import RequestRefused
+
+__all__ = ["CellGraph", "Node", "Output", "Shape", "Wire", "Zeros"]
+
+
+class Output(NamedTuple):
+    """The `part`-th output of a node of the same graph."""
+
+    node: int
+    part: int = 0
+
+
+class Zeros(NamedTuple):
+    """A state of zeros, of this shape without the batch dimension: what a recurrence begins with."""
+
+    shape: tuple[int, ...]
+
+
+class Node(NamedTuple):
+    """One cell to be computed.
+
+    An input is an `Output` of another node, `Zeros`, or a constant: a whole number (a token id), a float, a list or
+    tuple of floats, or a tensor, without the batch dimension.
+    """
+
+    cell: str
+    inputs: tuple[Any, ...]
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The nodes it reads, each once, in the order of its inputs."""
+        return tuple(dict.fromkeys(value.node for value in self.inputs if isinstance(value, Output)))
+
+
+class Wire(NamedTuple):
+    """Input `position` of a node is part `part` of what `node` gives."""
+
+    position: int
+    node: int
+    part: int = 0
+
+
+class Shape:
+    """How the nodes of a graph hang together, whatever their constants: graphs alike share it (`CellGraph.shape`)."""
+
+    def __init__(self, cells: tuple[str, ...], wires: tuple[tuple[Wire, ...], ...]) -> None:
+        self.cells = cells  # the cell of each node
+        self.wires = wires  # for each node, its inputs that are an `Output`
+        # For each node, the node that each of these comes from, and then each of those once.
+        self.reads = tuple(tuple(wire.node for wire in wired) for wired in wires)
+        self.sources = tuple(tuple(dict.fromkeys(read)) for read in self.reads)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For each node, the nodes that read it.
+
+        >>> Shape(("a", "a", "b"), ((), (), (Wire(0, 0), Wire(1, 1)))).readers
+        ((2,), (2,), ())
+        """
+        found: list[list[int]] = [[] for _ in self.cells]
+        for number, sources in enumerate(self.sources):
+            for source in sources:
+                found[source].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def results(self) -> frozenset[int]:
+        """The nodes that nobody reads."""
+        return frozenset(number for number, readers in enumerate(self.readers) if not readers)
+
+    @cached_property
+    def reported(self) -> dict[int, int]:
+        """Each result by its own number."""
+        return {number: number for number in self.results}
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The nodes, each after all that it reads; shorter than the graph if there is a cycle (Kahn, 1962)."""
+        missing = [len(sources) for sources in self.sources]
+        ready = deque(number for number, count in enumerate(missing) if not count)
+        found = []
+        while ready:
+            found.append(number := ready.popleft())
+            for reader in self.readers[number]:
+                missing[reader] -= 1
+                if not missing[reader]:
+                    ready.append(reader)
+        return tuple(found)
+
+    @cached_property
+    def most_held(self) -> int:
+        """States that are held at the same time, at most, if its nodes are computed in waves, in any order.
+
+        A state is held from when its node is computed until all that read it have been. In a chain or a tree, which
+        nobody leaves but by one edge, the nodes held lie on different ways from a beginning to an end, and so do those
+        being computed: there are no more of either than beginnings. In other graphs all nodes may be held.
+
+        >>> Shape(("a", "a", "a"), ((), (Wire(0, 0),), (Wire(0, 1),))).most_held
+        2
+        """
+        if any(len(readers) > 1 for readers in self.readers):
+            return len(self.cells)
+        return min(len(self.cells), 2 * sum(not sources for sources in self.sources))
+
+    @cached_property
+    def parts(self) -> tuple[tuple[tuple[int, ...], dict[int, int], frozenset[int]], ...]:
+        """Each subgraph: its nodes, of each how many that it reads are inside, and the nodes read that are outside."""
+        found = []
+        for nodes in self.subgraphs:
+            inside = set(nodes)
+            missing = {node: sum(source in inside for source in self.sources[node]) for node in nodes}
+            read = frozenset(source for node in nodes for source in self.sources[node])
+            found.append((nodes, missing, read - inside))
+        return tuple(found)
+
+    @cached_property
+    def subgraphs(self) -> tuple[tuple[int, ...], ...]:
+        """The graph split into subgraphs, which are connected nodes of one cell (BatchMaker, 2.4.3).
+
+        Two cells may take turns, as in a -> b -> a' where a' reads a as well: a and a' are connected, and yet the one
+        does not wait for b and the other does. So nodes are of one subgraph only if cells change as often on the way to
+        each: a node's stage is the largest number of changes on any way to it. What a subgraph reads outside of it is
+        of a lower stage than its own, so no two wait for each other.
+
+        Returns:
+            The nodes of each subgraph in topological order; subgraphs by the first of their nodes in it.
+
+        >>> Shape(("leaf", "leaf", "internal"), ((), (), (Wire(0, 0), Wire(1, 1)))).subgraphs
+        ((0,), (1,), (2,))
+        """
+        home: dict[int, int] = {}  # node -> one of the same subgraph, which leads on to the one that stands for it
+
+        def root(node: int) -> int:
+            while home[node] != node:
+                home[node] = node = home[home[node]]
+            return node
+
+        for node in self.order:
+            home[node] = node
+            for source in self.sources[node]:
+                if self.cells[source] == self.cells[node] and self.stages[source] == self.stages[node]:
+                    home[root(node)] = root(source)
+        found: dict[int, list[int]] = {}
+        for node in self.order:
+            found.setdefault(root(node), []).append(node)
+        return tuple(map(tuple, found.values()))
+
+    @cached_property
+    def stages(self) -> dict[int, int]:
+        """For each node, the largest number of times that the cell changes on a way to it."""
+        found: dict[int, int] = {}
+        for node in self.order:
+            changes = [found[source] + (self.cells[source] != self.cells[node]) for source in self.sources[node]]
+            found[node] = max(changes, default=0)
+        return found
+
+
+_shape = lru_cache(4096)(Shape)
+
+
+@dataclass(frozen=True)
+class CellGraph:
+    """The nodes of a request, in any order. Those that nobody reads are its results."""
+
+    nodes: tuple[Node, ...]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @cached_property
+    def shape(self) -> Shape:
+        """How its nodes hang together."""
+        return _shape(
+            tuple([node.cell for node in self.nodes]),
+            tuple(
+                [
+                    tuple([Wire(i, *value) for i, value in enumerate(node.inputs) if isinstance(value, Output)])
+                    for node in self.nodes
+                ]
+            ),
+        )
+
+    @property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        return self.shape.sources
+
+    @property
+    def reads(self) -> tuple[tuple[int, ...], ...]:
+        return self.shape.reads
+
+    @property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        return self.shape.readers
+
+    @property
+    def results(self) -> frozenset[int]:
+        return self.shape.results
+
+    @property
+    def reported(self) -> Mapping[int, int]:
+        """The nodes whose outputs are told of at the end, and the numbers by which they are."""
+        return self.shape.reported
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        return self.shape.order
+
+    @property
+    def most_held(self) -> int:
+        return self.shape.most_held
+
+    def check(self, name: str) -> None:
+        """Raise `RequestRefused`, calling the request `name`, if this is not a graph that can be computed."""
+        if not self.nodes:
+            raise RequestRefused(f"{name} unfolds into an empty graph: give it at least one node.")
+        for number, node in enumerate(self.nodes):
+            wrong = next((source for source in node.sources if not 0 <= source < len(self.nodes)), None)
+            if wrong is not None:
+                raise RequestRefused(
+                    f"{name} has node {number} (cell {node.cell!r}), which reads node {wrong}, and the graph has nodes "
+                    f"0 to {len(self.nodes) - 1}: let it read one of them."
+                )
+        if len(self.order) < len(self.nodes):
+            cycle = " -> ".join(map(str, self._cycle()))
+            raise RequestRefused(f"{name} unfolds into a graph with a cycle ({cycle}): a node cannot wait for itself.")
+
+    def _cycle(self) -> list[int]:
+        """The nodes of one cycle, each reading the one before it, the first once more at the end."""
+        inside = set(range(len(self.nodes))).difference(self.order)
+        walk = [min(inside)]
+        while True:  # backwards: every node left over reads another one left over
+            walk.append(next(source for source in self.sources[walk[-1]] if source in inside))
+            if walk[-1] in walk[:-1]:
+                return walk[walk.index(walk[-1]) :][::-1]
+
+    def retyped(self, names: Mapping[int, str]) -> CellGraph:
+        """The same graph, its nodes naming the types that their cells were recognised to be of."""
+        return CellGraph(tuple(Node(names[number], node.inputs) for number, node in enumerate(self.nodes)))

@@ -1,0 +1,53 @@
+"""Plans of texts that were made before the tokens they start from were known."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from minifuse.execute.real import RunPlan
+from minifuse.plan import Plan, Ran
+from minifuse.request import Sequence
+
+__all__ = ["Ahead"]
+
+
+class Ahead:
+    """Feeds each sequence's last token back to it, whether or not the engine has heard of that token yet.
+
+    With several iterations in flight (BatchMaker, 2.4.3: up to MaxTasksToSubmit) the plan of an iteration is made while
+    the one before it still runs. A worker runs its plans in order, so what it needs it has said itself.
+
+    >>> # plans [0, 5), [5, 6), [6, 7) of one text are in flight; running the first says token 5, which the second
+    >>> # starts from. If token 5 ends the answer, what the others say is thrown away.
+    """
+
+    def __init__(self, run: RunPlan) -> None:
+        self._run = run
+        self._known: defaultdict[int, dict[str, _Copy]] = defaultdict(dict)  # of each worker: what it is ahead with
+
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        known = self._known[plan.worker]
+        mine: dict[str, _Copy] = {}
+        for work in plan.work:
+            sequence = sequences[work.sequence]
+            copy = known.get(work.sequence)
+            if copy is None or len(copy.ahead.tokens) < len(sequence.tokens):
+                copy = _Copy(sequence, Sequence(sequence.request, list(sequence.tokens)))
+            tokens = copy.ahead.tokens
+            tokens += tokens[-1:] * (work.stop - len(tokens))  # it has ended: nobody will hear what is said
+            mine[work.sequence] = copy
+        ran = self._run(plan, {name: copy.ahead for name, copy in mine.items()})
+        for name, token in ran.tokens.items():
+            mine[name].ahead.tokens.append(token)
+        self._known[plan.worker] = {
+            name: copy
+            for name, copy in {**known, **mine}.items()
+            if not copy.sequence.finished and copy.ahead.why_finished() is None
+        }
+        return ran
+
+
+class _Copy(NamedTuple):
+    sequence: Sequence  # as the engine knows it
+    ahead: Sequence  # with all that has been said

@@ -1,0 +1,275 @@
+"""A plan of cells computed with torch: for each batch its inputs gathered, one call of the cell, its outputs kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Seq
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from minifuse.cells import Shape, Zeros
+from minifuse.errors import LawBroken
+from minifuse.memory.state_storage import StateStorage
+from minifuse.model.cells import CellModel, CellType
+from minifuse.plan import Gathers, Grid, Plan, Ran, State, Work
+from minifuse.request import Sequence
+
+__all__ = ["CellRunner"]
+
+Wiring = tuple[tuple[int, int], ...]  # the inputs of a node that are states: (position, field of the storage)
+
+
+class _Batch(NamedTuple):
+    """Nodes of one type that are computed together."""
+
+    work: Seq[Work]
+    places: Seq[State]
+    rows: Seq[int] | None = None  # in a padded batch: the row of each node
+    num_rows: int = 0  # and how many rows there are in all
+
+
+class CellRunner:
+    """Owns the cells and the tensors of their states. Calling it computes a plan, wave by wave."""
+
+    def __init__(self, model: CellModel, storage: StateStorage) -> None:
+        self.model = model
+        self.storage = storage
+        self._wirings: dict[Shape, tuple[Wiring, ...]] = {}
+
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        return self.issue(plan, sequences).ran()
+
+    @torch.inference_mode()
+    def issue(self, plan: Plan, sequences: dict[str, Sequence]) -> Issued:
+        """Give a plan to the device: a GPU computes it later, in the order issued; a CPU, before this returns."""
+        issued = Issued(self.model.device)
+        kind: CellType | None = None
+        for start, stop in plan.waves or ((0, len(plan.work)),):
+            work: Seq[Work] = plan.work[start:stop]
+            kind = self.model.types[work[0].cell] if work else kind
+            if kind is None:
+                raise LawBroken("layout", f"step {plan.step} begins with a wave of nothing, whose type nobody knows")
+            places: Any = plan.places[start:stop]
+            if isinstance(plan.grid, Grid):
+                self._padded(kind, _Batch(work, places), plan.grid, sequences, issued)
+            elif work:  # what padding adds is computed in rectangles alone
+                self._compute(kind, work, places, sequences, issued)
+        issued.done()
+        return issued
+
+    def _compute(
+        self, kind: CellType, work: Seq[Work], places: Seq[State], sequences: dict[str, Sequence], issued: Issued
+    ) -> None:
+        inputs = self._inputs(kind, work, places, sequences, issued)
+        outputs = self.model.run(kind.name, *inputs)
+        slots = tuple([place.slot for place in places])
+        for part, output in enumerate(outputs):
+            self.storage.write(self.model.field_of[kind.name][part], slots, output)
+        self._tell(kind, work, range(len(work)), outputs, sequences, issued)
+
+    def _padded(
+        self, kind: CellType, batch: _Batch, grid: Grid, sequences: dict[str, Sequence], issued: Issued
+    ) -> None:
+        """One step of all rows. Those without a node compute on what lies there, and their states stay."""
+        rows = [place.slot - grid.offset for place in batch.places]
+        run = tuple(range(grid.offset, grid.offset + grid.rows))
+        inputs = []
+        for position, (shape, dtype) in enumerate(kind.inputs):
+            field = self._state_field(batch.work, position, sequences)
+            if field is not None:
+                inputs.append(self.storage.read(field, run)[0])
+            else:
+                whole = torch.zeros(grid.rows, *shape, dtype=dtype, device=self.model.device)
+                if rows:
+                    values = [_graph(sequences, item).nodes[item.start].inputs[position] for item in batch.work]
+                    whole[rows] = self._constants(kind, position, values)
+                inputs.append(whole)
+        outputs = self.model.run(kind.name, *inputs)
+        if not rows:
+            return
+        every = len(rows) == grid.rows
+        index = None if every else torch.tensor(rows, device=self.model.device)
+        slots = run if every else tuple([place.slot for place in batch.places])
+        for part, output in enumerate(outputs):
+            live = output if index is None else output.index_select(0, index)
+            self.storage.write(self.model.field_of[kind.name][part], slots, live)
+        self._tell(kind, batch.work, rows, outputs, sequences, issued)
+
+    def _state_field(self, work: Seq[Work], position: int, sequences: dict[str, Sequence]) -> int | None:
+        """The field that a padded step reads this input from; None if it is a constant, or there is nothing to read."""
+        for item in work:
+            wiring = dict(self._wiring(_graph(sequences, item).shape)[item.start])
+            return wiring.get(position)
+        return None
+
+    def _wiring(self, shape: Shape) -> tuple[Wiring, ...]:
+        found = self._wirings.get(shape)
+        if found is None:
+            field_of, cells = self.model.field_of, shape.cells
+            same: dict[Wiring, Wiring] = {}  # equal ones are one object: comparing them must cost nothing
+            wirings = (
+                tuple([(wire.position, field_of[cells[wire.node]][wire.part]) for wire in wires])
+                for wires in shape.wires
+            )
+            found = self._wirings[shape] = tuple([same.setdefault(wiring, wiring) for wiring in wirings])
+        return found
+
+    def _inputs(
+        self, kind: CellType, work: Seq[Work], places: Seq[State], sequences: dict[str, Sequence], issued: Issued
+    ) -> list[Tensor]:
+        """Each input of a batch, [nodes, *shape]."""
+        graphs = [_graph(sequences, item) for item in work]
+        nodes = [graph.nodes[item.start] for graph, item in zip(graphs, work, strict=True)]
+        wirings = [self._wiring(graph.shape)[item.start] for graph, item in zip(graphs, work, strict=True)]
+        first = wirings[0]
+        if all(wiring is first or wiring == first for wiring in wirings):
+            columns = dict(zip(first, zip(*[place.reads for place in places], strict=True), strict=True))
+            read = {position: self._gathered(field, slots, issued) for (position, field), slots in columns.items()}
+        else:
+            read = {}
+            for position in {position for wiring in wirings for position, _ in wiring}:
+                read[position] = self._mixed(kind, position, wirings, places, [n.inputs for n in nodes], issued)
+        return [
+            read[position]
+            if position in read
+            else self._constants(kind, position, [node.inputs[position] for node in nodes])
+            for position in range(len(kind.inputs))
+        ]
+
+    def _gathered(self, field: int, slots: tuple[int, ...], issued: Issued) -> Tensor:
+        start = time.perf_counter()
+        states, copied = self.storage.read(field, slots)
+        if copied:
+            issued.gathered(len(slots), time.perf_counter() - start)
+        return states
+
+    def _mixed(
+        self,
+        kind: CellType,
+        position: int,
+        wirings: Seq[Wiring],
+        places: Seq[State],
+        given: Seq[tuple[Any, ...]],
+        issued: Issued,
+    ) -> Tensor:
+        """An input that is a state for some nodes and a constant for others, or lies in several fields.
+
+        Constants are read from the slot that is always zero, and put in their rows afterwards unless they are `Zeros`.
+        """
+        slots: dict[int, list[int]] = {}  # by field
+        constants = []
+        for row, (wiring, place) in enumerate(zip(wirings, places, strict=True)):
+            for (at, field), slot in zip(wiring, place.reads, strict=True):
+                if at == position:
+                    slots.setdefault(field, [self.storage.zero] * len(places))[row] = slot
+                    break
+            else:
+                if not isinstance(given[row][position], Zeros):
+                    constants.append(row)
+        start = time.perf_counter()
+        (field, column), *others = slots.items()
+        states, copied = self.storage.read(field, tuple(column))
+        if (others or constants) and not copied:
+            states, copied = states.clone(), True
+        for field, column in others:
+            rows = [row for row, slot in enumerate(column) if slot != self.storage.zero]
+            states[rows] = self.storage.read(field, tuple([column[row] for row in rows]))[0]
+        if constants:
+            states[constants] = self._constants(kind, position, [given[row][position] for row in constants])
+        if copied:
+            issued.gathered(len(places), time.perf_counter() - start)
+        return states
+
+    def _constants(self, kind: CellType, position: int, values: list[Any]) -> Tensor:
+        """[len(values), *shape] of what the graphs give: numbers, zeros, or tensors."""
+        shape, dtype = kind.inputs[position]
+        device = self.model.device
+        if all(isinstance(value, Zeros) for value in values):
+            return torch.zeros(len(values), *shape, dtype=dtype, device=device)
+        if any(isinstance(value, Zeros | Tensor) for value in values):
+            rows = [
+                torch.zeros(shape, dtype=dtype, device=device)
+                if isinstance(value, Zeros)
+                else torch.as_tensor(value, dtype=dtype, device=device)
+                for value in values
+            ]
+            return torch.stack(rows)
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    def _tell(
+        self,
+        kind: CellType,
+        work: Seq[Work],
+        rows: Seq[int],
+        outputs: tuple[Tensor, ...],
+        sequences: dict[str, Sequence],
+        issued: Issued,
+    ) -> None:
+        """Note what a batch says, and what its nodes that nobody reads came to."""
+        if kind.says is not None:
+            issued.say(work, rows, outputs[kind.says])
+        last, nodes = [], []
+        for i, item in enumerate(work):
+            node = _graph(sequences, item).reported.get(item.start)
+            if node is not None:
+                last.append(rows[i])
+                nodes.append((item.sequence, node))
+        if last:
+            index = torch.tensor(last, device=self.model.device)
+            issued.result(nodes, tuple(output.index_select(0, index) for output in outputs))
+
+
+class Issued:
+    """What comes of a plan given to a device: on its way to the host until it is ready."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._computed: torch.cuda.Event | None = None
+        self._said: list[tuple[Seq[Work], Seq[int], Tensor]] = []
+        self._results: list[tuple[list[tuple[str, int]], tuple[Tensor, ...]]] = []
+        self._copies, self._rows, self._gathering_s = 0, 0, 0.0
+
+    def gathered(self, rows: int, seconds: float) -> None:
+        self._copies += 1
+        self._rows += rows
+        self._gathering_s += seconds
+
+    def say(self, work: Seq[Work], rows: Seq[int], tokens: Tensor) -> None:
+        self._said.append((work, rows, tokens.to("cpu", non_blocking=True)))
+
+    def result(self, nodes: list[tuple[str, int]], outputs: tuple[Tensor, ...]) -> None:
+        self._results.append((nodes, tuple(output.to("cpu", non_blocking=True) for output in outputs)))
+
+    def done(self) -> None:
+        """Everything has been issued."""
+        if self._device.type == "cuda":
+            self._computed = torch.cuda.Event()
+            self._computed.record()
+
+    def ready(self) -> bool:
+        return self._computed is None or self._computed.query()
+
+    def ran(self) -> Ran:
+        if self._computed is not None:
+            self._computed.synchronize()
+        said: dict[str, list[int]] = {}
+        for work, rows, tokens in self._said:
+            values = tokens.tolist()
+            for item, row in zip(work, rows, strict=True):
+                said.setdefault(item.sequence, []).append(values[row])
+        results: dict[str, dict[int, tuple[Tensor, ...]]] = {}
+        for nodes, outputs in self._results:
+            for (name, node), *parts in zip(nodes, *(output.unbind(0) for output in outputs), strict=True):
+                results.setdefault(name, {})[node] = tuple(parts)
+        return Ran(
+            {name: tokens[0] for name, tokens in said.items() if len(tokens) == 1},
+            answers={name: tuple(tokens) for name, tokens in said.items() if len(tokens) > 1},
+            results=results,
+            gathers=Gathers(self._copies, self._rows, self._gathering_s),
+        )
+
+
+def _graph(sequences: dict[str, Sequence], work: Work) -> Any:
+    return sequences[work.sequence].graph

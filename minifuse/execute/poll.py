@@ -1,0 +1,74 @@
+"""Learning from a thread that work issued to a device has been computed (BatchMaker, 2.5)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict, deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from minifuse.plan import Ran
+
+if TYPE_CHECKING:
+    from minifuse.execute.real import Pending
+
+__all__ = ["Poller"]
+
+PAUSE_S = 20e-6  # between two looks when nothing was ready
+
+
+class Poller:
+    """Each worker's queue of plans in progress, whose heads a thread asks over and over whether they are ready.
+
+    Nobody waits for the device: the worker's thread goes on issuing, and the engine hears of a plan by its future.
+    """
+
+    def __init__(self) -> None:
+        self._in_progress: defaultdict[int, deque[tuple[Future[Pending], Future[Ran]]]] = defaultdict(deque)
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._poll, name="minifuse-poller", daemon=True)
+        self._thread.start()
+
+    def watch(self, worker: int, issued: Future[Pending]) -> Future[Ran]:
+        """A future of what comes of a plan that `worker` issues, after all that it has issued before."""
+        computed: Future[Ran] = Future()
+        with self._changed:
+            self._in_progress[worker].append((issued, computed))
+            self._changed.notify()
+        return computed
+
+    def _poll(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or any(self._in_progress.values()))
+                heads = [(queue, *queue[0]) for queue in self._in_progress.values() if queue]
+            if self._closed:
+                return
+            settled = [self._settle(*head) for head in heads]  # all of them
+            if not any(settled):
+                time.sleep(PAUSE_S)
+
+    def _settle(
+        self, queue: deque[tuple[Future[Pending], Future[Ran]]], issued: Future[Pending], computed: Future[Ran]
+    ) -> bool:
+        """Tell of the head of a queue if it has been computed, or could not be."""
+        try:
+            if not issued.done() or not issued.result().ready():
+                return False
+            ran = issued.result().ran()
+        except BaseException as error:
+            queue.popleft()
+            computed.set_exception(error)
+            return True
+        queue.popleft()
+        computed.set_result(ran)
+        return True
+
+    def close(self) -> None:
+        """Stop asking. What has not been computed is told to nobody."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()

@@ -1,0 +1,97 @@
+"""Metrics as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minifuse.metrics import Metrics
+from minifuse.request import FinishReason
+
+__all__ = ["rows"]
+
+
+def rows(metrics: Metrics) -> list[tuple[str, str]]:
+    """The most telling figures as (label, value), for a table."""
+    requests, tokens, kv, goodput = (metrics[name] for name in ("requests", "tokens", "kv", "goodput"))
+    reasons = [f"{requests[reason.value]} {reason.value}" for reason in FinishReason if requests[reason.value]]
+    moves = [
+        f"{moved['count']:,} {kind} ({_amount(moved, '')})"
+        for kind, moved in metrics["moves"].items()
+        if moved["count"]
+    ]
+    speed = metrics["throughput"]
+    unit, state = ("Nodes", "States") if metrics["nodes"] else ("Tokens", "KV")
+    table = [
+        ("Requests", f"{requests['total']:,}" + (f": {', '.join(reasons)}" if reasons else "")),
+        ("Duration", _time(metrics["duration_s"])),
+        (
+            "Throughput",
+            (f"{_plain(speed['tokens_per_s'])} tokens/s, " if tokens["output"] or not metrics["nodes"] else "")
+            + f"{_plain(speed['requests_per_s'])} requests/s",
+        ),
+        ("Time to first token (p50, p99)", _times(metrics["ttft_s"], "p50", "p99")),
+        ("Time per output token (p50, p99)", _times(metrics["tpot_s"], "p50", "p99")),
+        ("Inter-token latency (p50, p99)", _times(metrics["itl_s"], "p50", "p99")),
+        ("Latency bound", _time(metrics["latency_bound_s"])),
+        ("End-to-end time (p50, p99)", _times(metrics["e2e_s"], "p50", "p99")),
+        ("Normalized latency (mean, p90)", _times(metrics["normalized_latency_s"], "mean", "p90")),
+        ("Queueing (mean, p99)", _times(metrics["queueing_s"], "mean", "p99")),
+        ("Computing (mean, p99)", _times(metrics["computing_s"], "mean", "p99")),
+        (
+            "Iterations",
+            f"{metrics['iterations']:,} (mean batch size {_plain(metrics['mean_batch_size'])})"
+            + (f", {metrics['preprocessing_steps']:,} of pre-processing" if metrics["preprocessing_steps"] else ""),
+        ),
+        (f"{unit} computed", f"{tokens['computed']:,} ({tokens['recomputed']:,} recomputed)"),
+        (f"Idle {unit.lower()}", f"{tokens['idle']:,}" + (f" ({tokens['idle_share']:.1%})" if tokens["idle"] else "")),
+        (f"{state} in use (peak, mean)", f"{_amount(kv, 'peak_used_')}, {_amount(kv, 'mean_used_')}"),
+        (f"{state} reserved (peak)", f"{_amount(kv, 'peak_reserved_')} of {_amount(kv, 'capacity_')}"),
+        (
+            "KV moves",
+            ", ".join(moves) + (f" in {_time(metrics['moving_s'])}" if metrics["moving_s"] else "")
+            if moves
+            else "none",
+        ),
+    ]
+    if metrics["nodes"]:  # what is nothing to a graph of cells, or says nothing of one without tokens
+        table = [(label, value) for label, value in table if not value.startswith("-") and label != "KV moves"]
+    if metrics["gathers"]["count"]:
+        done = metrics["gathers"]
+        table.append(("Gathers", f"{done['count']:,} ({done['rows']:,} rows) in {_time(done['seconds'])}"))
+    if metrics["discarded"]:
+        table.append(("Discarded", f"{metrics['discarded']:,} {unit.lower()}, computed past an end not known yet"))
+    if metrics["evictions"]:
+        table.append(("Evictions", f"{metrics['evictions']:,} (at most {_amount(kv, 'peak_host_')} on the host)"))
+    if metrics["messages"]["count"]:
+        sent = metrics["messages"]
+        table.append(("Messages of each rank", f"{sent['count']:,} ({_amount(sent, '')})"))
+    if goodput is not None:
+        bounds = ", ".join(f"{name} <= {_time(limit)}" for name, limit in goodput["bounds_s"].items())
+        table.append((f"Goodput ({bounds})", f"{_plain(goodput['requests_per_s'])} requests/s"))
+    return table
+
+
+def _plain(value: float | None, unit: str = "") -> str:
+    """Three digits, or all of a larger whole part."""
+    if value is None:
+        return "-"
+    return (f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}") + unit
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None or seconds >= 1 or seconds == 0:
+        return _plain(seconds, " s")
+    return _plain(seconds * 1e3, " ms") if seconds >= 1e-3 else _plain(seconds * 1e6, " us")
+
+
+def _times(values: dict[str, float] | None, first: str, second: str) -> str:
+    return f"{_time(values[first])}, {_time(values[second])}" if values else "-"
+
+
+def _amount(found: Mapping[str, float | None], prefix: str) -> str:
+    """Bytes where they are known, or tokens."""
+    size = found[f"{prefix}bytes"]
+    if size is None:
+        return _plain(found[f"{prefix}tokens"], " tokens")
+    power = next((power for power in (4, 3, 2, 1) if size >= 1024**power), 0)
+    return _plain(size / 1024**power, (" B", " KiB", " MiB", " GiB", " TiB")[power])

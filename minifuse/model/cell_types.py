@@ -1,0 +1,111 @@
+"""Types of cells, and learning what a cell gives by running it once."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from minifuse.errors import RequestRefused
+
+__all__ = ["TOKEN", "CellType", "Spec", "brief", "outputs_of"]
+
+
+class Spec(NamedTuple):
+    """What an input or an output of a cell is in each row: a shape without the batch dimension, and a dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        """`float32[3x1024]`, or `int64` for one number."""
+        dtype, shape = str(self.dtype).removeprefix("torch."), "x".join(map(str, self.shape))
+        return f"{dtype}[{shape}]" if self.shape else dtype
+
+
+TOKEN = Spec((), torch.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellType:
+    """Cells that can be batched together: one definition, one set of weights, inputs of one shape (BatchMaker, 2.3.1).
+
+    `says` is the output that is a token of the answer, as the module's attribute `says` has it. `depth` is how many
+    changes from one type to another led to the first node of it that was seen.
+    """
+
+    name: str
+    cell: nn.Module
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    says: int | None
+    depth: int
+
+
+def outputs_of(
+    module: nn.Module, inputs: tuple[Spec, ...], device: torch.device, where: str, allowed: str
+) -> tuple[Spec, ...]:
+    """What a cell gives: it is run on rows of zeros, which also shows whether the batch is their first dimension.
+
+    Args:
+        where: how the sentence begins, if it is refused.
+        allowed: what to give if it cannot take these inputs.
+
+    Raises:
+        RequestRefused: the cell cannot take these inputs, or is no cell.
+    """
+    given = f"{where} with {', '.join(map(str, inputs)) or 'no inputs'}"
+    _check_count(module, len(inputs), given)
+    found: list[tuple[Spec, ...]] = []
+    for rows in (1, 3):
+        zeros = [torch.zeros(rows, *spec.shape, dtype=spec.dtype, device=device) for spec in inputs]
+        try:
+            with torch.inference_mode():
+                ran = module(*zeros)
+        except Exception as error:  # whatever torch makes of shapes that do not fit
+            raise RequestRefused(f"{given}, which the cell cannot take ({brief(error)}): {allowed}.") from error
+        outputs = ran if isinstance(ran, list | tuple) else (ran,)
+        if not outputs or not all(isinstance(part, Tensor) for part in outputs):
+            raise RequestRefused(f"{where}, whose outputs are no tensors: let it return a tensor or a tuple of them.")
+        shapes = [tuple(part.shape) for part in outputs]
+        if not all(shape[:1] == (rows,) for shape in shapes):
+            raise RequestRefused(
+                f"{where}, whose outputs are {', '.join(map(str, shapes))} for a batch of {rows}: "
+                "let their first dimension be the batch."
+            )
+        lent = {tensor.untyped_storage().data_ptr() for tensor in zeros if tensor.numel()}
+        if device.type != "meta" and any(part.untyped_storage().data_ptr() in lent for part in outputs):
+            raise RequestRefused(f"{where}, which gives an input back, and that may be a view of states: clone it.")
+        found.append(tuple([Spec(shape[1:], part.dtype) for shape, part in zip(shapes, outputs, strict=True)]))
+    if found[0] != found[1]:
+        raise RequestRefused(
+            f"{where}, whose outputs are {', '.join(map(str, found[0]))} in a batch of 1 and "
+            f"{', '.join(map(str, found[1]))} in a batch of 3: let rows not depend on the batch."
+        )
+    says = getattr(module, "says", None)
+    if says is not None and (says not in range(len(found[0])) or found[0][says] != TOKEN):
+        raise RequestRefused(
+            f"{where}, whose attribute says is {says!r}: let that output be {TOKEN}, an id for each row."
+        )
+    return found[0]
+
+
+def _check_count(module: nn.Module, count: int, given: str) -> None:
+    """Raise `RequestRefused` if a cell does not take so many inputs."""
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError):
+        return  # nobody can tell: running it will
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        takes = ", ".join(signature.parameters) or "none"
+        raise RequestRefused(f"{given}, and the cell takes {takes}: give {len(signature.parameters)} inputs.") from None
+
+
+def brief(error: Exception) -> str:
+    """The kind of an error and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"

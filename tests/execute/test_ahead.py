@@ -1,0 +1,65 @@
+"""Iterations in flight: each starts from the token that the one before it has said, known to the engine or not."""
+
+from __future__ import annotations
+
+from minifuse.execute import Ahead
+from minifuse.plan import Extent, Plan, Ran, Work
+from minifuse.request import Phase, Request, Sequence
+
+
+def _plan(step: int, *work: Work, worker: int = 0) -> Plan:
+    return Plan(step, worker, work, tuple(Extent(0, 50) for _ in work))
+
+
+class _Echo:
+    """Says, for whoever is due a token, the last token read plus one; notes what was read."""
+
+    def __init__(self) -> None:
+        self.read: list[list[int]] = []
+
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        said = {}
+        for name, start, stop, _ in plan.work:
+            self.read.append(sequences[name].tokens[start:stop])
+            assert len(self.read[-1]) == stop - start
+            if stop == len(sequences[name].tokens):
+                said[name] = self.read[-1][-1] + 1
+        return Ran(said)
+
+
+def test_each_iteration_reads_what_the_last_one_said() -> None:
+    run = _Echo()
+    ahead = Ahead(run)
+    a = Sequence(Request("a", (3, 4), 9))
+    spans = [(0, 2), (2, 3), (3, 4)]
+    said = [ahead(_plan(i, Work("a", *span)), {"a": a}).tokens for i, span in enumerate(spans)]
+    assert said == [{"a": 5}, {"a": 6}, {"a": 7}]
+    assert run.read == [[3, 4], [5], [6]]
+    assert a.tokens == [3, 4]  # only the engine writes there
+
+
+def test_it_goes_on_from_what_the_engine_wrote_down() -> None:
+    run = _Echo()
+    ahead = Ahead(run)
+    a = Sequence(Request("a", (3,), 9))
+    ahead(_plan(0, Work("a", 0, 1)), {"a": a})
+    a.tokens += [40]  # the engine knows better than this worker, which did not compute that
+    a.tokens += [50]
+    assert ahead(_plan(1, Work("a", 2, 3), worker=0), {"a": a}).tokens == {"a": 51}
+    assert ahead(_plan(2, Work("a", 2, 3), worker=1), {"a": a}).tokens == {"a": 51}  # and so does another worker
+
+
+def test_past_the_end_of_an_answer_it_computes_on_and_remembers_nobody() -> None:
+    run = _Echo()
+    ahead = Ahead(run)
+    a = Sequence(Request("a", (3,), 9, stop_ids=(4,)))
+    assert ahead(_plan(0, Work("a", 0, 1)), {"a": a}).tokens == {"a": 4}
+    for step in (1, 2):  # planned before anybody knew that 4 came, which ends it
+        ahead(_plan(step, Work("a", step, step + 1)), {"a": a})
+    a.tokens += [4]
+    a.phase = Phase.FINISHED
+    ahead(_plan(3, Work("a", 3, 4)), {"a": a})
+    b = Sequence(Request("b", (1,), 3))
+    for step in range(3):
+        ahead(_plan(4 + step, Work("b", step, step + 1)), {"b": b})
+    assert ahead._known == {0: {}}
