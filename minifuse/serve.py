@@ -7,27 +7,29 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import MachineError, RequestRefused, UsageError
-from minifuse.execute import RealExecutor, VirtualExecutor
+from minifuse.execute import Ahead, RealExecutor, VirtualExecutor
 from minifuse.execute.real import RunPlan
 from minifuse.execute.virtual import placeholder_tokens
+from minifuse.model.cell_config import CellSource
 from minifuse.model.config import DTYPE_BYTES
 from minifuse.parallel.config import shard_config
 from minifuse.plan import StepReport
 from minifuse.request import FinishReason, Request, TextLimits
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.stages import Executor
-from minifuse.techniques import Stages, Technique
+from minifuse.techniques import Stages, Technique, for_model
 from minifuse.trace import Trace
 from minifuse.undisturbed import InterruptibleExecutor, undisturbed
 from minifuse.workload import by_request
 
 if TYPE_CHECKING:
     from minifuse.execute.runner import TorchRunner
+    from minifuse.model.cells import CellModel
     from minifuse.model.load import ModelSource
     from minifuse.model.transformer import Transformer
     from minifuse.stages import Attention, Memory
@@ -60,6 +62,7 @@ class Answer:
     first_token_s: float | None = None
     finish_s: float | None = None
     why_refused: str | None = None
+    results: Mapping[int, Any] = field(default_factory=dict)  # of a cell graph: what its results came to, by node
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +89,29 @@ def torch_runner(model: Transformer, memory: Memory, attention: Attention, numer
 
 def build_engine(
     technique: Technique,
-    source: ModelSource,
+    source: ModelSource | CellSource,
     settings: Settings,
-    model: Transformer | None = None,
+    model: Transformer | CellModel | None = None,
     trace_path: Path | None = None,
 ) -> Engine:
     """Plug a technique's stages into the loop.
 
     Args:
-        model: its weights, already loaded; without, tokens are placeholders, as they may be under virtual time.
+        model: its weights, already loaded; without, tokens are placeholders, as they may be under virtual time. A model
+            of cells is always needed: it unfolds the requests.
 
     Raises:
-        UsageError: an option is wrong, the KV budget holds not even one token, or the ranks cannot divide the model.
+        UsageError: the technique does not serve such a model, an option is wrong, the KV budget holds not even one
+            token, or the ranks cannot divide the model.
         MachineError: the KV memory does not fit the device.
     """
+    if isinstance(source, CellSource):
+        from minifuse.serve_cells import build_cell_engine
+
+        row = for_model(technique, "cells")
+        return build_cell_engine(row, source, settings, cast("CellModel", model), trace_path)
+    technique = for_model(technique, "transformer")
+    model = cast("Transformer | None", model)
     token_bytes = source.config.kv_bytes_per_token(settings.dtype)
     capacity = settings.kv_memory // token_bytes
     if capacity < 1:
@@ -155,6 +167,8 @@ def build_engine(
                 f"{stages.memory.host_capacity * token_bytes / 2**20:.0f} MiB on the host could not be allocated: "
                 "lower --kv-memory or, for the host, memory.host."
             ) from None
+    if stages.batching.depth > 1:
+        run = Ahead(run)
     clock: RealClock | VirtualClock
     executor: Executor
     if settings.clock == "virtual":
@@ -163,8 +177,9 @@ def build_engine(
         executor = VirtualExecutor(clock, cost, run, shared=True)
     else:
         clock = RealClock()
-        workers = stages.batching.workers
-        executor = RealExecutor(run, clock, workers, threads=_threads(workers, settings.device), on_close=stop)
+        workers, depth = stages.batching.workers, stages.batching.depth
+        threads = _threads(workers, settings.device)
+        executor = RealExecutor(run, clock, workers, threads=threads, depth=depth, on_close=stop)
     return Engine(
         stages.batching,
         stages.memory,
@@ -225,9 +240,19 @@ def serve(
     def ended(name: str, at: float | None) -> None:
         sequence = engine.finished[name]
         assert sequence.finish_reason is not None
-        answer = Answer(sequence.request, tuple(sequence.answer), sequence.finish_reason, first.get(name), at)
+        answer = Answer(
+            *(sequence.request, tuple(sequence.answer), sequence.finish_reason, first.get(name), at),
+            why_refused=engine.refused.get(name),
+            results=sequence.results,
+        )
         answers[index[name]] = answer
         on_answer(answer)
+
+    def refused_late() -> None:
+        """Those whose graphs cannot be computed, which shows when they arrive."""
+        for name in engine.refused:
+            if index[name] not in answers:
+                ended(name, None)
 
     # Computing and waiting may be interrupted; the books in between are never left half written.
     with undisturbed(forget=True) as hold:
@@ -245,11 +270,13 @@ def serve(
                         answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
                         on_answer(answers[i])
             for report in engine.run():
-                for name in report.tokens:
+                for name in (*report.tokens, *report.answers):
                     first.setdefault(name, report.ended_s)
                 for name in report.finished:
                     ended(name, report.ended_s)
+                refused_late()
                 on_step(report)
+            refused_late()
         except KeyboardInterrupt:
             for name in engine.interrupt():
                 ended(name, None)

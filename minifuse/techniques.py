@@ -8,11 +8,11 @@ from typing import Any
 
 from minifuse.errors import UsageError
 from minifuse.options import describe_options, parse_options
-from minifuse.parsing import unknown
+from minifuse.parsing import one_of, unknown
 from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
 from minifuse.stages import stages as every_stage
 
-__all__ = ["TECHNIQUES", "Stages", "Technique", "check_settings", "mix", "technique"]
+__all__ = ["TECHNIQUES", "Stages", "Technique", "check_settings", "for_model", "mix", "serving", "technique"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,16 @@ class Technique:
     batching: str
     memory: str
     attention: str
-    serves: tuple[str, ...] = ("transformer",)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def stages(self) -> dict[Kind, str]:
         return {kind: getattr(self, kind) for kind in KINDS}
+
+    @property
+    def serves(self) -> frozenset[str]:
+        """The kinds of model that its stages serve, or could if memory and attention were those for cells."""
+        return frozenset(kind for kind in MODELS if _fitting(self, kind) is not None)
 
     @property
     def option_names(self) -> set[str]:
@@ -43,6 +47,9 @@ class Technique:
         }
 
 
+MODELS = {"transformer": "transformers", "cells": "models of cells (lstm, seq2seq, treelstm)"}
+
+_BATCHMAKER = "Gao et al., BatchMaker (EuroSys 2018), as in the thesis"
 _VLLM = "Kwon et al., vLLM (SOSP 2023), as told by Pensieve and FluidInfer"
 _ORCA = "Yu et al., Orca (OSDI 2022), as told by Baton and FluidInfer"
 
@@ -121,8 +128,64 @@ TECHNIQUES: dict[str, Technique] = {
             memory="paged",
             attention="paged",
         ),
+        Technique(
+            name="cellular",
+            summary="cells of any requests are batched by type; requests join and leave at every cell",
+            paper=_BATCHMAKER,
+            section="2.3, 2.4",
+            batching="cellular",
+            memory="contiguous",
+            attention="per_sequence",
+        ),
+        Technique(
+            name="graph-padded",
+            summary="a batch of chains of similar length, padded, run to completion as one graph",
+            paper="BatchMaker",
+            section="2.2.3, 2.7.1",
+            batching="graph_padded",
+            memory="rows",
+            attention="padded_cells",
+        ),
+        Technique(
+            name="graph-merged",
+            summary="the graphs of a set of requests merged into one, cells of a depth batched, run to completion",
+            paper="BatchMaker",
+            section="2.2.3, 2.7.5",
+            batching="graph_merged",
+            memory="states",
+            attention="cells",
+        ),
     )
 }
+
+
+def for_model(row: Technique, kind: str) -> Technique:
+    """`row` for a model of this kind: one that serves both keeps its batching, and its other stages suit the kind.
+
+    Raises:
+        UsageError: it does not serve such models.
+    """
+    fitting = _fitting(row, kind)
+    if fitting is None:
+        raise UsageError(
+            f"{row.name} does not serve {MODELS[kind]}: choose {one_of(serving(kind))}, or a mix of stages that do."
+        )
+    return fitting
+
+
+def serving(kind: str) -> tuple[str, ...]:
+    """The names of the techniques that serve models of this kind."""
+    return tuple(name for name, row in TECHNIQUES.items() if kind in row.serves)
+
+
+def _fitting(row: Technique, kind: str) -> Technique | None:
+    classes = {k: stage(k, name) for k, name in row.stages.items()}
+    if all(kind in cls.serves for cls in classes.values()):
+        return row
+    if kind == "cells" and "cells" in classes["batching"].serves:
+        options = {name: value for name, value in row.options.items() if name.startswith("batching.")}
+        return replace(row, memory="states", attention="cells", options=options)
+    return None
 
 
 def technique(name: str) -> Technique:
@@ -144,9 +207,15 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     """
     chosen = {kind: name for kind, name in stages.items() if name is not None and name != getattr(row, kind)}
     options = {name: value for name, value in row.options.items() if name.partition(".")[0] not in chosen}
-    mixed = replace(row, options=options, **chosen) if chosen else row  # type: ignore[arg-type]
+    mixed = replace(row, options=options, **chosen) if chosen else row
     classes = {kind: stage(kind, getattr(mixed, kind)) for kind in KINDS}
     memory, attention = classes["memory"], classes["attention"]
+    for kind in ("memory", "attention"):
+        if classes["batching"].serves.isdisjoint(classes[kind].serves):
+            raise UsageError(
+                f"The batching {mixed.batching!r} serves {_models(classes['batching'])}, and the {kind} "
+                f"{getattr(mixed, kind)!r} {_models(classes[kind])}: choose stages for the same kind of model."
+            )
     if attention.reads.isdisjoint(memory.offers):
         fitting = [name for name, cls in every_stage("memory").items() if attention.reads & cls.offers]
         readers = [name for name, cls in every_stage("attention").items() if cls.reads & memory.offers]
@@ -159,6 +228,10 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     if chosen:
         return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")
     return mixed
+
+
+def _models(cls: type[Any]) -> str:
+    return " and ".join(name for kind, name in MODELS.items() if kind in cls.serves)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from minifuse.plan import Plan, Ran, StepReport
 from minifuse.request import FinishReason, Phase, Request, Sampling, Sequence
 from minifuse.serve import Answer, Settings, build_engine, serve
 from minifuse.simulate.cost import Roofline, hardware
-from minifuse.techniques import TECHNIQUES, technique
+from minifuse.techniques import serving, technique
 from minifuse.testing.models import CONFIGS, expected_answer, small_model
 from minifuse.trace import read_trace
 
@@ -93,7 +93,7 @@ def test_a_duplicate_is_refused_and_the_first_is_served() -> None:
 
 
 @pytest.mark.parametrize("clock", ["real", "virtual"])
-@pytest.mark.parametrize("name", TECHNIQUES)
+@pytest.mark.parametrize("name", serving("transformer"))
 def test_every_technique_with_a_model(name: str, clock: Any) -> None:
     requests = [
         asks("a", 4, 5, stop_ids=(3,)),

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from minifuse.attention.padded_cells import CellsLayout, PaddedCellsLayout
 from minifuse.errors import MachineError, UsageError
 from minifuse.options import option
 from minifuse.plan import Grid, Placement, Region, Span, Work
@@ -20,7 +21,15 @@ from minifuse.stages import register
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
 
-__all__ = ["Layout", "PaddedLayout", "PagedLayout", "PerSequenceLayout", "SlotsLayout"]
+__all__ = [
+    "CellsLayout",
+    "Layout",
+    "PaddedCellsLayout",
+    "PaddedLayout",
+    "PagedLayout",
+    "PerSequenceLayout",
+    "SlotsLayout",
+]
 
 
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")
@@ -117,6 +126,7 @@ class _Shipped(Layout):
     One backend on the kernels, and one of reference numerics, serve them all.
     """
 
+    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
     kernels = "minifuse.attention.kernels.operators:TritonAttention"
     reference = "minifuse.attention.reference:ReferenceAttention"
 

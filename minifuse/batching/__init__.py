@@ -1,11 +1,25 @@
 """Batching policies: which work runs next."""
 
+from minifuse.batching.cellular import Cellular
 from minifuse.batching.dynamic import Dynamic
 from minifuse.batching.fusion import Fusion
+from minifuse.batching.graph_merged import GraphMerged
+from minifuse.batching.graph_padded import GraphPadded
 from minifuse.batching.instances import Instances
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.serial import Serial
 from minifuse.batching.static import Static
 
-__all__ = ["Dynamic", "Fusion", "Instances", "Iteration", "PrefillFirst", "Serial", "Static"]
+__all__ = [
+    "Cellular",
+    "Dynamic",
+    "Fusion",
+    "GraphMerged",
+    "GraphPadded",
+    "Instances",
+    "Iteration",
+    "PrefillFirst",
+    "Serial",
+    "Static",
+]

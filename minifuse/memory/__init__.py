@@ -4,6 +4,8 @@ from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.padded import Padded
 from minifuse.memory.paged import Paged
 from minifuse.memory.recompute import Recompute
+from minifuse.memory.rows import Rows
 from minifuse.memory.slots import Slots
+from minifuse.memory.states import States
 
-__all__ = ["Contiguous", "Padded", "Paged", "Recompute", "Slots"]
+__all__ = ["Contiguous", "Padded", "Paged", "Recompute", "Rows", "Slots", "States"]

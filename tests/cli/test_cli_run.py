@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minifuse.techniques import TECHNIQUES
+from minifuse.techniques import TECHNIQUES, serving
 from minifuse.trace import read_trace
 
 Cli = Callable[..., Any]
@@ -162,7 +162,7 @@ def test_max_new_tokens_cuts_made_up_answers_only_when_typed(minifuse: Cli) -> N
     assert {len(output["token_ids"]) for output in cut["outputs"]} == {10}
 
 
-@pytest.mark.parametrize("name", TECHNIQUES)
+@pytest.mark.parametrize("name", serving("transformer"))
 def test_every_technique_says_the_same(minifuse: Cli, wordless: Path, name: str) -> None:
     typed = ("run", "--model", wordless, *SMALL, "--dtype", "float64", "--json")
     run = minifuse(*typed, "--technique", name).json()
@@ -214,10 +214,10 @@ def test_virtual_time_with_a_real_model_says_what_the_model_says(minifuse: Cli, 
 
 
 def test_compare_shows_one_row_for_each(minifuse: Cli, wordless: Path) -> None:
-    said = minifuse("compare", *TECHNIQUES, "--model", wordless, *SMALL, "--dtype", "float64", "--max-batch", 2)
+    said = minifuse("compare", *serving("transformer"), "--model", wordless, *SMALL, "--dtype", "float64", "--max-batch", 2)
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
-    assert [line.split()[0] for line in lines[2 : 2 + len(TECHNIQUES)]] == list(TECHNIQUES)
+    assert [line.split()[0] for line in lines[2 : 2 + len(serving("transformer"))]] == list(serving("transformer"))
     assert all(line.split()[-1] == "0" for line in lines[2 : 2 + len(TECHNIQUES)])  # answers that differ
     assert max(map(len, lines)) <= 80
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minifuse.techniques import TECHNIQUES
+from minifuse.techniques import serving
 from minifuse.trace import decisions, read_trace
 
 Cli = Callable[..., Any]
@@ -70,10 +70,10 @@ def test_evictions_are_told(minifuse: Cli, tiny: str) -> None:
 
 def test_all_techniques_agree_to_the_bit_in_reference_numerics(minifuse: Cli, tiny: str) -> None:
     typed = ("--requests", 5, "--max-new-tokens", 8, "--temperature", "1.5", "--numerics", "reference", "--json")
-    said = minifuse("compare", *TECHNIQUES, *typed, "--dtype", "bfloat16")
+    said = minifuse("compare", *serving("transformer"), *typed, "--dtype", "bfloat16")
     assert (said.code, said.err) == (0, "")
     assert {row["technique"]: row["differing"] for row in said.json()["techniques"]} == {
-        name: [] for name in TECHNIQUES
+        name: [] for name in serving("transformer")
     }
     assert said.json()["numerics"] == "reference"
 

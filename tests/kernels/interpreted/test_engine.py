@@ -17,12 +17,12 @@ from minifuse.memory.storage import KVStorage
 from minifuse.model.transformer import Transformer
 from minifuse.plan import Plan, StepReport
 from minifuse.request import Request, Sampling, Sequence, TextLimits
-from minifuse.techniques import TECHNIQUES, Stages, Technique, mix
+from minifuse.techniques import TECHNIQUES, Stages, Technique, mix, serving
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
 TIGHT = {"memory.block_size": 2, "memory.share": True}
 ROWS: dict[str, tuple[Technique, dict[str, object]]] = {
-    **{name: (row, {}) for name, row in TECHNIQUES.items()},
+    **{name: (TECHNIQUES[name], {}) for name in serving("transformer")},
     "vllm, swapping": (TECHNIQUES["vllm"], {**TIGHT, "memory.preemption": "swap"}),
     "vllm, recomputing": (TECHNIQUES["vllm"], {**TIGHT, "memory.preemption": "recompute"}),
     "orca in blocks": (mix(TECHNIQUES["orca"], memory="paged", attention="paged"), {"memory.block_size": 3}),

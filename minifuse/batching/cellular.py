@@ -1,0 +1,259 @@
+"""Cellular batching: cells of any requests are batched by type, in tasks (BatchMaker, 2.4.3, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from minifuse.batching.subgraphs import RequestProcessor, Subgraph
+from minifuse.errors import UsageError
+from minifuse.options import option
+from minifuse.parsing import parse_int
+from minifuse.plan import Plan, Proposal, Reason
+from minifuse.request import Sequence
+from minifuse.stages import Memory, Room, register
+
+__all__ = ["Cellular"]
+
+MANY = 2**20
+
+
+class CellType:
+    """A type of cell: its queue of subgraphs, in the order in which they came, each with ready nodes left."""
+
+    def __init__(self, name: str, min_batch: int, max_batch: int) -> None:
+        self.name = name
+        self.min_batch = min_batch  # Bsizes.Min()
+        self.max_batch = max_batch  # Bsizes.Max()
+        self.priority = 0.0
+        self.subgraphs: dict[Subgraph, None] = {}
+        self.num_running_tasks = 0
+        self._num_ready: Counter[int | None] = Counter()  # by the worker that their subgraph is pinned to
+
+    def num_ready_nodes(self, worker: int) -> int:
+        """Nodes that this worker could run now. Those of subgraphs pinned to another are ready for that one alone."""
+        return self._num_ready[None] + self._num_ready[worker]
+
+    def add(self, subgraph: Subgraph) -> None:
+        self.subgraphs[subgraph] = None
+        self._num_ready[subgraph.pinned] += len(subgraph.ready)
+
+    def remove(self, subgraph: Subgraph) -> None:
+        if subgraph in self.subgraphs:
+            del self.subgraphs[subgraph]
+            self._num_ready[subgraph.pinned] -= len(subgraph.ready)
+
+    def submit(self, subgraph: Subgraph, nodes: list[int], worker: int) -> None:
+        """Ready nodes are in a task of `worker`, which makes others ready; a subgraph without any leaves the queue."""
+        self._num_ready[subgraph.pinned] -= len(subgraph.ready)
+        subgraph.pinned = worker
+        subgraph.num_running += 1
+        for node in nodes:
+            subgraph.submit(node)
+        self._num_ready[worker] += len(subgraph.ready)
+        if not subgraph.ready:
+            del self.subgraphs[subgraph]
+
+    def completed(self, subgraph: Subgraph) -> None:
+        """A task with nodes of it has completed: with the last of them it may go on elsewhere."""
+        subgraph.num_running -= 1
+        if not subgraph.num_running:
+            if subgraph in self.subgraphs:
+                self._num_ready[subgraph.pinned] -= len(subgraph.ready)
+                self._num_ready[None] += len(subgraph.ready)
+            subgraph.pinned = None
+
+
+@dataclass(slots=True)
+class Task:
+    """Ready nodes of one type, to be computed as one batch; `admit` are the requests whose first nodes are in it.
+
+    `reasons` say who could have been in it, and why not.
+    """
+
+    cell: CellType
+    nodes: dict[Subgraph, list[int]]
+    admit: list[Sequence]
+    reasons: list[Reason]
+    size: int = 0  # nodes
+
+
+@register
+class Cellular:
+    """Whenever a worker is idle, a type of cell is chosen, and up to MaxTasksToSubmit batches of it are submitted.
+
+    A request joins with its first ready node and leaves with its last. The type is (a) one with a full batch of ready
+    nodes, else (b) one of which no task runs, else (c) any with ready nodes; of several the one of highest priority.
+    For a transformer the one type is an iteration, and up to MaxTasksToSubmit of them are in flight.
+    """
+
+    kind: ClassVar[str] = "batching"
+    name: ClassVar[str] = "cellular"
+    serves: ClassVar[frozenset[str]] = frozenset({"cells", "transformer"})
+
+    @dataclass(frozen=True)
+    class Options:
+        max_batch: int = option(64, "nodes of one task, at most (Bsizes.Max)", minimum=1)
+        min_batch: int = option(1, "nodes of every task but the first of a turn, at least (Bsizes.Min)", minimum=1)
+        max_batches: str | None = option(None, "max_batch of single types, as encoder=512,decoder=256")
+        priorities: str | None = option(
+            None, "types from the highest priority to the lowest, as decoder,encoder: otherwise the later in the graph"
+        )
+        max_tasks: int = option(5, "tasks submitted to a worker at once, at most (MaxTasksToSubmit)", minimum=1)
+        workers: int = option(1, "workers, each of which runs its tasks in order", minimum=1, maximum=64)
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+        self.workers: int = self.options.workers
+        self.depth: int = self.options.max_tasks
+        self.max_batches = _max_batches(self.options)
+        self.priorities = [name.strip() for name in (self.options.priorities or "").split(",") if name.strip()]
+        self.types: dict[str, CellType] = {}
+        self.processor = RequestProcessor(self.enqueue)
+        self.waiting: dict[str, int] = {}  # nothing of them has been submitted yet; the how-manieth each came
+        self.first_without_room: Sequence | None = None  # of those
+        self.num_received = 0
+        self.subgraphs: dict[str, list[Subgraph]] = {}  # of each request: those that have been scheduled
+        self.turns: list[Iterator[Task]] = [iter(()) for _ in range(self.workers)]  # of each worker: tasks to come
+        self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # and those that have not completed
+
+    def receive(self, sequence: Sequence) -> None:
+        self.num_received += 1
+        self.waiting[sequence.id] = self.num_received
+        self.subgraphs[sequence.id] = []
+        self.processor.receive(sequence)
+
+    def enqueue(self, subgraph: Subgraph) -> None:
+        """All that a subgraph reads outside of itself has been computed: it joins the queue of its type."""
+        name = subgraph.cell
+        if name not in self.types:
+            max_batch = self.max_batches.get(name, self.options.max_batch)
+            self.types[name] = CellType(name, self.options.min_batch, max_batch)
+        cell = self.types[name]
+        cell.priority = max(cell.priority, subgraph.priority)
+        if name in self.priorities:
+            cell.priority = MANY - self.priorities.index(name)
+        cell.add(subgraph)
+        self.subgraphs[subgraph.sequence.id].append(subgraph)
+
+    def release(self, sequence: Sequence) -> None:
+        self.admitted(sequence)
+        self.processor.release(sequence)
+        for subgraph in self.subgraphs.pop(sequence.id, ()):
+            self.types[subgraph.cell].remove(subgraph)
+
+    def admitted(self, sequence: Sequence) -> None:
+        """It does not wait any more."""
+        self.waiting.pop(sequence.id, None)
+        if self.first_without_room is sequence:
+            self.first_without_room = None
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        reasons: list[Reason] = []
+        if not self.submitted[worker]:
+            self.turns[worker] = self.schedule(worker, memory, reasons)
+        task = next(self.turns[worker], None)
+        if task is None:
+            return Proposal(reasons=tuple(reasons))
+        work = tuple([subgraph.work(node) for subgraph, nodes in task.nodes.items() for node in nodes])
+        return Proposal(work, tuple(task.admit), tuple(task.reasons))
+
+    def schedule(self, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:
+        """Algorithm 1, Schedule: choose a type for an idle worker. Gives its tasks one by one.
+
+        Where memory has no room for a single node of a type, the next best is tried: the thesis knows no such limit.
+        """
+        ready = [ct for ct in self.types.values() if ct.num_ready_nodes(worker) > 0]
+        full = [ct for ct in ready if ct.num_ready_nodes(worker) >= ct.max_batch]
+        not_running = [ct for ct in ready if ct.num_running_tasks == 0]
+        for chosen in (full, not_running, ready):  # criteria (a), (b), (c)
+            for ct in sorted(chosen, key=lambda ct: -ct.priority):
+                yield from self.batch(ct, worker, memory, reasons)
+                if self.submitted[worker]:
+                    return
+
+    def batch(self, ct: CellType, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:
+        """Algorithm 1, Batch: submit tasks of one type."""
+        num_tasks = 0
+        while num_tasks < self.options.max_tasks:
+            batch = self.form_batched_task(ct, worker, memory.room())
+            if batch.size and (batch.size >= ct.min_batch or num_tasks == 0):
+                self.submit(batch, worker)
+                yield batch
+                num_tasks += 1
+            else:
+                reasons += batch.reasons
+                break
+
+    def form_batched_task(self, ct: CellType, worker: int, room: Room) -> Task:
+        """Algorithm 1, FormBatchedTask: ready nodes of subgraphs that are not pinned to another worker, in order.
+
+        A request of which this would be the first node joins only if memory has room for it, and nobody overtakes it.
+        """
+        batch = Task(ct, {}, [], [])
+        for subgraph in ct.subgraphs:
+            if subgraph.pinned is None or subgraph.pinned == worker:
+                sequence = subgraph.sequence
+                if sequence.id in self.waiting and sequence not in batch.admit:
+                    if self.is_behind(sequence):
+                        continue
+                    if reason := room.admit(sequence):
+                        batch.reasons.append(reason)
+                        self.first_without_room = sequence
+                        continue
+                    batch.admit.append(sequence)
+                for node in subgraph.ready:
+                    if sequence.graph is not None and (lacking := room.extend(sequence)):
+                        batch.reasons.append(lacking)
+                        break
+                    batch.nodes.setdefault(subgraph, []).append(node)
+                    batch.size += 1
+                    if batch.size == ct.max_batch:
+                        return batch
+        return batch
+
+    def is_behind(self, sequence: Sequence) -> bool:
+        """Whether somebody who came before it, of whatever type, waits for room in memory."""
+        first = self.first_without_room
+        return first is not None and self.waiting[first.id] < self.waiting[sequence.id]
+
+    def submit(self, batch: Task, worker: int) -> None:
+        """SubmitBatchedTask and UpdateNodesDependency; the subgraphs are pinned until no task of theirs runs."""
+        self.submitted[worker].append(batch)
+        batch.cell.num_running_tasks += 1
+        for sequence in batch.admit:
+            self.admitted(sequence)
+        for subgraph, nodes in batch.nodes.items():
+            batch.cell.submit(subgraph, nodes, worker)
+
+    def commit(self, plan: Plan) -> None:
+        """A task has completed: tasks of one worker do so in order."""
+        task = self.submitted[plan.worker].popleft()
+        task.cell.num_running_tasks -= 1
+        for subgraph, nodes in task.nodes.items():
+            task.cell.completed(subgraph)
+            self.processor.computed(subgraph.sequence, nodes)
+
+
+def _max_batches(options: Cellular.Options) -> dict[str, int]:
+    """The maximum batch size of single types.
+
+    Raises:
+        UsageError: it is not TYPE=SIZE, or a size is not positive, or below min_batch.
+    """
+    found = {}
+    for pair in (options.max_batches or "").split(","):
+        if not pair.strip():
+            continue
+        name, equals, size = pair.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"batching.max_batches has {pair.strip()!r}: give TYPE=SIZE, as encoder=512,decoder=256.")
+        found[name.strip()] = parse_int(size.strip(), f"The maximum batch size of {name.strip()!r}", 1, MANY)
+    smallest = min([options.max_batch, *found.values()])
+    if options.min_batch > smallest:
+        raise UsageError(
+            f"batching.min_batch is {options.min_batch} and the smallest maximum {smallest}: give at most that."
+        )
+    return found

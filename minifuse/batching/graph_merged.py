@@ -1,0 +1,103 @@
+"""Graph batching by merging: the graphs of a set of requests become one (BatchMaker, 2.2.3 and 2.7.5: Fold, DyNet)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from minifuse.batching.policy import Stepwise
+from minifuse.cells import Shape
+from minifuse.options import option
+from minifuse.plan import Proposal, Reason, Span, Work
+from minifuse.request import Sequence
+from minifuse.stages import Memory, register
+
+__all__ = ["GraphMerged", "levels"]
+
+Level = tuple[int, str]  # depth and type
+
+
+@lru_cache(4096)
+def levels(shape: Shape) -> dict[Level, tuple[int, ...]]:
+    """The nodes of each depth and type. A node's depth is the number of nodes on the longest way to it.
+
+    >>> from minifuse.cells import Wire
+    >>> levels(Shape(("leaf", "leaf", "internal"), ((), (), (Wire(0, 0), Wire(1, 1)))))
+    {(0, 'leaf'): (0, 1), (1, 'internal'): (2,)}
+    """
+    depth: dict[int, int] = {}
+    found: dict[Level, list[int]] = {}
+    for node in shape.order:
+        depth[node] = max([depth[source] + 1 for source in shape.sources[node]], default=0)
+        found.setdefault((depth[node], shape.cells[node]), []).append(node)
+    return {level: tuple(nodes) for level, nodes in found.items()}
+
+
+@register
+class GraphMerged(Stepwise):
+    """The graphs of a set of requests are merged: nodes of one type and depth are a batch, depth after depth.
+
+    A node's type is that of its cell, as in TensorFlow Fold, or graphs are of single operators, as in DyNet. All of a
+    set return when its merged graph has been computed; who comes meanwhile is in the next set. That one is merged
+    while this one runs, unless `overlap` is off.
+    """
+
+    name: ClassVar[str] = "graph_merged"
+    serves: ClassVar[frozenset[str]] = frozenset({"cells"})
+
+    @dataclass(frozen=True)
+    class Options:
+        max_batch: int = option(64, "graphs of one set, at most", minimum=1)
+        per: str = option("cell", "merged by cells (Fold) or by single operators (DyNet)", choices=("cell", "operator"))
+        overlap: bool = option(True, "merge the next set while this one runs")
+        workers: int = option(1, "workers, each of which runs one merged graph at a time", minimum=1, maximum=64)
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+        self.workers: int = self.options.workers
+        self.depth = 2 if self.options.overlap else 1
+        self.waiting: dict[str, Sequence] = {}  # insertion order is arrival order
+
+    def receive(self, sequence: Sequence) -> None:
+        self.waiting[sequence.id] = sequence
+
+    def release(self, sequence: Sequence) -> None:
+        self.waiting.pop(sequence.id, None)
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        if not self.waiting:
+            return Proposal()
+        room = memory.room()
+        batch: list[Sequence] = []
+        reasons: list[Reason] = []
+        for sequence in self.waiting.values():
+            size = len(batch)
+            if size == self.options.max_batch:
+                reasons.append(Reason("batch-full", sequence.id, f"not merged: the set has {size} graphs"))
+                break
+            if full := room.admit(sequence):
+                reasons.append(full)
+                break
+            batch.append(sequence)
+        for sequence in batch:
+            del self.waiting[sequence.id]
+        work, waves = _merged(batch)
+        return Proposal(tuple(work), tuple(batch), tuple(reasons), waves=tuple(waves))
+
+
+def _merged(batch: list[Sequence]) -> tuple[list[Work], list[Span]]:
+    """One wave for each depth and type, the shallowest first."""
+    merged: dict[Level, list[Work]] = {}
+    for sequence in batch:
+        assert sequence.graph is not None  # the engine unfolds every request to a model of cells
+        name = sequence.id
+        for level, nodes in levels(sequence.graph.shape).items():
+            cell = level[1]
+            merged.setdefault(level, []).extend([Work(name, node, node + 1, cell) for node in nodes])
+    work: list[Work] = []
+    waves: list[Span] = []
+    for level in sorted(merged):
+        waves.append(Span(len(work), len(work) + len(merged[level])))
+        work += merged[level]
+    return work, waves

@@ -1,0 +1,119 @@
+"""The request processor: what of a request may be scheduled (BatchMaker, 2.4.2 to 2.4.4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from minifuse.cells import Shape
+from minifuse.plan import TRANSFORMER, Work
+from minifuse.request import Sequence
+
+__all__ = ["Iterations", "RequestProcessor", "Subgraph"]
+
+
+class Subgraph:
+    """Connected nodes of one type whose dependencies outside of it have been computed, so that they can be scheduled.
+
+    A node is ready when the nodes of the subgraph that it reads have been submitted: tasks of one subgraph go to one
+    worker, which runs them in order. `pinned` is that worker, as long as a task with nodes of it runs.
+    """
+
+    __slots__ = ("cell", "missing", "num_running", "outside", "pinned", "priority", "readers", "ready", "sequence")
+
+    def __init__(
+        self, sequence: Sequence, shape: Shape, nodes: tuple[int, ...], missing: dict[int, int], outside: frozenset[int]
+    ) -> None:
+        self.sequence = sequence
+        self.cell = shape.cells[nodes[0]]
+        self.priority = shape.stages[nodes[0]]  # cells that come later in the graph are preferred
+        self.readers = shape.readers
+        self.missing = dict(missing)  # node -> how many of those that it reads in here have not been submitted
+        self.outside = set(outside)  # nodes read and not yet computed
+        self.ready = deque([node for node in nodes if not missing[node]])
+        self.num_running = 0  # tasks with nodes of it that have not completed
+        self.pinned: int | None = None
+
+    def work(self, node: int) -> Work:
+        return Work(self.sequence.id, node, node + 1, self.cell)
+
+    def submit(self, node: int) -> None:
+        """UpdateNodesDependency (Algorithm 1, line 18): a ready node is in a task; those that waited for it are ready.
+
+        Nodes are submitted in the order of `ready`.
+        """
+        self.ready.popleft()
+        for reader in self.readers[node]:
+            count = self.missing.get(reader)
+            if count is not None:
+                self.missing[reader] = count - 1
+                if count == 1:
+                    self.ready.append(reader)
+
+
+class Iterations(Subgraph):
+    """A text as one subgraph: a chain of iterations, each the cell `transformer` (2.9).
+
+    Node 0 is the prompt, node i the i-th token of the answer: computing it says the next one.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, sequence: Sequence) -> None:
+        self.sequence = sequence
+        self.cell = TRANSFORMER
+        self.priority = 0
+        self.outside = set()
+        self.ready = deque([0])
+        self.num_running = 0
+        self.pinned = None
+
+    def work(self, node: int) -> Work:
+        stop = len(self.sequence.request.prompt) + node
+        return Work(self.sequence.id, stop - 1 if node else 0, stop)
+
+    def submit(self, node: int) -> None:
+        self.ready.popleft()
+        if node + 1 < self.sequence.request.max_new_tokens:
+            self.ready.append(node + 1)
+
+
+class RequestProcessor:
+    """Tracks the dependencies of each request, and passes on every subgraph once what it reads outside is computed."""
+
+    def __init__(self, schedule: Callable[[Subgraph], None]) -> None:
+        self.schedule = schedule
+        self.held: dict[str, list[Subgraph]] = {}  # of each request: subgraphs that wait for others
+
+    def receive(self, sequence: Sequence) -> None:
+        """Split a request that has arrived, and pass on what depends on nothing."""
+        if sequence.graph is None:
+            self.schedule(Iterations(sequence))
+            return
+        held = []
+        shape = sequence.graph.shape
+        for part in shape.parts:
+            subgraph = Subgraph(sequence, shape, *part)
+            if subgraph.outside:
+                held.append(subgraph)
+            else:
+                self.schedule(subgraph)
+        self.held[sequence.id] = held
+
+    def computed(self, sequence: Sequence, nodes: list[int]) -> None:
+        """Nodes have been computed: pass on the subgraphs that waited for them alone."""
+        held = self.held.get(sequence.id)
+        if not held:
+            return
+        waiting = []
+        for subgraph in held:
+            subgraph.outside.difference_update(nodes)
+            if subgraph.outside:
+                waiting.append(subgraph)
+            else:
+                self.schedule(subgraph)
+        self.held[sequence.id] = waiting
+
+    def release(self, sequence: Sequence) -> None:
+        """The request is gone, and so is what it still waited for."""
+        self.held.pop(sequence.id, None)
