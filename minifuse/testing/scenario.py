@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from minifuse.errors import UsageError
 from minifuse.plan import Plan
 from minifuse.request import GREEDY, Phase, Request, Sampling
-from minifuse.stages import stage, stages
+from minifuse.stages import Kind, stage, stages
 from minifuse.techniques import TECHNIQUES, Technique, mix
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB
 from minifuse.workload import by_request
@@ -51,12 +51,15 @@ class Scenario:
 
 
 def mixes(**only: str) -> Iterator[Technique]:
-    """Every registered technique, then every valid mix of registered stages; `batching="mine"` keeps those with it."""
+    """Every technique that serves transformers, then every valid mix of stages; `batching="mine"` keeps those with it.
+
+    Those for models of cells are `minifuse.testing.cell_scenario.cell_mixes`.
+    """
     seen = set()
-    rows = [*TECHNIQUES.values()]
-    for batching in stages("batching"):
-        for memory in stages("memory"):
-            for attention in stages("attention"):
+    rows = [row for row in TECHNIQUES.values() if "transformer" in row.serves]
+    for batching in _serving("batching"):
+        for memory in _serving("memory"):
+            for attention in _serving("attention"):
                 try:
                     rows.append(mix(TECHNIQUES["orca"], batching=batching, memory=memory, attention=attention))
                 except UsageError:
@@ -66,6 +69,10 @@ def mixes(**only: str) -> Iterator[Technique]:
         if key not in seen and all(getattr(row, kind) == name for kind, name in only.items()):
             seen.add(key)
             yield row
+
+
+def _serving(kind: Kind) -> list[str]:
+    return [name for name, cls in stages(kind).items() if "transformer" in cls.serves]
 
 
 @st.composite
