@@ -127,6 +127,34 @@ class Shape:
         return min(len(self.cells), 2 * sum(not sources for sources in self.sources))
 
     @cached_property
+    def levels(self) -> dict[tuple[int, str], tuple[int, ...]]:
+        """The nodes of each depth and cell. A node's depth is the number of nodes on the longest way to it.
+
+        >>> Shape(("leaf", "leaf", "internal"), ((), (), (Wire(0, 0), Wire(1, 1)))).levels
+        {(0, 'leaf'): (0, 1), (1, 'internal'): (2,)}
+        """
+        depth: dict[int, int] = {}
+        found: dict[tuple[int, str], list[int]] = {}
+        for node in self.order:
+            depth[node] = max([depth[source] + 1 for source in self.sources[node]], default=0)
+            found.setdefault((depth[node], self.cells[node]), []).append(node)
+        return {level: tuple(found[level]) for level in sorted(found)}
+
+    @cached_property
+    def most_held_by_levels(self) -> int:
+        """States that are held at the same time, at most, if it is computed level by level."""
+        unread = [len(readers) for readers in self.readers]
+        held = most = 0
+        for nodes in self.levels.values():
+            held += len(nodes)
+            most = max(most, held)
+            for node in nodes:
+                for source in self.sources[node]:
+                    unread[source] -= 1
+                    held -= not unread[source]
+        return most
+
+    @cached_property
     def parts(self) -> tuple[tuple[tuple[int, ...], dict[int, int], frozenset[int]], ...]:
         """Each subgraph: its nodes, of each how many that it reads are inside, and the nodes read that are outside."""
         found = []

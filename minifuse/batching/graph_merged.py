@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from minifuse.batching.policy import Stepwise
-from minifuse.cells import Shape
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason, Span, Work
 from minifuse.request import Sequence
 from minifuse.stages import Memory, register
 
-__all__ = ["GraphMerged", "levels"]
-
-Level = tuple[int, str]  # depth and type
-
-
-@lru_cache(4096)
-def levels(shape: Shape) -> dict[Level, tuple[int, ...]]:
-    """The nodes of each depth and type. A node's depth is the number of nodes on the longest way to it.
-
-    >>> from minifuse.cells import Wire
-    >>> levels(Shape(("leaf", "leaf", "internal"), ((), (), (Wire(0, 0), Wire(1, 1)))))
-    {(0, 'leaf'): (0, 1), (1, 'internal'): (2,)}
-    """
-    depth: dict[int, int] = {}
-    found: dict[Level, list[int]] = {}
-    for node in shape.order:
-        depth[node] = max([depth[source] + 1 for source in shape.sources[node]], default=0)
-        found.setdefault((depth[node], shape.cells[node]), []).append(node)
-    return {level: tuple(nodes) for level, nodes in found.items()}
+__all__ = ["GraphMerged"]
 
 
 @register
@@ -88,11 +68,11 @@ class GraphMerged(Stepwise):
 
 def _merged(batch: list[Sequence]) -> tuple[list[Work], list[Span]]:
     """One wave for each depth and type, the shallowest first."""
-    merged: dict[Level, list[Work]] = {}
+    merged: dict[tuple[int, str], list[Work]] = {}
     for sequence in batch:
         assert sequence.graph is not None  # the engine unfolds every request to a model of cells
         name = sequence.id
-        for level, nodes in levels(sequence.graph.shape).items():
+        for level, nodes in sequence.graph.shape.levels.items():
             cell = level[1]
             merged.setdefault(level, []).extend([Work(name, node, node + 1, cell) for node in nodes])
     work: list[Work] = []

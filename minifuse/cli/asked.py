@@ -30,7 +30,12 @@ class Asked:
     """The options that `run` and `compare` share. None means that nothing was typed."""
 
     model: Annotated[
-        str, _option("--model", "Model", "tiny, a directory in Hugging Face's format, or random:PRESET", "MODEL")
+        str,
+        _option(
+            *("--model", "Model"),
+            "tiny, a directory in Hugging Face's format, random:PRESET, or cells: lstm, seq2seq, treelstm:hidden=256",
+            "MODEL",
+        ),
     ] = "tiny"
     dtype: Annotated[str, _option("--dtype", "Model", "numbers to compute in", "|".join(DTYPES))] = "float32"
     numerics: Annotated[
@@ -43,13 +48,23 @@ class Asked:
     ] = None
     kv_memory: Annotated[
         str | None,
-        _option("--kv-memory", "Model", "the KV cache's budget: 64MiB, or more if 4096 tokens need it", "SIZE"),
+        _option(
+            *("--kv-memory", "Model"),
+            "the budget of the KV cache, or of cells' states: 64MiB, or more if 4096 tokens need it",
+            "SIZE",
+        ),
     ] = None
     prompts: Annotated[
         str | None, _option("--prompts", "Workload", "requests as JSON lines (- is standard input)", "FILE")
     ] = None
     requests: Annotated[
         str | None, _option("--requests", "Workload", "requests to make up when none are given: 16", "N")
+    ] = None
+    workload: Annotated[
+        str | None,
+        _option(
+            "--workload", "Workload", "what is made up: wmt15, wmt15:max=50, treebank, identical-trees, ...", "NAME"
+        ),
     ] = None
     prompts_per_request: Annotated[
         str | None, _option("--prompts-per-request", "Workload", "prompts of each made-up request: 1", "N")
@@ -99,7 +114,9 @@ class Asked:
 class AskedOfRun(Asked):
     """The options of `run` alone: one technique, its stages exchanged at will, its trace."""
 
-    technique: Annotated[str, _option("--technique", "Technique", "see minifuse list", "NAME")] = "orca"
+    technique: Annotated[
+        str | None, _option("--technique", "Technique", "see minifuse list: orca, or cellular for cells", "NAME")
+    ] = None
     batching: Annotated[str | None, _option("--batching", "Technique", "another batching stage", "NAME")] = None
     memory: Annotated[str | None, _option("--memory", "Technique", "another memory stage", "NAME")] = None
     attention: Annotated[str | None, _option("--attention", "Technique", "another attention stage", "NAME")] = None

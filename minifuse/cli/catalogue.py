@@ -12,7 +12,7 @@ from rich.text import Text
 from minifuse.cli.text import console
 from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stage, stages
-from minifuse.techniques import TECHNIQUES, Technique
+from minifuse.techniques import MODELS, TECHNIQUES, Technique
 
 __all__ = ["first_line", "show_list", "technique_options"]
 
@@ -39,7 +39,7 @@ def _technique(row: Technique) -> dict[str, Any]:
         "name": row.name,
         "paper": row.paper,
         "section": row.section,
-        "serves": list(row.serves),
+        "serves": [model for model in MODELS if model in row.serves],
         "stages": row.stages,
         "options": technique_options(row),
     }

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from minifuse.cli.asked import CLOCKS, DEVICES, DTYPES, NUMERICS, Asked
 from minifuse.errors import UsageError
+from minifuse.model.cell_config import CellSource, resolve_cells
 from minifuse.parsing import did_you_mean, one_of, parse_float, parse_goodput, parse_int, parse_size
 from minifuse.request import Sampling
 from minifuse.simulate.cost import hardware
@@ -27,6 +28,7 @@ class Checked:
     """`Asked` as values. None is what was not typed and has a default only later."""
 
     model: str
+    cells: CellSource | None  # the model, where it is one of cells
     dtype: str
     numerics: Literal["fast", "reference"]
     device: str
@@ -34,6 +36,7 @@ class Checked:
     kv_memory: int | None
     prompts: str | None
     requests: int | None
+    workload: str | None
     prompts_per_request: int | None
     prompt_length: Lengths | None
     output_length: Lengths | None
@@ -46,6 +49,11 @@ class Checked:
     clock: Literal["real", "virtual"]
     hardware: str
     goodput: dict[str, float] | None
+
+    @property
+    def kind(self) -> str:
+        """The kind of the model, as `minifuse.techniques.MODELS` calls it."""
+        return "transformer" if self.cells is None else "cells"
 
 
 def check(asked: Asked) -> Checked:
@@ -63,6 +71,7 @@ def check(asked: Asked) -> Checked:
             )
     return Checked(
         model=asked.model,
+        cells=resolve_cells(asked.model),
         dtype=_choice("--dtype", asked.dtype, DTYPES),
         numerics=cast(Literal["fast", "reference"], _choice("--numerics", asked.numerics, NUMERICS)),
         device=_choice("--device", asked.device, DEVICES),
@@ -70,6 +79,7 @@ def check(asked: Asked) -> Checked:
         kv_memory=None if asked.kv_memory is None else parse_size(asked.kv_memory, "--kv-memory"),
         prompts=asked.prompts,
         requests=_whole("--requests", asked.requests),
+        workload=asked.workload,
         prompts_per_request=_whole("--prompts-per-request", asked.prompts_per_request),
         prompt_length=None if asked.prompt_length is None else parse_lengths(asked.prompt_length),
         output_length=None if asked.output_length is None else parse_lengths(asked.output_length),

@@ -7,26 +7,27 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from minifuse.cli.asked import Asked
 from minifuse.cli.checked import Checked, check, has_batch_size, settings_for
+from minifuse.cli.compare_table import CELL_LEGEND, LEGEND, comparison
 from minifuse.cli.prepare import Prepared, load, prepare, rehearse
 from minifuse.cli.run import failed, show_served
 from minifuse.cli.text import console, counted
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, compute_metrics
 from minifuse.request import FinishReason
-from minifuse.serve import Served, Settings, build_engine, serve
-from minifuse.techniques import Technique, technique
+from minifuse.serve import Answer, Served, Settings, build_engine, serve
+from minifuse.techniques import Technique, for_model, technique
 
 if TYPE_CHECKING:
+    from minifuse.model.cells import CellModel
     from minifuse.model.transformer import Transformer
 
 __all__ = ["compare"]
 
 SCHEMA = "minifuse.compare/1"
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 4, 4
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}  # of results of cells
 COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
 
 
@@ -44,6 +45,7 @@ def compare(names: list[str], asked: Asked) -> int:
     """Serve and compare; the exit code is 1 if a request failed, or answers differ that must not."""
     rows = _techniques(names)
     checked = check(asked)
+    rows = [for_model(row, checked.kind) for row in rows]
     options = _options(rows, checked)
     prepared = prepare(checked, [])
     for row, own in zip(rows, options, strict=True):
@@ -58,13 +60,16 @@ def compare(names: list[str], asked: Asked) -> int:
         served = show_served(engine, row, prepared, answers=False)
         metrics = compute_metrics(served.trace.events(), checked.goodput)
         first = results[0].served if results else served
-        results.append(Result(row, served, metrics, None if model is None else _differing(first, served)))
+        differing = None if prepared.placeholders else _differing(first, served, settings.dtype)
+        results.append(Result(row, served, metrics, differing))
         if served.interrupted:
             break
     if asked.json:
         print(json.dumps(_as_json(prepared, results)))
     else:
-        console().print(_table(results), "", LEGEND, sep="\n")
+        lines = ((one.row.name, one.metrics, None if one.differing is None else len(one.differing)) for one in results)
+        legend = CELL_LEGEND if prepared.is_cells else LEGEND
+        console().print(comparison(lines, prepared.is_cells), "", legend, sep="\n")
     _say_what_is_missing(prepared, rows, results)
     wrong = _broken(prepared, results)
     numbers = "reference numerics" if prepared.settings.numerics == "reference" else "float64"
@@ -113,7 +118,7 @@ def _options(rows: list[Technique], checked: Checked) -> list[dict[str, Any]]:
     return [settings_for(row, checked, strict=False) for row in rows]
 
 
-def _warm_up(row: Technique, prepared: Prepared, settings: Settings, model: Transformer | None) -> None:
+def _warm_up(row: Technique, prepared: Prepared, settings: Settings, model: Transformer | CellModel | None) -> None:
     """Serve a little unseen: what a first use costs should not be counted against whoever comes first."""
     engine = build_engine(row, prepared.source, settings, model)
     requests = [
@@ -123,13 +128,28 @@ def _warm_up(row: Technique, prepared: Prepared, settings: Settings, model: Tran
     serve(engine, requests)
 
 
-def _differing(first: Served, other: Served) -> tuple[str, ...]:
-    """The ids of requests that both answered to the end, and not alike."""
+def _differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:
+    """The ids of requests that both answered to the end, and not alike: other tokens, or other results of cells."""
     pairs = zip(first.answers, other.answers, strict=True)
     return tuple(
         a.request.id
         for a, b in pairs
-        if a.finish_reason in COMPLETE and b.finish_reason in COMPLETE and a.token_ids != b.token_ids
+        if a.finish_reason in COMPLETE
+        and b.finish_reason in COMPLETE
+        and not (a.token_ids == b.token_ids and _alike(a, b, TOLERANCE[dtype]))
+    )
+
+
+def _alike(a: Answer, b: Answer, tolerance: float) -> bool:
+    """Whether cells came to the same, up to what batches of another size may round otherwise.
+
+    Nodes are compared in their order: a model by operator numbers them otherwise.
+    """
+    mine, other = ([outputs for _, outputs in sorted(answer.results.items())] for answer in (a, b))
+    return len(mine) == len(other) and all(
+        one.shape == two.shape and one.allclose(two, tolerance, tolerance)
+        for outputs, others in zip(mine, other, strict=True)
+        for one, two in zip(outputs, others, strict=True)
     )
 
 
@@ -165,54 +185,3 @@ def _as_json(prepared: Prepared, results: list[Result]) -> dict[str, Any]:
             for result in results
         ],
     }
-
-
-COLUMNS = (
-    *("tokens\n/s", "TTFT\np50", "ms\np99", "TPOT\np50", "ms\np99", "norm.\nms"),
-    *("iter-\nations", "idle\n%", "mean\nbatch", "KV\nMiB", "dif-\nfer"),
-)
-LEGEND = (
-    "norm.: mean end-to-end time per output token; KV: peak in use;\ndiffer: answers unlike those of the first row."
-)
-
-
-def _table(results: list[Result]) -> Table:
-    table = Table(
-        box=None,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    table.add_column("\ntechnique", style="bold", no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", overflow="fold")
-    for result in results:
-        table.add_row(result.row.name, *_cells(result))
-    return table
-
-
-def _cells(result: Result) -> list[str]:
-    metrics = result.metrics
-    ttft, tpot, normalized = (metrics[name] or {} for name in ("ttft_s", "tpot_s", "normalized_latency_s"))
-    peak = metrics["kv"]["peak_used_bytes"]
-    idle = metrics["tokens"]["idle_share"]
-    return [
-        _number(metrics["throughput"]["tokens_per_s"]),
-        _number(ttft.get("p50"), 1e3),
-        _number(ttft.get("p99"), 1e3),
-        _number(tpot.get("p50"), 1e3),
-        _number(tpot.get("p99"), 1e3),
-        _number(normalized.get("mean"), 1e3),
-        str(metrics["iterations"]),
-        _number(idle, 100),
-        _number(metrics["mean_batch_size"]),
-        _number(peak, 2**-20),
-        "-" if result.differing is None else str(len(result.differing)),
-    ]
-
-
-def _number(value: float | None, factor: float = 1.0) -> str:
-    """Three digits, or all of a larger whole part."""
-    if value is None:
-        return "-"
-    value *= factor
-    return f"{value:.0f}" if value >= 99.95 or value == 0 else f"{value:.3g}" if value >= 1 else f"{value:.2f}"

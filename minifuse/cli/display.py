@@ -30,6 +30,7 @@ __all__ = ["Display"]
 MIN_GAP_S = 0.1
 COST_SHARE = 0.01
 ROW_NAMES = ("running", "waiting", "tokens/s", "KV in use")
+CELL_ROW_NAMES = ("running", "waiting", "nodes/s", "states in use")
 
 
 class Display:
@@ -37,17 +38,19 @@ class Display:
 
     Args:
         title: what is being served, such as `orca on tiny`.
-        kv_bytes_per_token: what turns the books' tokens into bytes.
+        slot_bytes: what turns the books' tokens, or states, into bytes.
+        of_cells: the model is made of cells, whose nodes are counted instead of tokens.
     """
 
-    def __init__(self, title: str, requests: Sequence[Request], kv_bytes_per_token: int) -> None:
+    def __init__(self, title: str, requests: Sequence[Request], slot_bytes: int, *, of_cells: bool = False) -> None:
         self._title = title
         self._total = len(requests)
         self._unit = counted(requests)
         self._sizes = Counter(request.group for request in requests)
         self._refused: set[str] = set()  # groups of which it has been said
         self._arrivals = sorted(request.arrival_s for request in requests)  # of those that were not refused
-        self._token_bytes = kv_bytes_per_token
+        self._slot_bytes = slot_bytes
+        self._of_cells = of_cells
         self._out = console()
         self._err = console(stderr=True)
         self._is_live = sys.stderr.isatty() and not self._err.is_dumb_terminal
@@ -55,7 +58,7 @@ class Display:
         self._held: list[tuple[Console, Text]] = []
         self._next_s = 0.0
         self._running: set[str] = set()
-        self._tokens = self._answered = 0
+        self._made = self._answered = 0  # tokens or nodes, and requests
         self._report: StepReport | None = None
 
     def __enter__(self) -> Display:
@@ -89,7 +92,7 @@ class Display:
         """An iteration has completed."""
         if not self._is_live:
             return
-        self._tokens += len(report.tokens)
+        self._made += len(report.plan.work) if self._of_cells else len(report.tokens)
         self._running.update(report.plan.admitted)
         self._running.difference_update(report.finished)
         self._report = report
@@ -143,10 +146,10 @@ class Display:
         bar.add_row(Text(self._title), ProgressBar(self._total, ended, width=20), f"{ended}/{self._total} {self._unit}")
         arrived = bisect_right(self._arrivals, now)
         waiting = max(0, arrived - self._answered - len(self._running))
-        used, capacity = (tokens * self._token_bytes / 2**20 for tokens in (usage.used, usage.capacity))
-        speed = f"{self._tokens / now:,.0f}" if now > 0 else "-"
+        used, capacity = (slots * self._slot_bytes / 2**20 for slots in (usage.used, usage.capacity))
+        speed = f"{self._made / now:,.0f}" if now > 0 else "-"
         figures = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-        for name in ROW_NAMES:
+        for name in CELL_ROW_NAMES if self._of_cells else ROW_NAMES:
             figures.add_column(name, justify="right", no_wrap=True, header_style="dim")
         kv = f"{used:.1f} of {capacity:.0f} MiB"
         figures.add_row(str(len(self._running)), str(waiting), speed, kv)

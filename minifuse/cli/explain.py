@@ -20,7 +20,7 @@ from minifuse.errors import UsageError
 from minifuse.options import describe_options
 from minifuse.parsing import unknown
 from minifuse.stages import KINDS, Kind, stage, stages
-from minifuse.techniques import TECHNIQUES, Technique, mix
+from minifuse.techniques import MODELS, TECHNIQUES, Technique, for_model, mix
 
 __all__ = ["explain", "where"]
 
@@ -57,21 +57,43 @@ def _technique(row: Technique) -> list[Any]:
     table = _facts()
     table.add_row("paper", Text(row.paper if row.paper != "-" else "none"))
     table.add_row("section", Text(row.section))
-    table.add_row("serves", Text(", ".join(row.serves)))
+    serves = [model for model in MODELS if model in row.serves]
+    table.add_row("serves", Text(", ".join(MODELS[model] for model in serves)))
     for kind in KINDS:
-        cls = stage(kind, getattr(row, kind))
-        table.add_row(kind, Text.assemble((cls.name, "bold"), f": {first_line(cls)}\n", (where(cls), "dim")))
-    table.add_row("options", _options(technique_options(row)))
-    table.add_row("run it", Text(f"minifuse run --technique {row.name}"))
+        for name, models in _by_model(row, kind).items():
+            cls = stage(kind, name)
+            for_which = f" for {' and '.join(MODELS[model] for model in models)}" if len(models) < len(serves) else ""
+            text = Text.assemble((cls.name, "bold"), for_which, f": {first_line(cls)}\n", (where(cls), "dim"))
+            table.add_row(kind, text)
+    variants = [for_model(row, model) for model in serves]
+    options = {option["name"]: option for variant in variants for option in technique_options(variant)}
+    table.add_row("options", _options(options.values()))
+    table.add_row("run it", Text("\n".join(_run(row.name, model) for model in serves)))
     return [Text.assemble((row.name, "bold"), f", a technique: {row.summary}."), Padding(table, (0, 0, 0, 2))]
+
+
+def _by_model(row: Technique, kind: Kind) -> dict[str, list[str]]:
+    """The stages of this kind that a technique has: name -> the kinds of model for which it is that one."""
+    found: dict[str, list[str]] = {}
+    for model in MODELS:
+        if model in row.serves:
+            found.setdefault(getattr(for_model(row, model), kind), []).append(model)
+    return found
+
+
+def _run(technique: str, model: str, flags: str = "") -> str:
+    """A command line that runs a technique on a kind of model, with some stages exchanged."""
+    which = " --model lstm --workload wmt15" if model == "cells" else ""
+    return f"minifuse run --technique {technique}{flags}{which}"
 
 
 def _stage(kind: Kind, cls: type[Any]) -> list[Any]:
     table = _facts()
     table.add_row("used by", Text(", ".join(row.name for row in _users(kind, cls.name)) or "no technique by default"))
+    table.add_row("serves", Text(", ".join(name for model, name in MODELS.items() if model in cls.serves)))
     table.add_row("code", Text(where(cls)))
     table.add_row("options", _options(describe_options(cls.Options), f"{kind}."))
-    table.add_row("run it", Text(_command(kind, cls.name)))
+    table.add_row("run it", Text(_command(kind, cls)))
     text = inspect.cleandoc(inspect.getdoc(cls) or "").partition(">>>")[0].strip()
     says = text.replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n")
     return [
@@ -103,27 +125,30 @@ def _options(described: Iterable[dict[str, Any]], prefix: str = "") -> Text:
 
 
 def _users(kind: Kind, name: str) -> list[Technique]:
-    return [row for row in TECHNIQUES.values() if getattr(row, kind) == name]
+    return [row for row in TECHNIQUES.values() if name in _by_model(row, kind)]
 
 
-def _command(kind: Kind, name: str) -> str:
+def _command(kind: Kind, cls: type[Any]) -> str:
     """A command line that runs a stage: a technique that has it, else one with as few stages exchanged as possible."""
-    users = _users(kind, name)
+    name, model = cls.name, next(model for model in MODELS if model in cls.serves)
+    users = [row for row in TECHNIQUES.values() if model in _by_model(row, kind).get(name, ())]
     if users:
-        return f"minifuse run --technique {users[0].name}"
+        return _run(users[0].name, model)
     others = [other for other in KINDS if other != kind]
     exchanges = sorted(
         product(*([None, *stages(other)] for other in others)), key=lambda picks: len(picks) - picks.count(None)
     )
-    for picks, row in product(exchanges, TECHNIQUES.values()):
+    rows = [row for row in TECHNIQUES.values() if model in row.serves]
+    for picks, row in product(exchanges, rows):
         exchanged: dict[str, str] = {
             str(kind): name,
             **{other: pick for other, pick in zip(others, picks, strict=True) if pick},
         }
         try:
-            mix(row, **exchanged)
+            mixed = mix(for_model(row, model), **exchanged)
         except UsageError:
             continue
-        flags = " ".join(f"--{other} {pick}" for other, pick in exchanged.items())
-        return f"minifuse run --technique {row.name} {flags}"
+        if not all(model in stage(place, other).serves for place, other in mixed.stages.items()):
+            continue
+        return _run(row.name, model, "".join(f" --{other} {pick}" for other, pick in exchanged.items()))
     return "it fits no other stage yet"

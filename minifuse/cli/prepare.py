@@ -5,53 +5,55 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minifuse.cli.checked import Checked
-from minifuse.errors import MachineError, UsageError
+from minifuse.cli.contradictions import refuse_contradictions
+from minifuse.cli.workload import Requests
+from minifuse.errors import MachineError
+from minifuse.model.cell_config import BUILT_IN, CellSource
 from minifuse.model.load import ModelSource, load_weights, resolve
 from minifuse.model.tokenizer import Tokenizer
-from minifuse.parsing import read_lines
 from minifuse.request import Request
-from minifuse.request_file import read_jsonl
 from minifuse.serve import Settings, build_engine
 from minifuse.techniques import Technique
-from minifuse.workload import (
-    RequestDefaults,
-    Uniform,
-    arrival_times,
-    arrive,
-    by_request,
-    gather,
-    synthetic,
-)
+from minifuse.workload import by_request
 
 if TYPE_CHECKING:
+    from minifuse.model.cells import CellModel
     from minifuse.model.transformer import Transformer
 
 __all__ = ["Prepared", "load", "prepare", "rehearse"]
 
-MAX_NEW_TOKENS = 256
-REQUESTS = 16
-PROMPT_LENGTH, OUTPUT_LENGTH = Uniform(8, 64), Uniform(16, 128)
-KV_BYTES, KV_TOKENS = 64 * 2**20, 4096  # the KV budget by default: the larger of the two
+KV_BYTES, KV_TOKENS = 64 * 2**20, 4096  # the memory's budget by default: the larger of the two
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A workload for a model that has been found. Nothing heavy has been loaded."""
 
-    source: ModelSource
+    source: ModelSource | CellSource
     tokenizer: Tokenizer | None
     requests: list[Request]  # a request of several prompts is several here, of one group
     settings: Settings
     expected: dict[str, str] = field(default_factory=dict)  # the right answer of each request that has one
+    outline: CellModel | None = None  # of a model of cells: what its requests unfold into
 
     @property
     def placeholders(self) -> bool:
         """Whether no model runs: random weights in virtual time would say nothing that a placeholder does not."""
-        return self.settings.clock == "virtual" and self.source.directory is None
+        has_weights = isinstance(self.source, ModelSource) and self.source.directory is not None
+        return self.settings.clock == "virtual" and not has_weights
+
+    @property
+    def is_cells(self) -> bool:
+        """Whether the model is one of cells."""
+        return isinstance(self.source, CellSource)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot of memory: the KV of a token, or the states of a node."""
+        return _slot_bytes(self.source, self.settings.dtype)
 
     @property
     def num_requests(self) -> int:
@@ -70,134 +72,41 @@ def prepare(checked: Checked, typed: list[str]) -> Prepared:
         UsageError: the options contradict each other, or a file is not one of requests.
         ModelError: the model cannot be read, or not the text that it was given.
     """
-    _refuse_contradictions(checked, typed)
-    source = resolve(checked.model)
-    tokenizer = source.tokenizer() if source.directory and (source.directory / "tokenizer.json").exists() else None
-    made = _Workload(checked, source, tokenizer)
-    expected: dict[str, str] = {}
-    if typed:
-        requests = made.of_texts(typed)
-    elif checked.prompts is not None:
-        requests = made.of_file(checked.prompts)
-    elif checked.model == "tiny" and tokenizer and checked.prompt_length is None and checked.output_length is None:
-        requests, expected = made.crowd()
-    else:
-        requests = made.synthetic()
-    token_bytes = source.config.kv_bytes_per_token(checked.dtype)
+    refuse_contradictions(checked, typed)
+    source = checked.cells or resolve(checked.model)
+    tokenizer = None
+    if isinstance(source, ModelSource) and source.directory and (source.directory / "tokenizer.json").exists():
+        tokenizer = source.tokenizer()
+    requests, expected = Requests(checked, source, tokenizer).asked(typed)
+    slot_bytes = _slot_bytes(source, checked.dtype)
     settings = Settings(
         dtype=checked.dtype,
         device=checked.device,
-        kv_memory=checked.kv_memory or max(KV_BYTES, KV_TOKENS * token_bytes),
+        kv_memory=checked.kv_memory or max(KV_BYTES, KV_TOKENS * slot_bytes),
         clock=checked.clock,
         hardware=checked.hardware,
         seed=checked.sampling.seed,
         tensor_parallel=checked.tensor_parallel or 1,
         numerics=checked.numerics,
     )
-    return Prepared(source, tokenizer, requests, settings, expected)
+    return Prepared(source, tokenizer, requests, settings, expected, _outline(source, settings))
 
 
-def _refuse_contradictions(checked: Checked, typed: list[str]) -> None:
-    if typed and checked.prompts is not None:
-        raise UsageError(f'A typed prompt and --prompts "{checked.prompts}" are both given: give one or the other.')
-    made_up = {
-        "--requests": checked.requests,
-        "--prompts-per-request": checked.prompts_per_request,
-        "--prompt-length": checked.prompt_length,
-        "--output-length": checked.output_length,
-    }
-    for flag, value in made_up.items():
-        if value is not None and (typed or checked.prompts is not None):
-            given = "--prompts" if checked.prompts is not None else "typed prompts"
-            raise UsageError(f"{flag} is for made-up requests, and {given} are given: leave one of them out.")
+def _slot_bytes(source: ModelSource | CellSource, dtype: str) -> int:
+    """Bytes of one slot of memory: the KV of a token, or the states of a node."""
+    if isinstance(source, CellSource):
+        return source.config.slot_bytes(dtype)
+    return source.config.kv_bytes_per_token(dtype)
 
 
-class _Workload:
-    """The four ways to a list of requests."""
+def _outline(source: ModelSource | CellSource, settings: Settings) -> CellModel | None:
+    """A model of cells without weights, which unfolds requests and computes nothing; of a plugin's cells, which may not
+    know of such a thing, the model itself."""
+    if not isinstance(source, CellSource):
+        return None
+    from minifuse.model.rnn import load_cells
 
-    def __init__(self, checked: Checked, source: ModelSource, tokenizer: Tokenizer | None) -> None:
-        self.checked = checked
-        self.source = source
-        self.tokenizer = tokenizer
-        self.seed = checked.sampling.seed
-        self.prompts_per_request = checked.prompts_per_request or 1
-        self.defaults = RequestDefaults(
-            max_new_tokens=checked.max_new_tokens or MAX_NEW_TOKENS,
-            stop_ids=source.config.eos_ids,
-            ignore_eos=checked.ignore_eos,
-            sampling=checked.sampling,
-        )
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        if self.tokenizer is None:
-            return self.source.tokenizer().encode(text)  # says what is missing
-        return self.tokenizer.encode(text)
-
-    def of_texts(self, texts: list[str]) -> list[Request]:
-        for i, text in enumerate(texts, start=1):
-            if any("\ud800" <= letter <= "\udfff" for letter in text):  # how Python keeps bytes it cannot decode
-                raise UsageError(f"Typed prompt {i} is not UTF-8: type it as UTF-8.")
-        prompts = [
-            Request(
-                id=f"r{i}",
-                prompt=self.encode(text),
-                max_new_tokens=self.defaults.max_new_tokens,
-                stop_ids=self.defaults.stop_ids,
-                ignore_eos=self.defaults.ignore_eos,
-            )
-            for i, text in enumerate(texts)
-        ]
-        return self._seeded(arrive(gather(prompts, self.prompts_per_request), self.checked.arrival, self.seed))
-
-    def of_file(self, path: str) -> list[Request]:
-        if path == "-":
-            name, lines = "standard input", _standard_input()
-        else:
-            name, lines = path, list(read_lines(Path(path)))
-        times = arrival_times(len(lines), self.checked.arrival, self.seed)  # one for each line is enough
-
-        return read_jsonl(lines, self.encode, lambda i: replace(self.defaults, arrival_s=times[i]), name)
-
-    def crowd(self) -> tuple[list[Request], dict[str, str]]:
-        """Tasks of the tiny model, with the right answers."""
-        from minifuse.model.tiny.tasks import crowd
-
-        tasks = crowd((self.checked.requests or REQUESTS) * self.prompts_per_request, self.seed)
-        requests = self.of_texts([task.prompt for task in tasks])
-        if self.checked.ignore_eos:
-            return requests, {}  # they go on after the answer
-        return requests, {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
-
-    def synthetic(self) -> list[Request]:
-        """Random tokens. --max-new-tokens, where it was typed, cuts what the law of lengths drew."""
-        requests = synthetic(
-            self.checked.requests or REQUESTS,
-            self.checked.prompt_length or PROMPT_LENGTH,
-            self.checked.output_length or OUTPUT_LENGTH,
-            self.source.config.vocab_size,
-            self.checked.arrival,
-            self.seed,
-            self.defaults,
-            self.prompts_per_request,
-        )
-        limit = self.checked.max_new_tokens
-        if limit is not None:
-            requests = [replace(request, max_new_tokens=min(request.max_new_tokens, limit)) for request in requests]
-        return self._seeded(requests)
-
-    def _seeded(self, requests: list[Request]) -> list[Request]:
-        """Each prompt draws from a seed of its own: equal ones should not get equal answers."""
-        return [
-            replace(request, sampling=replace(self.checked.sampling, seed=self.seed + i))
-            for i, request in enumerate(requests)
-        ]
-
-
-def _standard_input() -> list[str]:
-    try:
-        return sys.stdin.buffer.read().decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"standard input: byte {error.start + 1} is not UTF-8: give JSON lines as UTF-8.") from None
+    return load_cells(source, settings.dtype, "meta" if source.config.kind in BUILT_IN else "cpu", settings.seed)
 
 
 def rehearse(row: Technique, prepared: Prepared, options: Mapping[str, Any]) -> None:
@@ -206,10 +115,10 @@ def rehearse(row: Technique, prepared: Prepared, options: Mapping[str, Any]) -> 
     Raises:
         UsageError: an option is wrong, or the KV memory is too small for the stages or too large for the machine.
     """
-    build_engine(row, prepared.source, replace(prepared.settings, stage_options=options))
+    build_engine(row, prepared.source, replace(prepared.settings, stage_options=options), prepared.outline)
 
 
-def load(prepared: Prepared) -> tuple[Transformer | None, Settings]:
+def load(prepared: Prepared) -> tuple[Transformer | CellModel | None, Settings]:
     """Read the weights, and settle on a device.
 
     Raises:
@@ -217,15 +126,17 @@ def load(prepared: Prepared) -> tuple[Transformer | None, Settings]:
         MachineError: there is no such device, or too little memory.
     """
     settings = prepared.settings
+    source = prepared.source
     if prepared.placeholders:
-        print(
-            f"note: in virtual time no weights are made for {prepared.source.name}: every token is the placeholder -1.",
-            file=sys.stderr,
-        )
-        return None, replace(settings, device="cpu")
+        what = "every token is the placeholder -1" if prepared.outline is None else "nothing is computed"
+        print(f"note: in virtual time no weights are made for {source.name}: {what}.", file=sys.stderr)
+        return prepared.outline, replace(settings, device="cpu")
     settings = replace(settings, device=_device(settings.device))
-    model = load_weights(prepared.source, settings.dtype, settings.device, settings.seed, numerics=settings.numerics)
-    return model, settings
+    if isinstance(source, CellSource):
+        from minifuse.model.rnn import load_cells
+
+        return load_cells(source, settings.dtype, settings.device, settings.seed), settings
+    return load_weights(source, settings.dtype, settings.device, settings.seed, numerics=settings.numerics), settings
 
 
 def _device(wanted: str) -> str:

@@ -15,10 +15,14 @@ from minifuse.cli.display import Display
 from minifuse.cli.pipe import silence
 from minifuse.cli.prepare import Prepared, load, prepare, rehearse
 from minifuse.cli.text import answer_line, console, counted, is_right
-from minifuse.metrics import compute_metrics, rows
+from minifuse.errors import UsageError
+from minifuse.metric_rows import rows
+from minifuse.metrics import compute_metrics
+from minifuse.parsing import one_of
 from minifuse.request import FinishReason
 from minifuse.serve import Answer, Served, build_engine, serve
-from minifuse.techniques import Technique, mix, technique
+from minifuse.stages import stage, stages
+from minifuse.techniques import MODELS, Technique, for_model, mix, technique
 from minifuse.undisturbed import undisturbed
 
 if TYPE_CHECKING:
@@ -27,13 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["failed", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
+DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 
 def run(typed: list[str], asked: AskedOfRun) -> int:
     """Serve what was asked and return the exit code: 1 if a request was refused or interrupted."""
     checked = check(asked)
-    row = mix(technique(asked.technique), batching=asked.batching, memory=asked.memory, attention=asked.attention)
+    row = _chosen(asked, checked.kind)
     options = settings_for(row, checked, strict=True)
     trace = check_trace(asked.trace)
     prepared = prepare(checked, typed)
@@ -53,6 +58,17 @@ def run(typed: list[str], asked: AskedOfRun) -> int:
     return int(failed(served))
 
 
+def _chosen(asked: AskedOfRun, kind: str) -> Technique:
+    """The technique for this kind of model, with the stages that were exchanged."""
+    row = for_model(technique(asked.technique or DEFAULT[kind]), kind)
+    mixed = mix(row, batching=asked.batching, memory=asked.memory, attention=asked.attention)
+    for place, name in mixed.stages.items():
+        if kind not in stage(place, name).serves:
+            fitting = [other for other, cls in stages(place).items() if kind in cls.serves]
+            raise UsageError(f"The {place} {name!r} does not serve {MODELS[kind]}: choose {one_of(fitting)}.")
+    return mixed
+
+
 def failed(served: Served) -> bool:
     """Whether a request was refused or interrupted."""
     return any(answer.finish_reason in FAILED for answer in served.answers)
@@ -64,7 +80,8 @@ def show_served(engine: Engine, row: Technique, prepared: Prepared, answers: boo
     with Display(
         f"{row.name} on {prepared.source.name}",
         prepared.requests,
-        prepared.source.config.kv_bytes_per_token(prepared.settings.dtype),
+        prepared.slot_bytes,
+        of_cells=prepared.is_cells,
     ) as display:
 
         def show(answer: Answer) -> None:
@@ -94,7 +111,7 @@ def _as_json(row: Technique, prepared: Prepared, served: Served, metrics: dict[s
 
 
 def _output(prepared: Prepared, answer: Answer) -> dict[str, Any]:
-    output = {
+    output: dict[str, Any] = {
         "id": answer.request.id,
         "group": answer.request.group,
         "prompt_token_ids": list(answer.request.prompt),
@@ -105,6 +122,11 @@ def _output(prepared: Prepared, answer: Answer) -> dict[str, Any]:
         "first_token_s": answer.first_token_s,
         "finish_s": answer.finish_s,
     }
+    if prepared.is_cells:
+        output["results"] = [
+            {"node": node, "outputs": [part.tolist() for part in outputs]}
+            for node, outputs in sorted(answer.results.items())
+        ]
     return output if answer.why_refused is None else {**output, "error": answer.why_refused}
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from minifuse.cli.prepare import Prepared
+from minifuse.model.cell_config import BUILT_IN, CellConfig
 from minifuse.request import FinishReason, Request
 from minifuse.serve import Answer
 
@@ -17,6 +18,7 @@ __all__ = ["answer_line", "console", "counted", "is_right", "one_line", "shorten
 
 PROMPT_WIDTH = 36
 PLACEHOLDER = -1
+SHOWN = 3  # numbers of a result, and results of a graph
 
 
 class _Console(Console):
@@ -64,6 +66,22 @@ def _shown(prepared: Prepared, token_ids: Sequence[int]) -> str:
     return " ".join(map(str, token_ids)) if text is None else one_line(text.strip())
 
 
+def _results(prepared: Prepared, answer: Answer) -> str:
+    if not answer.results:
+        return "not computed"
+    config = prepared.source.config
+    name = "h" if isinstance(config, CellConfig) and config.kind in BUILT_IN else "output"
+    shown = []
+    for node, (first, *_) in sorted(answer.results.items())[:SHOWN]:
+        numbers = first.flatten()
+        some = " ".join(f"{number:.4f}" for number in numbers[:SHOWN].tolist())
+        rest = f" ... ({len(numbers)} numbers)" if len(numbers) > SHOWN else ""
+        shown.append((f"node {node}: " if len(answer.results) > 1 else "") + f"{name} = {some}{rest}")
+    if len(answer.results) > SHOWN:
+        shown.append(f"and {len(answer.results) - SHOWN} more nodes")
+    return "; ".join(shown)
+
+
 def is_right(prepared: Prepared, answer: Answer) -> bool | None:
     """Whether a task was solved; None for a request that is no task, or was not answered to its end."""
     expected = prepared.expected.get(answer.request.id)
@@ -73,7 +91,11 @@ def is_right(prepared: Prepared, answer: Answer) -> bool | None:
 
 
 def answer_line(prepared: Prepared, answer: Answer) -> Text:
-    """`r3 [length, wrong: expected 42] add 17 and 25 -> 43`; of several prompts each has a line, `r3/0`, `r3/1`, ..."""
+    """`r3 [length, wrong: expected 42] add 17 and 25 -> 43`; of several prompts each has a line, `r3/0`, `r3/1`, ...
+
+    A graph of cells that says no tokens: `r3: h = 0.0123 -0.2310 0.0088 ... (1024 numbers)`, which is how the first
+    output of its result begins.
+    """
     line = Text(one_line(answer.request.id), style="bold")
     marks = [] if answer.finish_reason is FinishReason.STOP else [Text(answer.finish_reason.value, "yellow")]
     right = is_right(prepared, answer)
@@ -82,5 +104,7 @@ def answer_line(prepared: Prepared, answer: Answer) -> Text:
         marks.append(Text("right", "green") if right else Text(f"wrong: expected {expected}", "red"))
     if marks:
         line = Text.assemble(line, " [", Text(", ").join(marks), "]")
+    if prepared.is_cells and not answer.token_ids:
+        return Text.assemble(line, ": ", _results(prepared, answer))
     prompt = shortened(_shown(prepared, answer.request.prompt))
     return Text.assemble(line, " ", (prompt, "dim"), " -> ", _shown(prepared, answer.token_ids))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from minifuse.cells import CellGraph, Shape
+from minifuse.cells import CellGraph
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory.allocator import RunAllocator
 from minifuse.options import NoOptions
@@ -21,9 +21,9 @@ class _Books:
 
     __slots__ = ("promised", "shape", "slots", "unread")
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.promised = shape.most_held
+    def __init__(self, graph: CellGraph) -> None:
+        self.shape = graph.shape
+        self.promised = graph.most_held
         self.slots: dict[int, int] = {}  # node -> slot: of nodes planned and still needed
         self.unread: dict[int, int] = {}  # node -> how many of those who read it have yet to run
 
@@ -161,7 +161,7 @@ class States:
         for newcomer in newcomers:
             if newcomer.id in self.books:
                 raise LawBroken("conservation", f"{newcomer.id} was admitted a second time")
-            self.books[newcomer.id] = books = _Books(_graph(newcomer).shape)
+            self.books[newcomer.id] = books = _Books(_graph(newcomer))
             self.num_promised += books.promised
 
     def _drop(self, books: _Books, node: int) -> int:

@@ -41,6 +41,11 @@ class OperatorGraph(CellGraph):
     def reported(self) -> Mapping[int, int]:
         return self.origin
 
+    @property
+    def most_held(self) -> int:
+        """Only merged graphs are of operators, and those are computed level by level."""
+        return self.shape.most_held_by_levels
+
 
 class Result(nn.Module):
     """What a cell gives, side by side again: the results of a graph of cells are nodes of their own."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minifuse.errors import MachineError, ModelError, UsageError
+from minifuse.model.cell_config import BUILT_IN
 from minifuse.model.config import DTYPE_BYTES, ModelConfig
 from minifuse.model.presets import PRESETS, preset
 from minifuse.model.tokenizer import Tokenizer
@@ -62,7 +63,7 @@ def resolve(name: str) -> ModelSource:
         hint = f"; random weights are written random:{name}" if name in PRESETS else ""
         raise UsageError(
             f"There is no model {name!r}: give 'tiny', a directory in Hugging Face's format, "
-            f"or random:PRESET with one of {', '.join(PRESETS)}{hint}."
+            f"random:PRESET with one of {', '.join(PRESETS)}, or a model of cells: {', '.join(BUILT_IN)}{hint}."
         )
     path = directory / "config.json"
     try:

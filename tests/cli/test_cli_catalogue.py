@@ -68,7 +68,8 @@ def test_a_stage_is_explained_and_its_command_runs(minifuse: Cli, kind: Kind, na
     assert name.replace("_", "") in (PACKAGE / file).read_text().lower().replace("_", "")
     command = said.out.partition("run it")[2].split()
     assert command[:2] == ["minifuse", "run"]
-    run = minifuse(*command[1:], "--model", "random:small", "--clock", "virtual", "--requests", 1, "--json").json()
+    model = () if "--model" in command else ("--model", "random:small")
+    run = minifuse(*command[1:], *model, "--clock", "virtual", "--requests", 1, "--json").json()
     assert run["stages"][kind] == name
 
 

@@ -214,11 +214,12 @@ def test_virtual_time_with_a_real_model_says_what_the_model_says(minifuse: Cli, 
 
 
 def test_compare_shows_one_row_for_each(minifuse: Cli, wordless: Path) -> None:
-    said = minifuse("compare", *serving("transformer"), "--model", wordless, *SMALL, "--dtype", "float64", "--max-batch", 2)
+    names = serving("transformer")
+    said = minifuse("compare", *names, "--model", wordless, *SMALL, "--dtype", "float64", "--max-batch", 2)
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
-    assert [line.split()[0] for line in lines[2 : 2 + len(serving("transformer"))]] == list(serving("transformer"))
-    assert all(line.split()[-1] == "0" for line in lines[2 : 2 + len(TECHNIQUES)])  # answers that differ
+    assert [line.split()[0] for line in lines[2 : 2 + len(names)]] == list(names)
+    assert all(line.split()[-1] == "0" for line in lines[2 : 2 + len(names)])  # answers that differ
     assert max(map(len, lines)) <= 80
 
 

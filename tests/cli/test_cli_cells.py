@@ -1,0 +1,448 @@
+"""`minifuse run`, `compare`, `list` and `explain` for models of cells: what they serve, show and refuse."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minifuse.cli import main
+from minifuse.model.cell_config import CellConfig, CellSource, resolve_cells
+from minifuse.model.rnn import load_cells
+from minifuse.naive.cells import evaluate
+from minifuse.request import Request
+from minifuse.trace import read_trace
+
+Cli = Callable[..., Any]
+
+LSTM, SEQ2SEQ, TREELSTM = (f"{kind}:hidden=8,vocab=50" for kind in ("lstm", "seq2seq", "treelstm"))
+SMALL = ("--requests", 4, "--dtype", "float64")
+
+
+def by_hand(model: str, request: Request) -> list[list[list[float]]]:
+    """The outputs of a graph's results, one node at a time, in float64 and from seed 0."""
+    source = resolve_cells(model)
+    assert source is not None
+    cells = load_cells(source, "float64")
+    graph = cells.unfold(request)
+    outputs = evaluate(cells, graph)
+    return [[part.tolist() for part in outputs[node]] for node in sorted(graph.results)]
+
+
+def outputs_of(said: Any) -> dict[str, Any]:
+    return {output["id"]: output for output in said.json()["outputs"]}
+
+
+def near(results: list[dict[str, Any]], expected: list[list[list[float]]]) -> bool:
+    return len(results) == len(expected) and all(
+        got == pytest.approx(wanted, abs=1e-12)
+        for result, parts in zip(results, expected, strict=True)
+        for got, wanted in zip(result["outputs"], parts, strict=True)
+    )
+
+
+# --- run
+
+
+def test_a_chain_is_served_by_default(minifuse: Cli) -> None:
+    said = minifuse("run", "--model", LSTM, *SMALL, "--json")
+    assert (said.code, said.err) == (0, "")
+    run = said.json()
+    assert run["technique"] == "cellular"
+    assert run["stages"] == {"batching": "cellular", "memory": "states", "attention": "cells"}
+    assert [output["id"] for output in run["outputs"]] == ["r0", "r1", "r2", "r3"]
+    for output in run["outputs"]:
+        (result,) = output["results"]
+        assert result["node"] == len(output["prompt_token_ids"]) - 1
+        assert near(output["results"], by_hand(LSTM, Request("x", tuple(output["prompt_token_ids"]))))
+        assert output["token_ids"] == []
+    assert run["metrics"]["nodes"] == sum(len(output["prompt_token_ids"]) for output in run["outputs"])
+
+
+def test_lines_and_figures_of_a_chain(minifuse: Cli) -> None:
+    run = outputs_of(minifuse("run", "--model", LSTM, *SMALL, "--json"))
+    said = minifuse("run", "--model", LSTM, *SMALL)
+    assert said.code == 0
+    lines = dict(line.split(": ", 1) for line in said.out.splitlines())
+    assert set(lines) == set(run)
+    for name, line in lines.items():
+        h = run[name]["results"][0]["outputs"][0]
+        assert line == f"h = {h[0]:.4f} {h[1]:.4f} {h[2]:.4f} ... (8 numbers)"
+    assert "Nodes computed" in said.err
+    assert "States in use" in said.err
+    assert "KV" not in said.err
+    assert "token" not in said.err
+    assert max(map(len, said.err.splitlines())) <= 80
+
+
+def test_few_numbers_are_all_shown(minifuse: Cli) -> None:
+    said = minifuse("run", "--model", "lstm:hidden=3,vocab=50", "--requests", 1)
+    assert said.out.count("0.") == 3
+    assert "..." not in said.out
+
+
+def test_translations(minifuse: Cli) -> None:
+    asked = ("run", "--model", SEQ2SEQ, *SMALL)
+    outputs = outputs_of(minifuse(*asked, "--json"))
+    for output in outputs.values():
+        assert output["finish_reason"] in ("length", "stop")
+        assert near(
+            output["results"],
+            by_hand(SEQ2SEQ, Request("x", tuple(output["prompt_token_ids"]), len(output["token_ids"]))),
+        )
+    cut = outputs_of(minifuse(*asked, "--json", "--max-new-tokens", 2))
+    for name, output in outputs.items():
+        assert cut[name]["token_ids"] == output["token_ids"][:2]
+    said = minifuse(*asked)
+    for name, output in outputs.items():
+        assert f"-> {' '.join(map(str, output['token_ids']))}" in next(
+            line for line in said.out.splitlines() if line.startswith(name)
+        )
+    assert "tokens/s" in said.err
+
+
+def test_trees_of_both_workloads(minifuse: Cli) -> None:
+    for asked in ((), ("--workload", "treebank")):
+        outputs = outputs_of(minifuse("run", "--model", TREELSTM, *SMALL, *asked, "--json"))
+        assert len({len(output["prompt_token_ids"]) for output in outputs.values()}) > 1
+    outputs = outputs_of(
+        minifuse("run", "--model", TREELSTM, *SMALL, "--workload", "identical-trees:leaves=4", "--json")
+    )
+    for output in outputs.values():
+        a, b, c, d = output["prompt_token_ids"]
+        assert near(output["results"], by_hand(TREELSTM, Request("x", (), given=((a, b), (c, d)))))
+
+
+def test_made_up_chains_of_other_lengths(minifuse: Cli) -> None:
+    asked = ("--prompt-length", "fixed:3", "--output-length", "fixed:2", "--ignore-eos", "--json")
+    for output in outputs_of(minifuse("run", "--model", SEQ2SEQ, *SMALL, *asked)).values():
+        assert (len(output["prompt_token_ids"]), len(output["token_ids"])) == (3, 2)
+        assert min(output["prompt_token_ids"]) >= 3  # neither padding, <go> nor <eos>
+    fixed = ("--workload", "wmt15:fixed=4", "--arrival", "constant:1s", "--clock", "virtual", "--json")
+    outputs = outputs_of(minifuse("run", "--model", LSTM, *SMALL, *fixed))
+    assert [(len(o["prompt_token_ids"]), o["arrival_s"]) for o in outputs.values()] == [(4, i) for i in range(4)]
+
+
+def test_chains_from_a_file(minifuse: Cli, requests: Cli) -> None:
+    path = requests({"id": "x", "prompt_token_ids": [4, 5]}, {"prompt_token_ids": [4]})
+    outputs = outputs_of(minifuse("run", "--model", LSTM, "--dtype", "float64", "--prompts", path, "--json"))
+    assert near(outputs["x"]["results"], by_hand(LSTM, Request("x", (4, 5))))
+    assert near(outputs["r1"]["results"], by_hand(LSTM, Request("x", (4,))))
+    path = requests(
+        {"prompt_token_ids": [4, 5], "ignore_eos": True},
+        {"prompt_token_ids": [4, 5], "ignore_eos": True, "max_new_tokens": 1},
+    )
+    long, short = outputs_of(minifuse("run", "--model", SEQ2SEQ, "--prompts", path, "--json")).values()
+    assert (len(long["token_ids"]), len(short["token_ids"])) == (2 + 20, 1)  # the source's length and 20 more
+    typed = ("run", "--model", SEQ2SEQ, "--prompts", path, "--max-new-tokens", 7, "--json")
+    assert [len(output["token_ids"]) for output in outputs_of(minifuse(*typed)).values()] == [7, 1]
+
+
+def test_trees_from_a_file(minifuse: Cli, requests: Cli) -> None:
+    path = requests(
+        {"id": "lists", "tree": [12, [5, 7]]},
+        {"id": "bank", "tree": "(3 (2 12) (2 (1 5) (2 7)))"},
+        {"id": "leaf", "tree": 9},
+        {"id": "words", "tree": "(3 (2 good) (2 film))"},
+    )
+    said = minifuse("run", "--model", TREELSTM, "--dtype", "float64", "--prompts", path, "--json")
+    assert said.code == 0
+    outputs = outputs_of(said)
+    expected = by_hand(TREELSTM, Request("x", (), given=(12, (5, 7))))
+    assert near(outputs["lists"]["results"], expected)
+    assert near(outputs["bank"]["results"], expected)
+    assert near(outputs["leaf"]["results"], by_hand(TREELSTM, Request("x", (), given=9)))
+    good, film = outputs["words"]["prompt_token_ids"]
+    assert near(outputs["words"]["results"], by_hand(TREELSTM, Request("x", (), given=(good, film))))
+
+
+def test_requests_that_cannot_be_read_fail_alone(minifuse: Cli, requests: Cli) -> None:
+    path = requests(
+        {"id": "text", "prompt": "hello"},
+        {"id": "hot", "prompt_token_ids": [4], "temperature": 1},
+        {"id": "far", "prompt_token_ids": [50]},
+        {"id": "good", "prompt_token_ids": [4]},
+    )
+    said = minifuse("run", "--model", LSTM, "--prompts", path)
+    assert said.code == 1
+    assert [line.split(":")[0] for line in said.out.splitlines()] == ["good"]
+    errors = [line for line in said.err.splitlines() if line.startswith("error: ")]
+    assert [line.split("'")[1] for line in errors] == ["text", "hot", "far"]
+    assert "has no tokenizer: give prompt_token_ids instead." in errors[0]
+    assert "has a temperature" in errors[1]
+    assert "Requests" in said.err
+    path = requests({"tree": [1, 2, 3]}, {"tree": [1, 2]}, {"tree": ["x", 2]}, {"prompt_token_ids": [4]})
+    said = minifuse("run", "--model", TREELSTM, "--prompts", path, "--json")
+    assert said.code == 1
+    assert [output["finish_reason"] for output in said.json()["outputs"]] == ["refused", "stop", "refused", "refused"]
+    assert minifuse("run", "--model", LSTM, "--prompts", requests({"tree": [1, 2]})).code == 2
+
+
+def test_a_virtual_clock_needs_no_weights(minifuse: Cli, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    asked = ("--requests", 5, "--clock", "virtual", "--hardware", "h200", "--arrival", "poisson:1ms", "--trace", trace)
+    said = minifuse("run", "--model", "lstm:hidden=1024", *asked)
+    assert said.code == 0
+    assert "note: in virtual time no weights are made for lstm:hidden=1024: nothing is computed.\n" in said.err
+    assert said.out.splitlines()[0].endswith(": not computed")
+    header = read_trace(trace)[0]
+    assert (header["model"], header["technique"]) == ("lstm:hidden=1024", "cellular")
+    said = minifuse("run", "--model", "seq2seq:hidden=64,vocab=100", *asked)
+    assert said.out.splitlines()[0].endswith("-1 x" + said.out.splitlines()[0].rpartition("x")[2])
+
+
+def test_options_of_stages_and_of_memory(minifuse: Cli) -> None:
+    asked = ("run", "--model", LSTM, "--requests", 8, "--workload", "wmt15:fixed=5", "--clock", "virtual", "--json")
+    assert minifuse(*asked, "--set", "batching.max_batch=2").json()["metrics"]["mean_batch_size"] == 2
+    assert minifuse(*asked, "--max-batch", 4).json()["metrics"]["mean_batch_size"] == 4
+    kv = minifuse(*asked, "--kv-memory", "4KiB").json()["metrics"]["kv"]
+    assert kv["capacity_bytes"] == 4096
+    assert kv["peak_used_bytes"] <= 4096
+
+
+def test_memory_holds_4096_states_by_default(minifuse: Cli) -> None:
+    asked = ("--requests", 1, "--workload", "wmt15:fixed=1", "--clock", "virtual", "--json")
+    small = minifuse("run", "--model", "lstm:hidden=8,vocab=9", *asked).json()["metrics"]["kv"]
+    large = minifuse("run", "--model", "lstm:hidden=4096,vocab=9", *asked).json()["metrics"]["kv"]
+    assert small["capacity_bytes"] == 64 * 2**20
+    assert large["capacity_tokens"] == 4096
+    assert large["capacity_bytes"] == 4096 * 2 * 4096 * 4  # h and c, in float32
+
+
+def test_the_picture_counts_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["run", "--model", LSTM, "--requests", "4"]) == 0
+    assert "nodes/s" in shown.getvalue()
+    assert "states in use" in shown.getvalue()
+    assert "KV" not in shown.getvalue()
+    assert "tokens" not in shown.getvalue()
+
+
+# --- a transformer beside them
+
+
+def test_a_transformer_can_be_asked_sentences(minifuse: Cli) -> None:
+    asked = ("--model", "random:small", "--clock", "virtual", "--requests", 4, "--json")
+    outputs = outputs_of(minifuse("run", *asked, "--workload", "wmt15:max=50"))
+    assert len({len(output["prompt_token_ids"]) for output in outputs.values()}) > 1
+    assert all(len(output["token_ids"]) <= 50 for output in outputs.values())
+    assert "results" not in outputs["r0"]
+    assert minifuse("run", *asked, "--workload", "treebank").code == 2
+
+
+# --- what is refused before anything is made
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (
+            (LSTM, "hello"),
+            "no tokenizer: give token ids with --prompts FILE, or made-up requests with --workload wmt15.",
+        ),
+        ((TREELSTM, "hello"), "or made-up requests with --workload treebank."),
+        ((LSTM, "--tensor-parallel", 2), "--tensor-parallel is 2, and lstm:hidden=8,vocab=50 is made of cells"),
+        ((LSTM, "--numerics", "reference"), "--numerics is reference, which is for transformers"),
+        ((SEQ2SEQ, "--temperature", 1), "--temperature, --top-k or --top-p is given"),
+        ((SEQ2SEQ, "--top-k", 3), "--temperature, --top-k or --top-p is given"),
+        ((LSTM, "--prompts-per-request", 2), "--prompts-per-request is 2"),
+        ((TREELSTM, "--prompt-length", "9"), "treelstm reads trees: give --workload treebank or identical-trees."),
+        ((LSTM, "--output-length", "9"), "--output-length is for answers in tokens, and lstm says none: leave it out."),
+        ((LSTM, "--max-new-tokens", "9"), "--max-new-tokens is for answers in tokens, and lstm says none"),
+        ((TREELSTM, "--ignore-eos"), "--ignore-eos is for answers in tokens, and treelstm says none"),
+        ((LSTM, "--workload", "treebank"), 'The workload is "treebank", of trees, and this lstm reads sentences'),
+        ((LSTM, "--workload", "wmt15", "--prompt-length", "9"), "--prompt-length and --workload wmt15 are both given"),
+        (
+            (LSTM, "--workload", "wmt15", "--prompts", "x"),
+            "--workload is for made-up requests, and --prompts are given",
+        ),
+        (("tiny", "--workload", "wmt15", "hi"), "--workload is for made-up requests, and typed prompts are given"),
+        ((LSTM, "--technique", "orca"), "orca does not serve models of cells (lstm, seq2seq, treelstm): choose "),
+        ((LSTM, "--batching", "iteration"), "The batching 'iteration' serves transformers"),
+        ((LSTM, "--memory", "contiguous", "--attention", "per_sequence"), "The memory 'contiguous' does not serve"),
+        (("tiny", "--technique", "cellular", "--memory", "states", "--attention", "cells"), "does not serve transf"),
+        (("lstm:hiden=8",), "There is no setting of the model lstm 'hiden' (did you mean \"hidden\"?)"),
+        (("lstm:hidden=0",), 'hidden of the model lstm is "0": give a whole number from 1 to 65536.'),
+        ((LSTM, "--kv-memory", 63), "The memory of 63 bytes is less than the 64 bytes of one state of lstm:hidden=8"),
+    ],
+)
+def test_refused(minifuse: Cli, typed: tuple[object, ...], says: str) -> None:
+    said = minifuse("run", "--model", *typed)
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+
+
+# --- compare
+
+
+def test_techniques_agree(minifuse: Cli) -> None:
+    for model in (LSTM, SEQ2SEQ):
+        said = minifuse("compare", "cellular", "graph-padded", "graph-merged", "--model", model, *SMALL, "--json")
+        assert (said.code, said.err) == (0, "")
+        rows = said.json()["techniques"]
+        assert [row["technique"] for row in rows] == ["cellular", "graph-padded", "graph-merged"]
+        assert all(row["differing"] == [] for row in rows)
+        nodes = [row["metrics"]["nodes"] for row in rows]
+        assert nodes[0] == nodes[1] == nodes[2] > 0
+    said = minifuse("compare", "cellular", "graph-merged", "--model", TREELSTM, *SMALL)
+    assert said.code == 0
+    assert "states" in said.out
+    assert "KV" not in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_other_results_are_told(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batching whose second run computes something else."""
+    from minifuse.execute.cells import CellRunner
+
+    honest, models = CellRunner.__init__, []
+
+    def init(self: CellRunner, model: Any, *rest: Any) -> None:
+        if model.device.type == "cpu":
+            models.append(model)
+        if len(models) == 4:  # a warm-up and a run of each technique: the second one's run
+            for parameter in model.cells["lstm"].parameters():
+                parameter.mul_(1.001)
+        honest(self, model, *rest)
+
+    monkeypatch.setattr(CellRunner, "__init__", init)
+    said = minifuse("compare", "cellular", "graph-merged", "--model", LSTM, *SMALL, "--json")
+    assert said.code == 1
+    assert [len(row["differing"]) for row in said.json()["techniques"]] == [0, 4]
+    assert "graph-merged answers r0, r1, r2, r3 otherwise than cellular, in float64" in said.err
+
+
+def test_compare_refuses_what_does_not_serve(minifuse: Cli) -> None:
+    said = minifuse("compare", "cellular", "orca", "--model", LSTM)
+    assert said.code == 2
+    assert "orca does not serve models of cells" in said.err
+    said = minifuse("compare", "cellular", "graph-padded", "--model", "tiny")
+    assert said.code == 2
+    assert "graph-padded does not serve transformers" in said.err
+
+
+def test_comparing_in_virtual_time(minifuse: Cli) -> None:
+    asked = ("--model", "treelstm:hidden=1024", "--clock", "virtual", "--hardware", "h200", "--requests", 8)
+    said = minifuse("compare", "cellular", "graph-merged", *asked)
+    assert said.code == 0
+    rows = [line.split() for line in said.out.splitlines() if line.startswith(("cellular", "graph-merged"))]
+    assert [row[-1] for row in rows] == ["-", "-"]
+
+
+# --- a cell of one's own
+
+GRU = """
+from torch import nn
+
+from minifuse.cells import CellGraph, Node, Output, Zeros
+from minifuse.model.cell_config import register_cells
+from minifuse.model.cells import CellModel
+from minifuse.request import Request
+
+
+class Gru(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.cell = nn.GRUCell(config.hidden_size, config.hidden_size)
+
+    def forward(self, word, h):
+        return self.cell(self.embedding(word), h)
+
+
+def build(config, dtype, device, seed):
+    import torch
+
+    torch.manual_seed(seed)
+
+    def unfold(request):
+        if 7 in request.prompt:
+            raise ValueError("seven is not a word")
+        if 8 in request.prompt:
+            return CellGraph((Node("gru", (1, Output(1))), Node("gru", (1, Output(0)))))
+        states = [Zeros((config.hidden_size,)), *(Output(i) for i in range(len(request.prompt) - 1))]
+        return CellGraph(tuple(Node("gru", inputs) for inputs in zip(request.prompt, states)))
+
+    return CellModel("gru", {"gru": Gru(config)}, unfold, Request("example", (1, 2)), dtype=dtype, device=device)
+
+
+register_cells("KIND", build)
+"""
+
+
+def write(path: Path, kind: str) -> Path:
+    path.write_text(GRU.replace("KIND", kind))  # what is registered stays: each test has a kind of its own
+    return path
+
+
+def test_a_cell_of_ones_own(minifuse: Cli, tmp_path: Path, requests: Cli) -> None:
+    plugin = write(tmp_path / "mine.py", "gru1")
+    path = requests({"id": "a", "prompt_token_ids": [4, 5, 6]}, {"id": "b", "prompt_token_ids": [4]})
+    asked = ("run", "--model", "gru1:hidden=6,vocab=20", "--dtype", "float64", "--prompts", path)
+    said = minifuse("--plugin", plugin, *asked, "--json")
+    assert (said.code, said.err) == (0, "")
+    outputs = outputs_of(said)
+    model = load_cells(CellSource("gru1", CellConfig("gru1", 6, 20)), "float64")
+    for output in outputs.values():
+        graph = model.unfold(Request("x", tuple(output["prompt_token_ids"])))
+        (last,) = evaluate(model, graph)[len(graph) - 1]
+        assert output["results"][0]["outputs"][0] == pytest.approx(last.tolist(), abs=1e-12)
+    lines = dict(line.split(": ", 1) for line in minifuse(*asked).out.splitlines())
+    assert lines["a"].startswith("output = ")
+    assert lines["a"].endswith(" ... (6 numbers)")
+
+
+def test_graphs_that_cannot_be_computed_fail_alone(minifuse: Cli, tmp_path: Path, requests: Cli) -> None:
+    plugin = write(tmp_path / "mine.py", "gru2")
+    path = requests(*[{"id": f"x{token}", "prompt_token_ids": [4, token]} for token in (5, 6, 7, 8)])
+    said = minifuse("--plugin", plugin, "run", "--model", "gru2:hidden=6,vocab=20", "--prompts", path)
+    assert said.code == 1
+    assert sorted(line.split(":")[0] for line in said.out.splitlines()) == ["x5", "x6"]
+    assert "error: Request 'x7' could not be unfolded: ValueError: seven is not a word." in said.err
+    assert "error: Request 'x8' unfolds into a graph with a cycle" in said.err
+    said = minifuse("run", "--model", "gru2:hidden=6,vocab=20", "--prompts", path, "--json")
+    reasons = {output["id"]: (output["finish_reason"], "error" in output) for output in said.json()["outputs"]}
+    assert reasons == {"x5": ("stop", False), "x6": ("stop", False), "x7": ("refused", True), "x8": ("refused", True)}
+
+
+# --- list and explain
+
+
+def test_list_tells_what_a_technique_serves(minifuse: Cli) -> None:
+    serves = {row["name"]: row["serves"] for row in minifuse("list", "--json").json()["techniques"]}
+    assert serves["orca"] == ["transformer"]
+    assert serves["cellular"] == ["transformer", "cells"]
+    assert serves["graph-padded"] == serves["graph-merged"] == ["cells"]
+
+
+def test_explain_tells_how_to_run_it_on_cells(minifuse: Cli) -> None:
+    said = minifuse("explain", "cellular").out
+    assert "transformers, models of cells (lstm, seq2seq, treelstm)" in said
+    for stage in ("contiguous for transformers", "states for models of cells"):
+        assert stage in said
+    commands = [line.split("minifuse ")[1].strip() for line in said.splitlines() if "minifuse run" in line]
+    own = "run --technique cellular"
+    assert commands[:2] == [own, f"{own} --model lstm --workload wmt15"]
+    assert "--model" not in minifuse("explain", "orca").out
+
+
+@pytest.mark.parametrize(("kind", "name"), [("memory", "states"), ("attention", "cells"), ("batching", "cellular")])
+def test_the_command_that_explain_gives_works(minifuse: Cli, kind: str, name: str) -> None:
+    said = minifuse("explain", f"{kind}.{name}").out
+    command = " ".join(said[said.index("minifuse run") :].split())
+    arguments = command.split()[1:]
+    small = ("--model", LSTM) if "--model" in arguments else ("--model", "random:small")
+    assert minifuse(*arguments, *small, "--clock", "virtual", "--requests", 2).code == 0
