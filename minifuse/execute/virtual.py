@@ -46,15 +46,12 @@ class VirtualExecutor:
         self._served = self._now = 0.0
         self._running: list[tuple[float, int, Plan, Callable[[], Ran]]] = []  # a heap by what it ends at, then step
         self._busy: set[int] = set()  # workers with a plan that runs
-        self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # behind it
+        self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # behind those
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         self._advance(now)
-        if plan.worker in self._busy:
-            self._queued.append((plan, sequences))
-        else:
-            self._busy.add(plan.worker)
-            self.start(plan, sequences)
+        self._queued.append((plan, sequences))
+        self._start_queued()
 
     def start(self, plan: Plan, sequences: dict[str, Sequence]) -> None:
         """Its worker begins with a plan, now."""

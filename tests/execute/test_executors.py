@@ -78,6 +78,16 @@ def test_a_worker_runs_its_plans_in_order_in_virtual_time() -> None:
     assert ended == [(0, 3.0), (1, 4.0), (2, 5.0), (3, 6.0)]
 
 
+def test_a_plan_submitted_between_two_does_not_overtake_the_one_that_is_queued() -> None:
+    clock = VirtualClock()
+    executor = VirtualExecutor(clock, lambda plan: 1.0, _seven)
+    executor.submit(_plan(0), _sequences(), 0.0)
+    executor.submit(_plan(1), _sequences(), 0.0)
+    assert [c.plan.step for c in executor.wait(None)] == [0]
+    executor.submit(_plan(2), _sequences(), 1.0)  # before the executor is waited on again
+    assert [[(c.plan.step, c.ended_s) for c in executor.wait(None)] for _ in range(2)] == [[(1, 2.0)], [(2, 3.0)]]
+
+
 def test_workers_that_share_a_device_share_its_time() -> None:
     """Two plans of 4 s, the second begun at 2 s: 2 s alone, then both at half speed, then the rest of the second."""
     executor = VirtualExecutor(VirtualClock(), lambda plan: 4.0, _seven, shared=True)

@@ -1,0 +1,240 @@
+"""Graph batching by hand: whose batch it is, what is padded, what is merged, and when everybody returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minifuse.attention import CellsLayout, PaddedCellsLayout
+from minifuse.batching import GraphMerged, GraphPadded
+from minifuse.batching.graph_padded import segments
+from minifuse.cells import CellGraph, Node, Output
+from minifuse.clock import VirtualClock
+from minifuse.engine import Engine
+from minifuse.errors import RequestRefused, UsageError
+from minifuse.execute import VirtualExecutor
+from minifuse.memory import Rows, States
+from minifuse.options import parse_options
+from minifuse.plan import Grid, Plan, Ran, StepReport
+from minifuse.request import Request, Sequence
+
+
+def chain(*cells: str) -> CellGraph:
+    return CellGraph(tuple(Node(cell, (Output(i - 1),) if i else (7,)) for i, cell in enumerate(cells)))
+
+
+def lstm(length: int) -> CellGraph:
+    return chain(*["lstm"] * length)
+
+
+def tree(shape: Any) -> CellGraph:
+    """Nested tuples of leaves."""
+    nodes: list[Node] = []
+
+    def add(part: Any) -> int:
+        inputs = tuple(Output(add(child)) for child in part) if isinstance(part, tuple) else (part,)
+        nodes.append(Node("internal" if isinstance(part, tuple) else "leaf", inputs))
+        return len(nodes) - 1
+
+    add(shape)
+    return CellGraph(tuple(nodes))
+
+
+class Nothing:
+    def check(self, request: Request) -> None: ...
+
+
+class Scene:
+    """Requests that are cell graphs, under a policy of graph batching; every wave takes one unit of time."""
+
+    def __init__(
+        self, policy: type[Any], graphs: dict[str, tuple[CellGraph, float]], capacity: int = 500, **options: Any
+    ) -> None:
+        self.policy = policy(parse_options("test", policy.Options, options))
+        padded = policy is GraphPadded
+        self.memory = Rows(capacity) if padded else States(capacity)
+        clock = VirtualClock()
+        self.engine = Engine(
+            self.policy,
+            self.memory,
+            PaddedCellsLayout() if padded else CellsLayout(),
+            VirtualExecutor(clock, lambda plan: float(len(plan.waves)), lambda plan, sequences: Ran({})),
+            clock,
+            limits=Nothing(),
+            unfold=lambda request: graphs[request.id][0],
+        )
+        for name, (_, arrival) in graphs.items():
+            self.engine.submit(Request(name, (1,), arrival_s=arrival))
+        self.steps: list[StepReport] = []
+        for step in self.engine.run():
+            self.steps.append(step)
+            self.memory.check_integrity()
+
+    @property
+    def batches(self) -> list[tuple[float, float, list[str]]]:
+        """When each began and ended, and whose it was."""
+        return [(step.started_s, step.ended_s, sorted(step.finished)) for step in self.steps]
+
+    def waves(self, step: int) -> list[list[tuple[str, int]]]:
+        plan: Plan = self.steps[step].plan
+        return [[(work.sequence, work.start) for work in plan.work[start:stop]] for start, stop in plan.waves]
+
+
+def test_fig_2_5_graph_batching_ends_its_batches_at_5_and_12() -> None:
+    lengths = {"req1": 2, "req2": 3, "req3": 3, "req4": 5, "req5": 5, "req6": 7, "req7": 3, "req8": 4}
+    graphs = {name: (lstm(n), 0.0 if i < 4 else 0.5 + 0.25 * (i - 4)) for i, (name, n) in enumerate(lengths.items())}
+    scene = Scene(GraphPadded, graphs, max_batch=4, pad="longest")
+    assert scene.batches == [
+        (0.0, 5.0, ["req1", "req2", "req3", "req4"]),
+        (5.0, 12.0, ["req5", "req6", "req7", "req8"]),
+    ]
+    assert [step.plan.num_idle for step in scene.steps] == [4 * 5 - 13, 4 * 7 - 19]
+
+
+def test_a_batch_of_three_by_hand() -> None:
+    scene = Scene(GraphPadded, {"a": (lstm(2), 0.0), "b": (lstm(1), 0.0), "c": (lstm(3), 0.0)}, pad="longest")
+    assert scene.waves(0) == [[("a", 0), ("b", 0), ("c", 0)], [("a", 1), ("c", 1)], [("c", 2)]]
+    plan = scene.steps[0].plan
+    assert plan.grid == Grid(0, 3, 3, 0, 3)
+    assert (plan.num_computed, plan.num_tokens, plan.num_idle) == (9, 6, 3)
+
+
+def test_inputs_are_padded_to_the_end_of_their_bucket() -> None:
+    """A request of length 21 is padded to 30 (2.7.3)."""
+    scene = Scene(GraphPadded, {"a": (lstm(21), 0.0)})
+    plan = scene.steps[0].plan
+    assert plan.num_computed == 30
+    assert len(plan.waves) == 30
+    assert [start == stop for start, stop in plan.waves] == [False] * 21 + [True] * 9
+    assert Scene(GraphPadded, {"a": (lstm(21), 0.0)}, pad="longest").steps[0].plan.num_computed == 21
+
+
+def test_buckets_hold_lengths_above_i_widths_up_to_the_next() -> None:
+    graphs = {f"r{n}": (lstm(n), 0.0) for n in (1, 9, 10, 11, 20, 21)}
+    scene = Scene(GraphPadded, graphs, bucket_width=10)
+    assert [names for *_, names in scene.batches] == [["r1", "r10", "r9"], ["r11", "r20"], ["r21"]]
+
+
+def test_round_robin_over_buckets() -> None:
+    """After bucket 0 it is the turn of bucket 1, though bucket 0 has more, who came earlier."""
+    graphs = {f"a{i}": (lstm(1), 0.0) for i in range(3)} | {"b": (lstm(2), 0.0), "c": (lstm(3), 0.0)}
+    scene = Scene(GraphPadded, graphs, max_batch=1, bucket_width=1)
+    assert [names for *_, names in scene.batches] == [["a0"], ["b"], ["c"], ["a1"], ["a2"]]
+
+
+def test_segments_of_a_type_are_padded_each_for_itself_and_the_second_to_the_batchs_longest() -> None:
+    graphs = {"a": (chain("e", "e", "d"), 0.0), "b": (chain("e", "d", "d"), 0.0)}
+    scene = Scene(GraphPadded, graphs, bucket_width=2)
+    assert scene.waves(0) == [[("a", 0), ("b", 0)], [("a", 1)], [("a", 2), ("b", 1)], [("b", 2)]]
+    assert segments(graphs["a"][0].shape) == ((0, 1), (2,))
+
+
+def test_only_chains_can_be_padded() -> None:
+    scene = Scene(GraphPadded, {"t": (tree((1, 2)), 0.0), "a": (lstm(2), 0.0)})
+    assert list(scene.engine.refused) == ["t"]
+    assert "no chain" in scene.engine.refused["t"]
+    assert "use graph-merged or cellular" in scene.engine.refused["t"]
+    assert [names for *_, names in scene.batches] == [["a"]]
+    policy = GraphPadded()
+    with pytest.raises(RequestRefused):
+        policy.receive(Sequence(Request("x", (1,)), graph=CellGraph((Node("a", (1,)), Node("a", (2,))))))
+
+
+def test_memory_bounds_a_batch() -> None:
+    scene = Scene(GraphPadded, {f"r{i}": (lstm(2), 0.0) for i in range(5)}, capacity=2, pad="longest")
+    assert [len(names) for *_, names in scene.batches] == [2, 2, 1]
+    assert scene.steps[0].plan.reasons[0].code == "memory-full"
+
+
+def test_merging_two_trees_level_by_level() -> None:
+    graphs = {"x": (tree(((1, 2), 3)), 0.0), "y": (tree((4, 5)), 0.0)}
+    scene = Scene(GraphMerged, graphs, overlap="off")
+    assert scene.waves(0) == [
+        [("x", 0), ("x", 1), ("x", 3), ("y", 0), ("y", 1)],
+        [("x", 2), ("y", 2)],
+        [("x", 4)],
+    ]
+    assert scene.batches == [(0.0, 3.0, ["x", "y"])]
+
+
+def test_a_lone_complete_tree_is_batched_within_itself() -> None:
+    """2.7.5: leaves at batch 16, the level above at 8, and so on, the root at 1."""
+    sixteen: Any = 0
+    for _ in range(4):
+        sixteen = (sixteen, sixteen)
+    scene = Scene(GraphMerged, {"x": (tree(sixteen), 0.0)})
+    assert [len(wave) for wave in scene.waves(0)] == [16, 8, 4, 2, 1]
+
+
+def test_the_size_of_a_set_bounds_graphs_and_not_batches() -> None:
+    scene = Scene(GraphMerged, {name: (tree((1, 2)), 0.0) for name in "abc"}, max_batch=2, overlap="off")
+    assert [names for *_, names in scene.batches] == [["a", "b"], ["c"]]
+    assert len(scene.waves(0)[0]) == 4
+
+
+def test_the_next_set_is_merged_while_this_one_runs() -> None:
+    graphs = {"a": (lstm(4), 0.0), "b": (lstm(1), 1.0), "c": (lstm(1), 2.0)}
+    overlapped = Scene(GraphMerged, graphs)
+    assert overlapped.batches == [(0.0, 4.0, ["a"]), (4.0, 5.0, ["b"]), (5.0, 6.0, ["c"])]  # b's set was made at 1
+    assert Scene(GraphMerged, graphs, overlap="off").batches == [(0.0, 4.0, ["a"]), (4.0, 5.0, ["b", "c"])]
+
+
+GRAPHS = st.one_of(
+    st.integers(1, 23).map(lstm),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)).map(lambda n: chain(*["e"] * n[0], *["d"] * n[1])),
+)
+TREES = st.recursive(st.integers(0, 9), lambda part: st.lists(part, min_size=1, max_size=3).map(tuple), max_leaves=9)
+
+
+def _check(scene: Scene, graphs: dict[str, tuple[CellGraph, float]]) -> None:
+    """Every node once, in batches of one type, after all that it reads; everybody returns with the batch."""
+    done: set[tuple[str, int]] = set()
+    for number, step in enumerate(scene.steps):
+        for start, stop in step.plan.waves:
+            wave = step.plan.work[start:stop]
+            assert len({work.cell for work in wave}) <= 1
+            for name, node, _, cell in wave:
+                assert graphs[name][0].nodes[node].cell == cell
+                assert {(name, source) for source in graphs[name][0].sources[node]} <= done
+                assert (name, node) not in done
+            done |= {(work.sequence, work.start) for work in wave}
+        concerned = {name for wave in scene.waves(number) for name, _ in wave}
+        assert set(step.finished) == set(step.plan.sequences) == concerned
+    assert len(done) == sum(len(graph) for graph, _ in graphs.values())
+
+
+@given(st.lists(st.tuples(GRAPHS, st.sampled_from([0.0, 3.0])), min_size=1, max_size=12), st.data())
+def test_padded_batches_of_any_chains(given: list[tuple[CellGraph, float]], data: st.DataObject) -> None:
+    graphs = {f"r{i}": item for i, item in enumerate(given)}
+    width, pad = data.draw(st.integers(1, 8)), data.draw(st.sampled_from(["bucket", "longest"]))
+    scene = Scene(GraphPadded, graphs, max_batch=data.draw(st.integers(1, 5)), bucket_width=width, pad=pad)
+    _check(scene, graphs)
+    for step in scene.steps:
+        batch = [segments(graphs[name][0].shape) or () for name in step.plan.sequences]
+        first = max(len(parts[0]) for parts in batch)
+        padded = -(-first // width) * width if pad == "bucket" else first
+        rest = sum(max(len(parts[k]) for parts in batch) for k in range(1, len(batch[0])))
+        assert step.plan.num_computed == len(batch) * (padded + rest)
+        assert len({-(-len(parts[0]) // width) for parts in batch}) == 1
+    assert sum(step.plan.num_tokens for step in scene.steps) == sum(len(graph) for graph, _ in given)
+
+
+@given(st.lists(TREES.map(tree), min_size=1, max_size=9), st.integers(1, 4), st.booleans())
+def test_merged_sets_of_any_trees(trees: list[CellGraph], max_batch: int, overlap: bool) -> None:
+    graphs = {f"r{i}": (graph, 0.0) for i, graph in enumerate(trees)}
+    scene = Scene(GraphMerged, graphs, max_batch=max_batch, overlap="on" if overlap else "off")
+    _check(scene, graphs)
+    assert all(len(step.finished) <= max_batch for step in scene.steps)
+
+
+@pytest.mark.parametrize(
+    ("policy", "option"),
+    [(GraphPadded, "max_batch"), (GraphPadded, "bucket_width"), (GraphMerged, "max_batch"), (GraphPadded, "workers")],
+)
+@pytest.mark.parametrize("value", ["0", "-3", "many"])
+def test_sizes_that_are_not_positive_are_refused(policy: type[Any], option: str, value: str) -> None:
+    with pytest.raises(UsageError, match=option):
+        parse_options("batching", policy.Options, {option: value})
