@@ -15,10 +15,14 @@ import pytest
 README = Path(__file__).parents[2] / "README.md"
 
 
-def _stage_of_readme() -> str:
-    found = re.search(r"<!-- stage -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert found, "the README no longer shows a stage"
+def _of_readme(what: str) -> str:
+    found = re.search(rf"<!-- {what} -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert found, f"the README no longer shows a {what}"
     return found[1]
+
+
+def _stage_of_readme() -> str:
+    return _of_readme("stage")
 
 
 @pytest.fixture
@@ -48,6 +52,18 @@ def test_plugin_is_listed_explained_and_run(shortest: Path, tmp_path: Path) -> N
     )
     assert ran.returncode == 0, ran.stderr
     assert [line.split()[0] for line in ran.stdout.splitlines()] == ["short", "long"]
+
+
+def test_the_readmes_model_is_served_alike_by_all_who_serve_chains(tmp_path: Path) -> None:
+    path = tmp_path / "gru.py"
+    path.write_text(_of_readme("model"))
+    typed = ["--model", "gru:hidden=8,vocab=50", "--dtype", "float64", "--requests", "6", "--json"]
+    ran = _minifuse("--plugin", str(path), "compare", "cellular", "graph-padded", "graph-merged", *typed)
+    assert ran.returncode == 0, ran.stderr
+    rows = json.loads(ran.stdout)["techniques"]
+    assert [row["technique"] for row in rows] == ["cellular", "graph-padded", "graph-merged"]
+    assert [row["differing"] for row in rows] == [[], [], []]
+    assert [row["metrics"]["requests"]["stop"] for row in rows] == [6, 6, 6]
 
 
 def test_the_readmes_stage_keeps_the_laws(shortest: Path) -> None:
