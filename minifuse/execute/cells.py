@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Seq
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,15 +19,6 @@ from minifuse.request import Sequence
 __all__ = ["CellRunner"]
 
 Wiring = tuple[tuple[int, int], ...]  # the inputs of a node that are states: (position, field of the storage)
-
-
-class _Batch(NamedTuple):
-    """Nodes of one type that are computed together."""
-
-    work: Seq[Work]
-    places: Seq[State]
-    rows: Seq[int] | None = None  # in a padded batch: the row of each node
-    num_rows: int = 0  # and how many rows there are in all
 
 
 class CellRunner:
@@ -53,7 +44,7 @@ class CellRunner:
                 raise LawBroken("layout", f"step {plan.step} begins with a wave of nothing, whose type nobody knows")
             places: Any = plan.places[start:stop]
             if isinstance(plan.grid, Grid):
-                self._padded(kind, _Batch(work, places), plan.grid, sequences, issued)
+                self._padded(kind, work, places, plan.grid, sequences, issued)
             elif work:  # what padding adds is computed in rectangles alone
                 self._compute(kind, work, places, sequences, issued)
         issued.done()
@@ -70,39 +61,42 @@ class CellRunner:
         self._tell(kind, work, range(len(work)), outputs, sequences, issued)
 
     def _padded(
-        self, kind: CellType, batch: _Batch, grid: Grid, sequences: dict[str, Sequence], issued: Issued
+        self,
+        kind: CellType,
+        work: Seq[Work],
+        places: Seq[State],
+        grid: Grid,
+        sequences: dict[str, Sequence],
+        issued: Issued,
     ) -> None:
         """One step of all rows. Those without a node compute on what lies there, and their states stay."""
-        rows = [place.slot - grid.offset for place in batch.places]
+        rows = [place.slot - grid.offset for place in places]
         run = tuple(range(grid.offset, grid.offset + grid.rows))
+        wirings = {self._wiring(_graph(sequences, item).shape)[item.start] for item in work}
+        fields = dict(wirings.pop()) if len(wirings) == 1 else {}
+        mixed = self._inputs(kind, work, places, sequences, issued) if wirings else None  # there are others
         inputs = []
         for position, (shape, dtype) in enumerate(kind.inputs):
-            field = self._state_field(batch.work, position, sequences)
-            if field is not None:
-                inputs.append(self.storage.read(field, run)[0])
-            else:
-                whole = torch.zeros(grid.rows, *shape, dtype=dtype, device=self.model.device)
-                if rows:
-                    values = [_graph(sequences, item).nodes[item.start].inputs[position] for item in batch.work]
-                    whole[rows] = self._constants(kind, position, values)
-                inputs.append(whole)
+            if position in fields:
+                inputs.append(self.storage.read(fields[position], run)[0])
+                continue
+            whole = torch.zeros(grid.rows, *shape, dtype=dtype, device=self.model.device)
+            if mixed is not None:
+                whole[rows] = mixed[position]
+            elif rows:
+                values = [_graph(sequences, item).nodes[item.start].inputs[position] for item in work]
+                whole[rows] = self._constants(kind, position, values)
+            inputs.append(whole)
         outputs = self.model.run(kind.name, *inputs)
         if not rows:
             return
-        every = len(rows) == grid.rows
+        every = rows == list(range(grid.rows))
         index = None if every else torch.tensor(rows, device=self.model.device)
-        slots = run if every else tuple([place.slot for place in batch.places])
+        slots = run if every else tuple([place.slot for place in places])
         for part, output in enumerate(outputs):
             live = output if index is None else output.index_select(0, index)
             self.storage.write(self.model.field_of[kind.name][part], slots, live)
-        self._tell(kind, batch.work, rows, outputs, sequences, issued)
-
-    def _state_field(self, work: Seq[Work], position: int, sequences: dict[str, Sequence]) -> int | None:
-        """The field that a padded step reads this input from; None if it is a constant, or there is nothing to read."""
-        for item in work:
-            wiring = dict(self._wiring(_graph(sequences, item).shape)[item.start])
-            return wiring.get(position)
-        return None
+        self._tell(kind, work, rows, outputs, sequences, issued)
 
     def _wiring(self, shape: Shape) -> tuple[Wiring, ...]:
         found = self._wirings.get(shape)

@@ -172,17 +172,14 @@ class States:
         return books.slots.pop(node)
 
     def _take(self, count: int, passing: list[int]) -> list[int]:
-        """Slots for the nodes of one batch, in order: a run where there is one, of `passing` or of what is free."""
-        if len(passing) >= count:
-            passing.sort()
-            taken, passing[:] = passing[:count], passing[count:]
-            return taken
-        offset = self.allocator.allocate(count)
-        if offset is not None:
-            return list(range(offset, offset + count))
-        if len(passing) + self.allocator.num_free < count:
-            raise LawBroken("budget", f"{count} nodes were proposed with {self.allocator.num_free} slots free")
+        """Slots for the nodes of one batch, in order: first those of `passing`, and a run where there is one.
+
+        So a plan never has more slots than its requests were promised.
+        """
+        passing.sort()
         taken, passing[:] = passing[:count], passing[count:]
+        if count - len(taken) > self.allocator.num_free:
+            raise LawBroken("budget", f"{count} nodes were proposed with {self.allocator.num_free} slots free")
         while len(taken) < count:
             size = min(count - len(taken), self.allocator.longest)
             offset = self.allocator.allocate(size)

@@ -36,8 +36,10 @@ def _row(model: CellModel, value: Any, found: dict[int, tuple[Tensor, ...]]) -> 
         return found[value.node][value.part]
     if isinstance(value, Zeros):
         return torch.zeros(value.shape, dtype=model.dtype, device=model.device)
+    if isinstance(value, float | list | tuple):
+        return torch.tensor(value, dtype=model.dtype, device=model.device)  # at once: by way of float32 digits are lost
     row = torch.as_tensor(value, device=model.device)
-    return row.to(model.dtype) if row.is_floating_point() or isinstance(value, list | tuple) else row
+    return row.to(model.dtype) if row.is_floating_point() else row
 
 
 def answer(model: CellModel, request: Request) -> list[int]:

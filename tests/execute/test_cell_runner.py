@@ -152,6 +152,14 @@ def test_a_padded_plan_computes_whole_rows_and_leaves_the_idle_as_they_are() -> 
     assert ran.gathers.copies == 0
 
 
+def test_rows_of_a_rectangle_may_read_from_different_places() -> None:
+    """A step in which one row goes on from its state and another begins."""
+    scene = Scene(a=spell(1, 2), b=spell(7))
+    items = [("a", 0, State((), 2)), ("a", 1, State((2,), 2)), ("b", 0, State((), 3))]
+    ran = scene.run(*items, waves=(Span(0, 1), Span(1, 3)), grid=Grid(2, 2, 2, 0, 2))
+    assert {name: float(ran.results[name][node][0][0]) for name, node in (("a", 1), ("b", 0))} == {"a": 12, "b": 7}
+
+
 def test_a_plan_cannot_begin_with_nothing() -> None:
     with pytest.raises(LawBroken, match="begins with a wave of nothing"):
         Scene(a=spell(1)).run(waves=(Span(0, 0),), grid=Grid(0, 1, 1, 0, 1))

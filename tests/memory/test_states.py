@@ -111,6 +111,17 @@ def test_a_slot_that_a_plans_waves_are_done_with_is_nobody_elses_until_the_plan_
     assert place.slots(0, 1)[0] == 2
 
 
+def test_a_plan_of_waves_takes_no_more_than_its_requests_were_promised() -> None:
+    """Its third wave needs two slots and has one from the first: it may not take two others, one of them z's."""
+    memory = States(4)
+    x, y, z = sequence("x", chain(3)), sequence("y", chain(1)), sequence("z", chain(1))
+    items = work(("x", 0), ("x", 1), ("x", 2), ("y", 0))
+    placed = memory.place(Proposal(items, (x, y, z), waves=(Span(0, 1), Span(1, 2), Span(2, 4))))
+    assert [place.slots(0, 1)[0] for place in placed.places] == [0, 1, 0, 2]
+    (place,) = memory.place(Proposal(work(("z", 0)))).places
+    assert place.slots(0, 1)[0] == 3
+
+
 def test_a_batch_is_scattered_when_no_run_is_long_enough() -> None:
     memory = States(4)
     names = "abcd"

@@ -1,0 +1,228 @@
+"""What is known of every node and every slot of a run of cells, kept from the plans alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+
+from minifuse.cells import CellGraph
+from minifuse.errors import LawBroken
+from minifuse.plan import Grid, Plan, Proposal, Span, State, StepReport, Work
+from minifuse.request import Sequence
+from minifuse.techniques import Technique, check_settings
+
+__all__ = ["CellBooks"]
+
+NodeOf = tuple[str, int]  # a request's node
+
+
+class CellBooks:
+    """The stages' own books are what is being checked: these are of plans submitted, begun and completed, no more.
+
+    A worker runs its plans in order, and plans of several workers in any. So what a plan reads has been computed when
+    it is submitted, or will have been by an earlier plan of its worker or an earlier wave of its own; and no slot is
+    touched by plans of two workers if one of them writes it.
+    """
+
+    def __init__(self, row: Technique, settings: Mapping[str, object], capacity: int) -> None:
+        options = check_settings(row, settings)["batching"]
+        self.whole = row.batching.startswith("graph_")  # a plan computes whole graphs
+        self.by_subgraph = row.batching == "cellular"
+        self.max_batch: float = getattr(options, "max_batch", math.inf)
+        pairs = (getattr(options, "max_batches", None) or "").split(",")
+        self.max_batches = {name: int(size) for name, _, size in (pair.partition("=") for pair in pairs if pair)}
+        self.capacity = capacity
+        self.graphs: dict[str, CellGraph] = {}  # of everyone who was ever received
+        self.live: dict[str, Sequence] = {}  # received and not yet finished
+        self.told: dict[str, Sequence] = {}  # everyone as they are after the plans noted here as completed
+        self.planned: dict[NodeOf, int] = {}  # the worker that a node was given to
+        self.done: set[NodeOf] = set()
+        self.num_done: dict[str, int] = {}
+        self.in_flight: dict[int, Plan] = {}  # by step: submitted and not completed
+        self.contents: dict[int, NodeOf] = {}  # what has been written to a slot, or is being written by what has begun
+        self.has_read: set[tuple[str, int, int]] = set()  # request, node, a node whose plan has begun to read it
+
+    def receive(self, sequence: Sequence) -> None:
+        assert sequence.graph is not None
+        self.live[sequence.id], self.graphs[sequence.id] = sequence, sequence.graph
+        self.told[sequence.id] = Sequence(sequence.request)
+        self.num_done[sequence.id] = 0
+
+    # --- work is proposed: it must be right whatever the plans of other workers do meanwhile
+
+    def propose(self, worker: int, proposal: Proposal) -> None:
+        work = proposal.work
+        newcomers = {item.sequence for item in work} - {name for name, _ in self.planned}
+        if sorted(sequence.id for sequence in proposal.admit) != sorted(newcomers):
+            raise LawBroken("counting", f"worker {worker} begins with {newcomers} and admits {proposal.admit}")
+        waves = proposal.waves or (Span(0, len(work)),)
+        bounds = [0, *(wave.stop for wave in waves)]
+        if [tuple(wave) for wave in waves] != list(pairwise(bounds)) or bounds[-1] != len(work):
+            raise LawBroken("layout", f"worker {worker} has {len(work)} pieces of work in the waves {waves}")
+        if self.by_subgraph:
+            self._check_subgraphs(worker, work)
+        for start, stop in waves:
+            self._check_wave(worker, work[start:stop])
+        if self.whole:
+            self._check_whole(worker, work)
+
+    def _check_wave(self, worker: int, work: tuple[Work, ...]) -> None:
+        """One type, no more than may be, and all that it reads computed before."""
+        cells = {item.cell for item in work}
+        if len(cells) > 1:
+            raise LawBroken("layout", f"worker {worker} was given {cells} as one batch")
+        if not self.whole and len(work) > self.max_batches.get(work[0].cell, self.max_batch):
+            raise LawBroken("budget", f"worker {worker} was given a batch of {len(work)} {work[0].cell}: {work}")
+        for name, node, stop, cell in work:
+            graph = self.graphs[name]
+            if stop != node + 1 or cell != graph.nodes[node].cell:
+                raise LawBroken("layout", f"worker {worker} was given {name}'s node {node} as {cell}, up to {stop}")
+            if (name, node) in self.planned:
+                raise LawBroken("conservation", f"worker {worker} was given {name}'s node {node} a second time")
+            for source in graph.sources[node]:
+                at = self.planned.get((name, source))
+                if at is None or (at != worker and (name, source) not in self.done):
+                    raise LawBroken("order", f"worker {worker} was given {name}'s node {node} before node {source}")
+        if len(set(work)) < len(work):
+            raise LawBroken("conservation", f"worker {worker} was given a node twice: {work}")
+        for item in work:
+            self.planned[item.sequence, item.start] = worker
+
+    def _check_subgraphs(self, worker: int, work: tuple[Work, ...]) -> None:
+        """No subgraph has tasks in flight on two workers, and all that it reads outside of it has been computed."""
+        mine = {(item.sequence, item.start) for item in work}
+        for name in {item.sequence for item in work}:
+            for nodes in self.graphs[name].shape.subgraphs:
+                if not any((name, node) in mine for node in nodes):
+                    continue
+                if self._workers_at(name, nodes) - {worker}:
+                    raise LawBroken("pinned", f"worker {worker} was given some of {nodes} of {name}: another is at it")
+                if missing := [s for s in self._outside(name, nodes) if (name, s) not in self.done]:
+                    raise LawBroken("order", f"worker {worker} was given some of {nodes} of {name} before {missing}")
+
+    def _outside(self, name: str, nodes: Collection[int]) -> set[int]:
+        return {source for node in nodes for source in self.graphs[name].sources[node]}.difference(nodes)
+
+    def _workers_at(self, name: str, nodes: Collection[int]) -> set[int]:
+        """Whoever has been given one of these nodes and is not done with it."""
+        flying = {(name, node) for node in nodes} - self.done
+        return {self.planned[key] for key in flying if key in self.planned}
+
+    def _check_whole(self, worker: int, work: tuple[Work, ...]) -> None:
+        """Graph batching: whoever is in a plan is in it with all nodes."""
+        counts = Counter(item.sequence for item in work)
+        if len(counts) > self.max_batch:
+            raise LawBroken("budget", f"worker {worker} was given {len(counts)} graphs, of {self.max_batch}")
+        for name, count in counts.items():
+            if count != len(self.graphs[name]):
+                raise LawBroken("counting", f"worker {worker} was given {count} nodes of {name}, which has more")
+
+    def submit(self, plan: Plan) -> None:
+        """Other workers' plans may run before, after or beside this one: they must not touch what it touches."""
+        reads, writes = _touched(plan)
+        for other in self.in_flight.values():
+            if other.worker != plan.worker:
+                read, written = _touched(other)
+                if shared := (writes & (read | written)) | (reads & written):
+                    raise LawBroken("conservation", f"steps {other.step} and {plan.step} both touch the slots {shared}")
+        self.in_flight[plan.step] = plan
+
+    # --- a plan begins
+
+    def begin(self, plan: Plan) -> None:
+        """It reads what its slots hold now, wave by wave, and writes over what nobody needs."""
+        for start, stop in plan.waves or ((0, len(plan.work)),):
+            now = list(zip(plan.work[start:stop], _states(plan)[start:stop], strict=True))
+            for (name, node, _, _), place in now:
+                reads = self.graphs[name].reads[node]
+                held = tuple(self.contents.get(slot) for slot in place.reads)
+                if held != tuple((name, source) for source in reads):
+                    raise LawBroken("ghost", f"step {plan.step}: node {node} of {name} reads {reads}, and got {held}")
+                for source in reads:
+                    self.has_read.add((name, source, node))
+            slots = [place.slot for _, place in now]
+            if not all(0 <= slot < self.capacity for slot in slots):
+                raise LawBroken("budget", f"step {plan.step} writes the slots {slots} of {self.capacity}")
+            if len(set(slots)) < len(slots):
+                raise LawBroken("conservation", f"step {plan.step} writes {len(slots)} states to the slots {slots}")
+            for (name, node, _, _), place in now:
+                self._overwrite(place.slot, plan)
+                self.contents[place.slot] = name, node
+
+    def _overwrite(self, slot: int, plan: Plan) -> None:
+        name, node = self.contents.get(slot, ("", 0))
+        if name in self.live:
+            missing = [n for n in self.graphs[name].readers[node] if (name, node, n) not in self.has_read]
+            if missing:
+                raise LawBroken("conservation", f"step {plan.step} writes over {name}'s node {node}: {missing} need it")
+
+    # --- a plan has completed
+
+    def complete(self, report: StepReport) -> None:
+        """Its nodes are done, and exactly those leave with it who have no more of them or said their last token."""
+        plan = report.plan
+        del self.in_flight[plan.step]
+        discarded = sum(work.sequence not in self.live for work in plan.work)
+        for work in plan.work:
+            self.done.add((work.sequence, work.start))
+            self.num_done[work.sequence] += 1
+        for name, tokens in (*((name, (token,)) for name, token in report.tokens.items()), *report.answers.items()):
+            self.told[name].tokens += tokens
+        if not discarded <= report.discarded <= discarded + len(plan.work):
+            raise LawBroken("counting", f"step {plan.step} computed {discarded} nodes in vain, not {report.discarded}")
+        leaving = {name for name in plan.sequences if name in self.live and self._ends(name)}
+        if leaving != report.finished.keys():
+            text = f"with step {plan.step} {leaving} are done, and {set(report.finished)} leave"
+            raise LawBroken("progress", text)
+        self._check_usage(report)
+        for name in leaving:
+            del self.live[name]
+
+    def _ends(self, name: str) -> bool:
+        told = self.told[name]
+        return self.num_done[name] == len(self.graphs[name]) or (told.num_new > 0 and told.why_finished() is not None)
+
+    def _check_usage(self, report: StepReport) -> None:
+        """States that somebody has yet to read, and those being written, are counted; and never more than there are."""
+        usage = report.usage
+        needed = {slot for plan in self.in_flight.values() for slot in _touched(plan)[1]}
+        for slot, (name, node) in self.contents.items():
+            if name in self.live and (name, node) in self.done:
+                needed |= {slot for reader in self.graphs[name].readers[node] if (name, reader) not in self.done}
+        if not len(needed) <= usage.used <= usage.reserved <= usage.capacity == self.capacity:
+            raise LawBroken("conservation", f"{len(needed)} states are needed, and memory says {usage}")
+
+    # --- a worker was given nothing
+
+    def idle(self, worker: int) -> None:
+        """A worker that runs nothing is given what it could run, or is told why not."""
+        if any(plan.worker == worker for plan in self.in_flight.values()):
+            return
+        if waiting := self.live.keys() - {name for name, _ in self.planned}:
+            raise LawBroken("progress", f"worker {worker} idles while {waiting} wait, and nobody says why")
+        if not self.by_subgraph:
+            return
+        for name in self.live:
+            for nodes in self.graphs[name].shape.subgraphs:
+                pinned = self._workers_at(name, nodes)
+                ready = all((name, source) in self.done for source in self._outside(name, nodes))
+                if ready and not pinned and any((name, node) not in self.planned for node in nodes):
+                    raise LawBroken("progress", f"worker {worker} idles, and {nodes} of {name} could run on it")
+
+
+def _states(plan: Plan) -> tuple[State, ...]:
+    for place in plan.places:
+        if not isinstance(place, State):
+            raise LawBroken("layout", f"step {plan.step} has {place} where slots of states are read")
+    return plan.places  # type: ignore[return-value]
+
+
+def _touched(plan: Plan) -> tuple[set[int], set[int]]:
+    """The slots that a plan reads and those that it writes; a padded plan writes all of its rows."""
+    states = _states(plan)
+    written = {state.slot for state in states}
+    if isinstance(plan.grid, Grid):
+        written |= set(range(plan.grid.offset, plan.grid.offset + plan.grid.rows))
+    return {slot for state in states for slot in state.reads}, written

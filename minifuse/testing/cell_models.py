@@ -1,0 +1,276 @@
+"""A small model of cells in float64, what its requests unfold into, and what the oracle answers.
+
+Its cells read every input, each in a way of its own, so that a wrong slot, part or order shows in what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from random import Random
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from minifuse.cells import CellGraph, Node, Output, Zeros
+from minifuse.model.by_operator import by_operator
+from minifuse.model.cells import CellModel
+from minifuse.model.rnn import LSTM, Decoder, Internal, Leaf
+from minifuse.naive.cells import answer, evaluate
+from minifuse.request import FinishReason, Request
+
+__all__ = ["CHAINS", "GRAPHS", "Expected", "Recipe", "cell_model", "expected_cells"]
+
+HIDDEN, NARROW, VOCAB = 3, 2, 11
+
+
+class Recipe(NamedTuple):
+    """What a request to the small model gives: a kind of graph, about how large, and the seed of all the rest."""
+
+    kind: str
+    size: int
+    seed: int = 0
+
+    @property
+    def graph(self) -> CellGraph:
+        return _graph(self)
+
+
+class Wide(nn.Module):
+    """word, h -> h"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCAB, HIDDEN)
+        self.linear = nn.Linear(2 * HIDDEN, HIDDEN)
+
+    def forward(self, word: Tensor, h: Tensor) -> Tensor:
+        mixed: Tensor = self.linear(torch.cat((self.embedding(word), h), 1))
+        return mixed.tanh()
+
+
+class Join(nn.Module):
+    """h, h, z -> h, z"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2 * HIDDEN + NARROW, HIDDEN + NARROW)
+
+    def forward(self, one: Tensor, two: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        mixed = self.linear(torch.cat((one, two, z), 1)).tanh()
+        h, z = mixed.split([HIDDEN, NARROW], 1)
+        return h, z
+
+
+class Weigh(nn.Module):
+    """z, h, s -> s, z, word: narrow states, a weight for each row, and a word that is no part of the answer"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(NARROW + HIDDEN, NARROW)
+
+    def forward(self, z: Tensor, h: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        z = (self.linear(torch.cat((z, h), 1)) + s.unsqueeze(1)).tanh()
+        return z.sum(1) + 0.5 * s, z, (z[:, 0] > z[:, 1]).long()
+
+
+class Squash(nn.Module):
+    """Anything -> the same shape: a type of its own for each shape that it is given."""
+
+    def forward(self, state: Tensor) -> Tensor:
+        return (2.0 * state + 0.1).sin()
+
+
+def _unfold(request: Request) -> CellGraph:
+    recipe: Recipe = request.given
+    return recipe.graph
+
+
+@cache
+def cell_model(by: str = "cell") -> CellModel:
+    """The model, made once; at the granularity of operators if `by` says so."""
+    if by == "operator":
+        return by_operator(cell_model())
+    torch.manual_seed(7)
+    wide, internal = Wide(), {f"internal{arity}": Internal(HIDDEN, arity) for arity in (1, 2, 3)}
+    cells: dict[str, nn.Module] = {
+        "lstm": LSTM(HIDDEN, VOCAB),
+        "encoder": LSTM(HIDDEN, VOCAB),
+        "decoder": Decoder(HIDDEN, VOCAB),
+        "leaf": Leaf(HIDDEN, VOCAB),
+        **internal,
+        "wide": wide,
+        "wide again": wide,  # the same type
+        "join": Join(),
+        "weigh": Weigh(),
+        "squash": Squash(),
+    }
+    for module in cells.values():
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.8)
+    return CellModel("small", cells, _unfold, [Request("example", (), given=_EXAMPLE)], dtype="float64")
+
+
+# --- graphs
+
+
+def _graph_of_all(random: Random, size: int) -> CellGraph:
+    """Every type of the model once, for it to learn what their outputs are."""
+    h, z, s = Zeros((HIDDEN,)), Zeros((NARROW,)), 0.5
+    leaf = Output(0, 0), Output(0, 1)
+    nodes = [Node("leaf", (1,)), *(Node(f"internal{arity}", leaf * arity) for arity in (1, 2, 3))]
+    nodes += [Node("lstm", (1, h, h)), Node("encoder", (1, h, h)), Node("decoder", (1, h, h))]
+    nodes += [Node("wide", (1, h)), Node("join", (h, h, z)), Node("weigh", (z, h, s))]
+    return CellGraph((*nodes, Node("squash", (h,)), Node("squash", (z,))))
+
+
+def _number(random: Random) -> float:
+    return random.uniform(-1.0, 1.0)
+
+
+def _states(random: Random) -> tuple[Any, Any]:
+    """What a recurrence begins with: mostly zeros."""
+    given = torch.tensor([_number(random) for _ in range(HIDDEN)], dtype=torch.float64)
+    return random.choice([Zeros((HIDDEN,)), Zeros((HIDDEN,)), given]), Zeros((HIDDEN,))
+
+
+def _chain(random: Random, size: int) -> CellGraph:
+    nodes = [Node("lstm", (random.randrange(VOCAB), *_states(random)))]
+    for i in range(size - 1):
+        nodes.append(Node("lstm", (random.randrange(VOCAB), Output(i, 0), Output(i, 1))))
+    return CellGraph(tuple(nodes))
+
+
+def _seq2seq(random: Random, size: int) -> CellGraph:
+    """Two segments, the second of which says words and reads those it said."""
+    nodes = [Node("encoder", (random.randrange(VOCAB), *_states(random)))]
+    for i in range(random.randint(0, size - 1)):
+        nodes.append(Node("encoder", (random.randrange(VOCAB), Output(i, 0), Output(i, 1))))
+    for i in range(random.randint(1, size)):
+        last = len(nodes) - 1
+        nodes.append(Node("decoder", (Output(last, 2) if i else 1, Output(last, 0), Output(last, 1))))
+    return CellGraph(tuple(nodes))
+
+
+def _tree(random: Random, size: int) -> CellGraph:
+    """Some leaves, and any of the subtrees so far joined until one is left."""
+    nodes = [Node("leaf", (random.randrange(VOCAB),)) for _ in range(size)]
+    roots = list(range(size))
+    while len(roots) > 1 or random.random() < 0.3:
+        chosen = [roots.pop(random.randrange(len(roots))) for _ in range(min(len(roots), random.randint(1, 3)))]
+        roots.append(len(nodes))
+        states = [Output(child, part) for child in chosen for part in (0, 1)]
+        nodes.append(Node(f"internal{len(chosen)}", tuple(states)))
+    return CellGraph(tuple(nodes))
+
+
+_INPUTS: dict[str, tuple[str, ...]] = {
+    "wide": ("word", "h"),
+    "wide again": ("word", "h"),
+    "join": ("h", "h", "z"),
+    "weigh": ("z", "h", "s"),
+    "squash": ("h",),
+    "lstm": ("word", "h", "h"),
+}
+_OUTPUTS: dict[str, tuple[str, ...]] = {
+    "wide": ("h",),
+    "wide again": ("h",),
+    "join": ("h", "z"),
+    "weigh": ("s", "z", "word"),
+    "squash": ("h",),
+    "lstm": ("h", "h"),
+}
+
+
+def _constant(random: Random, what: str) -> Any:
+    if what == "word":
+        return random.randrange(VOCAB)
+    if what == "s":
+        return _number(random)
+    size = HIDDEN if what == "h" else NARROW
+    numbers = tuple(_number(random) for _ in range(size))
+    return random.choice([Zeros((size,)), numbers, list(numbers), torch.tensor(numbers, dtype=torch.float64)])
+
+
+def _dag(random: Random, size: int) -> CellGraph:
+    """Nodes of up to three cells that read what they can of those before, or constants."""
+    chosen = random.sample(sorted(_INPUTS), random.randint(1, 3))
+    made: dict[str, list[Output]] = {what: [] for what in ("word", "h", "z", "s")}
+    nodes: list[Node] = []
+    for number in range(size):
+        cell = random.choice(chosen)
+        inputs = [
+            random.choice(made[what][-5:]) if made[what] and random.random() < 0.7 else _constant(random, what)
+            for what in _INPUTS[cell]
+        ]
+        if cell == "squash" and made["z"] and random.random() < 0.5:
+            inputs = [random.choice(made["z"])]  # of another shape, and so of another type
+            outputs: tuple[str, ...] = ("z",)
+        else:
+            outputs = _OUTPUTS[cell]
+        nodes.append(Node(cell, tuple(inputs)))
+        for part, what in enumerate(outputs):
+            made[what].append(Output(number, part))
+    return CellGraph(tuple(nodes))
+
+
+def _shuffled(random: Random, graph: CellGraph) -> CellGraph:
+    """The same graph, its nodes in another order."""
+    places = list(range(len(graph)))
+    random.shuffle(places)
+    moved = {
+        places[number]: Node(
+            node.cell,
+            tuple(Output(places[value.node], value.part) if type(value) is Output else value for value in node.inputs),
+        )
+        for number, node in enumerate(graph.nodes)
+    }
+    return CellGraph(tuple(moved[number] for number in range(len(graph))))
+
+
+_EXAMPLE = Recipe("example", 1)
+_BUILD: dict[str, Callable[[Random, int], CellGraph]] = {
+    "example": _graph_of_all,
+    "chain": _chain,
+    "seq2seq": _seq2seq,
+    "tree": _tree,
+    "dag": _dag,
+}
+CHAINS = ("chain", "seq2seq")
+GRAPHS = ("chain", "seq2seq", "tree", "dag")
+
+
+@lru_cache(maxsize=4096)
+def _graph(recipe: Recipe) -> CellGraph:
+    random = Random(recipe.seed)
+    graph = _BUILD[recipe.kind](random, recipe.size)
+    return _shuffled(random, graph) if recipe.seed % 2 and recipe.kind != "example" else graph
+
+
+# --- the oracle
+
+
+class Expected(NamedTuple):
+    """What a request must come to: what it says, how it ends, and the outputs of its results."""
+
+    tokens: list[int]
+    reason: FinishReason
+    results: dict[int, tuple[Tensor, ...]]
+
+
+@lru_cache(maxsize=4096)
+def _expected(recipe: Recipe, max_new_tokens: int, stop_ids: tuple[int, ...], ignore_eos: bool) -> Expected:
+    model = cell_model()
+    request = Request("r", (), max_new_tokens, stop_ids, ignore_eos, given=recipe)
+    graph = model.unfold(request)
+    outputs, tokens = evaluate(model, graph), answer(model, request)
+    stopped = bool(tokens) and not ignore_eos and tokens[-1] in stop_ids
+    long = len(tokens) == max_new_tokens and not stopped
+    results = {number: outputs[number] for number in graph.results}
+    return Expected(tokens, FinishReason.LENGTH if long else FinishReason.STOP, results)
+
+
+def expected_cells(request: Request) -> Expected:
+    """What the oracle says of a request: one node at a time, a batch of one."""
+    return _expected(request.given, request.max_new_tokens, request.stop_ids, request.ignore_eos)
