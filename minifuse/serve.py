@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -258,6 +259,7 @@ def serve(
     with undisturbed(forget=True) as hold:
         executor = engine.executor
         engine.executor = InterruptibleExecutor(executor, hold)
+        gc.freeze()  # looking through all that was there before, over and over, would take as long as scheduling itself
         try:
             numbers = count()
             for prompts in by_request(requests):
@@ -287,6 +289,7 @@ def serve(
                     answers[i] = Answer(request, (), FinishReason.INTERRUPTED)
                     on_answer(answers[i])
         finally:
+            gc.unfreeze()
             engine.executor = executor
             executor.close()
             engine.trace.close()

@@ -33,7 +33,8 @@ def root(
         bool, typer.Option("--version", help="show the version", is_eager=True, callback=_version)
     ] = False,
     plugin: Annotated[
-        list[str] | None, typer.Option("--plugin", metavar="FILE.py", help="a file with stages of your own; repeatable")
+        list[str] | None,
+        typer.Option("--plugin", metavar="FILE.py", help="a file with stages or models of your own; repeatable"),
     ] = None,
 ) -> None:
     """Five papers' LLM serving systems, run for real, side by side."""
@@ -83,6 +84,20 @@ def reproduce(
     rounds: Annotated[
         str, typer.Option("--rounds", metavar="N", help="runs of each point, at least; medians count")
     ] = "1",
+    hidden: Annotated[
+        str | None, typer.Option("--hidden", metavar="N", help="hidden size of BatchMaker's models")
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            "--rates",
+            metavar="LIST",
+            help="of BatchMaker's requests: 0.2,0.5,1.2 (shares of the measured peak, up to 2) or 300,600 (per second)",
+        ),
+    ] = None,
+    requests: Annotated[
+        str | None, typer.Option("--requests", metavar="N", help="of BatchMaker's figures, at the highest rates")
+    ] = None,
     seed: Annotated[str, typer.Option("--seed", metavar="N", help="of arrivals, lengths and weights")] = "0",
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="also write NAME.json and NAME.md to this folder")
@@ -93,7 +108,8 @@ def reproduce(
     from minifuse.cli.reproduce import AskedOfFigure
     from minifuse.cli.reproduce import reproduce as job
 
-    return lambda: job(AskedOfFigure(name, list_, scale, model, dtype, tokens, rounds, seed, json, out))
+    asked = AskedOfFigure(*(name, list_, scale, model, dtype, tokens, rounds, seed, json, out, hidden, rates, requests))
+    return lambda: job(asked)
 
 
 def list_(json: JsonFlag = False) -> Job:

@@ -18,9 +18,9 @@ from rich.text import Text
 from minifuse.cli.asked import DTYPES
 from minifuse.cli.text import console
 from minifuse.errors import UsageError
-from minifuse.parsing import did_you_mean, one_of, parse_int
+from minifuse.parsing import did_you_mean, one_of, parse_float, parse_int
 from minifuse.provenance import provenance
-from minifuse.reproduce import EXPERIMENTS, SCALES, Conditions, Experiment, Finding, Panel, experiments
+from minifuse.reproduce import EXPERIMENTS, SCALES, SHARE, Conditions, Experiment, Finding, Panel, experiments
 from minifuse.undisturbed import undisturbed
 
 __all__ = ["AskedOfFigure", "reproduce"]
@@ -30,6 +30,10 @@ FAILED = 1
 MANY = 2**31 - 1
 MIN_TOKENS = 4  # lengths are given down to a quarter of a request's tokens
 MAX_ROUNDS = 1000
+MAX_HIDDEN, MAX_REQUESTS, MAX_RATES = 65536, 1_000_000, 64
+MIN_REQUESTS = 8  # of fewer there are no percentiles
+LEAST_SHARE, FASTEST = 1e-3, 1e9
+CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # that not every figure takes
 PIPE_WIDTH = 160  # of tables where no terminal limits them
 
 
@@ -47,6 +51,9 @@ class AskedOfFigure:
     seed: str
     json: bool
     out: str | None
+    hidden: str | None = None
+    rates: str | None = None
+    requests: str | None = None
 
 
 def reproduce(asked: AskedOfFigure) -> int:
@@ -67,6 +74,7 @@ def reproduce(asked: AskedOfFigure) -> int:
             "flover."
         )
     rows = experiments(asked.name)
+    _check_taken(asked, rows)
     folder = None if asked.out is None else _folder(asked.out)
     runs = [row.prepare(conditions) for row in rows]  # whatever cannot run is refused before the first one does
     source = provenance()  # of the code that is about to run
@@ -104,7 +112,37 @@ def _conditions(asked: AskedOfFigure) -> Conditions:
         tokens=None if asked.tokens is None else parse_int(asked.tokens, "--tokens", MIN_TOKENS, MANY),
         rounds=parse_int(asked.rounds, "--rounds", 1, MAX_ROUNDS),
         seed=parse_int(asked.seed, "--seed", 0, MANY),
+        hidden=None if asked.hidden is None else parse_int(asked.hidden, "--hidden", 1, MAX_HIDDEN),
+        rates=None if asked.rates is None else _rates(asked.rates),
+        requests=None
+        if asked.requests is None
+        else parse_int(asked.requests, "--requests", MIN_REQUESTS, MAX_REQUESTS),
     )
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    """Shares of the peak if none is above `SHARE`, requests per second if all are; ascending, each once."""
+    parts = text.split(",")
+    if len(parts) > MAX_RATES:
+        raise UsageError(f"--rates has {len(parts)} rates, each of which is a run: give at most {MAX_RATES}.")
+    rates = tuple(sorted({parse_float(part, "A rate of --rates", LEAST_SHARE, FASTEST) for part in parts}))
+    if rates[0] <= SHARE < rates[-1]:
+        raise UsageError(
+            f'--rates is "{text}", which mixes shares of the measured peak (up to {SHARE:g}) with requests per second: '
+            "give one or the other."
+        )
+    return rates
+
+
+def _check_taken(asked: AskedOfFigure, rows: tuple[Experiment, ...]) -> None:
+    """Refuse an option that none of these figures has a use for."""
+    for option in CHOICES:
+        if getattr(asked, option) is not None and not any(option in row.takes for row in rows):
+            takers = [row.name for row in EXPERIMENTS.values() if option in row.takes]
+            raise UsageError(
+                f"--{option} is given, and {asked.name} has no use for it: leave it out, or name a figure that has, "
+                f"such as {takers[0]}."
+            )
 
 
 def _folder(typed: str) -> Path:

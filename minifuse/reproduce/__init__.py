@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from minifuse.parsing import unknown
-from minifuse.reproduce.experiment import SCALES, Column, Conditions, Experiment, Finding, Panel, Point
+from minifuse.reproduce.batchmaker import EXPERIMENTS as BATCHMAKER
+from minifuse.reproduce.experiment import SCALES, SHARE, Column, Conditions, Experiment, Finding, Panel, Point
 from minifuse.reproduce.flover import EXPERIMENTS as FLOVER
 from minifuse.reproduce.pensieve_fig317 import EXPERIMENTS as PENSIEVE
 
-__all__ = ["EXPERIMENTS", "SCALES", "Column", "Conditions", "Experiment", "Finding", "Panel", "Point", "experiments"]
+__all__ = [
+    "EXPERIMENTS",
+    "SCALES",
+    "SHARE",
+    "Column",
+    "Conditions",
+    "Experiment",
+    "Finding",
+    "Panel",
+    "Point",
+    "experiments",
+]
 
-EXPERIMENTS: dict[str, Experiment] = {row.name: row for row in (*FLOVER, *PENSIEVE)}
+EXPERIMENTS: dict[str, Experiment] = {row.name: row for row in (*FLOVER, *BATCHMAKER, *PENSIEVE)}
 
 
 def experiments(name: str) -> tuple[Experiment, ...]:

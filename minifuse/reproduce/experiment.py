@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["SCALES", "Column", "Conditions", "Experiment", "Finding", "Panel", "Point", "Run", "Say", "Value"]
+__all__ = ["SCALES", "SHARE", "Column", "Conditions", "Experiment", "Finding", "Panel", "Point", "Run", "Say", "Value"]
 
 SCALES = ("quick", "cpu", "paper")
+SHARE = 2.0  # rates up to this are shares of the measured peak, rates above it requests per second
 
 Value = float | int | str | tuple[float, ...] | None
 
@@ -20,7 +21,10 @@ class Conditions:
     `quick` shows in seconds that all works, `cpu` is real time on a small machine, `paper` is the paper's own scale: in
     virtual time where a cost model can tell, otherwise on a GPU. `tokens` are those of one request's answer, or its
     queries where a figure is of attention alone; `rounds` is raised where so few could not be measured. The dtype
-    `auto` is the half precision that suits the scale's machine.
+    `auto` is the half precision that suits the scale's machine, or float32 where the paper computed in it.
+
+    `hidden` is the hidden size of a model of cells, `rates` are those at which requests arrive, and `requests` how many
+    of them there are. An experiment says which of these it `takes`.
     """
 
     scale: str = "cpu"
@@ -29,6 +33,9 @@ class Conditions:
     tokens: int | None = None
     rounds: int = 1
     seed: int = 0
+    hidden: int | None = None
+    rates: tuple[float, ...] | None = None  # ascending; shares of the measured peak, or requests per second
+    requests: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,7 @@ class Experiment:
     """A figure or table of a paper that can be run again.
 
     `prepare` refuses what cannot be run (`UsageError`) before anything heavy is loaded, and returns what runs it.
+    `takes` are those of the `Conditions` that may be chosen, of the ones that not every experiment has a use for.
     """
 
     name: str
@@ -101,6 +109,7 @@ class Experiment:
     figure: str
     shows: str
     prepare: Callable[[Conditions], Run]
+    takes: frozenset[str] = frozenset({"model", "tokens"})
 
     @property
     def group(self) -> str:

@@ -18,6 +18,7 @@ from minifuse.reproduce import EXPERIMENTS, Column, Conditions, Experiment, Find
 Cli = Callable[..., Any]
 
 VIRTUAL = ("--scale", "paper", "--tokens", "4")  # no weights, no waiting
+SMALL = {"tokens": 4, "hidden": 4, "requests": 8}
 COLUMN_KEYS = {"at", "measured", "paper"}
 
 
@@ -76,8 +77,9 @@ def test_all_figures_of_a_paper_as_one_json_object(minifuse: Cli) -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_tables_fit_a_terminal(minifuse: Cli, name: str) -> None:
-    scale = VIRTUAL if name.startswith("flover") else ("--scale", "quick", "--tokens", "4")
-    said = minifuse("reproduce", name, *scale)
+    scale = "paper" if name.startswith("flover") else "quick"
+    small = [part for key, value in SMALL.items() if key in EXPERIMENTS[name].takes for part in (f"--{key}", value)]
+    said = minifuse("reproduce", name, "--scale", scale, *small)
     assert said.code == 0
     assert max(len(line.rstrip()) for line in said.out.splitlines()[1:] if not line.startswith("- ")) <= 80
 
@@ -96,6 +98,20 @@ def test_files_hold_what_is_shown(minifuse: Cli, tmp_path: Path) -> None:
     assert all(f"- {note}" in text for note in said.json()["figures"][0]["notes"])
 
 
+def test_a_load_test_as_json_with_typed_rates(minifuse: Cli, tmp_path: Path) -> None:
+    typed = ("--scale", "paper", "--hidden", "64", "--requests", "40", "--rates", "0.4,1.1", "--seed", "3")
+    said = minifuse("reproduce", "batchmaker-fig2.14", *typed, "--json", "--out", tmp_path)
+    (figure,) = said.json()["figures"]
+    assert (figure["hidden"], figure["requests"], figure["seed"], figure["clock"]) == (64, 40, 3, "virtual")
+    curve = figure["panels"][0]["points"]
+    assert [round(point["at"]["share"], 9) for point in curve] == [0.4, 1.1]
+    assert {"cellular_p99_ms", "dynet_throughput", "fold_idle_share"} < set(curve[0]["measured"])
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".md"]
+    rows = [line for line in next(tmp_path.glob("*.md")).read_text().splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in rows} == {4, 9, 11}
+    assert "batchmaker-fig2.14: treebank: " in said.err
+
+
 BAD = [
     ([], ["No figure was named", "--list", "flover-fig7"]),
     (["flover-fig77"], ["'flover-fig77'", 'did you mean "flover-fig7"']),
@@ -110,6 +126,20 @@ BAD = [
     (["flover", "--model", "small"], ["'small'", "random:small"]),
     (["flover", "--scale", "quick", "--tokens", "600"], ["--tokens 600", "at most 582"]),
     (["flover", "--scale", "paper", "--model", "random:opt-66b"], ["40 GB", "smaller --model"]),
+    (["batchmaker-fig2.7", "--hidden", "0"], ['--hidden is "0"', "from 1"]),
+    (["batchmaker-fig2.7", "--hidden", "65537"], ["to 65536"]),
+    (["batchmaker-fig2.7", "--requests", "7"], ['--requests is "7"', "from 8"]),
+    (["batchmaker-fig2.7", "--rates", "fast"], ['A rate of --rates is "fast"', "0.001"]),
+    (["batchmaker-fig2.7", "--rates", "0.5,0"], ['A rate of --rates is "0"']),
+    (["batchmaker-fig2.7", "--rates", ""], ['A rate of --rates is ""']),
+    (["batchmaker-fig2.7", "--rates", "0.5,300"], ['--rates is "0.5,300"', "mixes", "up to 2", "one or the other"]),
+    (["batchmaker-fig2.7", "--rates", ",".join(["1"] * 65)], ["--rates has 65", "at most 64"]),
+    (["batchmaker-fig2.7", "--model", "lstm"], ["--model is given", "no use for it", "flover-fig7"]),
+    (["batchmaker", "--tokens", "8"], ["--tokens is given, and batchmaker has no use"]),
+    (["batchmaker-fig2.5", "--hidden", "8"], ["--hidden is given", "batchmaker-fig2.3"]),
+    (["batchmaker-fig2.9", "--rates", "0.5"], ["--rates is given", "batchmaker-fig2.7"]),
+    (["flover-fig7", "--hidden", "8"], ["--hidden is given, and flover-fig7", "batchmaker-fig2.3"]),
+    (["pensieve", "--requests", "8"], ["--requests is given, and pensieve"]),
     (["flover", "--no-such-flag"], ["--no-such-flag", "minifuse reproduce --help"]),
 ]
 
@@ -212,6 +242,11 @@ def test_conditions_reach_the_experiment_as_values(minifuse: Cli, monkeypatch: p
         Conditions(scale="quick", model="m", dtype="float16", tokens=9),
         Conditions(rounds=3, seed=7),
     ]
+    every = Experiment("x", "X", "Fig. 1", "nothing", prepare, frozenset({"hidden", "rates", "requests"}))
+    monkeypatch.setattr(command, "experiments", lambda name: (every,))
+    minifuse("reproduce", "x", "--hidden", "64", "--rates", "1.2, 0.5,0.5", "--requests", "99")
+    minifuse("reproduce", "x", "--rates", "600,300")
+    assert seen[3:] == [Conditions(hidden=64, rates=(0.5, 1.2), requests=99), Conditions(rates=(300.0, 600.0))]
     assert Conditions() == Conditions("cpu", None, "auto", None, 1, 0)
 
 
