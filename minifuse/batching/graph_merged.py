@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from minifuse.batching.policy import Stepwise
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason, Span, Work
+from minifuse.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.request import Sequence
 from minifuse.stages import Memory, register
 
@@ -20,7 +20,7 @@ class GraphMerged(Stepwise):
 
     A node's type is that of its cell, as in TensorFlow Fold, or graphs are of single operators, as in DyNet. All of a
     set return when its merged graph has been computed; who comes meanwhile is in the next set. That one is merged
-    while this one runs, unless `overlap` is off.
+    while this one runs, once it is full, unless `overlap` is off.
     """
 
     name: ClassVar[str] = "graph_merged"
@@ -38,6 +38,7 @@ class GraphMerged(Stepwise):
         self.workers: int = self.options.workers
         self.depth = 2 if self.options.overlap else 1
         self.waiting: dict[str, Sequence] = {}  # insertion order is arrival order
+        self.num_running = [0] * self.workers  # sets of each worker
 
     def receive(self, sequence: Sequence) -> None:
         self.waiting[sequence.id] = sequence
@@ -48,6 +49,10 @@ class GraphMerged(Stepwise):
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if not self.waiting:
             return Proposal()
+        running = self.num_running[worker]
+        if running and len(self.waiting) < self.options.max_batch:  # it could start no earlier, and may get company
+            text = f"not merged: a set runs, and the next has {len(self.waiting)} of {self.options.max_batch} graphs"
+            return Proposal(reasons=(Reason("batch-running", next(iter(self.waiting)), text),))
         room = memory.room()
         batch: list[Sequence] = []
         reasons: list[Reason] = []
@@ -60,10 +65,17 @@ class GraphMerged(Stepwise):
                 reasons.append(full)
                 break
             batch.append(sequence)
+        if not batch or (running and len(batch) < self.options.max_batch):
+            return Proposal(reasons=tuple(reasons))
+        self.num_running[worker] += 1
         for sequence in batch:
             del self.waiting[sequence.id]
         work, waves = _merged(batch)
         return Proposal(tuple(work), tuple(batch), tuple(reasons), waves=tuple(waves))
+
+    def commit(self, plan: Plan) -> None:
+        """A worker's set has run; all that were in it leave."""
+        self.num_running[plan.worker] -= 1
 
 
 def _merged(batch: list[Sequence]) -> tuple[list[Work], list[Span]]:

@@ -175,11 +175,23 @@ def test_the_size_of_a_set_bounds_graphs_and_not_batches() -> None:
     assert len(scene.waves(0)[0]) == 4
 
 
-def test_the_next_set_is_merged_while_this_one_runs() -> None:
-    graphs = {"a": (lstm(4), 0.0), "b": (lstm(1), 1.0), "c": (lstm(1), 2.0)}
-    overlapped = Scene(GraphMerged, graphs)
-    assert overlapped.batches == [(0.0, 4.0, ["a"]), (4.0, 5.0, ["b"]), (5.0, 6.0, ["c"])]  # b's set was made at 1
-    assert Scene(GraphMerged, graphs, overlap="off").batches == [(0.0, 4.0, ["a"]), (4.0, 5.0, ["b", "c"])]
+def test_a_full_next_set_is_merged_while_this_one_runs_and_any_other_waits_for_company() -> None:
+    graphs = {"a": (lstm(4), 0.0), "b": (lstm(1), 1.0), "c": (lstm(1), 2.0), "d": (lstm(1), 3.0)}
+    for overlap in ("on", "off"):
+        scene = Scene(GraphMerged, graphs, overlap=overlap)
+        assert scene.batches == [(0.0, 4.0, ["a"]), (4.0, 5.0, ["b", "c", "d"])]
+    two = Scene(GraphMerged, graphs, overlap="on", max_batch=2)
+    assert two.batches[1:] == [(4.0, 5.0, ["b", "c"]), (5.0, 6.0, ["d"])]
+
+
+def test_sets_are_merged_before_they_can_run() -> None:
+    """Of two full sets at time 0 the second is in flight behind the first; without overlap it comes at its end."""
+    policy, memory = GraphMerged(parse_options("test", GraphMerged.Options, {"max_batch": "1"})), States(9)
+    for name in "abc":
+        policy.receive(Sequence(Request(name, (1,)), graph=lstm(1)))
+    assert policy.depth == 2
+    assert [len(policy.propose(0, 0.0, memory).work) for _ in range(2)] == [1, 1]
+    assert GraphMerged(parse_options("test", GraphMerged.Options, {"overlap": "off"})).depth == 1
 
 
 GRAPHS = st.one_of(
