@@ -1,0 +1,184 @@
+"""BatchMaker's Figure 2.5: the timeline of eight requests under graph batching and under cellular batching."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import minifuse.reproduce.batchmaker_paper as paper
+from minifuse.model.cell_config import CellConfig, CellSource
+from minifuse.plan import StepReport
+from minifuse.reproduce.batchmaker_notes import aim
+from minifuse.reproduce.experiment import Column, Conditions, Finding, Panel, Point, Say, Value
+from minifuse.request import Request
+from minifuse.serve import Settings, build_engine, serve
+from minifuse.simulate.cost import Hardware
+from minifuse.techniques import for_model, technique
+
+__all__ = ["fig5"]
+
+# The lengths and arrivals of req5 to req8 are made up: the thesis' text says that they come before the first batch
+# ends, that req5 is there at 2 and req6 and req7 at 3, and that the second batch takes 7.
+REQUESTS = {
+    **{name: (length, 0.0) for name, length in paper.LENGTHS_5.items()},
+    "req5": (4, 1.0),
+    "req6": (paper.LONGEST_5, 2.0),
+    "req7": (3, 3.0),
+    "req8": (6, 4.0),
+}
+UNIT = Hardware(bandwidth=inf, flops=inf, overhead_s=1.0)  # a batch of cells takes one unit of time
+SOURCE = CellSource("lstm", CellConfig("lstm", hidden_size=1, vocab_size=8))
+CONTENDERS: dict[str, tuple[str, Mapping[str, object]]] = {
+    "graph": ("graph-padded", {"pad": "longest", "bucket_width": paper.LONGEST_5}),
+    "cellular": ("cellular", {"max_tasks": 1}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When a request begins and ends, and the times at which a cell of its own is computed."""
+
+    start: float
+    end: float
+    steps: tuple[float, ...]
+
+    def line(self, arrival: float, until: int) -> str:
+        """A letter for each unit of time: . not here, w waits, # is computed, - waits for the others of its batch.
+
+        >>> Life(1.0, 4.0, (1.0, 2.0)).line(0.0, 5)
+        'w##-.'
+        """
+        return "".join(
+            "." if now < arrival or now >= self.end else "w" if now < self.start else "#" if now in self.steps else "-"
+            for now in range(until)
+        )
+
+
+def fig5(conditions: Conditions, say: Say) -> Finding:
+    """Both timelines in virtual time, in which every cell takes one unit."""
+    lives, tasks = {}, {}
+    for name, (row, options) in CONTENDERS.items():
+        say(f"{row} in units of a cell")
+        lives[name], tasks[name] = _timeline(row, options, conditions.seed)
+    until = int(max(life.end for own in lives.values() for life in own.values()))
+    told: dict[str, Mapping[str, int]] = {"graph": paper.GRAPH_ENDS_5, "cellular": paper.CELLULAR_ENDS_5}
+    points = []
+    for request, (length, arrival) in REQUESTS.items():
+        measured: dict[str, Value] = {}
+        for name, own in lives.items():
+            life = own[request]
+            measured |= {
+                f"{name}_start": life.start,
+                f"{name}_end": life.end,
+                f"{name}_line": life.line(arrival, until),
+            }
+        ends: dict[str, Value] = {f"{name}_end": told[name].get(request) for name in told}
+        points.append(Point({"request": request, "length": length, "arrival": arrival}, measured, ends))
+    columns = (
+        Column("\nrequest", "at", "request", "{}"),
+        Column("\nlen", "at", "length", "{}"),
+        Column("\nfrom", "at", "arrival", "{:g}"),
+        *(column for name, head in (("graph", "graph"), ("cellular", "cell.")) for column in _columns(name, head)),
+    )
+    steps = [Point({"time": now}, {f"{name}_task": tasks[name].get(now) for name in tasks}, {}) for now in range(until)]
+    task_columns = (
+        Column("\ntime", "at", "time", "{}"),
+        Column("in one batch\ngraph batching", "measured", "graph_task", "{}"),
+        Column("in one batch\ncellular batching", "measured", "cellular_task", "{}"),
+    )
+    panels = (
+        Panel("Fig. 2.5: . not here, w waits, # is computed, - waits for its batch to end", columns, tuple(points)),
+        Panel("Fig. 2.5: who is computed at each time", task_columns, tuple(steps)),
+    )
+    facts = {"scale": conditions.scale, "clock": "virtual", "seed": conditions.seed, "batch": paper.TIMELINE_BATCH}
+    return Finding(facts, panels, _notes(lives))
+
+
+def _columns(name: str, head: str) -> tuple[Column, ...]:
+    return (
+        Column(f"{head}\nend, paper", "paper", f"{name}_end", "{}"),
+        Column(f"{head}\nend", "measured", f"{name}_end", "{:g}"),
+        Column(f"{head}\n", "measured", f"{name}_line", "{}"),
+    )
+
+
+def _timeline(row: str, options: Mapping[str, object], seed: int) -> tuple[dict[str, Life], dict[int, str]]:
+    """The life of each request, and at each time who is computed together."""
+    from minifuse.model.rnn import load_cells
+
+    model = load_cells(SOURCE, device="meta", seed=seed)
+    given = {f"batching.{name}": value for name, value in {"max_batch": paper.TIMELINE_BATCH, **options}.items()}
+    memory = len(REQUESTS) * (paper.LONGEST_5 + 1) * model.slot_bytes
+    settings = Settings(clock="virtual", hardware=UNIT, kv_memory=memory, stage_options=given)
+    engine = build_engine(for_model(technique(row), "cells"), SOURCE, settings, model)
+    reports: list[StepReport] = []
+    requests = [
+        Request(name, (3,) * length, ignore_eos=True, arrival_s=arrival) for name, (length, arrival) in REQUESTS.items()
+    ]
+    serve(engine, requests, on_step=reports.append)
+    return _lives(reports), _tasks(reports)
+
+
+def _waves(report: StepReport) -> Sequence[tuple[int, Sequence[str]]]:
+    """(time, whose cells are computed then) for each batch of a plan."""
+    plan = report.plan
+    waves = plan.waves or ((0, len(plan.work)),)
+    return [
+        (round(report.started_s) + number, [work.sequence for work in plan.work[start:stop]])
+        for number, (start, stop) in enumerate(waves)
+    ]
+
+
+def _lives(reports: Sequence[StepReport]) -> dict[str, Life]:
+    lives: dict[str, Life] = {}
+    for report in reports:
+        for now, names in _waves(report):
+            for name in names:
+                life = lives.setdefault(name, Life(report.started_s, inf, ()))
+                lives[name] = replace(life, steps=(*life.steps, float(now)))
+        for name in report.finished:
+            lives[name] = replace(lives[name], end=report.ended_s)
+    return lives
+
+
+def _tasks(reports: Sequence[StepReport]) -> dict[int, str]:
+    return {
+        now: " ".join(name.removeprefix("req") for name in sorted(names)) or "-"
+        for report in reports
+        for now, names in _waves(report)
+    }
+
+
+def _notes(lives: Mapping[str, Mapping[str, Life]]) -> tuple[str, ...]:
+    graph, cellular = lives["graph"], lives["cellular"]
+    ends = sorted({life.end for life in graph.values()})
+    means = {
+        name: sum(life.end - REQUESTS[request][1] for request, life in own.items()) / len(own)
+        for name, own in lives.items()
+    }
+    joined = {name: cellular[name].start for name in ("req5", "req6", "req7")}
+    left = {name: cellular[name].end for name in paper.CELLULAR_ENDS_5}
+    return (
+        "Virtual time, in which a batch of cells takes one unit, whatever its size; batches of up to 4. Lengths and "
+        "arrivals of req5 to req8 are made up to fit what the text tells of them.",
+        "Cellular batching submits one task at a time here (max_tasks 1): the thesis' figure is drawn so, while "
+        f"Algorithm 1 submits up to {paper.MAX_TASKS}, and a newcomer waits for those.",
+        aim(
+            "graph batches end at 5 and 12",
+            f"they end at {' and '.join(f'{end:g}' for end in ends)}",
+            "5 and 12",
+            all(graph[name].end == end for name, end in paper.GRAPH_ENDS_5.items()),
+        ),
+        aim(
+            "req1 leaves at 2 and req5 joins, req2 and req3 leave at 3 and req6 and req7 join",
+            f"they leave at {', '.join(f'{end:g}' for end in left.values())} and join at "
+            f"{', '.join(f'{start:g}' for start in joined.values())}",
+            "2, 3, 3 and 2, 3, 3",
+            left == paper.CELLULAR_ENDS_5
+            and all(cellular[name].start == start for name, start in paper.CELLULAR_STARTS_5.items()),
+        ),
+        f"From arrival to end: {means['graph']:.3g} units under graph batching in the mean, {means['cellular']:.3g} "
+        f"under cellular batching, which ends at {max(life.end for life in cellular.values()):g} instead of "
+        f"{max(ends):g}.",
+    )
