@@ -67,18 +67,18 @@ class Wire(NamedTuple):
 class Shape:
     """How the nodes of a graph hang together, whatever their constants: graphs alike share it (`CellGraph.shape`)."""
 
-    def __init__(self, cells: tuple[str, ...], wires: tuple[tuple[Wire, ...], ...]) -> None:
+    def __init__(self, cells: tuple[str, ...], inputs: tuple[tuple[Output | None, ...], ...]) -> None:
         self.cells = cells  # the cell of each node
-        self.wires = wires  # for each node, its inputs that are an `Output`
-        # For each node, the node that each of these comes from, and then each of those once.
-        self.reads = tuple(tuple(wire.node for wire in wired) for wired in wires)
+        # For each node, its inputs that are an `Output`; the nodes that these come from; and each of those once.
+        self.wires = tuple(tuple(Wire(i, *x) for i, x in enumerate(of_one) if x is not None) for of_one in inputs)
+        self.reads = tuple(tuple(wire.node for wire in wired) for wired in self.wires)
         self.sources = tuple(tuple(dict.fromkeys(read)) for read in self.reads)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each node, the nodes that read it.
 
-        >>> Shape(("a", "a", "b"), ((), (), (Wire(0, 0), Wire(1, 1)))).readers
+        >>> Shape(("a", "a", "b"), ((), (), (Output(0), Output(1)))).readers
         ((2,), (2,), ())
         """
         found: list[list[int]] = [[] for _ in self.cells]
@@ -119,7 +119,7 @@ class Shape:
         nobody leaves but by one edge, the nodes held lie on different ways from a beginning to an end, and so do those
         being computed: there are no more of either than beginnings. In other graphs all nodes may be held.
 
-        >>> Shape(("a", "a", "a"), ((), (Wire(0, 0),), (Wire(0, 1),))).most_held
+        >>> Shape(("a", "a", "a"), ((None,), (Output(0),), (Output(1),))).most_held
         2
         """
         if any(len(readers) > 1 for readers in self.readers):
@@ -130,7 +130,7 @@ class Shape:
     def levels(self) -> dict[tuple[int, str], tuple[int, ...]]:
         """The nodes of each depth and cell. A node's depth is the number of nodes on the longest way to it.
 
-        >>> Shape(("leaf", "leaf", "internal"), ((), (), (Wire(0, 0), Wire(1, 1)))).levels
+        >>> Shape(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).levels
         {(0, 'leaf'): (0, 1), (1, 'internal'): (2,)}
         """
         depth: dict[int, int] = {}
@@ -177,7 +177,7 @@ class Shape:
         Returns:
             The nodes of each subgraph in topological order; subgraphs by the first of their nodes in it.
 
-        >>> Shape(("leaf", "leaf", "internal"), ((), (), (Wire(0, 0), Wire(1, 1)))).subgraphs
+        >>> Shape(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).subgraphs
         ((0,), (1,), (2,))
         """
         home: dict[int, int] = {}  # node -> one of the same subgraph, which leads on to the one that stands for it
@@ -224,12 +224,7 @@ class CellGraph:
         """How its nodes hang together."""
         return _shape(
             tuple([node.cell for node in self.nodes]),
-            tuple(
-                [
-                    tuple([Wire(i, *value) for i, value in enumerate(node.inputs) if isinstance(value, Output)])
-                    for node in self.nodes
-                ]
-            ),
+            tuple([tuple([x if type(x) is Output else None for x in node.inputs]) for node in self.nodes]),
         )
 
     @property

@@ -24,8 +24,8 @@ Bucket = tuple[tuple[str, ...], int]  # the types of a chain's segments, and whi
 def segments(shape: Shape) -> tuple[tuple[int, ...], ...] | None:
     """A chain's nodes in order, cut where the type changes; None for a graph that is no chain.
 
-    >>> from minifuse.cells import Wire
-    >>> segments(Shape(("encoder", "encoder", "decoder"), ((), (Wire(1, 0),), (Wire(1, 1),))))
+    >>> from minifuse.cells import Output
+    >>> segments(Shape(("encoder", "encoder", "decoder"), ((None,), (Output(0),), (Output(1),))))
     ((0, 1), (2,))
     """
     order = shape.order

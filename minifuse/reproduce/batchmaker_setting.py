@@ -48,7 +48,7 @@ class Scale:
 
 SCALES = {
     "quick": Scale(16, 64, "real", 24, (4, 16), (0.2, 1.2)),
-    "cpu": Scale(512, None, "real", 1500, (32, 64, 128, 256, 512), (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.2)),
+    "cpu": Scale(paper.HIDDEN, None, "real", 800, (32, 64, 128, 256), (0.1, 0.25, 0.5, 0.8, 1.0, 1.2)),
     "paper": Scale(paper.HIDDEN, paper.VOCAB, "virtual", 6000, (64, 128, 256, 512), (0.1, 0.25, 0.4, 0.6, 0.8, 1, 1.2)),
 }
 
