@@ -207,7 +207,7 @@ class Shape:
         return found
 
 
-_shape = lru_cache(4096)(Shape)
+_shape = lru_cache(1024)(Shape)
 
 
 @dataclass(frozen=True)

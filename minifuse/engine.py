@@ -231,6 +231,7 @@ class Engine:
         if self.leaving:  # what came of work for those who have ended meanwhile is thrown away
             tokens = {name: token for name, token in tokens.items() if name not in self.leaving}
         discarded = sum(work.num_tokens for work in plan.work if work.sequence in self.leaving)
+        while_running = self.memory.usage()
         self.memory.commit(plan, tokens)
         self.batching.commit(plan)
         if plan.phase is Phase.PREPROCESSING:
@@ -244,7 +245,8 @@ class Engine:
                 finished[name] = reason
         answers = self._commit_nodes(plan, ran, finished) if self.unfold is not None else {}
         discarded += sum(len(ran.answers[name]) - len(answer) for name, answer in answers.items())
-        usage = self.memory.usage()
+        # KV counts with what this plan has written; states, with what it has read and nobody needs any more.
+        usage = self.memory.usage() if self.unfold is None else while_running
         self._land(plan)
         for name, reason in finished.items():
             self._finish(self.sequences[name], reason)
@@ -296,7 +298,7 @@ class Engine:
             if not workers:
                 del self._in_flight[name]
                 if name in self.leaving:
-                    self.memory.release(self.leaving.pop(name))
+                    self._let_go(self.leaving.pop(name))
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """It leaves at once. Its memory is free when no plan in flight touches it any more."""
@@ -307,7 +309,11 @@ class Engine:
         if sequence.id in self._in_flight:
             self.leaving[sequence.id] = sequence
         else:
-            self.memory.release(sequence)
+            self._let_go(sequence)
+
+    def _let_go(self, sequence: Sequence) -> None:
+        self.memory.release(sequence)
+        sequence.graph = None  # its results stay
 
     def interrupt(self) -> list[str]:
         """Give up everything unfinished, keeping what each has said so far. Returns their ids."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from minifuse.memory.states import States
 from minifuse.model.by_operator import by_operator
 from minifuse.model.cell_config import CellSource
 from minifuse.model.cells import CellModel
+from minifuse.parsing import unknown
 from minifuse.plan import Plan, Ran
 from minifuse.request import Request, Sequence
 from minifuse.serve import Settings
@@ -52,6 +54,8 @@ def build_cell_engine(
     stages = Stages.of(technique, capacity, settings.stage_options)
     stages.attention.check(settings.device, settings.dtype)
     memory, batching = stages.memory, stages.batching
+
+    _check_types(getattr(batching, "named_types", ()), model)
 
     def unfold(request: Request) -> CellGraph:
         graph = model.unfold(request)
@@ -86,6 +90,13 @@ def build_cell_engine(
         unfold=unfold,
         trace=trace,
     )
+
+
+def _check_types(named: Iterable[str], model: CellModel) -> None:
+    """Raise `UsageError` if an option names a type of cell that this model does not have."""
+    for name in named:
+        if name not in model.types:
+            raise unknown(f"type of cell of {model.name}", name, model.types)
 
 
 def _runner(model: CellModel, capacity: int, settings: Settings) -> CellRunner:

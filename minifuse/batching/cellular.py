@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 from minifuse.batching.subgraphs import RequestProcessor, Subgraph
@@ -21,29 +22,41 @@ MANY = 2**20
 
 
 class CellType:
-    """A type of cell: its queue of subgraphs, in the order in which they came, each with ready nodes left."""
+    """A type of cell: its queue of subgraphs with ready nodes left, in the order in which they came.
+
+    Those of requests that have not started are a queue of their own behind the others: once one of them finds no room
+    in memory, no other is looked at.
+    """
 
     def __init__(self, name: str, min_batch: int, max_batch: int) -> None:
         self.name = name
         self.min_batch = min_batch  # Bsizes.Min()
         self.max_batch = max_batch  # Bsizes.Max()
         self.priority = 0.0
-        self.subgraphs: dict[Subgraph, None] = {}
         self.num_running_tasks = 0
+        self.started: dict[Subgraph, None] = {}
+        self.newcomers: dict[Subgraph, None] = {}
         self._num_ready: Counter[int | None] = Counter()  # by the worker that their subgraph is pinned to
 
     def num_ready_nodes(self, worker: int) -> int:
         """Nodes that this worker could run now. Those of subgraphs pinned to another are ready for that one alone."""
         return self._num_ready[None] + self._num_ready[worker]
 
-    def add(self, subgraph: Subgraph) -> None:
-        self.subgraphs[subgraph] = None
+    def add(self, subgraph: Subgraph, started: bool) -> None:
+        (self.started if started else self.newcomers)[subgraph] = None
         self._num_ready[subgraph.pinned] += len(subgraph.ready)
 
+    def start(self, subgraph: Subgraph) -> None:
+        """Its request has started, with this subgraph or another."""
+        if subgraph in self.newcomers:
+            del self.newcomers[subgraph]
+            self.started[subgraph] = None
+
     def remove(self, subgraph: Subgraph) -> None:
-        if subgraph in self.subgraphs:
-            del self.subgraphs[subgraph]
-            self._num_ready[subgraph.pinned] -= len(subgraph.ready)
+        for queue in (self.started, self.newcomers):
+            if subgraph in queue:
+                del queue[subgraph]
+                self._num_ready[subgraph.pinned] -= len(subgraph.ready)
 
     def submit(self, subgraph: Subgraph, nodes: list[int], worker: int) -> None:
         """Ready nodes are in a task of `worker`, which makes others ready; a subgraph without any leaves the queue."""
@@ -54,13 +67,13 @@ class CellType:
             subgraph.submit(node)
         self._num_ready[worker] += len(subgraph.ready)
         if not subgraph.ready:
-            del self.subgraphs[subgraph]
+            del self.started[subgraph]
 
     def completed(self, subgraph: Subgraph) -> None:
         """A task with nodes of it has completed: with the last of them it may go on elsewhere."""
         subgraph.num_running -= 1
         if not subgraph.num_running:
-            if subgraph in self.subgraphs:
+            if subgraph in self.started:
                 self._num_ready[subgraph.pinned] -= len(subgraph.ready)
                 self._num_ready[None] += len(subgraph.ready)
             subgraph.pinned = None
@@ -99,7 +112,7 @@ class Cellular:
         min_batch: int = option(1, "nodes of every task but the first of a turn, at least (Bsizes.Min)", minimum=1)
         max_batches: str | None = option(None, "max_batch of single types, as encoder=512,decoder=256")
         priorities: str | None = option(
-            None, "types from the highest priority to the lowest, as decoder,encoder: otherwise the later in the graph"
+            None, "types from the highest priority to the lowest, as decoder,encoder; otherwise the later in a graph"
         )
         max_tasks: int = option(5, "tasks submitted to a worker at once, at most (MaxTasksToSubmit)", minimum=1)
         workers: int = option(1, "workers, each of which runs its tasks in order", minimum=1, maximum=64)
@@ -119,6 +132,11 @@ class Cellular:
         self.turns: list[Iterator[Task]] = [iter(()) for _ in range(self.workers)]  # of each worker: tasks to come
         self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # and those that have not completed
 
+    @property
+    def named_types(self) -> list[str]:
+        """The types that options name: a model of cells must have them."""
+        return [*self.max_batches, *self.priorities]
+
     def receive(self, sequence: Sequence) -> None:
         self.num_received += 1
         self.waiting[sequence.id] = self.num_received
@@ -135,7 +153,7 @@ class Cellular:
         cell.priority = max(cell.priority, subgraph.priority)
         if name in self.priorities:
             cell.priority = MANY - self.priorities.index(name)
-        cell.add(subgraph)
+        cell.add(subgraph, started=subgraph.sequence.id not in self.waiting)
         self.subgraphs[subgraph.sequence.id].append(subgraph)
 
     def release(self, sequence: Sequence) -> None:
@@ -147,6 +165,8 @@ class Cellular:
     def admitted(self, sequence: Sequence) -> None:
         """It does not wait any more."""
         self.waiting.pop(sequence.id, None)
+        for subgraph in self.subgraphs.get(sequence.id, ()):
+            self.types[subgraph.cell].start(subgraph)
         if self.first_without_room is sequence:
             self.first_without_room = None
 
@@ -157,7 +177,7 @@ class Cellular:
         task = next(self.turns[worker], None)
         if task is None:
             return Proposal(reasons=tuple(reasons))
-        work = tuple([subgraph.work(node) for subgraph, nodes in task.nodes.items() for node in nodes])
+        work = tuple([subgraph.work(node, memory) for subgraph, nodes in task.nodes.items() for node in nodes])
         return Proposal(work, tuple(task.admit), tuple(task.reasons))
 
     def schedule(self, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:
@@ -168,11 +188,14 @@ class Cellular:
         ready = [ct for ct in self.types.values() if ct.num_ready_nodes(worker) > 0]
         full = [ct for ct in ready if ct.num_ready_nodes(worker) >= ct.max_batch]
         not_running = [ct for ct in ready if ct.num_running_tasks == 0]
+        tried = set()
         for chosen in (full, not_running, ready):  # criteria (a), (b), (c)
             for ct in sorted(chosen, key=lambda ct: -ct.priority):
-                yield from self.batch(ct, worker, memory, reasons)
-                if self.submitted[worker]:
-                    return
+                if ct not in tried:
+                    tried.add(ct)
+                    yield from self.batch(ct, worker, memory, reasons)
+                    if self.submitted[worker]:
+                        return
 
     def batch(self, ct: CellType, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:
         """Algorithm 1, Batch: submit tasks of one type."""
@@ -193,16 +216,16 @@ class Cellular:
         A request of which this would be the first node joins only if memory has room for it, and nobody overtakes it.
         """
         batch = Task(ct, {}, [], [])
-        for subgraph in ct.subgraphs:
+        for subgraph in chain(ct.started, ct.newcomers):
             if subgraph.pinned is None or subgraph.pinned == worker:
                 sequence = subgraph.sequence
                 if sequence.id in self.waiting and sequence not in batch.admit:
                     if self.is_behind(sequence):
-                        continue
+                        break
                     if reason := room.admit(sequence):
                         batch.reasons.append(reason)
                         self.first_without_room = sequence
-                        continue
+                        break
                     batch.admit.append(sequence)
                 for node in subgraph.ready:
                     if sequence.graph is not None and (lacking := room.extend(sequence)):
@@ -250,6 +273,8 @@ def _max_batches(options: Cellular.Options) -> dict[str, int]:
         name, equals, size = pair.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"batching.max_batches has {pair.strip()!r}: give TYPE=SIZE, as encoder=512,decoder=256.")
+        if name.strip() in found:
+            raise UsageError(f"batching.max_batches has {name.strip()!r} twice: give every type one size.")
         found[name.strip()] = parse_int(size.strip(), f"The maximum batch size of {name.strip()!r}", 1, MANY)
     smallest = min([options.max_batch, *found.values()])
     if options.min_batch > smallest:

@@ -20,7 +20,7 @@ __all__ = ["GraphPadded", "segments"]
 Bucket = tuple[tuple[str, ...], int]  # the types of a chain's segments, and which lengths of the first it takes
 
 
-@lru_cache(4096)
+@lru_cache(1024)
 def segments(shape: Shape) -> tuple[tuple[int, ...], ...] | None:
     """A chain's nodes in order, cut where the type changes; None for a graph that is no chain.
 

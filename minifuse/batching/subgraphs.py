@@ -8,6 +8,7 @@ from collections.abc import Callable
 from minifuse.cells import Shape
 from minifuse.plan import TRANSFORMER, Work
 from minifuse.request import Sequence
+from minifuse.stages import Memory
 
 __all__ = ["Iterations", "RequestProcessor", "Subgraph"]
 
@@ -34,7 +35,8 @@ class Subgraph:
         self.num_running = 0  # tasks with nodes of it that have not completed
         self.pinned: int | None = None
 
-    def work(self, node: int) -> Work:
+    def work(self, node: int, memory: Memory) -> Work:
+        """A node as work."""
         return Work(self.sequence.id, node, node + 1, self.cell)
 
     def submit(self, node: int) -> None:
@@ -68,9 +70,10 @@ class Iterations(Subgraph):
         self.num_running = 0
         self.pinned = None
 
-    def work(self, node: int) -> Work:
+    def work(self, node: int, memory: Memory) -> Work:
+        """The token that a node reads; of the prompt, what memory misses of it."""
         stop = len(self.sequence.request.prompt) + node
-        return Work(self.sequence.id, stop - 1 if node else 0, stop)
+        return Work(self.sequence.id, stop - 1 if node else memory.missing(self.sequence)[0].start, stop)
 
     def submit(self, node: int) -> None:
         self.ready.popleft()

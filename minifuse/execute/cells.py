@@ -18,6 +18,8 @@ from minifuse.request import Sequence
 
 __all__ = ["CellRunner"]
 
+MOST_WIRINGS = 1024
+
 Wiring = tuple[tuple[int, int], ...]  # the inputs of a node that are states: (position, field of the storage)
 
 
@@ -101,6 +103,8 @@ class CellRunner:
     def _wiring(self, shape: Shape) -> tuple[Wiring, ...]:
         found = self._wirings.get(shape)
         if found is None:
+            if len(self._wirings) >= MOST_WIRINGS:  # trees are nearly all different: do not keep those of all
+                self._wirings.clear()
             field_of, cells = self.model.field_of, shape.cells
             same: dict[Wiring, Wiring] = {}  # equal ones are one object: comparing them must cost nothing
             wirings = (

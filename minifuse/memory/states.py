@@ -215,6 +215,8 @@ class States:
 
     def release(self, sequence: Sequence) -> None:
         books = self.books.pop(sequence.id, None)
+        for first in [first for first in self.passing if first.sequence == sequence.id]:
+            self._free(self.passing.pop(first))  # its plan was given up
         if books is not None:
             self._free([self._drop(books, node) for node in list(books.slots)])
             self.num_promised -= books.promised

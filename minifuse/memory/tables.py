@@ -74,9 +74,9 @@ class Tables:
         for name in self.blocks if self.share else ():
             if name in self.copied or name in self.returned:
                 continue  # what it has is still on its way
-            limit = min(self.cached[name], len(newcomer) - 1)
+            ours, theirs = newcomer.tokens, self.sequences[name].tokens
+            limit = min(self.cached[name], len(ours) - 1, len(theirs))  # of one that has ended, not what came after
             if limit > best[1]:
-                ours, theirs = newcomer.tokens, self.sequences[name].tokens
                 same = next((i for i in range(limit) if ours[i] != theirs[i]), limit)
                 best = max(best, (name, same), key=lambda found: found[1])
         return best

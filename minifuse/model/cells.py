@@ -22,6 +22,8 @@ from minifuse.request import Request
 
 __all__ = ["CellModel", "CellType", "Spec"]
 
+WORD = 2**63  # of 64 bits
+
 
 class CellModel:
     """Cells, and the function that unfolds a request into a graph of them. `types` are those recognised so far.
@@ -40,7 +42,8 @@ class CellModel:
     Args:
         cells: moved to `device` and `dtype`, and set to evaluate.
         example: request(s) that unfold into everything that outputs have the shape of: the state pool is made for them.
-        check: raises `RequestRefused` for a request that the model cannot serve.
+        check: raises `RequestRefused` for a request that the model cannot serve, such as one with a token id that no
+            embedding has: what a cell raises while it computes a batch ends the run.
 
     Raises:
         UsageError: a cell has a name that cannot be, or the example cannot be unfolded and computed.
@@ -185,7 +188,7 @@ class CellModel:
                             f"let it read one of 0 to {len(source.outputs) - 1}."
                         )
                     key.append(spec)
-                elif kind is int:
+                elif kind is int and -WORD <= value < WORD:
                     key.append(token)
                 else:
                     spec = zeros.get(value) if kind is Zeros else None
@@ -210,14 +213,15 @@ class CellModel:
                 raise RequestRefused(f"{where} with {value}: give a shape of whole numbers.")
             found = self._zeros[value] = self._number(Spec(tuple(value.shape), self.dtype))
             return found
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and value.layout is torch.strided and value.device.type != "meta":
             return self._number(Spec(tuple(value.shape), self.dtype if value.is_floating_point() else value.dtype))
-        if type(value) is not bool and isinstance(value, Real):
+        if _is_number(value):
             return self._number(TOKEN if isinstance(value, Integral) else Spec((), self.dtype))
-        if isinstance(value, list | tuple) and all(type(part) in (int, float) for part in value):
+        if isinstance(value, list | tuple) and all(_is_number(part) for part in value):
             return self._number(Spec((len(value),), self.dtype))
         raise RequestRefused(
-            f"{where} with the input {value!r:.60}: give an Output, Zeros, a number, a list of numbers or a tensor."
+            f"{where} with the input {value!r:.60}: give an Output, Zeros, a number of 64 bits, a list of numbers or a "
+            "dense tensor."
         )
 
     def _recognise(
@@ -270,6 +274,13 @@ class CellModel:
             places.append(same[seen[spec]])
             seen[spec] += 1
         return tuple(places)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it can be an element of a tensor."""
+    if type(value) is bool or not isinstance(value, Real):
+        return False
+    return not isinstance(value, Integral) or -WORD <= int(value) < WORD
 
 
 class _Forward(Exception):

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from minifuse.attention import PerSequenceLayout
+from minifuse.attention import PagedLayout, PerSequenceLayout
 from minifuse.batching import Cellular
 from minifuse.cells import CellGraph, Node, Output
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.execute import VirtualExecutor
-from minifuse.memory import Contiguous, States
+from minifuse.memory import Contiguous, Paged, States
 from minifuse.options import parse_options
 from minifuse.plan import Plan, Ran, StepReport
 from minifuse.request import FinishReason, Phase, Request, Sequence, TextLimits
@@ -379,3 +379,48 @@ def _in_flight(engine: Engine) -> list[Plan]:
     executor = engine.executor
     assert isinstance(executor, VirtualExecutor)
     return [plan for _, _, plan, _ in executor._running] + [plan for plan, _ in executor._queued]
+
+
+def test_many_waiting_without_room_cost_no_more_than_one() -> None:
+    """Once somebody finds no room, nobody behind is looked at."""
+    policy, memory = Cellular(), States(4)
+    for i in range(500):
+        policy.receive(Sequence(Request(f"r{i}", (1,)), graph=lstm(5)))
+    asked: list[str] = []
+    room = memory.room
+
+    def counting() -> Any:
+        trying = room()
+        admit = trying.admit
+
+        def noted(sequence: Sequence, **given: Any) -> Any:
+            asked.append(sequence.id)
+            return admit(sequence, **given)
+
+        trying.admit = noted  # type: ignore[method-assign]
+        return trying
+
+    memory.room = counting  # type: ignore[method-assign]
+    proposal = policy.propose(0, 0.0, memory)
+    assert asked == ["r0", "r1", "r2"]
+    assert [work.sequence for work in proposal.work] == ["r0", "r1"]
+
+
+def test_a_prompt_that_is_shared_is_not_computed_again() -> None:
+    """Where memory has the beginning of a prompt already, the first iteration starts behind it."""
+    clock = VirtualClock()
+    memory = Paged(16, parse_options("test", Paged.Options, {"share": "on", "block_size": "4"}))
+    engine = Engine(
+        Cellular(parse_options("test", Cellular.Options, {"max_tasks": 1})),
+        memory,
+        PagedLayout(),
+        VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: 5 for w in plan.work})),
+        clock,
+        limits=TextLimits(20, 50),
+    )
+    prompt = tuple(range(9))
+    engine.submit(Request("a", prompt, 4))
+    engine.submit(Request("b", prompt, 2, arrival_s=0.5))
+    works = [work for step in engine.run() for work in step.plan.work]
+    assert next((work.start, work.stop) for work in works if work.sequence == "b") == (8, 9)
+    memory.check_integrity()

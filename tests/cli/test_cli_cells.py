@@ -446,3 +446,12 @@ def test_the_command_that_explain_gives_works(minifuse: Cli, kind: str, name: st
     arguments = command.split()[1:]
     small = ("--model", LSTM) if "--model" in arguments else ("--model", "random:small")
     assert minifuse(*arguments, *small, "--clock", "virtual", "--requests", 2).code == 0
+
+
+@pytest.mark.parametrize("option", ["priorities=internal,leaf", "max_batches=internal=2"])
+def test_options_name_types_that_the_model_has(minifuse: Cli, option: str) -> None:
+    said = minifuse("run", "--model", "treelstm:hidden=8,vocab=50", "--requests", 2, "--set", f"batching.{option}")
+    assert said.code == 2
+    sentence = "error: There is no type of cell of treelstm 'internal' (did you mean"
+    assert said.err.startswith(sentence)
+    assert "internal2" in said.err

@@ -173,9 +173,9 @@ def worker_left_idle(patch: Patch) -> None:
 def queue_in_order_of_hash(patch: Patch) -> None:
     add = CellType.add
 
-    def shuffled(self: CellType, subgraph: Subgraph) -> None:
-        add(self, subgraph)
-        self.subgraphs = dict.fromkeys(sorted(self.subgraphs, key=lambda other: hash((other.sequence.id, "salt"))))
+    def shuffled(self: CellType, subgraph: Subgraph, started: bool) -> None:
+        add(self, subgraph, started)
+        self.newcomers = dict.fromkeys(sorted(self.newcomers, key=lambda other: hash((other.sequence.id, "salt"))))
 
     patch.setattr(CellType, "add", shuffled)
 

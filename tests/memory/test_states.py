@@ -111,6 +111,17 @@ def test_a_slot_that_a_plans_waves_are_done_with_is_nobody_elses_until_the_plan_
     assert place.slots(0, 1)[0] == 2
 
 
+def test_what_the_waves_of_a_plan_that_was_given_up_passed_on_is_free() -> None:
+    memory = States(9)
+    x, y = sequence("x", chain(5)), sequence("y", chain(5))
+    items = work(*((name, node) for node in range(5) for name in "xy"))
+    memory.place(Proposal(items, (x, y), waves=tuple(Span(2 * i, 2 * i + 2) for i in range(5))))
+    memory.release(x)
+    memory.release(y)
+    memory.check_integrity()
+    assert memory.usage() == (0, 0, 9, 0)
+
+
 def test_a_plan_of_waves_takes_no_more_than_its_requests_were_promised() -> None:
     """Its third wave needs two slots and has one from the first: it may not take two others, one of them z's."""
     memory = States(4)

@@ -310,3 +310,19 @@ def test_what_the_user_checks() -> None:
     made = CellModel("mine", {"add": Add()}, lambda request: ONE, Request("example", ()), check)
     with pytest.raises(RequestRefused, match="too long"):
         made.check(Request("r0", ()))
+
+
+@pytest.mark.parametrize(
+    "value", [2**70, (1.0, 10**400), torch.zeros(2, device="meta"), torch.zeros(2).to_sparse(), True, "x", None]
+)
+def test_a_constant_that_is_no_number_refuses_its_request_alone(value: Any) -> None:
+    """It must not come as far as a batch, where it would take others along."""
+
+    class Plain(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1
+
+    example = Request("example", (), given=CellGraph((Node("plain", (1,)),)))
+    model = CellModel("plain", {"plain": Plain()}, lambda request: request.given, example)
+    with pytest.raises(RequestRefused, match=r"Request 'bad'.*node 0"):
+        model.unfold(Request("bad", (), given=CellGraph((Node("plain", (value,)),))))
