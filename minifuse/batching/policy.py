@@ -35,6 +35,7 @@ class Stepwise:
 
     kind: ClassVar[str] = "batching"
     serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
+    workers = 1
     depth = 1
 
     def commit(self, plan: Plan) -> None:
@@ -51,7 +52,6 @@ class QueuePolicy(Stepwise, ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
-    workers = 1  # one queue, one batch
     grows = False  # admits with no more than is needed now, and evicts the newest when memory runs out
 
     def __init__(self, options: Any = None) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from minifuse.cells import Shape, Zeros
 from minifuse.errors import LawBroken
-from minifuse.memory.state_storage import StateStorage
+from minifuse.execute.streams import Streams
+from minifuse.memory.state_storage import StateStorage, on_device
 from minifuse.model.cells import CellModel, CellType
 from minifuse.plan import Gathers, Grid, Plan, Ran, State, Work
 from minifuse.request import Sequence
@@ -30,6 +31,7 @@ class CellRunner:
         self.model = model
         self.storage = storage
         self._wirings: dict[Shape, tuple[Wiring, ...]] = {}
+        self._streams = Streams(model.device)
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         return self.issue(plan, sequences).ran()
@@ -38,6 +40,13 @@ class CellRunner:
     def issue(self, plan: Plan, sequences: dict[str, Sequence]) -> Issued:
         """Give a plan to the device: a GPU computes it later, in the order issued; a CPU, before this returns."""
         issued = Issued(self.model.device)
+        with self._streams.of(plan.worker):
+            self._issue(plan, sequences, issued)
+            issued.done()
+        return issued
+
+    def _issue(self, plan: Plan, sequences: dict[str, Sequence], issued: Issued) -> None:
+        """Wave by wave."""
         kind: CellType | None = None
         for start, stop in plan.waves or ((0, len(plan.work)),):
             work: Seq[Work] = plan.work[start:stop]
@@ -49,8 +58,6 @@ class CellRunner:
                 self._padded(kind, work, places, plan.grid, sequences, issued)
             elif work:  # what padding adds is computed in rectangles alone
                 self._compute(kind, work, places, sequences, issued)
-        issued.done()
-        return issued
 
     def _compute(
         self, kind: CellType, work: Seq[Work], places: Seq[State], sequences: dict[str, Sequence], issued: Issued
@@ -93,7 +100,7 @@ class CellRunner:
         if not rows:
             return
         every = rows == list(range(grid.rows))
-        index = None if every else torch.tensor(rows, device=self.model.device)
+        index = None if every else on_device(rows, torch.int64, self.model.device)
         slots = run if every else tuple([place.slot for place in places])
         for part, output in enumerate(outputs):
             live = output if index is None else output.index_select(0, index)
@@ -194,7 +201,7 @@ class CellRunner:
                 for value in values
             ]
             return torch.stack(rows)
-        return torch.tensor(values, dtype=dtype, device=device)
+        return on_device(values, dtype, device)
 
     def _tell(
         self,
@@ -215,7 +222,7 @@ class CellRunner:
                 last.append(rows[i])
                 nodes.append((item.sequence, node))
         if last:
-            index = torch.tensor(last, device=self.model.device)
+            index = on_device(last, torch.int64, self.model.device)
             issued.result(nodes, tuple(output.index_select(0, index) for output in outputs))
 
 

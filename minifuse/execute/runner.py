@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.execute.streams import Streams
 from minifuse.memory.storage import KVStorage
 from minifuse.model.transformer import Transformer
 from minifuse.plan import Move, Plan, Ran
@@ -47,26 +47,17 @@ class TorchRunner:
         self.model = model
         self.cache = cache
         self.attention = attention
-        self._streams: dict[int, torch.cuda.Stream] = {}
+        self._streams = Streams(cache.device)
 
     @torch.inference_mode()
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         """The sampled token of every sequence whose work reached its last token."""
-        with self.attention.operators.turn, self._on_stream_of(plan.worker):
+        with self.attention.operators.turn, self._streams.of(plan.worker):
             moving_s = self._move(plan)
             tokens = self._compute(plan, sequences)
             if not tokens and self.cache.device.type == "cuda":
                 torch.cuda.current_stream().synchronize()  # nothing was read back: the KV may not be written yet
         return Ran(tokens, moving_s=moving_s)
-
-    def _on_stream_of(self, worker: int) -> AbstractContextManager[object]:
-        """On a GPU each worker has a stream of its own, the first the default one."""
-        if worker == 0 or self.cache.device.type != "cuda":
-            return nullcontext()
-        if worker not in self._streams:
-            self._streams[worker] = torch.cuda.Stream(self.cache.device)
-            self._streams[worker].wait_stream(torch.cuda.default_stream(self.cache.device))
-        return torch.cuda.stream(self._streams[worker])
 
     def _move(self, plan: Plan) -> float:
         """Do the moves that come before the forward pass. Returns the seconds that took."""

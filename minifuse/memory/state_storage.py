@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["StateStorage"]
+__all__ = ["StateStorage", "on_device"]
+
+
+def on_device(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers as a tensor. A GPU fetches them when it comes to it: whoever issues work does not wait."""
+    if device.type != "cuda":
+        return torch.tensor(values, dtype=dtype, device=device)
+    return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
 class StateStorage:
@@ -31,7 +39,7 @@ class StateStorage:
         tensor, first = self.fields[field], slots[0]
         if slots == tuple(range(first, first + len(slots))):
             return tensor[first : first + len(slots)], False
-        return tensor.index_select(0, torch.tensor(slots, device=tensor.device)), True
+        return tensor.index_select(0, on_device(slots, torch.int64, tensor.device)), True
 
     def write(self, field: int, slots: tuple[int, ...], states: Tensor) -> None:
         """Put states [len(slots), *shape] into these slots."""
@@ -39,4 +47,4 @@ class StateStorage:
         if slots == tuple(range(first, first + len(slots))):
             tensor[first : first + len(slots)] = states
         else:
-            tensor.index_copy_(0, torch.tensor(slots, device=tensor.device), states.to(tensor.dtype))
+            tensor.index_copy_(0, on_device(slots, torch.int64, tensor.device), states.to(tensor.dtype))

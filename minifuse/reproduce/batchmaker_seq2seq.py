@@ -55,7 +55,7 @@ def fig13(setting: Setting, say: Say) -> Finding:
     devices = (
         "Workers are devices of their own."
         if setting.virtual
-        else "Workers share the cores of one machine: two of them are no faster than one that has all."
+        else "Workers share the cores of one machine, each with its part of the threads."
     )
     common = (
         f"One size: the same largest batch for both cells. Two sizes: twice that for the encoder, as the thesis' "

@@ -17,6 +17,7 @@ class CellRoofline:
 
     Bytes: the cell's weights once, and the states read and written of each row. Flops: two per weight and row. Of an
     embedding only the rows asked for are read, which is nothing beside the rest. Idle rows cost as much as others.
+    Gathers cost nothing.
     """
 
     def __init__(self, model: CellModel, machine: Hardware) -> None:

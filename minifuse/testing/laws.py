@@ -273,7 +273,10 @@ def check_laws(examples: int = 25, **only: str) -> str:
     """
     rows = list(mixes(**only))
     if not rows:
-        raise ValueError(f"No valid mix has {only}: is the stage registered?")
+        raise ValueError(
+            f"No valid mix for transformers has {only}: is the stage registered? Those for models of cells are put "
+            "through check_cell_laws."
+        )
     for row in rows:
         for law in LAWS.values():
             _tried(law, row, examples)
