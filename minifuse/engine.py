@@ -231,7 +231,8 @@ class Engine:
         if self.leaving:  # what came of work for those who have ended meanwhile is thrown away
             tokens = {name: token for name, token in tokens.items() if name not in self.leaving}
         discarded = sum(work.num_tokens for work in plan.work if work.sequence in self.leaving)
-        while_running = self.memory.usage()
+        # KV counts with what this plan has written; states, with what it has read and nobody needs any more.
+        while_running = None if self.unfold is None else self.memory.usage()
         self.memory.commit(plan, tokens)
         self.batching.commit(plan)
         if plan.phase is Phase.PREPROCESSING:
@@ -245,8 +246,7 @@ class Engine:
                 finished[name] = reason
         answers = self._commit_nodes(plan, ran, finished) if self.unfold is not None else {}
         discarded += sum(len(ran.answers[name]) - len(answer) for name, answer in answers.items())
-        # KV counts with what this plan has written; states, with what it has read and nobody needs any more.
-        usage = self.memory.usage() if self.unfold is None else while_running
+        usage = while_running or self.memory.usage()
         self._land(plan)
         for name, reason in finished.items():
             self._finish(self.sequences[name], reason)

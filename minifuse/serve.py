@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from minifuse.model.transformer import Transformer
     from minifuse.stages import Attention, Memory
 
-__all__ = ["Answer", "Served", "Settings", "build_engine", "serve", "torch_runner"]
+__all__ = ["Answer", "Served", "Settings", "build_engine", "open_trace", "serve", "torch_runner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +131,7 @@ def build_engine(
     stages = Stages.of(technique, capacity, settings.stage_options)
     if model is not None or settings.clock == "real":
         stages.attention.check(settings.device, settings.dtype)
-    trace = Trace(
-        trace_path,
-        technique=technique.name,
-        stages=technique.stages,
-        model=source.name,
-        dtype=settings.dtype,
-        clock=settings.clock,
-        numerics=settings.numerics,
-        seed=settings.seed,
-        options={name: str(value) for name, value in settings.stage_options.items()},
-        kv_bytes_per_token=token_bytes,
-        kv_capacity_tokens=capacity,
-    )
+    trace = open_trace(trace_path, technique, source.name, settings, token_bytes, capacity)
     run: RunPlan = placeholder_tokens
     stop: Callable[[], None] | None = None
     if model is not None and settings.tensor_parallel > 1:
@@ -189,6 +177,25 @@ def build_engine(
         clock,
         limits=TextLimits(source.config.vocab_size, source.config.max_context),
         trace=trace,
+    )
+
+
+def open_trace(
+    path: Path | None, row: Technique, model: str, settings: Settings, slot_bytes: int, capacity: int
+) -> Trace:
+    """The log of a run, which begins with how it is set up: memory has `capacity` slots, of a token or of a state."""
+    return Trace(
+        path,
+        technique=row.name,
+        stages=row.stages,
+        model=model,
+        dtype=settings.dtype,
+        clock=settings.clock,
+        numerics=settings.numerics,
+        seed=settings.seed,
+        options={name: str(value) for name, value in settings.stage_options.items()},
+        kv_bytes_per_token=slot_bytes,
+        kv_capacity_tokens=capacity,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -16,20 +16,17 @@ from minifuse.errors import MachineError, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.cells import CellRunner
 from minifuse.execute.real import RunPlan
-from minifuse.memory.rows import Rows
 from minifuse.memory.state_storage import StateStorage
-from minifuse.memory.states import States
 from minifuse.model.by_operator import by_operator
 from minifuse.model.cell_config import CellSource
 from minifuse.model.cells import CellModel
 from minifuse.parsing import unknown
 from minifuse.plan import Plan, Ran
 from minifuse.request import Request, Sequence
-from minifuse.serve import Settings
+from minifuse.serve import Settings, open_trace
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import Stages, Technique, check_settings
-from minifuse.trace import Trace
 
 __all__ = ["build_cell_engine"]
 
@@ -54,28 +51,15 @@ def build_cell_engine(
     stages = Stages.of(technique, capacity, settings.stage_options)
     stages.attention.check(settings.device, settings.dtype)
     memory, batching = stages.memory, stages.batching
-
     _check_types(getattr(batching, "named_types", ()), model)
+    check_graph: Callable[[str, CellGraph], None] | None = getattr(memory, "check_graph", None)
 
     def unfold(request: Request) -> CellGraph:
         graph = model.unfold(request)
-        if isinstance(memory, States | Rows):
-            memory.check_graph(request.id, graph)
+        if check_graph is not None:
+            check_graph(request.id, graph)
         return graph
 
-    trace = Trace(
-        trace_path,
-        technique=technique.name,
-        stages=technique.stages,
-        model=source.name,
-        dtype=settings.dtype,
-        clock=settings.clock,
-        numerics=settings.numerics,
-        seed=settings.seed,
-        options={name: str(value) for name, value in settings.stage_options.items()},
-        kv_bytes_per_token=model.slot_bytes,
-        kv_capacity_tokens=capacity,
-    )
     clock: RealClock | VirtualClock
     executor: RealExecutor | VirtualExecutor
     if settings.clock == "virtual":
@@ -88,7 +72,7 @@ def build_cell_engine(
         *(batching, memory, stages.attention, executor, clock),
         limits=model,
         unfold=unfold,
-        trace=trace,
+        trace=open_trace(trace_path, technique, source.name, settings, model.slot_bytes, capacity),
     )
 
 

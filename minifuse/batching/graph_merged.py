@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import Stepwise
+from minifuse.batching.policy import Stepwise, fill
 from minifuse.options import option
 from minifuse.plan import Plan, Proposal, Reason, Span, Work
 from minifuse.request import Sequence
@@ -53,18 +53,7 @@ class GraphMerged(Stepwise):
         if running and len(self.waiting) < self.options.max_batch:  # it could start no earlier, and may get company
             text = f"not merged: a set runs, and the next has {len(self.waiting)} of {self.options.max_batch} graphs"
             return Proposal(reasons=(Reason("batch-running", next(iter(self.waiting)), text),))
-        room = memory.room()
-        batch: list[Sequence] = []
-        reasons: list[Reason] = []
-        for sequence in self.waiting.values():
-            size = len(batch)
-            if size == self.options.max_batch:
-                reasons.append(Reason("batch-full", sequence.id, f"not merged: the set has {size} graphs"))
-                break
-            if full := room.admit(sequence):
-                reasons.append(full)
-                break
-            batch.append(sequence)
+        batch, reasons = fill(self.waiting.values(), memory.room(), self.options.max_batch)
         if not batch or (running and len(batch) < self.options.max_batch):
             return Proposal(reasons=tuple(reasons))
         self.num_running[worker] += 1

@@ -7,11 +7,11 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import Stepwise
+from minifuse.batching.policy import Stepwise, fill
 from minifuse.cells import Shape
 from minifuse.errors import RequestRefused
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason, Span, Work
+from minifuse.plan import Proposal, Span, Work
 from minifuse.request import Sequence
 from minifuse.stages import Memory, register
 
@@ -95,18 +95,7 @@ class GraphPadded(Stepwise):
             return Proposal()
         order = sorted(self.buckets)
         bucket = next((bucket for bucket in order if self.last is not None and bucket > self.last), order[0])
-        room = memory.room()
-        batch: list[Sequence] = []
-        reasons: list[Reason] = []
-        for sequence in self.buckets[bucket].values():
-            size = len(batch)
-            if size == self.options.max_batch:
-                reasons.append(Reason("batch-full", sequence.id, f"not batched: the batch has {size} requests"))
-                break
-            if full := room.admit(sequence):
-                reasons.append(full)
-                break
-            batch.append(sequence)
+        batch, reasons = fill(self.buckets[bucket].values(), memory.room(), self.options.max_batch)
         if not batch:
             return Proposal(reasons=tuple(reasons))
         self.last = bucket

@@ -12,7 +12,7 @@ from minifuse.plan import Plan, Proposal, Reason, Work
 from minifuse.request import Sequence
 from minifuse.stages import Memory, Room
 
-__all__ = ["QueuePolicy", "Stepwise", "admit_together", "prompts_of_first"]
+__all__ = ["QueuePolicy", "Stepwise", "admit_together", "fill", "prompts_of_first"]
 
 
 def prompts_of_first(waiting: Mapping[str, Sequence]) -> tuple[Sequence, ...]:
@@ -28,6 +28,18 @@ def prompts_of_first(waiting: Mapping[str, Sequence]) -> tuple[Sequence, ...]:
 def admit_together(prompts: Iterable[Sequence], room: Room) -> Reason | None:
     """Set aside what all prompts of a request need; or say why one of them does not fit, and then try no other."""
     return next((reason for prompt in prompts if (reason := room.admit(prompt))), None)
+
+
+def fill(waiting: Iterable[Sequence], room: Room, most: int) -> tuple[list[Sequence], list[Reason]]:
+    """The first of those who wait, up to so many and as long as memory has room; and why the next is not among them."""
+    batch: list[Sequence] = []
+    for sequence in waiting:
+        if len(batch) == most:
+            return batch, [Reason("batch-full", sequence.id, f"not batched: the batch has {most} requests")]
+        if full := room.admit(sequence):
+            return batch, [full]
+        batch.append(sequence)
+    return batch, []
 
 
 class Stepwise:
