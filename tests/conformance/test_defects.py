@@ -560,7 +560,9 @@ DEFECTS = {
         "vllm", "conservation", "of_one_run", swapped_with_two_blocks_exchanged, "growing"
     ),
     "returns with a token too many": Defect("vllm", "progress", "of_one_run", returns_with_a_token_too_many, "growing"),
-    "dropped and taken for kept": Defect("vllm", "conservation", "of_one_run", dropped_and_taken_for_kept, "growing"),
+    "dropped and taken for kept": Defect(  # what it takes for its own is another's, or nobody has so much
+        "vllm", "conservation or budget", "of_one_run", dropped_and_taken_for_kept, "growing"
+    ),
     "table with two entries exchanged": Defect("vllm", "ghost", "of_one_run", table_with_two_entries_exchanged),
     "host is not counted": Defect("vllm", "conservation", "of_one_run", host_is_not_counted, "growing"),
     "shared blocks counted twice": Defect("vllm", "conservation", "of_one_run", shared_blocks_counted_twice),
@@ -654,4 +656,4 @@ def test_defect_is_caught(defect: Defect, monkeypatch: pytest.MonkeyPatch) -> No
     defect.seed(monkeypatch)
     caught = _caught(defect)
     assert caught is not None, "the defect went unnoticed"
-    assert caught.law == defect.law, str(caught)
+    assert caught.law in defect.law.split(" or "), str(caught)

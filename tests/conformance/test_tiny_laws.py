@@ -8,7 +8,7 @@ from minifuse.execute.virtual import placeholder_tokens
 from minifuse.model.load import resolve
 from minifuse.model.tiny.tasks import crowd
 from minifuse.request import Request, Sampling
-from minifuse.techniques import TECHNIQUES, Technique
+from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing import LAWS, Scenario, mixes, observe
 from minifuse.testing.models import TINY, expected_answer
 
@@ -51,7 +51,7 @@ def test_a_run_of_tiny_keeps_the_laws(row: Technique, seed: int) -> None:
 
 
 @pytest.mark.parametrize("law", [law for law in LAWS if law != "of_one_run"])
-@pytest.mark.parametrize("name", TECHNIQUES)
+@pytest.mark.parametrize("name", serving("transformer"))
 def test_runs_of_tiny_compared(name: str, law: str) -> None:
     LAWS[law](TECHNIQUES[name], _scenario(2))
 
