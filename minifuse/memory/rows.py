@@ -66,12 +66,12 @@ class Rows:
         if any(len(sources) > 1 for sources in graph.sources) or any(len(readers) > 1 for readers in graph.readers):
             raise RequestRefused(
                 f"Request {name!r} unfolds into a graph that is no chain, and the memory 'rows' holds one state a "
-                "request: choose the memory 'states'."
+                "request: use graph-merged or cellular, or choose the memory 'states'."
             )
         if len(graph.shape.results) > 1:
             raise RequestRefused(
                 f"Request {name!r} unfolds into several chains, and the memory 'rows' holds one state a request: "
-                "choose the memory 'states'."
+                "use graph-merged or cellular, or choose the memory 'states'."
             )
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
