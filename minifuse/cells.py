@@ -279,7 +279,3 @@ class CellGraph:
             walk.append(next(source for source in self.sources[walk[-1]] if source in inside))
             if walk[-1] in walk[:-1]:
                 return walk[walk.index(walk[-1]) :][::-1]
-
-    def retyped(self, names: Mapping[int, str]) -> CellGraph:
-        """The same graph, its nodes naming the types that their cells were recognised to be of."""
-        return CellGraph(tuple(Node(names[number], node.inputs) for number, node in enumerate(self.nodes)))

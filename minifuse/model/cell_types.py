@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from minifuse.errors import RequestRefused
 
-__all__ = ["TOKEN", "CellType", "Spec", "brief", "outputs_of"]
+__all__ = ["TOKEN", "CellType", "Spec", "brief", "matrix_weights", "outputs_of"]
 
 
 class Spec(NamedTuple):
@@ -109,3 +109,14 @@ def _check_count(module: nn.Module, count: int, given: str) -> None:
 def brief(error: Exception) -> str:
     """The kind of an error and the first line of what it says."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
+
+
+def matrix_weights(cell: nn.Module) -> int:
+    """The numbers in the matrices that every row is multiplied with: all but those of embeddings."""
+    return sum(
+        parameter.numel()
+        for part in cell.modules()
+        if not isinstance(part, nn.Embedding)
+        for parameter in part.parameters(recurse=False)
+        if parameter.dim() > 1
+    )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from minifuse.cells import CellGraph, Node, Output, Zeros
 from minifuse.errors import RequestRefused, UsageError
-from minifuse.model.cell_types import TOKEN, CellType, Spec, brief, outputs_of
+from minifuse.model.cell_types import TOKEN, CellType, Spec, brief, matrix_weights, outputs_of
 from minifuse.model.definition import definition
 from minifuse.model.load import torch_dtype
 from minifuse.plan import TRANSFORMER
@@ -101,16 +101,7 @@ class CellModel:
     @property
     def sizes(self) -> dict[str, int]:
         """For each cell, the numbers in the matrices that every row is multiplied with."""
-        return {
-            cell: sum(
-                parameter.numel()
-                for part in module.modules()
-                if not isinstance(part, nn.Embedding)
-                for parameter in part.parameters(recurse=False)
-                if parameter.dim() > 1
-            )
-            for cell, module in self.cells.items()
-        }
+        return {cell: matrix_weights(module) for cell, module in self.cells.items()}
 
     @property
     def num_parameters(self) -> int:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, given, settings
 
 from minifuse.errors import LawBroken
 from minifuse.model.cell_config import CellConfig, CellSource
@@ -26,6 +25,7 @@ from minifuse.techniques import Technique
 from minifuse.testing.cell_models import cell_model, expected_cells
 from minifuse.testing.cell_observe import CellObservation, observe_cells, said_before
 from minifuse.testing.cell_scenario import CellScenario, cell_mixes, cell_scenarios, is_chain
+from minifuse.testing.laws import put_through
 from minifuse.trace import decisions
 
 __all__ = ["CELL_LAWS", "check_cell_laws", "in_real_time"]
@@ -232,23 +232,4 @@ def check_cell_laws(examples: int = 25, **only: str) -> str:
     rows = list(cell_mixes(**only))
     if not rows:
         raise ValueError(f"No valid mix for cells has {only}: is the stage registered, and does it serve them?")
-    for row in rows:
-        for law in CELL_LAWS.values():
-            _tried(law, row, examples)
-    names = ", ".join(row.name for row in rows)
-    return f"All laws held for {names}, on {examples} scenarios for each of {len(CELL_LAWS)} functions."
-
-
-def _tried(law: CellLaw, row: Technique, examples: int) -> None:
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(cell_scenarios(row))
-    def attempt(scenario: CellScenario) -> None:
-        law(row, scenario)
-
-    attempt()
+    return put_through(rows, CELL_LAWS, cell_scenarios, examples)

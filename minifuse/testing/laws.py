@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import SearchStrategy
 
 from minifuse.errors import LawBroken
 from minifuse.model.config import DTYPE_BYTES
@@ -26,7 +28,7 @@ from minifuse.testing.observe import Observation, observe
 from minifuse.testing.scenario import Scenario, mixes, scenarios
 from minifuse.trace import decisions
 
-__all__ = ["LAWS", "check_laws"]
+__all__ = ["LAWS", "check_laws", "put_through"]
 
 Law = Callable[[Technique, Scenario], None]
 
@@ -277,14 +279,24 @@ def check_laws(examples: int = 25, **only: str) -> str:
             f"No valid mix for transformers has {only}: is the stage registered? Those for models of cells are put "
             "through check_cell_laws."
         )
+    return put_through(rows, LAWS, lambda row: scenarios(), examples)
+
+
+def put_through(
+    rows: list[Technique],
+    laws: Mapping[str, Callable[[Technique, Any], None]],
+    drawn: Callable[[Technique], SearchStrategy[Any]],
+    examples: int,
+) -> str:
+    """Put every row through every law, on so many scenarios drawn for it. Returns a sentence that says what held."""
     for row in rows:
-        for law in LAWS.values():
-            _tried(law, row, examples)
+        for law in laws.values():
+            _tried(law, row, drawn(row), examples)
     names = ", ".join(row.name for row in rows)
-    return f"All laws held for {names}, on {examples} scenarios for each of {len(LAWS)} functions."
+    return f"All laws held for {names}, on {examples} scenarios for each of {len(laws)} functions."
 
 
-def _tried(law: Law, row: Technique, examples: int) -> None:
+def _tried(law: Callable[[Technique, Any], None], row: Technique, drawn: SearchStrategy[Any], examples: int) -> None:
     @settings(
         max_examples=examples,
         deadline=None,
@@ -292,8 +304,8 @@ def _tried(law: Law, row: Technique, examples: int) -> None:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(scenarios())
-    def attempt(scenario: Scenario) -> None:
+    @given(drawn)
+    def attempt(scenario: Any) -> None:
         law(row, scenario)
 
     attempt()
