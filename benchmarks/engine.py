@@ -27,12 +27,12 @@ from rich.console import Console
 from rich.table import Table
 
 from minifuse.execute import runner
-from minifuse.model.load import load_weights, resolve
-from minifuse.model.transformer import Transformer
+from minifuse.model.text.load import load_weights, resolve
+from minifuse.model.text.transformer import Transformer
 from minifuse.plan import StepReport
-from minifuse.provenance import provenance
+from minifuse.reproduce.provenance import provenance
 from minifuse.request import Request
-from minifuse.serve import Settings, build_engine, serve
+from minifuse.serve.build import Settings, build_engine, serve
 from minifuse.techniques import technique
 
 PEERS = {"generate": generate, "generate_batch": generate_batch}

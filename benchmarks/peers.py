@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM
 
-from minifuse.model.checkpoint import write_weights
-from minifuse.model.transformer import Transformer
+from minifuse.model.text.checkpoint import write_weights
+from minifuse.model.text.transformer import Transformer
 from minifuse.request import Request
 
 __all__ = ["generate", "generate_batch", "peer_model"]

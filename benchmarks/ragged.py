@@ -28,9 +28,9 @@ from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.memory.storage import KVStorage
-from minifuse.model.config import ModelConfig, Rotary
+from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.plan import Extent, Grid, Pages, Place, Plan, Span, Work
-from minifuse.provenance import provenance
+from minifuse.reproduce.provenance import provenance
 from minifuse.request import Request, Sequence
 
 BLOCK = 16

@@ -8,7 +8,7 @@
         minifuse.technique("orca"), source, minifuse.Settings(), minifuse.load_weights(source)
     )
     request = minifuse.Request("r0", tokenizer.encode("count from 3 to 9"), stop_ids=source.config.eos_ids)
-    for answer in minifuse.serve(engine, [request]).answers:
+    for answer in minifuse.serve.build(engine, [request]).answers:
         print(tokenizer.decode(list(answer.token_ids)))
 
 Importing this imports no torch; loading weights does.
@@ -19,9 +19,9 @@ __version__ = "0.1.0"
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError
 from minifuse.metrics import compute_metrics
-from minifuse.model.load import load_weights, resolve
+from minifuse.model.text.load import load_weights, resolve
 from minifuse.request import Request, Sampling
-from minifuse.serve import Answer, Served, Settings, build_engine, serve
+from minifuse.serve.build import Answer, Served, Settings, build_engine, serve
 from minifuse.stages import register
 from minifuse.techniques import TECHNIQUES, Technique, mix, technique
 from minifuse.trace import Trace

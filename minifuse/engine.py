@@ -6,7 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from minifuse.cells import CellGraph
+from minifuse.cell_graph import CellGraph
 from minifuse.clock import Clock
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.plan import Completion, Plan, Proposal, Ran, Reason, StepReport

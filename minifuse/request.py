@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import groupby
 from typing import Any, Protocol
 
-from minifuse.cells import CellGraph
+from minifuse.cell_graph import CellGraph
 from minifuse.errors import RequestRefused
 
-__all__ = ["FinishReason", "Limits", "Phase", "Request", "Sampling", "Sequence", "TextLimits"]
+__all__ = ["FinishReason", "Limits", "Phase", "Request", "Sampling", "Sequence", "TextLimits", "by_request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,12 @@ class Request:
     def max_cached(self) -> int:
         """Tokens whose KV is ever needed: the last token sampled is never fed back."""
         return self.max_length - 1
+
+
+def by_request(prompts: Iterable[Request]) -> list[list[Request]]:
+    """The prompts of each request together: neighbours of one group."""
+    keyed = groupby(enumerate(prompts), key=lambda pair: pair[1].group or pair[0])
+    return [[prompt for _, prompt in of_one] for _, of_one in keyed]
 
 
 class Limits(Protocol):

@@ -15,18 +15,17 @@ from minifuse.errors import MinifuseError
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.real import RunPlan
 from minifuse.execute.virtual import placeholder_tokens
-from minifuse.model.checkpoint import write_weights
-from minifuse.model.config import ModelConfig
-from minifuse.model.load import build, random_weights
-from minifuse.model.transformer import Transformer
+from minifuse.model.text.checkpoint import write_weights
+from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.load import build, random_weights
+from minifuse.model.text.transformer import Transformer
 from minifuse.plan import Plan, StepReport
-from minifuse.request import Request, TextLimits
-from minifuse.serve import torch_runner
+from minifuse.request import Request, TextLimits, by_request
+from minifuse.serve.build import torch_runner
 from minifuse.stages import Attention, Batching, Memory
 from minifuse.techniques import Stages, technique
 from minifuse.testing.models import CONTEXT, VOCAB, small_model
 from minifuse.trace import Trace
-from minifuse.workload import by_request
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from helpers import asks, make_engine, run_all, schedule, sentence
 
-from minifuse.attention import PerSequenceLayout
 from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.attention.layouts import PerSequenceLayout
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.batching import Iteration
 from minifuse.batching.policy import Stepwise
@@ -21,7 +21,7 @@ from minifuse.execute import RealExecutor
 from minifuse.memory import Contiguous
 from minifuse.plan import Completion, Grid, KVUsage, Placement, Plan, Proposal, Ran, Reason, Span, Work
 from minifuse.request import FinishReason, Phase, Request, Sequence, TextLimits
-from minifuse.serve import torch_runner
+from minifuse.serve.build import torch_runner
 from minifuse.stages import Memory
 from minifuse.testing.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import decisions

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minifuse.cli.metric_rows import rows
 from minifuse.errors import UsageError
-from minifuse.metric_rows import rows
 from minifuse.metrics import compute_metrics, parse_goodput, percentile
 from minifuse.plan import Extent, Grid, KVUsage, Move, Plan, StepReport, Work
 from minifuse.request import FinishReason, Request

@@ -27,7 +27,7 @@ from minifuse.parsing import (
     read_lines,
 )
 from minifuse.request import Request, TextLimits
-from minifuse.request_file import Encode, read_jsonl
+from minifuse.workload.files import Encode, read_jsonl
 
 
 def refusal(call: Callable[[], object]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from minifuse.attention import PerSequenceLayout
+from minifuse.attention.layouts import PerSequenceLayout
 from minifuse.batching import Iteration
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine

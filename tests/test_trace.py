@@ -12,7 +12,7 @@ from helpers import asks, make_engine, sentence
 from minifuse.errors import UsageError
 from minifuse.plan import Extent, Grid, KVUsage, Messages, Move, Plan, Reason, Span, StepReport, Work
 from minifuse.request import FinishReason, Phase
-from minifuse.serve import serve
+from minifuse.serve.build import serve
 from minifuse.trace import SCHEMA, Trace, decisions, read_trace
 
 REPORT = StepReport(

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from minifuse.attention.ragged import Ragged
+from minifuse.kernels.ragged import Ragged
 
 from .case import BF16, Case, Contender, Trial, Work, normal, permuted
 
@@ -108,7 +108,7 @@ def chunks(parts: Sequence[tuple[int, int]], heads: Heads, name: str = "", page:
     counted = name or ", ".join(f"{n} of {context} tokens" for n, context in parts)
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.multi_token import multi_token_attention, multi_token_attention_torch
+        from minifuse.kernels.multi_token import multi_token_attention, multi_token_attention_torch
 
         kv = _KV.of([context for _, context in parts], heads, page, device, dtype)
         q = normal((sum(n for n, _ in parts), heads.query, heads.dim), device, dtype, 3)
@@ -174,7 +174,7 @@ def decode(contexts: Sequence[int], heads: Heads, name: str, page: int = 16) -> 
     parts = [(1, context) for context in contexts]
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.split_kv import decode_attention, decode_attention_torch
+        from minifuse.kernels.split_kv import decode_attention, decode_attention_torch
 
         kv = _KV.of(contexts, heads, page, device, dtype)
         q = normal((len(contexts), heads.query, heads.dim), device, dtype, 3)
@@ -240,8 +240,8 @@ def buffers(lengths: Sequence[int], width: int, heads: Heads, name: str, page: i
     """Decode over adjacent buffers, against the paged kernel on the same contexts."""
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.slots import slots_attention, slots_attention_torch
-        from minifuse.attention.kernels.split_kv import decode_attention
+        from minifuse.kernels.slots import slots_attention, slots_attention_torch
+        from minifuse.kernels.split_kv import decode_attention
 
         kv = _KV.of(lengths, heads, page, device, dtype)
         q = normal((len(lengths), heads.query, heads.dim), device, dtype, 3)

@@ -46,7 +46,7 @@ def moves(count: int, run: int, storage: Storage, name: str) -> Case:
     jobs = [(2 * source * run, (2 * target + 1) * run, run) for source, target in enumerate(which)]
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.copy import move_slots, move_slots_torch
+        from minifuse.kernels.copy import move_slots, move_slots_torch
 
         keys, values = storage.normal(2 * count * run, device, dtype)
 
@@ -75,7 +75,7 @@ def staged(kernel: str, blocks: int, block: int, storage: Storage) -> Case:
     """gather_slots or scatter_slots of scattered blocks."""
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.copy import (
+        from minifuse.kernels.copy import (
             gather_slots,
             gather_slots_torch,
             scatter_slots,
@@ -121,9 +121,9 @@ def swaps(kind: str, blocks: int, block: int, storage: Storage) -> Case:
     """
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.operators import TritonOperators
+        from minifuse.kernels.triton_operators import TritonOperators
         from minifuse.memory.storage import KVStorage
-        from minifuse.model.config import ModelConfig
+        from minifuse.model.text.config import ModelConfig
         from minifuse.plan import Move
 
         tokens, heads, dim = blocks * block, storage.kv_heads, storage.dim

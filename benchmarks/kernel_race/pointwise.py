@@ -32,7 +32,7 @@ def _both(twin: Callable[..., Any], *given: Any, read: Callable[[Any], list[Tens
 
 def norms(n: int, hidden: int, residual: bool) -> Case:
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.rms_norm import rms_norm, rms_norm_torch
+        from minifuse.kernels.rms_norm import rms_norm, rms_norm_torch
 
         x, added, weight = (normal(shape, device, dtype, i) for i, shape in enumerate([(n, hidden)] * 2 + [(hidden,)]))
         given = (x, weight, 1e-5, added) if residual else (x, weight, 1e-5)
@@ -64,7 +64,7 @@ def rotations(n: int, heads: Heads) -> Case:
     """Rotary embedding of n tokens and the KV write."""
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.rotary_write import rotate_and_write, rotate_and_write_torch
+        from minifuse.kernels.rotary_write import rotate_and_write, rotate_and_write_torch
 
         fused = normal((n, heads.query + 2 * heads.kv, heads.dim), device, dtype, 1)
         q, k, v = fused.split((heads.query, heads.kv, heads.kv), 1)
@@ -97,7 +97,7 @@ def rotations(n: int, heads: Heads) -> Case:
 
 def gates(n: int, width: int) -> Case:
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.swiglu import silu_mul, silu_mul_torch
+        from minifuse.kernels.swiglu import silu_mul, silu_mul_torch
 
         x = normal((n, 2 * width), device, dtype, 1)
         contenders = {"silu_mul": Contender(lambda: silu_mul(x)), **_both(silu_mul_torch, x)}
@@ -109,7 +109,7 @@ def gates(n: int, width: int) -> Case:
 
 def lstm(n: int, width: int) -> Case:
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.lstm import lstm_cell, lstm_cell_torch
+        from minifuse.kernels.lstm import lstm_cell, lstm_cell_torch
 
         given = (normal((n, 4 * width), device, dtype, 1), normal((n, width), device, dtype, 2))
         contenders = {
@@ -127,7 +127,7 @@ def choices(n: int, vocab_size: int, noisy: bool) -> Case:
     kernel = "gumbel_argmax" if noisy else "argmax"
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
-        from minifuse.attention.kernels.sampling import argmax, argmax_torch, gumbel_argmax, gumbel_argmax_torch
+        from minifuse.kernels.sampling import argmax, argmax_torch, gumbel_argmax, gumbel_argmax_torch
 
         x = normal((n, vocab_size), device, torch.float32 if noisy else dtype, 1)
         given = (x, permuted(n).to(device), torch.arange(n, device=device)) if noisy else (x,)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from minifuse.attention.batch import Batch, Wave
 from minifuse.attention.rows import Rows, lay_out
+from minifuse.kernels.operators import TORCH, Operators
+from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
-from minifuse.model.layers import RotaryRows
-from minifuse.model.operators import TORCH, Operators
 from minifuse.plan import Plan, Span, sampled_work
 from minifuse.request import Sequence
 

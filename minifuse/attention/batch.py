@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from minifuse.kernels.operators import Operators
+from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
-from minifuse.model.layers import RotaryRows
-from minifuse.model.operators import Operators
 from minifuse.plan import Plan
 from minifuse.request import Sequence
 

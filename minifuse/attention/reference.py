@@ -9,9 +9,9 @@ from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.rows import Rows
+from minifuse.kernels.operators import Operators, TorchOperators
+from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
-from minifuse.model.layers import RotaryRows
-from minifuse.model.operators import Operators, TorchOperators
 from minifuse.plan import Plan, Span
 
 __all__ = ["ReferenceAttention"]

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from minifuse.batching.policy import Stepwise, fill
-from minifuse.cells import Shape
+from minifuse.cell_graph import Shape
 from minifuse.errors import RequestRefused
 from minifuse.options import option
 from minifuse.plan import Proposal, Span, Work
@@ -24,7 +24,7 @@ Bucket = tuple[tuple[str, ...], int]  # the types of a chain's segments, and whi
 def segments(shape: Shape) -> tuple[tuple[int, ...], ...] | None:
     """A chain's nodes in order, cut where the type changes; None for a graph that is no chain.
 
-    >>> from minifuse.cells import Output
+    >>> from minifuse.cell_graph import Output
     >>> segments(Shape(("encoder", "encoder", "decoder"), ((None,), (Output(0),), (Output(1),))))
     ((0, 1), (2,))
     """

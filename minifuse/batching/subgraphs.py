@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from minifuse.cells import Shape
+from minifuse.cell_graph import Shape
 from minifuse.plan import TRANSFORMER, Work
 from minifuse.request import Sequence
 from minifuse.stages import Memory

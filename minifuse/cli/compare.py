@@ -16,12 +16,12 @@ from minifuse.cli.text import console, counted
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, compute_metrics
 from minifuse.request import FinishReason
-from minifuse.serve import Answer, Served, Settings, build_engine, serve
+from minifuse.serve.build import Answer, Served, Settings, build_engine, serve
 from minifuse.techniques import Technique, for_model, technique
 
 if TYPE_CHECKING:
-    from minifuse.model.cells import CellModel
-    from minifuse.model.transformer import Transformer
+    from minifuse.model.cells.model import CellModel
+    from minifuse.model.text.transformer import Transformer
 
 __all__ = ["compare"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from minifuse.cli.checked import Checked
 from minifuse.errors import UsageError
-from minifuse.model.cell_config import CellSource
+from minifuse.model.cells.config import CellSource
 from minifuse.request import Sampling
-from minifuse.workload_cells import default_workload
+from minifuse.workload.cells import default_workload
 
 __all__ = ["refuse_contradictions"]
 

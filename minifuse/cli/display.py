@@ -23,7 +23,7 @@ from rich.text import Text
 from minifuse.cli.text import console, counted, one_line
 from minifuse.plan import KVUsage, StepReport
 from minifuse.request import Request
-from minifuse.undisturbed import undisturbed
+from minifuse.serve.interrupt import undisturbed
 
 __all__ = ["Display"]
 

@@ -141,7 +141,7 @@ def _threads() -> Check:
 
 
 def _memory() -> Check:
-    from minifuse.model.load import free_bytes
+    from minifuse.model.device import free_bytes
 
     free = free_bytes("cpu")
     if free is None:
@@ -165,7 +165,7 @@ def _temporary() -> Check:
 
 def _tiny() -> Check:
     """The shipped model, asked one question."""
-    from minifuse.model.load import TINY, load_weights, resolve
+    from minifuse.model.text.load import TINY, load_weights, resolve
     from minifuse.model.tiny.tasks import crowd
     from minifuse.naive.oracle import answer
     from minifuse.request import Request

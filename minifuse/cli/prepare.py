@@ -11,17 +11,16 @@ from minifuse.cli.checked import Checked
 from minifuse.cli.contradictions import refuse_contradictions
 from minifuse.cli.workload import Requests
 from minifuse.errors import MachineError
-from minifuse.model.cell_config import BUILT_IN, CellSource
-from minifuse.model.load import ModelSource, load_weights, resolve
-from minifuse.model.tokenizer import Tokenizer
-from minifuse.request import Request
-from minifuse.serve import Settings, build_engine
+from minifuse.model.cells.config import BUILT_IN, CellSource
+from minifuse.model.text.load import ModelSource, load_weights, resolve
+from minifuse.model.text.tokenizer import Tokenizer
+from minifuse.request import Request, by_request
+from minifuse.serve.build import Settings, build_engine
 from minifuse.techniques import Technique
-from minifuse.workload import by_request
 
 if TYPE_CHECKING:
-    from minifuse.model.cells import CellModel
-    from minifuse.model.transformer import Transformer
+    from minifuse.model.cells.model import CellModel
+    from minifuse.model.text.transformer import Transformer
 
 __all__ = ["Prepared", "load", "prepare", "rehearse"]
 
@@ -104,7 +103,7 @@ def _outline(source: ModelSource | CellSource, settings: Settings) -> CellModel 
     know of such a thing, the model itself."""
     if not isinstance(source, CellSource):
         return None
-    from minifuse.model.rnn import load_cells
+    from minifuse.model.cells.rnn import load_cells
 
     return load_cells(source, settings.dtype, "meta" if source.config.kind in BUILT_IN else "cpu", settings.seed)
 
@@ -133,7 +132,7 @@ def load(prepared: Prepared) -> tuple[Transformer | CellModel | None, Settings]:
         return prepared.outline, replace(settings, device="cpu")
     settings = replace(settings, device=_device(settings.device))
     if isinstance(source, CellSource):
-        from minifuse.model.rnn import load_cells
+        from minifuse.model.cells.rnn import load_cells
 
         return load_cells(source, settings.dtype, settings.device, settings.seed), settings
     return load_weights(source, settings.dtype, settings.device, settings.seed, numerics=settings.numerics), settings

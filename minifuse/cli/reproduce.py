@@ -19,9 +19,9 @@ from minifuse.cli.asked import DTYPES
 from minifuse.cli.text import console
 from minifuse.errors import UsageError
 from minifuse.parsing import did_you_mean, one_of, parse_float, parse_int
-from minifuse.provenance import provenance
 from minifuse.reproduce import EXPERIMENTS, SCALES, SHARE, Conditions, Experiment, Finding, Panel, experiments
-from minifuse.undisturbed import undisturbed
+from minifuse.reproduce.provenance import provenance
+from minifuse.serve.interrupt import undisturbed
 
 __all__ = ["AskedOfFigure", "reproduce"]
 

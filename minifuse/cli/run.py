@@ -12,18 +12,18 @@ from rich.text import Text
 from minifuse.cli.asked import AskedOfRun
 from minifuse.cli.checked import check, check_trace, settings_for
 from minifuse.cli.display import Display
+from minifuse.cli.metric_rows import rows
 from minifuse.cli.pipe import silence
 from minifuse.cli.prepare import Prepared, load, prepare, rehearse
 from minifuse.cli.text import answer_line, console, counted, is_right
 from minifuse.errors import UsageError
-from minifuse.metric_rows import rows
 from minifuse.metrics import compute_metrics
 from minifuse.parsing import one_of
 from minifuse.request import FinishReason
-from minifuse.serve import Answer, Served, build_engine, serve
+from minifuse.serve.build import Answer, Served, build_engine, serve
+from minifuse.serve.interrupt import undisturbed
 from minifuse.stages import stage, stages
 from minifuse.techniques import MODELS, Technique, for_model, mix, technique
-from minifuse.undisturbed import undisturbed
 
 if TYPE_CHECKING:
     from minifuse.engine import Engine

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from minifuse.cli.prepare import Prepared
-from minifuse.model.cell_config import BUILT_IN, CellConfig
+from minifuse.model.cells.config import BUILT_IN, CellConfig
 from minifuse.request import FinishReason, Request
-from minifuse.serve import Answer
+from minifuse.serve.build import Answer
 
 __all__ = ["answer_line", "console", "counted", "is_right", "one_line", "shortened"]
 

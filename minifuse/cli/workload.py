@@ -10,14 +10,15 @@ from typing import Any
 
 from minifuse.cli.checked import Checked
 from minifuse.errors import ModelError, UsageError
-from minifuse.model.cell_config import CellSource
-from minifuse.model.load import ModelSource
-from minifuse.model.tokenizer import Tokenizer
+from minifuse.model.cells.config import CellSource
+from minifuse.model.text.load import ModelSource
+from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.parsing import read_lines
 from minifuse.request import Request
-from minifuse.request_file import read_jsonl
-from minifuse.workload import RequestDefaults, Uniform, arrival_times, arrive, gather, synthetic
-from minifuse.workload_cells import RESERVED, cell_workload, default_workload
+from minifuse.workload.cells import RESERVED, cell_workload, default_workload
+from minifuse.workload.files import read_jsonl
+from minifuse.workload.laws import Uniform
+from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, synthetic
 
 __all__ = ["Requests"]
 
@@ -100,7 +101,7 @@ class Requests:
         config = self.checked.cells.config
 
         def tree(text: str) -> Any:
-            from minifuse.model.trees import read_tree
+            from minifuse.model.cells.trees import read_tree
 
             return read_tree(text, config.vocab_size)
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.cells import Shape, Zeros
+from minifuse.cell_graph import Shape, Zeros
 from minifuse.errors import LawBroken
 from minifuse.execute.streams import Streams
 from minifuse.memory.state_storage import StateStorage, on_device
-from minifuse.model.cells import CellModel, CellType
+from minifuse.model.cells.model import CellModel, CellType
 from minifuse.plan import Gathers, Grid, Plan, Ran, State, Work
 from minifuse.request import Sequence
 

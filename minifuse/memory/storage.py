@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.model.config import ModelConfig
+from minifuse.model.text.config import ModelConfig
 from minifuse.plan import Move
 
 __all__ = ["KVStorage"]

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.cells import CellGraph, Output, Zeros
-from minifuse.model.cells import CellModel
+from minifuse.cell_graph import CellGraph, Output, Zeros
+from minifuse.model.cells.model import CellModel
 from minifuse.request import Request
 
 __all__ = ["answer", "evaluate"]

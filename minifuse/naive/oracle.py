@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from minifuse.model.transformer import Transformer
+from minifuse.model.text.transformer import Transformer
 from minifuse.request import Request
 
 __all__ = ["answer", "attention", "logits"]

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from minifuse.errors import UsageError
-from minifuse.model.config import ModelConfig
+from minifuse.model.text.config import ModelConfig
 
 __all__ = ["shard_config"]
 

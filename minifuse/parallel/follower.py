@@ -14,8 +14,8 @@ from threading import Thread
 
 import torch
 
-from minifuse.execute.runner import TorchRunner
-from minifuse.model.load import load_weights
+from minifuse.execute.texts import TorchRunner
+from minifuse.model.text.load import load_weights
 from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.order import Order, Setup, follow
 from minifuse.parallel.rank import Rank, join

@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from minifuse.attention.batch import AttentionBackend
 from minifuse.errors import MachineError, UsageError
-from minifuse.model.load import ModelSource
-from minifuse.model.transformer import Transformer
+from minifuse.model.text.load import ModelSource
+from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.config import shard_config
 from minifuse.parallel.followers import Followers

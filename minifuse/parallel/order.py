@@ -11,7 +11,7 @@ from minifuse.request import Request, Sequence
 
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
-    from minifuse.model.load import ModelSource
+    from minifuse.model.text.load import ModelSource
 
 __all__ = ["Ledger", "News", "Order", "Setup", "follow"]
 

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from minifuse.attention.batch import AttentionBackend
-from minifuse.execute.runner import TorchRunner
+from minifuse.execute.texts import TorchRunner
 from minifuse.memory.storage import KVStorage
-from minifuse.model.transformer import Transformer
+from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import Communicator, reaching
 from minifuse.parallel.order import Setup
 from minifuse.parallel.shard import shard, with_communicator

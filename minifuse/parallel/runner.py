@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from minifuse.errors import MachineError
-from minifuse.execute.runner import TorchRunner
+from minifuse.execute.texts import TorchRunner
 from minifuse.parallel.communicator import Communicator, RankLost
 from minifuse.parallel.followers import Followers
 from minifuse.parallel.order import Ledger

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from minifuse.model.layers import Linear
-from minifuse.model.transformer import Transformer
+from minifuse.model.linear import Linear
+from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import Communicator
 from minifuse.parallel.config import shard_config
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import minifuse.reproduce.batchmaker_paper as paper
-from minifuse.model.cell_config import CellConfig
+from minifuse.model.cells.config import CellConfig
 from minifuse.simulate.cost import Hardware, hardware
 
 __all__ = ["fitted", "how_fitted", "scheduling_s"]

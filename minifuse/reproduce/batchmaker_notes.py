@@ -78,5 +78,5 @@ def load_notes(setting: Setting) -> tuple[str, ...]:
         "throughput grows no more. Throughput counts from the first arrival to the end of the last request. A peak is "
         "the highest throughput at any rate, or with all requests at once. At a run's end batches are small, which "
         "costs most where requests are few and spread over many buckets: the thesis has 100K. Words are made up, and "
-        "lengths follow the laws of the thesis' data (see minifuse.workload_cells).",
+        "lengths follow the laws of the thesis' data (see minifuse.workload.cells).",
     )

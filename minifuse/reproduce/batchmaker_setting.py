@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import minifuse.reproduce.batchmaker_paper as paper
 from minifuse.errors import UsageError
 from minifuse.metrics import compute_metrics
-from minifuse.model.cell_config import CellSource, resolve_cells
+from minifuse.model.cells.config import CellSource, resolve_cells
 from minifuse.plan import Plan, State, Work
 from minifuse.reproduce.batchmaker_load import Contender, Outcome
 from minifuse.reproduce.batchmaker_machine import fitted, how_fitted, scheduling_s
 from minifuse.reproduce.experiment import Conditions, Say
 from minifuse.request import FinishReason, Request
-from minifuse.serve import Settings, build_engine, serve
+from minifuse.serve.build import Settings, build_engine, serve
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import for_model, technique
-from minifuse.workload import Arrival
-from minifuse.workload_cells import cell_workload
+from minifuse.workload.cells import cell_workload
+from minifuse.workload.laws import Arrival
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from minifuse.model.cells import CellModel
+    from minifuse.model.cells.model import CellModel
 
 __all__ = ["SCALES", "Scale", "Setting", "setting"]
 
@@ -89,7 +89,7 @@ class Setting:
 
     def start(self, say: Say) -> None:
         """Make the model; in virtual time it has no weights."""
-        from minifuse.model.rnn import load_cells
+        from minifuse.model.cells.rnn import load_cells
 
         say(f"a model of hidden size {self.hidden}")
         device = "meta" if self.virtual else "cpu"
@@ -132,7 +132,7 @@ class Setting:
         if not contender.operators:
             return self.model
         if not hasattr(self, "_by_operator"):
-            from minifuse.model.by_operator import by_operator
+            from minifuse.model.cells.by_operator import by_operator
 
             self._by_operator = by_operator(self.model)
             example = self.model.examples[-1]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from math import inf
 
 import minifuse.reproduce.batchmaker_paper as paper
-from minifuse.model.cell_config import CellConfig, CellSource
+from minifuse.model.cells.config import CellConfig, CellSource
 from minifuse.plan import StepReport
 from minifuse.reproduce.batchmaker_notes import aim
 from minifuse.reproduce.experiment import Column, Conditions, Finding, Panel, Point, Say, Value
 from minifuse.request import Request
-from minifuse.serve import Settings, build_engine, serve
+from minifuse.serve.build import Settings, build_engine, serve
 from minifuse.simulate.cost import Hardware
 from minifuse.techniques import for_model, technique
 
@@ -105,7 +105,7 @@ def _columns(name: str, head: str) -> tuple[Column, ...]:
 
 def _timeline(row: str, options: Mapping[str, object], seed: int) -> tuple[dict[str, Life], dict[int, str]]:
     """The life of each request, and at each time who is computed together."""
-    from minifuse.model.rnn import load_cells
+    from minifuse.model.cells.rnn import load_cells
 
     model = load_cells(SOURCE, device="meta", seed=seed)
     given = {f"batching.{name}": value for name, value in {"max_batch": paper.TIMELINE_BATCH, **options}.items()}

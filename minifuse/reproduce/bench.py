@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from minifuse.batching.fusion import MAIN
 from minifuse.errors import UsageError
-from minifuse.model.load import ModelSource
+from minifuse.model.text.load import ModelSource
 from minifuse.plan import StepReport
 from minifuse.request import FinishReason, Phase, Request
-from minifuse.serve import Settings, build_engine, serve
+from minifuse.serve.build import Settings, build_engine, serve
 from minifuse.techniques import technique
 
 if TYPE_CHECKING:
-    from minifuse.model.transformer import Transformer
+    from minifuse.model.text.transformer import Transformer
 
 __all__ = ["Bench", "Outcome", "observe", "race"]
 

@@ -10,7 +10,7 @@ from minifuse.reproduce.bench import Outcome, race
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
 from minifuse.reproduce.flover_notes import bound, judged, notes, rows_cost
 from minifuse.reproduce.flover_setting import Setting
-from minifuse.workload import Arrival, Uniform
+from minifuse.workload.laws import Arrival, Uniform
 
 __all__ = ["EXPERIMENTS"]
 

@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 import minifuse.reproduce.flover_paper as paper
 from minifuse.errors import UsageError
-from minifuse.model.config import DTYPE_BYTES
-from minifuse.model.load import load_weights, resolve
-from minifuse.model.presets import preset
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.text.load import load_weights, resolve
+from minifuse.model.text.presets import preset
 from minifuse.plan import Extent, Plan, Work
 from minifuse.reproduce.bench import Bench, Outcome
 from minifuse.reproduce.experiment import Conditions, Say
 from minifuse.request import Request
-from minifuse.serve import Settings
+from minifuse.serve.build import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 
 __all__ = ["Setting", "calibrated"]

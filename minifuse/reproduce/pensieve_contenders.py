@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.attention.ragged import Ragged
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.errors import MachineError
+from minifuse.kernels.ragged import Ragged
 from minifuse.reproduce.pensieve_fused import Fused, ways
 from minifuse.reproduce.pensieve_scene import ALLOWED, PAGE, TRIES, Scene, error, made_of, take_turns, wanted_of
 
@@ -62,7 +62,7 @@ def _ours(scene: Scene) -> Contender:
     queries = [scene.num_queries] * len(scene.contexts)
     index, index_s = made_of(scene, lambda: _index(scene, queries, scene.contexts))
     if scene.kernels:
-        from minifuse.attention.kernels.multi_token import multi_token_attention
+        from minifuse.kernels.multi_token import multi_token_attention
 
         return Contender(
             index_s, lambda: multi_token_attention(scene.q, scene.keys, scene.values, index), lambda out: out
@@ -83,7 +83,7 @@ def _rounds(scene: Scene) -> Contender:
     queries = scene.q.unflatten(0, (size, n)).transpose(0, 1).contiguous()  # [n, S, num_heads, head_dim]
     one: Callable[..., Tensor] = attend
     if scene.kernels:
-        from minifuse.attention.kernels.split_kv import decode_attention
+        from minifuse.kernels.split_kv import decode_attention
 
         one = decode_attention
     return Contender(
@@ -108,7 +108,7 @@ def _index(scene: Scene, queries: list[int], contexts: Sequence[int]) -> Any:
 def _copied(scene: Scene, fused: Fused, index_s: float) -> Contender:
     """The copy, then what `ideal` does. Its space is kept: to get it anew costs a CPU more than to fill it."""
     if scene.kernels:
-        from minifuse.attention.kernels.copy import gather_slots
+        from minifuse.kernels.copy import gather_slots
 
         def copied() -> Any:
             return fused.attend(*gather_slots(scene.keys[None], scene.values[None], fused.slots)[:, 0])

@@ -9,10 +9,11 @@ from math import log
 from statistics import linear_regression, median
 from typing import Any
 
-from minifuse.attention import KERNEL_DTYPES
+from minifuse.attention.layouts import KERNEL_DTYPES
 from minifuse.errors import MachineError, UsageError
-from minifuse.model.config import DTYPE_BYTES
-from minifuse.model.load import free_bytes, resolve
+from minifuse.model.device import free_bytes
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.text.load import resolve
 from minifuse.parsing import one_of
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
 from minifuse.reproduce.flover_setting import half_precision

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minifuse.model.cell_types import matrix_weights
-from minifuse.model.cells import CellModel
+from minifuse.model.cells.model import CellModel
+from minifuse.model.cells.types import matrix_weights
 from minifuse.plan import Grid, Plan
 from minifuse.simulate.cost import Hardware
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from minifuse.model.config import DTYPE_BYTES, ModelConfig
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.text.config import ModelConfig
 from minifuse.parsing import unknown
 from minifuse.plan import Plan, Region
 
@@ -62,7 +63,7 @@ class Roofline:
     is read and attended whole, and so are adjacent buffers, up to the longest. Swaps
     take their time on the link in addition: none is hidden.
 
-    >>> from minifuse.model.presets import preset
+    >>> from minifuse.model.text.presets import preset
     >>> from minifuse.plan import Extent, Work
     >>> cost = Roofline(preset("llama-7b"), "float16", Hardware(bandwidth=1e12, flops=1e15, overhead_s=0.0))
     >>> f"{cost(Plan(0, 0, (Work('r0', 99, 100),), (Extent(0, 100),))) * 1e3:.1f} ms to read 13.2 GB"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 
-from minifuse.cells import CellGraph
+from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken
 from minifuse.plan import Grid, Plan, Proposal, Span, State, StepReport, Work
 from minifuse.request import Sequence

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from minifuse.errors import LawBroken
-from minifuse.model.cell_config import CellConfig, CellSource
+from minifuse.model.cells.config import CellConfig, CellSource
 from minifuse.plan import Plan, Ran
 from minifuse.request import FinishReason, Request, Sequence
-from minifuse.serve import Answer, Served, Settings, build_engine, serve
+from minifuse.serve.build import Answer, Served, Settings, build_engine, serve
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.cell_models import cell_model, expected_cells

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from minifuse.cells import CellGraph, Node, Output, Zeros
-from minifuse.model.by_operator import by_operator
-from minifuse.model.cells import CellModel
-from minifuse.model.rnn import LSTM, Decoder, Internal, Leaf
+from minifuse.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.model.cells.by_operator import by_operator
+from minifuse.model.cells.model import CellModel
+from minifuse.model.cells.rnn import LSTM, Decoder, Internal, Leaf
 from minifuse.naive.cells import answer, evaluate
 from minifuse.request import FinishReason, Request
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from minifuse.cells import CellGraph
+from minifuse.cell_graph import CellGraph
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
@@ -18,7 +18,7 @@ from minifuse.execute import VirtualExecutor
 from minifuse.execute.cells import CellRunner
 from minifuse.execute.real import RunPlan
 from minifuse.memory.state_storage import StateStorage
-from minifuse.model.cells import CellModel
+from minifuse.model.cells.model import CellModel
 from minifuse.plan import KVUsage, Plan, Proposal, Ran, StepReport
 from minifuse.request import Request, Sequence
 from minifuse.stages import Batching, Memory

@@ -9,9 +9,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from minifuse.cells import CellGraph
+from minifuse.cell_graph import CellGraph
 from minifuse.errors import UsageError
-from minifuse.model.cells import CellModel
+from minifuse.model.cells.model import CellModel
 from minifuse.plan import Plan
 from minifuse.request import Request
 from minifuse.stages import Kind, stage, stages

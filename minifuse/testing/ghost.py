@@ -18,9 +18,9 @@ from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.errors import LawBroken
-from minifuse.execute.runner import TorchRunner
+from minifuse.execute.texts import TorchRunner
 from minifuse.memory.storage import KVStorage
-from minifuse.model.transformer import Transformer
+from minifuse.model.text.transformer import Transformer
 from minifuse.plan import Plan, Ran
 from minifuse.request import Sequence
 

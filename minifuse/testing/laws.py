@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
 from minifuse.errors import LawBroken
-from minifuse.model.config import DTYPE_BYTES
+from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.plan import Plan, Ran, StepReport, sampled_work
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import stage

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 
-from minifuse.model.config import ModelConfig, Rotary
-from minifuse.model.load import build, load_weights, random_weights, resolve
-from minifuse.model.transformer import Transformer
+from minifuse.execute.sampling import sample
+from minifuse.model.text.config import ModelConfig, Rotary
+from minifuse.model.text.load import build, load_weights, random_weights, resolve
+from minifuse.model.text.transformer import Transformer
 from minifuse.naive.oracle import logits
 from minifuse.request import Request
-from minifuse.sampling import sample
 
 __all__ = ["CONFIGS", "TINY", "expected_answer", "model_config", "small_model"]
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from minifuse.errors import UsageError
 from minifuse.plan import Plan
-from minifuse.request import GREEDY, Phase, Request, Sampling
+from minifuse.request import GREEDY, Phase, Request, Sampling, by_request
 from minifuse.stages import Kind, stage, stages
 from minifuse.techniques import TECHNIQUES, Technique, mix
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB
-from minifuse.workload import by_request
 
 __all__ = ["Scenario", "mixes", "scenarios"]
 

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minifuse.attention import PaddedLayout, PagedLayout, PerSequenceLayout, SlotsLayout
 from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.attention.layouts import PaddedLayout, PagedLayout, PerSequenceLayout, SlotsLayout
 from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
 from minifuse.errors import LawBroken
 from minifuse.memory.storage import KVStorage
-from minifuse.model.config import ModelConfig, Rotary
+from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.naive import oracle
 from minifuse.plan import Extent, Grid, Pages, Placement, Plan, Region, Span, Work
 from minifuse.request import Sequence

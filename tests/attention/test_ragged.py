@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from helpers import asks
 
-from minifuse.attention.ragged import Ragged, ragged
+from minifuse.attention.ragged import ragged
 from minifuse.attention.rows import lay_out
+from minifuse.kernels.ragged import Ragged
 from minifuse.plan import Extent, Grid, Pages, Plan, Region, Span, Work
 from minifuse.request import Sequence
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from minifuse.attention import PagedLayout, PerSequenceLayout
+from minifuse.attention.layouts import PagedLayout, PerSequenceLayout
 from minifuse.batching import Cellular
-from minifuse.cells import CellGraph, Node, Output
+from minifuse.cell_graph import CellGraph, Node, Output
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused, UsageError

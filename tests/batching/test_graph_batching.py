@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.attention import CellsLayout, PaddedCellsLayout
+from minifuse.attention.cell_layouts import CellsLayout, PaddedCellsLayout
 from minifuse.batching import GraphMerged, GraphPadded
 from minifuse.batching.graph_padded import segments
-from minifuse.cells import CellGraph, Node, Output
+from minifuse.cell_graph import CellGraph, Node, Output
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import RequestRefused, UsageError

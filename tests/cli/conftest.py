@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from minifuse.cli import main
-from minifuse.model.checkpoint import write_weights
-from minifuse.model.load import TINY, build, random_weights, resolve
+from minifuse.model.text.checkpoint import write_weights
+from minifuse.model.text.load import TINY, build, random_weights, resolve
 
 WORDS = ("<eos>", "<unk>", "one", "two", "three", "four", "five")
 CONFIG = {

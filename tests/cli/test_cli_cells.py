@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from minifuse.cli import main
-from minifuse.model.cell_config import CellConfig, CellSource, resolve_cells
-from minifuse.model.rnn import load_cells
+from minifuse.model.cells.config import CellConfig, CellSource, resolve_cells
+from minifuse.model.cells.rnn import load_cells
 from minifuse.naive.cells import evaluate
 from minifuse.request import Request
 from minifuse.trace import read_trace
@@ -347,9 +347,9 @@ def test_comparing_in_virtual_time(minifuse: Cli) -> None:
 GRU = """
 from torch import nn
 
-from minifuse.cells import CellGraph, Node, Output, Zeros
-from minifuse.model.cell_config import register_cells
-from minifuse.model.cells import CellModel
+from minifuse.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.model.cells.config import register_cells
+from minifuse.model.cells.model import CellModel
 from minifuse.request import Request
 
 

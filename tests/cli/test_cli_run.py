@@ -294,7 +294,7 @@ def test_a_crowd_shows_what_is_right_and_what_is_not(
     minifuse: Cli, worded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an untrained model in place of tiny: wrong answers are shown as such, and are no failure."""
-    monkeypatch.setattr("minifuse.model.load.TINY", worded)
+    monkeypatch.setattr("minifuse.model.text.load.TINY", worded)
     said = minifuse("run", "--requests", 5, "--max-new-tokens", 3)
     assert said.code == 0
     assert said.out.count("wrong: expected ") == 5

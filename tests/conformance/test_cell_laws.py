@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minifuse.cells import CellGraph
+from minifuse.cell_graph import CellGraph
 from minifuse.request import Request
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing.cell_laws import CELL_LAWS, check_cell_laws, in_real_time

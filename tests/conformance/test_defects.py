@@ -22,7 +22,8 @@ from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.serial import Serial
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken
-from minifuse.execute import runner
+from minifuse.execute import texts
+from minifuse.kernels.operators import TorchOperators
 from minifuse.memory import slots
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.blocks import BlockPool
@@ -33,7 +34,6 @@ from minifuse.memory.reserved import ReservedMemory
 from minifuse.memory.slots import Slots
 from minifuse.memory.storage import KVStorage
 from minifuse.memory.tables import Tables
-from minifuse.model.operators import TorchOperators
 from minifuse.plan import Grid, Move, Proposal, Reason, Region, Span
 from minifuse.request import FinishReason, Sequence, TextLimits
 from minifuse.request import Phase as SequencePhase
@@ -232,9 +232,9 @@ def two_workers_one_sequence(patch: Patch) -> None:
 
 
 def noise_from_the_row(patch: Patch) -> None:
-    sample = runner.sample
+    sample = texts.sample
     patch.setattr(
-        runner, "sample", lambda logits, params, positions, ops: sample(logits, params, range(len(params)), ops)
+        texts, "sample", lambda logits, params, positions, ops: sample(logits, params, range(len(params)), ops)
     )
 
 

@@ -14,7 +14,7 @@ from minifuse.execute import Ahead, RealExecutor
 from minifuse.execute.real import RunPlan
 from minifuse.plan import Plan, Ran, StepReport
 from minifuse.request import Request, Sequence, TextLimits
-from minifuse.serve import torch_runner
+from minifuse.serve.build import torch_runner
 from minifuse.stages import Executor
 from minifuse.techniques import TECHNIQUES, Stages, Technique, serving
 from minifuse.testing.models import CONFIGS, VOCAB, small_model

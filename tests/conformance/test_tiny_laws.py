@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minifuse.execute.virtual import placeholder_tokens
-from minifuse.model.load import resolve
+from minifuse.model.text.load import resolve
 from minifuse.model.tiny.tasks import crowd
 from minifuse.request import Request, Sampling
 from minifuse.techniques import TECHNIQUES, Technique, serving

@@ -14,10 +14,10 @@ triton = pytest.importorskip("triton", reason="Triton is for Linux only")
 import triton.language as tl  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
-from minifuse.attention.kernels import ahead, shipped  # noqa: E402
-from minifuse.attention.kernels.ahead import CAPABILITIES, Compiled, Registers, compile_form, target_of  # noqa: E402
-from minifuse.attention.kernels.launch import INTERPRETED, Shipped  # noqa: E402
 from minifuse.errors import KernelError, MachineError, UsageError  # noqa: E402
+from minifuse.kernels import ahead_of_time, shipped  # noqa: E402
+from minifuse.kernels.ahead_of_time import CAPABILITIES, Compiled, Registers, compile_form, target_of  # noqa: E402
+from minifuse.kernels.launch import INTERPRETED, Shipped  # noqa: E402
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="TRITON_INTERPRET is set")
 
@@ -135,7 +135,7 @@ def test_without_the_tools_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "INTERPRETED", True)
+    monkeypatch.setattr(ahead_of_time, "INTERPRETED", True)
     with pytest.raises(MachineError, match="TRITON_INTERPRET is set"):
         compile_form(form_of(double), 80)
 
@@ -153,15 +153,17 @@ def test_a_table_that_was_written_is_read(tmp_path: Path) -> None:
 def test_what_differs_from_the_table() -> None:
     table = Registers(triton.__version__, (ROW,))
     assert table.unlike([ROW.key]) == []
-    assert table.unlike([ROW.key, ("half", "sm_80")]) == [f"half for sm_80 is not in the table: {ahead.REFRESH}."]
-    assert table.unlike([]) == [f"double for sm_90 is not shipped: {ahead.REFRESH}."]
+    assert table.unlike([ROW.key, ("half", "sm_80")]) == [
+        f"half for sm_80 is not in the table: {ahead_of_time.REFRESH}."
+    ]
+    assert table.unlike([]) == [f"double for sm_90 is not shipped: {ahead_of_time.REFRESH}."]
     assert table.changed(ROW) is None
     assert table.changed(Compiled("half", "sm_80", 1, 0, 0)) is None  # `unlike` says it
     for changes in ({"registers": 21}, {"shared": 0}, {"stack": 8}):
         said = table.changed(dataclasses.replace(ROW, **changes))
         assert said is not None
         assert "in the table 20 registers, stack 0, shared 16" in said
-        assert said.endswith(f"if that is meant, {ahead.REFRESH}.")
+        assert said.endswith(f"if that is meant, {ahead_of_time.REFRESH}.")
     assert Registers("0.0.0", (ROW,)).changed(dataclasses.replace(ROW, registers=21)) is None
 
 
@@ -175,14 +177,14 @@ def test_no_table(text: str | None, tmp_path: Path) -> None:
 
 
 def command(*arguments: object) -> tuple[int, str, str]:
-    app = ahead.typer.Typer()
-    app.command()(ahead.main)
+    app = ahead_of_time.typer.Typer()
+    app.command()(ahead_of_time.main)
     ran = CliRunner().invoke(app, [str(argument) for argument in arguments])
     return ran.exit_code, ran.stdout, " ".join(ran.stderr.split())
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "shipped", lambda: [form_of(double)])
+    monkeypatch.setattr(ahead_of_time, "shipped", lambda: [form_of(double)])
     code, out, err = command("--out", tmp_path)
     assert (code, err) == (0, "")
     assert "sm_80" in out

@@ -20,7 +20,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is for Linux only")
 
-from minifuse.attention.kernels.copy import (
+from minifuse.kernels.copy import (
     gather_slots,
     gather_slots_torch,
     move_slots,
@@ -28,24 +28,24 @@ from minifuse.attention.kernels.copy import (
     scatter_slots,
     scatter_slots_torch,
 )
-from minifuse.attention.kernels.launch import INTERPRETED
-from minifuse.attention.kernels.lstm import lstm_cell, lstm_cell_torch
-from minifuse.attention.kernels.multi_token import multi_token_attention, multi_token_attention_torch
-from minifuse.attention.kernels.rms_norm import rms_norm, rms_norm_torch
-from minifuse.attention.kernels.rotary_write import rotate_and_write, rotate_and_write_torch
-from minifuse.attention.kernels.sampling import argmax, gumbel_argmax
-from minifuse.attention.kernels.slots import slots_attention, slots_attention_torch
-from minifuse.attention.kernels.split_kv import decode_attention, decode_attention_torch
-from minifuse.attention.kernels.split_shape import SPLIT
-from minifuse.attention.kernels.swiglu import silu_mul, silu_mul_torch
-from minifuse.attention.ragged import Ragged
-from minifuse.model.load import ModelSource, build, random_weights
-from minifuse.model.transformer import Transformer
+from minifuse.kernels.launch import INTERPRETED
+from minifuse.kernels.lstm import lstm_cell, lstm_cell_torch
+from minifuse.kernels.multi_token import multi_token_attention, multi_token_attention_torch
+from minifuse.kernels.noise import gumbel_noise
+from minifuse.kernels.ragged import Ragged
+from minifuse.kernels.rms_norm import rms_norm, rms_norm_torch
+from minifuse.kernels.rotary_write import rotate_and_write, rotate_and_write_torch
+from minifuse.kernels.sampling import argmax, gumbel_argmax
+from minifuse.kernels.slots import slots_attention, slots_attention_torch
+from minifuse.kernels.split_kv import decode_attention, decode_attention_torch
+from minifuse.kernels.split_shape import SPLIT
+from minifuse.kernels.swiglu import silu_mul, silu_mul_torch
+from minifuse.model.text.load import ModelSource, build, random_weights
+from minifuse.model.text.transformer import Transformer
 from minifuse.naive import oracle
 from minifuse.plan import StepReport
 from minifuse.request import GREEDY, Request, Sampling
-from minifuse.sampling import gumbel_noise
-from minifuse.serve import Answer, Settings, build_engine, serve
+from minifuse.serve.build import Answer, Settings, build_engine, serve
 from minifuse.techniques import TECHNIQUES, serving
 from minifuse.testing.models import CONFIGS, VOCAB
 

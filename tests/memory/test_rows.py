@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minifuse.cells import CellGraph, Node, Output
+from minifuse.cell_graph import CellGraph, Node, Output
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory import Rows
 from minifuse.plan import Grid, Proposal, Span, State, Work

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.cells import CellGraph, Node, Output
+from minifuse.cell_graph import CellGraph, Node, Output
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory import States
 from minifuse.plan import Placement, Plan, Proposal, Span, State, Work

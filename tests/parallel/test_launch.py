@@ -19,14 +19,14 @@ from minifuse.clock import RealClock
 from minifuse.engine import Engine
 from minifuse.errors import MachineError, UsageError
 from minifuse.execute import RealExecutor
-from minifuse.model.load import ModelSource
+from minifuse.model.text.load import ModelSource
 from minifuse.parallel import followers
 from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.plan import Plan, Ran
 from minifuse.request import FinishReason, Sequence, TextLimits
-from minifuse.serve import serve
+from minifuse.serve.build import serve
 from minifuse.techniques import Stages, technique
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
@@ -167,7 +167,7 @@ def test_an_interrupted_plan_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> No
 ORPHANED = """
 import os, signal
 from minifuse.attention.per_sequence import PerSequenceAttention
-from minifuse.model.load import ModelSource
+from minifuse.model.text.load import ModelSource
 from minifuse.parallel.launch import launch
 from minifuse.testing.models import CONFIGS, small_model
 run = launch(small_model("opt"), ModelSource("opt", CONFIGS["opt"], None), PerSequenceAttention(), 50, 2)

@@ -11,12 +11,12 @@ from minifuse.attention.slots import SlotsAttention
 from minifuse.clock import RealClock
 from minifuse.engine import Engine
 from minifuse.execute import RealExecutor
-from minifuse.model.load import ModelSource
+from minifuse.model.text.load import ModelSource
 from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.plan import StepReport
 from minifuse.request import Sampling, TextLimits
-from minifuse.serve import serve
+from minifuse.serve.build import serve
 from minifuse.techniques import Stages, technique
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 

@@ -15,9 +15,9 @@ from helpers import random_model, sentence
 
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.errors import UsageError
-from minifuse.execute.runner import forward
+from minifuse.execute.texts import forward
 from minifuse.memory.storage import KVStorage
-from minifuse.model.transformer import Transformer
+from minifuse.model.text.transformer import Transformer
 from minifuse.naive import oracle
 from minifuse.parallel.communicator import Communicator, RankLost
 from minifuse.parallel.config import shard_config

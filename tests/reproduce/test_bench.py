@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minifuse.errors import UsageError
-from minifuse.model.load import resolve
+from minifuse.model.text.load import resolve
 from minifuse.plan import Plan, StepReport
 from minifuse.reproduce.bench import Bench, Outcome, observe, race
 from minifuse.request import Phase, Request
-from minifuse.serve import Settings
+from minifuse.serve.build import Settings
 
 Count = tuple[int, float, float]  # iterations of the main stream, mean number of running requests, end of the last
 

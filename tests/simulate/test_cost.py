@@ -8,8 +8,8 @@ import pytest
 from helpers import sentence
 
 from minifuse.errors import UsageError
-from minifuse.model.config import ModelConfig, Rotary
-from minifuse.model.presets import preset
+from minifuse.model.text.config import ModelConfig, Rotary
+from minifuse.model.text.presets import preset
 from minifuse.plan import Extent, Grid, Move, Plan, Work
 from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
 

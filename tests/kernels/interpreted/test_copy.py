@@ -7,7 +7,8 @@ import random
 import pytest
 import torch
 
-from minifuse.attention.kernels.copy import (
+from minifuse.errors import KernelError
+from minifuse.kernels.copy import (
     BLOCK,
     gather_slots,
     gather_slots_torch,
@@ -16,7 +17,6 @@ from minifuse.attention.kernels.copy import (
     scatter_slots,
     scatter_slots_torch,
 )
-from minifuse.errors import KernelError
 
 SHAPES = [(2, 2, 8), (3, 3, 5), (1, 1, 16), (2, 1, 1), (1, 12, 64), (1, 9, 200)]  # num_layers, num_kv_heads, head_dim
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.execute import VirtualExecutor
-from minifuse.execute.runner import TorchRunner
+from minifuse.execute.texts import TorchRunner
 from minifuse.memory.storage import KVStorage
-from minifuse.model.transformer import Transformer
+from minifuse.model.text.transformer import Transformer
 from minifuse.plan import Plan, StepReport
 from minifuse.request import Request, Sampling, Sequence, TextLimits
 from minifuse.techniques import TECHNIQUES, Stages, Technique, mix, serving

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minifuse.attention.kernels.lstm import lstm_cell, lstm_cell_torch
 from minifuse.errors import KernelError
+from minifuse.kernels.lstm import lstm_cell, lstm_cell_torch
 
 TOLERANCES = {torch.float32: (2e-6, 1e-7), torch.float16: (1e-3, 1e-5)}
 SHAPES = [(1, 1), (3, 7), (5, 64), (4, 96), (2, 1024), (2, 1025)]

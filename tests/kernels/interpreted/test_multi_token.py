@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from minifuse.attention.kernels.multi_token import multi_token_attention, multi_token_attention_torch
-from minifuse.attention.ragged import Ragged
 from minifuse.errors import KernelError
+from minifuse.kernels.multi_token import multi_token_attention, multi_token_attention_torch
+from minifuse.kernels.ragged import Ragged
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.float64: 1e-12}
 

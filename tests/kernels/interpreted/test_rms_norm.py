@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minifuse.attention.kernels.rms_norm import WIDEST, rms_norm, rms_norm_torch
 from minifuse.errors import KernelError
+from minifuse.kernels.rms_norm import WIDEST, rms_norm, rms_norm_torch
 
 EPS = 1e-5
 TOLERANCES = {torch.float32: (2e-6, 2e-6), torch.float16: (1e-3, 1e-3)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minifuse.attention.kernels.rotary_write import rotate_and_write, rotate_and_write_torch
 from minifuse.errors import KernelError
-from minifuse.model.config import Rotary
-from minifuse.model.layers import RotaryTable
+from minifuse.kernels.rotary_write import rotate_and_write, rotate_and_write_torch
+from minifuse.model.text.config import Rotary
+from minifuse.model.text.layers import RotaryTable
 
 THETA = 100.0
 CONTEXT = 40

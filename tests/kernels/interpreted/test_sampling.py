@@ -1,4 +1,4 @@
-"""Argmax and Gumbel-max, against numpy and against `minifuse.sampling`."""
+"""Argmax and Gumbel-max, against numpy and against `minifuse.execute.sampling`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from minifuse.attention.kernels.sampling import (
+from minifuse.errors import KernelError
+from minifuse.execute.sampling import keep_top
+from minifuse.kernels.noise import gumbel_noise
+from minifuse.kernels.sampling import (
     BLOCK,
     NOISY_BLOCK,
     argmax,
@@ -14,8 +17,6 @@ from minifuse.attention.kernels.sampling import (
     gumbel_argmax,
     gumbel_argmax_torch,
 )
-from minifuse.errors import KernelError
-from minifuse.sampling import gumbel_noise, keep_top
 
 INF, NAN = float("inf"), float("nan")
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from minifuse.attention.kernels import slots, split_kv
-from minifuse.attention.kernels.slots import slots_attention, slots_attention_torch
-from minifuse.attention.kernels.split_kv import decode_attention
-from minifuse.attention.ragged import Ragged
 from minifuse.errors import KernelError
+from minifuse.kernels import slots, split_kv
+from minifuse.kernels.ragged import Ragged
+from minifuse.kernels.slots import slots_attention, slots_attention_torch
+from minifuse.kernels.split_kv import decode_attention
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.float64: 1e-12}
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from minifuse.attention.kernels import split_kv
-from minifuse.attention.kernels.multi_token import multi_token_attention_torch
-from minifuse.attention.kernels.split_kv import decode_attention, decode_attention_torch
-from minifuse.attention.kernels.split_shape import SPLIT, grid_of
-from minifuse.attention.ragged import Ragged
 from minifuse.errors import KernelError
+from minifuse.kernels import split_kv
+from minifuse.kernels.multi_token import multi_token_attention_torch
+from minifuse.kernels.ragged import Ragged
+from minifuse.kernels.split_kv import decode_attention, decode_attention_torch
+from minifuse.kernels.split_shape import SPLIT, grid_of
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.float64: 1e-12}
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from minifuse.attention.kernels.swiglu import silu_mul, silu_mul_torch
 from minifuse.errors import KernelError
+from minifuse.kernels.swiglu import silu_mul, silu_mul_torch
 
 TOLERANCES = {torch.float32: (1e-6, 1e-6), torch.float16: (1e-3, 1e-3)}
 SHAPES = [(1, 1), (3, 7), (5, 64), (4, 96), (2, 1024), (3, 1025), (2, 3000)]

@@ -1,0 +1,174 @@
+"""Attention stages: how an iteration's tokens are laid out as tensors and attended.
+
+The layouts here decide shapes without tensors, so that a simulated run counts the same idle tokens as a real one. Each
+names its tensor half, which is imported only to run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from minifuse.errors import MachineError, UsageError
+from minifuse.options import option
+from minifuse.plan import Grid, Placement, Region, Span, Work
+from minifuse.stages import register
+
+if TYPE_CHECKING:
+    from minifuse.attention.batch import AttentionBackend
+
+__all__ = [
+    "Layout",
+    "PaddedLayout",
+    "PagedLayout",
+    "PerSequenceLayout",
+    "SlotsLayout",
+]
+
+
+KERNEL_DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every layout lets one choose."""
+
+    backend: str = option(
+        "auto", "what computes; auto: Triton's kernels on a GPU, torch elsewhere", choices=("auto", "triton", "torch")
+    )
+
+
+class Layout(ABC):
+    """The half of an attention stage that needs no torch.
+
+    The other half is a `minifuse.attention.backend.Backend`, named as `module:class`: `tensors` is the one on torch,
+    `kernels` the one on Triton, `reference` the one of the reference numerics; the last two may be missing.
+    """
+
+    kind: ClassVar[str] = "attention"
+    name: ClassVar[str]
+    Options: ClassVar[type] = Options
+    reads: ClassVar[frozenset[str]]
+    tensors: ClassVar[str]
+    kernels: ClassVar[str] = ""
+    reference: ClassVar[str] = ""
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+
+    @abstractmethod
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]: ...
+
+    def check(self, device: str, dtype: str) -> None:
+        """Raise `UsageError` if the kernels were asked for, and cannot run on this device or in this dtype.
+
+        Args:
+            device: cpu, cuda, or auto, which is not known yet.
+        """
+        if self.options.backend != "triton":
+            return
+        if not self.kernels:
+            raise UsageError(
+                f"attention.backend is triton, and the attention {self.name!r} has no kernels: give "
+                "attention.backend=torch."
+            )
+        if dtype not in KERNEL_DTYPES:
+            raise UsageError(
+                f"attention.backend is triton and --dtype is {dtype}: the kernels compute in "
+                f"{', '.join(KERNEL_DTYPES[:-1])} or {KERNEL_DTYPES[-1]}; give one of them, or attention.backend=torch."
+            )
+        if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise MachineError(
+                "attention.backend is triton and the device is a CPU: the kernels need a GPU; give "
+                "attention.backend=torch, or set TRITON_INTERPRET=1 to try them, very slowly, in Triton's interpreter."
+            )
+        if device == "cpu" and dtype == "bfloat16":
+            raise UsageError(
+                "attention.backend is triton, in Triton's interpreter, which gets bfloat16 wrong: give --dtype float32 "
+                "or float16."
+            )
+
+    def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> AttentionBackend:
+        """The half that works on tensors. Imports torch.
+
+        Raises:
+            UsageError: the option asks for Triton kernels, and they cannot run here, or `numerics` are not to be had.
+            MachineError: they need a GPU.
+        """
+        self.check(device, dtype)
+        reference, chosen = numerics == "reference", self.options.backend
+        if chosen == "auto":
+            chosen = "triton" if device == "cuda" and dtype in KERNEL_DTYPES and self.kernels else "torch"
+        if reference and not self.reference:
+            raise UsageError(
+                f"The numerics are reference, and the attention {self.name!r} has none: give --numerics fast."
+            )
+        if chosen == "triton":
+            return _made(self.kernels, reference)
+        return _made(self.reference if reference else self.tensors)
+
+
+def _made(path: str, *arguments: bool) -> AttentionBackend:
+    module, _, name = path.partition(":")
+    backend: AttentionBackend = getattr(importlib.import_module(module), name)(*arguments)
+    return backend
+
+
+class _Shipped(Layout):
+    """The layouts of this folder: ragged unless they say otherwise.
+
+    One backend on the kernels, and one of reference numerics, serve them all.
+    """
+
+    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
+    kernels = "minifuse.attention.triton:TritonAttention"
+    reference = "minifuse.attention.reference:ReferenceAttention"
+
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
+        return None, placement.waves or (Span(0, len(work)),)
+
+
+@register
+class PerSequenceLayout(_Shipped):
+    """Tokens of all requests concatenated, attention request by request: Orca's selective batching."""
+
+    name = "per_sequence"
+    reads = frozenset({"extents"})
+    tensors = "minifuse.attention.per_sequence:PerSequenceAttention"
+
+
+@register
+class PaddedLayout(_Shipped):
+    """A rectangle of tokens with a mask: padding and finished rows are computed like any other, and counted as idle."""
+
+    name = "padded"
+    reads = frozenset({"grid"})
+    tensors = "minifuse.attention.padded:PaddedAttention"
+
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
+        return placement.grid, (Span(0, len(work)),)
+
+
+@register
+class SlotsLayout(_Shipped):
+    """One token in every adjacent buffer of [offset, offset + size), as views; prompts request by request (Flover)."""
+
+    name = "slots"
+    reads = frozenset({"slots"})
+    tensors = "minifuse.attention.slots:SlotsAttention"
+
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
+        single = all(item.num_tokens == 1 for item in work)
+        return placement.grid if single else None, placement.waves or (Span(0, len(work)),)
+
+
+@register
+class PagedLayout(_Shipped):
+    """Tokens of all requests concatenated and attended in one call, over blocks or runs of slots (Pensieve, 3.4.4)."""
+
+    name = "paged"
+    reads = frozenset({"pages", "extents"})
+    tensors = "minifuse.attention.paged:PagedAttention"

@@ -1,0 +1,62 @@
+"""Attention on the Triton kernels, one backend for every layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minifuse.attention.backend import Backend
+from minifuse.attention.ragged import ragged
+from minifuse.attention.rows import Rows
+from minifuse.kernels.multi_token import multi_token_attention
+from minifuse.kernels.operators import Operators
+from minifuse.kernels.ragged import Ragged
+from minifuse.kernels.slots import slots_attention
+from minifuse.kernels.split_kv import decode_attention
+from minifuse.kernels.triton_operators import TritonOperators
+from minifuse.memory.storage import KVStorage
+from minifuse.plan import Plan, Region, Span
+
+__all__ = ["TritonAttention"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    region: Region
+    lengths: Tensor  # [size] int32
+    longest: int
+
+
+class TritonAttention(Backend):
+    """Any plan, whatever its layout: adjacent buffers, a rectangle, or sequences side by side in runs or blocks.
+
+    Args:
+        reference: the bits of a row depend on its own text alone.
+    """
+
+    operators: Operators = TritonOperators()
+
+    def __init__(self, reference: bool = False) -> None:
+        self.reference = reference
+
+    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+        if isinstance(plan.grid, Region) and not self.reference:
+            lengths = [position + 1 for position in rows.positions]
+            return _Buffers(plan.grid, torch.tensor(lengths, dtype=torch.int32, device=cache.device), max(lengths))
+        return ragged(plan, rows, span, cache.device)
+
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Ragged | _Buffers) -> Tensor:
+        keys, values = cache.keys[layer], cache.values[layer]
+        if isinstance(reads, _Buffers):
+            offset, size, width = reads.region
+            out = slots_attention(
+                q, keys, values, reads.lengths, offset=offset, size=size, width=width, max_length=reads.longest
+            )
+        elif reads.max_queries == 1 and not self.reference:
+            out = decode_attention(q, keys, values, reads)
+        else:
+            out = multi_token_attention(q, keys, values, reads, reference=self.reference)
+        return out.flatten(1)

@@ -1,0 +1,84 @@
+"""A plan computed with torch: moves, one forward pass, sampling."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.execute.sampling import sample
+from minifuse.execute.streams import Streams
+from minifuse.memory.storage import KVStorage
+from minifuse.model.text.transformer import Transformer
+from minifuse.plan import Move, Plan, Ran
+from minifuse.request import Sequence
+
+__all__ = ["TorchRunner", "forward"]
+
+
+def forward(
+    model: Transformer, batch: Batch, cache: KVStorage, attention: AttentionBackend, moves: tuple[Move, ...] = ()
+) -> Tensor:
+    """The one forward pass of every technique: logits [len(batch.sampled), vocab_size].
+
+    Before and after attention, a layer acts on all tokens of the iteration at once; in between, `attention` writes and
+    reads each sequence's KV wave by wave. `moves` are those that belong to a wave.
+    """
+    ops = attention.operators
+    x = model.embed(batch.token_ids, batch.positions)
+    rotary = model.rotary(batch.positions)
+    for index, layer in enumerate(model.layers):
+        heads = layer.pre_attention(x, ops)
+        attended = []
+        for number, wave in enumerate(batch.waves):
+            if moves:
+                ops.move(cache, [move for move in moves if move.wave == number], index)
+            attended.append(attention.attend(heads, rotary, cache, index, wave))
+        x = layer.post_attention(x, attended[0] if len(attended) == 1 else torch.cat(attended), ops)
+    return model.head(x[batch.last_tokens], ops)
+
+
+class TorchRunner:
+    """Owns the model, the KV tensors and the attention that reads them. Calling it computes a plan."""
+
+    def __init__(self, model: Transformer, cache: KVStorage, attention: AttentionBackend) -> None:
+        self.model = model
+        self.cache = cache
+        self.attention = attention
+        self._streams = Streams(cache.device)
+
+    @torch.inference_mode()
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        """The sampled token of every sequence whose work reached its last token."""
+        with self.attention.operators.turn, self._streams.of(plan.worker):
+            moving_s = self._move(plan)
+            tokens = self._compute(plan, sequences)
+            if not tokens and self.cache.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()  # nothing was read back: the KV may not be written yet
+        return Ran(tokens, moving_s=moving_s)
+
+    def _move(self, plan: Plan) -> float:
+        """Do the moves that come before the forward pass. Returns the seconds that took."""
+        moves = [move for move in plan.moves if move.wave is None]
+        if not moves:
+            return 0.0
+        start = time.perf_counter()
+        self.attention.operators.move(self.cache, moves)
+        if self.cache.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        return time.perf_counter() - start
+
+    def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+        names, logits = self._logits(plan, sequences)
+        sampled = [sequences[name] for name in names]
+        ops = self.attention.operators
+        tokens = sample(logits, [s.request.sampling for s in sampled], [len(s.tokens) for s in sampled], ops)
+        return dict(zip(names, tokens, strict=True))
+
+    def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
+        """Who gets a token, and the logits to draw it from."""
+        batch = self.attention.batch(plan, sequences, self.cache)
+        waved = tuple(move for move in plan.moves if move.wave is not None)
+        return batch.sampled, forward(self.model, batch, self.cache, self.attention, waved)

@@ -1,0 +1,33 @@
+"""Triton kernels, one concept a file, each beside the PyTorch twin that is its specification.
+
+A file holds the kernel, its twin (`..._torch`), its launcher, which checks what it is given, and `SHIPPED`: the forms
+that are compiled ahead of time. Importing this package does not import Triton.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minifuse.kernels.launch import Shipped
+
+__all__ = ["MODULES", "shipped"]
+
+MODULES = (
+    "multi_token",
+    "split_kv",
+    "slots",
+    "rotary_write",
+    "rms_norm",
+    "swiglu",
+    "copy",
+    "sampling",
+    "lstm",
+)
+
+
+def shipped() -> list[Shipped]:
+    """Every compiled form that is shipped. Imports Triton."""
+    modules = (importlib.import_module(f"{__name__}.{name}") for name in MODULES)
+    return [form for module in modules for form in module.SHIPPED]

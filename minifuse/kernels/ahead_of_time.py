@@ -1,0 +1,228 @@
+"""Every shipped kernel compiled ahead of time, which needs no GPU: what it will take of one.
+
+    python -m minifuse.kernels.ahead_of_time                             # compile everything for sm_80 and sm_90
+    python -m minifuse.kernels.ahead_of_time --out benchmarks/results    # keep the table
+    python -m minifuse.kernels.ahead_of_time --check benchmarks/results/kernels-registers.json
+
+Registers decide how many programs share an SM, shared memory whether there is room for one at all; a stack means that
+registers did not suffice and some were spilled to memory. The table is the same wherever it is made, as long as the
+version of Triton is, which brings its own assembler.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import triton
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from minifuse.errors import KernelError, MachineError, MinifuseError, UsageError
+from minifuse.kernels import shipped
+from minifuse.kernels.launch import INTERPRETED, Shipped
+
+__all__ = ["CAPABILITIES", "Compiled", "Registers", "compile_form", "target_of"]
+
+SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of A100; of H100 and H200: bytes that one program may have
+CAPABILITIES = tuple(SHARED_MEMORY)
+PIPE_WIDTH = 120  # of the table where no terminal limits it
+SCHEMA = "minifuse.kernels-registers/1"
+NAME = "kernels-registers"
+REFRESH = "run python -m minifuse.kernels.ahead_of_time --out benchmarks/results and commit what it wrote"
+
+
+@dataclass(frozen=True, order=True)
+class Compiled:
+    """One form of a kernel, compiled for one kind of GPU."""
+
+    name: str
+    target: str  # "sm_90"
+    registers: int  # of a thread
+    stack: int  # bytes of a thread; 0: nothing was spilled
+    shared: int  # bytes of a program
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.name, self.target
+
+
+@dataclass(frozen=True)
+class Registers:
+    """The table that is kept: what every shipped form took, compiled by one version of Triton."""
+
+    triton: str
+    rows: tuple[Compiled, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Registers:
+        """The table that `write` has written.
+
+        Raises:
+            UsageError: there is none at `path`.
+        """
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["schema"] == SCHEMA:
+                return cls(kept["triton"], tuple(Compiled(**row) for row in kept["rows"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        raise UsageError(f"{path} is no table of kernels ({SCHEMA}): {REFRESH}.")
+
+    def write(self, folder: Path) -> None:
+        """Into kernels-registers.json and kernels-registers.md in `folder`."""
+        kept = {"schema": SCHEMA, "triton": self.triton, "rows": [asdict(row) for row in self.rows]}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{NAME}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        (folder / f"{NAME}.md").write_text(self._page(), encoding="utf-8")
+
+    def _page(self) -> str:
+        limits = ", ".join(f"on {target_of(capability)} {size}" for capability, size in SHARED_MEMORY.items())
+        rows = "\n".join(
+            f"| {row.name} | {row.target} | {row.registers} | {row.stack} | {row.shared} |" for row in self.rows
+        )
+        return f"""# What the kernels take of a GPU
+
+Compiled ahead of time by Triton {self.triton}, without a GPU (`python -m minifuse.kernels.ahead_of_time`).
+Registers and bytes of stack are a thread's, bytes of shared memory a program's. A stack of 0 means that no register
+was spilled. Of shared memory a program may have, in bytes, {limits}.
+
+| kernel | target | registers | stack | shared memory |
+|---|---|---|---|---|
+{rows}
+"""
+
+    def unlike(self, keys: Iterable[tuple[str, str]]) -> list[str]:
+        """A sentence for every (name, target) that is missing here, or that is shipped no longer."""
+        shipped_keys = set(keys)
+        mine = {row.key for row in self.rows}
+        return [
+            *(f"{name} for {target} is not in the table: {REFRESH}." for name, target in sorted(shipped_keys - mine)),
+            *(f"{name} for {target} is not shipped: {REFRESH}." for name, target in sorted(mine - shipped_keys)),
+        ]
+
+    def changed(self, compiled: Compiled) -> str | None:
+        """A sentence if the table says otherwise of that form; of another version of Triton it says nothing."""
+        kept = {row.key: row for row in self.rows}.get(compiled.key)
+        if kept is None or kept == compiled or self.triton != triton.__version__:
+            return None
+        was, now = (f"{row.registers} registers, stack {row.stack}, shared {row.shared}" for row in (kept, compiled))
+        return f"{compiled.name} for {compiled.target} takes {now}, in the table {was}: if that is meant, {REFRESH}."
+
+
+def target_of(capability: int) -> str:
+    return f"sm_{capability}"
+
+
+def compile_form(form: Shipped, capability: int) -> Compiled:
+    """Compile one form as its launches would be, for the compute capability 80, 90, ...
+
+    Triton specialises a launch on what its arguments are divisible by. In serving, tensors begin at multiples of 16
+    bytes and their strides are multiples of 16: it is assumed of pointers and of arguments called `stride_...`.
+
+    Raises:
+        KernelError: the form leaves out an argument of the kernel, or names one that it does not have.
+        MachineError: Triton runs as an interpreter here, or its tools are missing.
+    """
+    if INTERPRETED:
+        raise MachineError("TRITON_INTERPRET is set and nothing is compiled: unset it to compile kernels.")
+    cuobjdump = _cuobjdump()
+    kernel = form.kernel
+    given, taken = {*form.signature, *form.constants}, {*kernel.arg_names}
+    if given != taken:
+        wrong = ", ".join(sorted(given ^ taken))
+        raise KernelError(f"{form.name}: the form and the kernel differ in {wrong}: give every argument once.")
+    signature = {name: form.signature.get(name, "constexpr") for name in kernel.arg_names}
+    attributes = {
+        (argument.num,): [["tt.divisibility", 16]]
+        for argument in kernel.params
+        if _is_divisible(argument, signature[argument.name])
+    }
+    compiled = triton.compile(
+        ASTSource(kernel, signature, constexprs=dict(form.constants), attrs=attributes),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": form.num_warps, "num_stages": form.num_stages},
+    )
+    registers, stack = _usage(cuobjdump, compiled.asm["cubin"], compiled.metadata.name)
+    return Compiled(form.name, target_of(capability), registers, stack, compiled.metadata.shared)
+
+
+def _is_divisible(argument: Any, kind: str) -> bool:
+    if argument.do_not_specialize or argument.do_not_specialize_on_alignment:
+        return False
+    return kind.startswith("*") or (kind != "constexpr" and argument.name.startswith("stride_"))
+
+
+def _cuobjdump() -> str:
+    try:
+        return str(triton.knobs.nvidia.cuobjdump.path)
+    except RuntimeError as error:
+        raise MachineError(
+            f"Triton {triton.__version__} lacks a tool ({error}): install its wheel from PyPI anew, which has it."
+        ) from None
+
+
+def _usage(cuobjdump: str, cubin: bytes, function: str) -> tuple[int, int]:
+    """The registers and the bytes of stack that `function` takes of each thread."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said = subprocess.run([cuobjdump, "-res-usage", file.name], capture_output=True, text=True, check=False)
+    found = re.search(rf"Function {re.escape(function)}:\s+REG:(\d+) STACK:(\d+)", said.stdout)
+    if found is None:
+        what = " ".join((said.stdout + said.stderr).split())
+        raise MachineError(f"{cuobjdump} says nothing of {function} ({what}): install Triton's wheel from PyPI anew.")
+    return int(found[1]), int(found[2])
+
+
+def _shown(rows: Sequence[Compiled]) -> Table:
+    table = Table("kernel", "target")
+    for column in ("registers", "stack", "shared memory"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        stack = f"[red]{row.stack}[/red]" if row.stack else "0"
+        table.add_row(row.name, row.target, str(row.registers), stack, str(row.shared))
+    return table
+
+
+def main(
+    out: Annotated[Path | None, typer.Option(help=f"Write {NAME}.json and {NAME}.md into this folder.")] = None,
+    check: Annotated[Path | None, typer.Option(help="Compare with this table; 1 if anything differs.")] = None,
+) -> None:
+    """Compile every shipped kernel for sm_80 and sm_90 and say what it takes of a GPU."""
+    err = Console(stderr=True)
+    try:
+        kept = None if check is None else Registers.read(check)
+        jobs = [(form, capability) for form in shipped() for capability in CAPABILITIES]
+        rows = tuple(compile_form(*job) for job in track(jobs, "compiling", console=err, transient=True))
+    except MinifuseError as error:
+        err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(error.exit_code) from None
+    console = Console()
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    console.print(_shown(rows))
+    if out is not None:
+        Registers(triton.__version__, rows).write(out)
+    if kept is not None:
+        differences = [*kept.unlike(row.key for row in rows), *filter(None, map(kept.changed, rows))]
+        for difference in differences:
+            err.print(difference, markup=False, highlight=False, soft_wrap=True)
+        if kept.triton != triton.__version__:
+            err.print(f"The table is of Triton {kept.triton} and this is {triton.__version__}: names were compared.")
+        if differences:
+            raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

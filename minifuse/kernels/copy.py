@@ -1,0 +1,282 @@
+"""Copies of KV: within the storage (shuffle, block copy), and between it and a staging buffer (swap).
+
+All are bound by bandwidth, so all do the same: a token's keys in one layer are ROW = num_kv_heads x head_dim adjacent
+elements, as are its values, and a program copies a tile of both with wide loads, the loads of values being issued
+before the stores of keys have to wait for theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minifuse.kernels.launch import Shipped, check, check_tensor
+
+__all__ = [
+    "SHIPPED",
+    "gather_slots",
+    "gather_slots_torch",
+    "move_slots",
+    "move_slots_torch",
+    "scatter_slots",
+    "scatter_slots_torch",
+]
+
+BLOCK = 4096  # elements of keys and as many of values: with 256 threads, four loads of 16 bytes in flight in each
+BLOCK_R = 1024  # elements of one row, in a tile of several rows
+NUM_WARPS = 8
+
+
+@triton.jit
+def _move_kernel(
+    keys_ptr,  # [num_layers, slots, ROW]
+    values_ptr,  # [num_layers, slots, ROW]
+    pieces_ptr,  # [pieces, 3]: source, target, length, in units of UNIT elements
+    stride_kl,
+    stride_vl,
+    UNIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program: one piece of one move, in one layer. A move is one run of adjacent elements there, whatever ROW is.
+
+    That offsets are multiples of UNIT is what lets the compiler load 16 bytes at once.
+    """
+    piece = pieces_ptr + tl.program_id(0).to(tl.int64) * 3
+    layer = tl.program_id(1).to(tl.int64)
+    source = tl.load(piece) * UNIT
+    target = tl.load(piece + 1) * UNIT
+    element = tl.arange(0, BLOCK)
+    mask = element < tl.load(piece + 2) * UNIT
+    keys_ptr += layer * stride_kl
+    values_ptr += layer * stride_vl
+    keys = tl.load(keys_ptr + source + element, mask=mask)
+    values = tl.load(values_ptr + source + element, mask=mask)
+    tl.store(keys_ptr + target + element, keys, mask=mask)
+    tl.store(values_ptr + target + element, values, mask=mask)
+
+
+@triton.jit(do_not_specialize=["n"])
+def _stage_kernel(
+    staging_ptr,  # [2, num_layers, n, ROW]
+    keys_ptr,  # [num_layers, slots, ROW]
+    values_ptr,  # [num_layers, slots, ROW]
+    slots_ptr,  # [n]
+    n,
+    stride_kl,
+    stride_ks,
+    stride_vl,
+    stride_vs,
+    ROW: tl.constexpr,
+    GATHER: tl.constexpr,  # from the storage; otherwise into it
+    BLOCK_T: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+):
+    """One program: BLOCK_R elements of the rows of BLOCK_T tokens, in one layer."""
+    token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    element = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    layer = tl.program_id(2).to(tl.int64)
+    num_layers = tl.num_programs(2)
+    mask = (token < n)[:, None] & (element < ROW)[None, :]
+    slot = tl.load(slots_ptr + token, mask=token < n, other=0)
+    keys_ptr += layer * stride_kl + slot[:, None] * stride_ks + element[None, :]
+    values_ptr += layer * stride_vl + slot[:, None] * stride_vs + element[None, :]
+    staged_keys_ptr = staging_ptr + (layer * n + token)[:, None] * ROW + element[None, :]
+    staged_values_ptr = staging_ptr + ((num_layers + layer) * n + token)[:, None] * ROW + element[None, :]
+    if GATHER:
+        keys = tl.load(keys_ptr, mask=mask)
+        values = tl.load(values_ptr, mask=mask)
+        tl.store(staged_keys_ptr, keys, mask=mask)
+        tl.store(staged_values_ptr, values, mask=mask)
+    else:
+        keys = tl.load(staged_keys_ptr, mask=mask)
+        values = tl.load(staged_values_ptr, mask=mask)
+        tl.store(keys_ptr, keys, mask=mask)
+        tl.store(values_ptr, values, mask=mask)
+
+
+def _unit(row: int) -> int:
+    """Elements that every offset within a layer is a multiple of: at most 16, which is enough for any wide load."""
+    return math.gcd(row, 16)
+
+
+def _stage_constants(row: int) -> dict[str, int]:
+    block_r = min(triton.next_power_of_2(row), BLOCK_R)
+    return {"ROW": row, "BLOCK_T": BLOCK // block_r, "BLOCK_R": block_r}
+
+
+def _check_storage(kernel: str, keys: Tensor, values: Tensor) -> int:
+    """The number of elements in a token's row, which must be adjacent."""
+    check_tensor(kernel, "keys", keys, [None, None, None, None])
+    check_tensor(kernel, "values", values, keys.shape, [keys.dtype], keys.device)
+    for name, kv in (("keys", keys), ("values", values)):
+        row = keys.shape[2] == 1 or kv.stride(2) == keys.shape[3]
+        check(kernel, row, f"{name} has the strides {kv.stride()}: the heads of a token must lie side by side.")
+    return keys.shape[2] * keys.shape[3]
+
+
+# Moves within the storage.
+
+
+def move_slots_torch(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int]]) -> None:
+    """What `move_slots` does, in torch."""
+    for source, target, num_tokens in moves:
+        for kv in (keys, values):
+            kv[:, target : target + num_tokens] = kv[:, source : source + num_tokens]
+
+
+def move_slots(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int]]) -> None:
+    """Copy runs of slots onto others, in every layer, in one launch.
+
+    Args:
+        keys, values: [num_layers, slots, num_kv_heads, head_dim], each layer contiguous; written.
+        moves: (source, target, num_tokens): slots [source, source + num_tokens) go to [target, target + num_tokens).
+            They happen at once, so no target may overlap another one or any source.
+
+    Raises:
+        KernelError: for what it cannot take.
+    """
+    row = _check_storage("move_slots", keys, values)
+    slots = keys.shape[1]
+    for name, kv in (("keys", keys), ("values", values)):
+        dense = slots <= 1 or kv.stride(1) == row
+        check("move_slots", dense, f"{name} has the strides {kv.stride()}: slots must lie side by side in a layer.")
+    moves = [move for move in moves if move[2] != 0]
+    _check_moves(moves, slots)
+    if not moves or keys.numel() == 0:
+        return
+    unit = _unit(row)
+    pieces = _pieces(moves, row // unit, BLOCK // unit)
+    if keys.device.type == "cuda":  # from pinned memory the copy waits for nobody
+        pieces = pieces.pin_memory().to(keys.device, non_blocking=True)
+    _move_kernel[(pieces.shape[0], keys.shape[0])](
+        keys, values, pieces, keys.stride(0), values.stride(0), UNIT=unit, BLOCK=BLOCK, num_warps=NUM_WARPS
+    )
+
+
+def _check_moves(moves: Sequence[tuple[int, int, int]], slots: int) -> None:
+    for source, target, num_tokens in moves:
+        inside = num_tokens > 0 and min(source, target) >= 0 and max(source, target) + num_tokens <= slots
+        otherwise = f"{num_tokens} slots go from {source} to {target} and there are {slots}: stay within them."
+        check("move_slots", inside, otherwise)
+    targets = sorted((target, target + num_tokens) for _, target, num_tokens in moves)
+    for (begin, end), (other, _) in pairwise(targets):
+        otherwise = f"one move ends at slots [{begin}, {end}) and another begins at {other}: one target each."
+        check("move_slots", end <= other, otherwise)
+    ends = [end for _, end in targets]
+    for source, _, num_tokens in moves:
+        place = bisect_left(ends, source + 1)  # the first target that ends after the source begins
+        clear = place == len(targets) or source + num_tokens <= targets[place][0]
+        otherwise = f"the source [{source}, {source + num_tokens}) overlaps a target: do one move after the other."
+        check("move_slots", clear, otherwise)
+
+
+def _pieces(moves: Sequence[tuple[int, int, int]], units: int, most: int) -> Tensor:
+    """Moves of tokens of `units` units each, in pieces of at most `most` units: [pieces, 3] int64.
+
+    >>> _pieces([(0, 5, 3)], 2, 4).tolist()  # 6 units from 0 to 10
+    [[0, 10, 4], [4, 14, 2]]
+    """
+    runs = torch.tensor(moves, dtype=torch.int64) * units  # source, target, length
+    counts = (runs[:, 2] + most - 1) // most
+    starts = counts.cumsum(0) - counts  # [moves], each one's first piece
+    done = (torch.arange(int(counts.sum())) - starts.repeat_interleave(counts)) * most
+    source, target, length = runs.repeat_interleave(counts, 0).unbind(1)
+    return torch.stack((source + done, target + done, (length - done).clamp(max=most)), 1)
+
+
+# Between the storage and a staging buffer.
+
+
+def gather_slots_torch(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
+    """What `gather_slots` computes, in torch."""
+    return torch.stack((keys[:, slots], values[:, slots]))
+
+
+def gather_slots(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
+    """The KV of some slots, in one piece: what a swap-out sends to the host.
+
+    Args:
+        keys, values: [num_layers, slots, num_kv_heads, head_dim], a token's heads side by side.
+        slots: [n] int64, each within the storage (what lies in them is known to the device alone: not checked).
+
+    Returns:
+        Keys, then values, a new tensor [2, num_layers, n, num_kv_heads, head_dim].
+
+    Raises:
+        KernelError: for what it cannot take.
+    """
+    row = _check_storage("gather_slots", keys, values)
+    check_tensor("gather_slots", "slots", slots, [None], [torch.int64], keys.device, contiguous=True)
+    num_layers, _, num_kv_heads, head_dim = keys.shape
+    staging = keys.new_empty((2, num_layers, slots.shape[0], num_kv_heads, head_dim))
+    _stage(staging, keys, values, slots, row, gather=True)
+    return staging
+
+
+def scatter_slots_torch(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+    """What `scatter_slots` does, in torch."""
+    keys[:, slots], values[:, slots] = staging
+
+
+def scatter_slots(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+    """Put what `gather_slots` returned into slots: the last part of a swap-in.
+
+    Args:
+        staging: [2, num_layers, n, num_kv_heads, head_dim], contiguous, on the device.
+        keys, values: [num_layers, slots, num_kv_heads, head_dim], a token's heads side by side; written.
+        slots: [n] int64, each within the storage, no two alike (not checked, as in `gather_slots`).
+
+    Raises:
+        KernelError: for what it cannot take.
+    """
+    row = _check_storage("scatter_slots", keys, values)
+    check_tensor("scatter_slots", "slots", slots, [None], [torch.int64], keys.device, contiguous=True)
+    num_layers, _, num_kv_heads, head_dim = keys.shape
+    shape = [2, num_layers, slots.shape[0], num_kv_heads, head_dim]
+    check_tensor("scatter_slots", "staging", staging, shape, [keys.dtype], keys.device, contiguous=True)
+    _stage(staging, keys, values, slots, row, gather=False)
+
+
+def _stage(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor, row: int, *, gather: bool) -> None:
+    if staging.numel() == 0:
+        return
+    constants = _stage_constants(row)
+    n = slots.shape[0]
+    grid = (triton.cdiv(n, constants["BLOCK_T"]), triton.cdiv(row, constants["BLOCK_R"]), keys.shape[0])
+    _stage_kernel[grid](
+        staging, keys, values, slots, n, *keys.stride()[:2], *values.stride()[:2],
+        **constants, GATHER=gather, num_warps=NUM_WARPS,
+    )  # fmt: skip
+
+
+def _shipped_move(row: int) -> Shipped:
+    signature = {
+        "keys_ptr": "*bf16",
+        "values_ptr": "*bf16",
+        "pieces_ptr": "*i64",
+        "stride_kl": "i64",
+        "stride_vl": "i64",
+    }
+    constants = {"UNIT": _unit(row), "BLOCK": BLOCK}
+    return Shipped(f"move_slots row{row}", _move_kernel, signature, constants, NUM_WARPS, 3)
+
+
+def _shipped_stage(row: int, gather: bool) -> Shipped:
+    signature = {"staging_ptr": "*bf16", "keys_ptr": "*bf16", "values_ptr": "*bf16", "slots_ptr": "*i64", "n": "i32"}
+    signature |= {"stride_kl": "i64", "stride_ks": "i32", "stride_vl": "i64", "stride_vs": "i32"}
+    name = "gather_slots" if gather else "scatter_slots"
+    constants = {**_stage_constants(row), "GATHER": gather}
+    return Shipped(f"{name} row{row}", _stage_kernel, signature, constants, NUM_WARPS, 3)
+
+
+SHIPPED = (
+    _shipped_move(1024),  # 8 KV heads of 128; any row that is a multiple of 16 compiles to the same
+    *(_shipped_stage(row, gather) for row in (768, 1024) for gather in (True, False)),
+)

@@ -1,0 +1,121 @@
+"""What is left of an LSTM cell after its matrix product (Hochreiter and Schmidhuber, 1997), as torch.nn.LSTM orders it.
+
+i, f, g, o = gates
+cell'  = sigmoid(f) cell + sigmoid(i) tanh(g)
+hidden = sigmoid(o) tanh(cell')
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minifuse.kernels.launch import Shipped, check, check_tensor
+from minifuse.kernels.swiglu import sigmoid
+
+__all__ = ["SHIPPED", "lstm_cell", "lstm_cell_torch"]
+
+KERNEL = "lstm_cell"
+BLOCK = 1024
+
+
+@triton.jit
+def _tanh(x):
+    """tanh in float32: (1 - e) / (1 + e) with e = exp(-2 |x|), which cannot overflow.
+
+    Near 0 that loses its digits in 1 - e: there it is the series x - x^3/3 + 2 x^5/15 - 17 x^7/315 + 62 x^9/2835.
+    """
+    size = tl.abs(x)
+    e = tl.exp(-2.0 * size)
+    far = (1.0 - e) / (1.0 + e)
+    y = tl.minimum(size, 0.25)
+    y *= y
+    near = x + x * y * (-1 / 3 + y * (2 / 15 + y * (-17 / 315 + y * (62 / 2835))))
+    return tl.where(size < 0.25, near, tl.where(x < 0, -far, far))
+
+
+@triton.jit
+def _lstm_kernel(
+    hidden_ptr,  # [n, WIDTH]
+    new_cell_ptr,  # [n, WIDTH]
+    gates_ptr,  # [n, 4 WIDTH]
+    cell_ptr,  # [n, WIDTH]
+    stride_gn,
+    stride_cn,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program: BLOCK columns of one row."""
+    row = (tl.program_id(0) // tl.cdiv(WIDTH, BLOCK)).to(tl.int64)
+    column = tl.program_id(0) % tl.cdiv(WIDTH, BLOCK) * BLOCK + tl.arange(0, BLOCK)
+    mask = column < WIDTH
+    gates_ptr += row * stride_gn
+    i = tl.load(gates_ptr + column, mask=mask, other=0.0).to(tl.float32)
+    f = tl.load(gates_ptr + WIDTH + column, mask=mask, other=0.0).to(tl.float32)
+    g = tl.load(gates_ptr + 2 * WIDTH + column, mask=mask, other=0.0).to(tl.float32)
+    o = tl.load(gates_ptr + 3 * WIDTH + column, mask=mask, other=0.0).to(tl.float32)
+    cell = tl.load(cell_ptr + row * stride_cn + column, mask=mask, other=0.0).to(tl.float32)
+    cell = sigmoid(f) * cell + sigmoid(i) * _tanh(g)
+    hidden = sigmoid(o) * _tanh(cell)
+    tl.store(hidden_ptr + row * WIDTH + column, hidden.to(hidden_ptr.dtype.element_ty), mask=mask)
+    tl.store(new_cell_ptr + row * WIDTH + column, cell.to(new_cell_ptr.dtype.element_ty), mask=mask)
+
+
+def _constants(width: int) -> tuple[dict[str, int], int]:
+    """The kernel's constants and number of warps: one 16-byte load a thread and operand in bf16."""
+    block = min(BLOCK, triton.next_power_of_2(width))
+    return {"WIDTH": width, "BLOCK": block}, max(block // 256, 1)
+
+
+def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of n LSTM cells, in float32; the hidden state comes from the new cell state before that is rounded.
+
+    Args:
+        gates: [n, 4 h], in each row input, forget, cell and output gate, h each, before their activations; float32,
+            float16 or bfloat16; rows may lie apart.
+        cell: [n, h], likewise.
+
+    Returns:
+        The hidden states and the new cell states, each [n, h], contiguous, in the same dtype.
+
+    Raises:
+        KernelError: a shape, a dtype, a stride or a device that the kernel cannot take.
+    """
+    check_tensor(KERNEL, "cell", cell, (None, None))
+    n, width = cell.shape
+    check(KERNEL, width >= 1, "rows of cell have no numbers: give 1 or more.")
+    check_tensor(KERNEL, "gates", gates, (n, 4 * width), (cell.dtype,), device=cell.device)
+    hidden, new_cell = (torch.empty((n, width), dtype=cell.dtype, device=cell.device) for _ in range(2))
+    if n:
+        constants, num_warps = _constants(width)
+        grid = (n * triton.cdiv(width, constants["BLOCK"]),)
+        strides = gates.stride(0), cell.stride(0)
+        _lstm_kernel[grid](hidden, new_cell, gates, cell, *strides, **constants, num_warps=num_warps)
+    return hidden, new_cell
+
+
+def lstm_cell_torch(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """What `lstm_cell` does, in PyTorch; float64 stays float64."""
+    wide = torch.promote_types(gates.dtype, torch.float32)
+    i, f, g, o = gates.to(wide).chunk(4, -1)
+    new_cell = f.sigmoid() * cell.to(wide) + i.sigmoid() * g.tanh()
+    hidden = o.sigmoid() * new_cell.tanh()
+    return hidden.to(cell.dtype), new_cell.to(cell.dtype)
+
+
+def _shipped(width: int) -> Shipped:
+    constants, num_warps = _constants(width)
+    pointers = dict.fromkeys(("hidden_ptr", "new_cell_ptr", "gates_ptr", "cell_ptr"), "*bf16")
+    return Shipped(
+        name=f"lstm_cell {width}",
+        kernel=_lstm_kernel,
+        signature={**pointers, "stride_gn": "i32", "stride_cn": "i32"},
+        constants=constants,
+        num_warps=num_warps,
+        num_stages=3,
+    )
+
+
+SHIPPED = (_shipped(512), _shipped(1024))

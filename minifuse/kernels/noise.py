@@ -1,0 +1,31 @@
+"""Gumbel noise as a function of (seed, position, token), in torch: the twin of what the sampling kernel computes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["gumbel_noise", "signed"]
+
+
+def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
+    """Standard Gumbel noise [rows, vocab_size] in float64, each number a hash of (seed, position, token)."""
+    tokens = torch.arange(vocab_size, device=seeds.device)
+    key = _mix(_mix(seeds) ^ positions)[:, None]
+    bits = _mix(key ^ _mix(tokens)) >> 12 & (1 << 52) - 1
+    uniform = (bits.double() + 0.5) / 2.0**52  # strictly inside (0, 1), every value exact
+    return -torch.log(-torch.log(uniform))
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finalizer on int64, which wraps like the unsigned original (Steele, Lea and Flood, 2014)."""
+    x = x + signed(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> 30 & (1 << 34) - 1)) * signed(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> 27 & (1 << 37) - 1)) * signed(0x94D049BB133111EB)
+    return x ^ (x >> 31 & (1 << 33) - 1)
+
+
+def signed(bits: int) -> int:
+    """The low 64 bits of `bits` as the signed integer torch keeps them in."""
+    bits &= (1 << 64) - 1
+    return bits - (1 << 64) if bits >= 1 << 63 else bits

@@ -1,0 +1,126 @@
+"""The operators that have Triton kernels, in plain torch. Whoever computes a plan is given these, or the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from minifuse.kernels.noise import gumbel_noise
+from minifuse.kernels.rotary import RotaryRows
+from minifuse.plan import Move
+
+__all__ = ["TORCH", "KVTensors", "Operators", "TorchOperators"]
+
+
+class KVTensors(Protocol):
+    """The KV cache as moves see it: keys and values of both tiers, each [num_layers, slots, num_kv_heads, head_dim]."""
+
+    keys: Tensor
+    values: Tensor
+    host_keys: Tensor
+    host_values: Tensor
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def move(self, move: Move, layer: int | None = None) -> None:
+        """Copy the slots of one move, in one layer or in all of them."""
+        ...
+
+
+class Operators(Protocol):
+    """What differs between torch and Triton beside attention itself."""
+
+    turn: AbstractContextManager[object]  # held while a plan is computed, where only one can be at a time
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """`x / sqrt(mean(x^2) + eps) * weight` of each row [n, size]."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """The norm of `x + residual`, and that sum."""
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """`silu(gate) * up` of [n, gate | up]."""
+        ...
+
+    def rotate_and_write(
+        self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
+    ) -> Tensor:
+        """Rotate queries and keys, put keys and values into one layer's storage, return the queries.
+
+        Args:
+            heads: [n, num_heads + 2 * num_kv_heads, head_dim]: queries, keys, values.
+            rotary: of the n positions; None where there is nothing to rotate.
+            keys, values: [slots, num_kv_heads, head_dim].
+            slots: [n], -1 for rows that are written nowhere.
+            live: the other rows; None: all of them.
+
+        Returns:
+            [n, num_heads, head_dim].
+        """
+        ...
+
+    def move(self, cache: KVTensors, moves: Seq[Move], layer: int | None = None) -> None:
+        """Do moves, in order, in one layer or in all of them."""
+        ...
+
+    def argmax(self, logits: Tensor) -> list[int]:
+        """The index of each row's largest number [n, vocab_size]: the first NaN, or the lowest index of several."""
+        ...
+
+    def gumbel_argmax(self, scaled: Tensor, seeds: Tensor, positions: Tensor) -> list[int]:
+        """The same of scaled logits [n, vocab_size] plus the noise of each row's seed and position, both int64 [n]."""
+        ...
+
+
+class TorchOperators:
+    """Plain torch, on any device."""
+
+    turn: AbstractContextManager[object] = nullcontext()
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return self.rms_norm(total, weight, eps), total
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+
+    def rotate_and_write(
+        self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
+    ) -> Tensor:
+        num_kv_heads = keys.shape[1]
+        turning, v = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
+        turned = turning if rotary is None else rotary.turn(turning)
+        q, k = turned[:, :-num_kv_heads], turned[:, -num_kv_heads:]
+        if live is not None:
+            slots, k, v = slots[live], k[live], v[live]  # an idle row's slot may be somebody else's
+        keys.index_copy_(0, slots, k)
+        values.index_copy_(0, slots, v)
+        return q
+
+    def move(self, cache: KVTensors, moves: Seq[Move], layer: int | None = None) -> None:
+        for move in moves:
+            cache.move(move, layer)
+
+    def argmax(self, logits: Tensor) -> list[int]:
+        if logits.device.type != "cpu":
+            indices: list[int] = logits.argmax(-1).tolist()
+            return indices
+        wide = logits.float() if logits.dtype == torch.bfloat16 else logits  # numpy has no bfloat16
+        return [int(index) for index in wide.numpy().argmax(-1)]  # ten times as fast as torch's on a CPU
+
+    def gumbel_argmax(self, scaled: Tensor, seeds: Tensor, positions: Tensor) -> list[int]:
+        return self.argmax(scaled + gumbel_noise(seeds, positions, scaled.shape[-1]))
+
+
+TORCH = TorchOperators()

@@ -1,0 +1,271 @@
+"""Rotary embedding and the KV write in one pass: each element of q, k and v is read once and written once.
+
+Dimension d of the first `rotary_dim` ones of a head becomes
+
+    x'[d] = x[d] cos[d] + x[partner(d)] sin[d]
+
+in float32, the sign of the rotation being part of `sin`. The partner of d is half of rotary_dim away, or, interleaved,
+the other one of the pair (2i, 2i + 1). Dimensions from rotary_dim on stay as they are. A program takes one token and
+BLOCK_H of its heads: either of q, which go to a new tensor, or of k and v, which go to the token's slot.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minifuse.kernels.launch import FLOATS, Shipped, check, check_tensor
+
+__all__ = ["SHIPPED", "rotate_and_write", "rotate_and_write_torch"]
+
+KERNEL = "rotate_and_write"
+ELEMENTS = 4096  # of a program's tile: four loads of 16 bytes in flight in each of 128 threads
+NUM_WARPS = 4
+
+
+@triton.jit
+def _dims(stride_h, head, wanted, START: tl.constexpr, STOP: tl.constexpr):
+    """Offsets and mask of the dimensions [START, STOP) of the heads that are `wanted`."""
+    dim = START + tl.arange(0, triton.next_power_of_2(STOP - START))
+    return head[:, None] * stride_h + dim[None, :], wanted[:, None] & (dim < STOP)[None, :]
+
+
+@triton.jit
+def _rotate(
+    out_ptr,
+    x_ptr,
+    cos_ptr,
+    sin_ptr,
+    stride_oh,
+    stride_xh,
+    head,  # [BLOCK_H] int64
+    held,  # [BLOCK_H], whether there is such a head
+    kept,  # [BLOCK_H], whether it is also written
+    HEAD_DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+):
+    """Some heads of one token, rotated. All loads come before the first store, which waits for what it stores."""
+    HALF: tl.constexpr = ROTARY_DIM // 2
+    if ROTARY_DIM < HEAD_DIM:
+        at, mask = _dims(stride_xh, head, held, ROTARY_DIM, HEAD_DIM)
+        rest = tl.load(x_ptr + at, mask=mask)
+    if ROTARY_DIM > 0 and INTERLEAVED:
+        at, mask = _dims(stride_xh, head, held, 0, ROTARY_DIM)
+        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        cos, sin = _angles(cos_ptr, sin_ptr, x, 0, ROTARY_DIM)
+        a, b = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
+        partner = tl.reshape(tl.join(b, a), x.shape)
+        at, mask = _dims(stride_oh, head, kept, 0, ROTARY_DIM)
+        tl.store(out_ptr + at, tl.fma(partner, sin, x * cos).to(out_ptr.dtype.element_ty), mask=mask)
+    elif ROTARY_DIM > 0:
+        at, mask = _dims(stride_xh, head, held, 0, HALF)
+        a = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        b = tl.load(x_ptr + HALF + at, mask=mask, other=0.0).to(tl.float32)
+        cos, sin = _angles(cos_ptr, sin_ptr, a, 0, HALF)
+        cos_b, sin_b = _angles(cos_ptr, sin_ptr, b, HALF, ROTARY_DIM)
+        at, mask = _dims(stride_oh, head, kept, 0, HALF)
+        tl.store(out_ptr + at, tl.fma(b, sin, a * cos).to(out_ptr.dtype.element_ty), mask=mask)
+        tl.store(out_ptr + HALF + at, tl.fma(a, sin_b, b * cos_b).to(out_ptr.dtype.element_ty), mask=mask)
+    if ROTARY_DIM < HEAD_DIM:
+        at, mask = _dims(stride_oh, head, kept, ROTARY_DIM, HEAD_DIM)
+        tl.store(out_ptr + at, rest, mask=mask)
+
+
+@triton.jit
+def _angles(cos_ptr, sin_ptr, like, START: tl.constexpr, STOP: tl.constexpr):
+    """A token's cosines and sines of the dimensions [START, STOP), for each row of `like`."""
+    dim = START + tl.arange(0, triton.next_power_of_2(STOP - START))
+    cos = tl.load(cos_ptr + dim, mask=dim < STOP, other=0.0).to(tl.float32)
+    sin = tl.load(sin_ptr + dim, mask=dim < STOP, other=0.0).to(tl.float32)
+    return tl.broadcast_to(cos[None, :], like.shape), tl.broadcast_to(sin[None, :], like.shape)
+
+
+@triton.jit
+def _rotate_and_write_kernel(
+    out_ptr,  # [n, num_heads, head_dim]
+    q_ptr,  # [n, num_heads, head_dim]
+    k_ptr,  # [n, num_kv_heads, head_dim]
+    v_ptr,  # [n, num_kv_heads, head_dim]
+    keys_ptr,  # [slots, num_kv_heads, head_dim]
+    values_ptr,  # [slots, num_kv_heads, head_dim]
+    slots_ptr,  # [n]
+    cos_ptr,  # [n, rotary_dim]
+    sin_ptr,  # [n, rotary_dim]
+    stride_ot,
+    stride_oh,
+    stride_qt,
+    stride_qh,
+    stride_kt,
+    stride_kh,
+    stride_vt,
+    stride_vh,
+    stride_keys,
+    stride_keys_h,
+    stride_values,
+    stride_values_h,
+    stride_cos,
+    stride_sin,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,  # 0: nothing to rotate, and no programs for q
+    INTERLEAVED: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+):
+    """One program: BLOCK_H heads of q, or of k and v, of one token."""
+    Q_BLOCKS: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H if ROTARY_DIM > 0 else 0
+    token = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    cos_ptr += token * stride_cos
+    sin_ptr += token * stride_sin
+    if block < Q_BLOCKS:
+        head = block.to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)
+        held = head < NUM_HEADS
+        _rotate(
+            out_ptr + token * stride_ot, q_ptr + token * stride_qt, cos_ptr, sin_ptr, stride_oh, stride_qh,
+            head, held, held, HEAD_DIM, ROTARY_DIM, INTERLEAVED,
+        )  # fmt: skip
+    else:
+        head = (block - Q_BLOCKS).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)
+        held = head < NUM_KV_HEADS
+        slot = tl.load(slots_ptr + token)
+        kept = head < tl.where(slot >= 0, NUM_KV_HEADS, 0)  # not a branch: the loads need not wait for the slot
+        at, mask = _dims(stride_vh, head, held, 0, HEAD_DIM)
+        value = tl.load(v_ptr + token * stride_vt + at, mask=mask)
+        _rotate(
+            keys_ptr + slot * stride_keys, k_ptr + token * stride_kt, cos_ptr, sin_ptr, stride_keys_h, stride_kh,
+            head, held, kept, HEAD_DIM, ROTARY_DIM, INTERLEAVED,
+        )  # fmt: skip
+        at, mask = _dims(stride_values_h, head, kept, 0, HEAD_DIM)
+        tl.store(values_ptr + slot * stride_values + at, value, mask=mask)
+
+
+def _constants(
+    num_heads: int, num_kv_heads: int, head_dim: int, rotary_dim: int, interleaved: bool
+) -> dict[str, int | bool]:
+    heads = num_heads if rotary_dim else num_kv_heads
+    return {
+        "NUM_HEADS": num_heads,
+        "NUM_KV_HEADS": num_kv_heads,
+        "HEAD_DIM": head_dim,
+        "ROTARY_DIM": rotary_dim,
+        "INTERLEAVED": interleaved,
+        "BLOCK_H": min(triton.next_power_of_2(heads), max(1, ELEMENTS // triton.next_power_of_2(head_dim))),
+    }
+
+
+def rotate_and_write_torch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    rotary: tuple[Tensor, Tensor] | None,
+    *,
+    interleaved: bool = False,
+) -> Tensor:
+    """What `rotate_and_write` computes, in torch."""
+    if rotary is not None:
+        q, k = (_rotate_torch(x, rotary, interleaved) for x in (q, k))
+    live = slots >= 0
+    keys[slots[live]] = k[live]
+    values[slots[live]] = v[live]
+    return q
+
+
+def _rotate_torch(x: Tensor, rotary: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
+    cos, sin = rotary
+    rotary_dim = cos.shape[-1]
+    turning, rest = x[..., :rotary_dim], x[..., rotary_dim:]
+    pairs = turning.unflatten(-1, (-1, 2) if interleaved else (2, -1))
+    partner = pairs.flip(-1 if interleaved else -2).flatten(-2)
+    return torch.cat(((turning * cos + partner * sin).to(x.dtype), rest), -1)
+
+
+def rotate_and_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    rotary: tuple[Tensor, Tensor] | None,
+    *,
+    interleaved: bool = False,
+) -> Tensor:
+    """Rotate `q` and `k`, and put `k` and `v` into their slots of one layer, in one launch.
+
+    Args:
+        q: [n, num_heads, head_dim]. It, `k` and `v` may be views of one matrix: only the last dimension is contiguous.
+        k, v: [n, num_kv_heads, head_dim].
+        keys, values: [slots, num_kv_heads, head_dim], of the type of `q`; written.
+        slots: [n] int64, each within the storage and no two alike, or -1: such a row's `k` and `v` go nowhere. What
+            lies in them is known to the device alone, so they are not checked.
+        rotary: cosines and signed sines of the tokens' positions, both [n, 1, rotary_dim]; rotary_dim is even and at
+            most head_dim. None: nothing is rotated.
+        interleaved: whether neighbours are rotated together, rather than dimensions half of rotary_dim apart.
+
+    Returns:
+        The rotated queries, a new tensor [n, num_heads, head_dim]; without `rotary`, `q` itself.
+
+    Raises:
+        KernelError: for what it cannot take.
+    """
+    check_tensor(KERNEL, "q", q, [None, None, None])
+    n, num_heads, head_dim = q.shape
+    alike = (q.dtype,)
+    check_tensor(KERNEL, "k", k, [n, None, head_dim], alike, q.device)
+    num_kv_heads = k.shape[1]
+    check_tensor(KERNEL, "v", v, [n, num_kv_heads, head_dim], alike, q.device)
+    check_tensor(KERNEL, "keys", keys, [None, num_kv_heads, head_dim], alike, q.device)
+    check_tensor(KERNEL, "values", values, [keys.shape[0], num_kv_heads, head_dim], alike, q.device)
+    check_tensor(KERNEL, "slots", slots, [n], [torch.int64], q.device, contiguous=True)
+    rotary_dim = 0
+    cos, sin = q, q  # not read
+    if rotary is not None:
+        cos, sin = rotary
+        check_tensor(KERNEL, "cos", cos, [n, 1, None], FLOATS, q.device)
+        rotary_dim = cos.shape[-1]
+        check_tensor(KERNEL, "sin", sin, [n, 1, rotary_dim], FLOATS, q.device)
+        fits = 0 < rotary_dim <= head_dim and rotary_dim % 2 == 0
+        otherwise = (
+            f"cos has {rotary_dim} dimensions and a head {head_dim}: give an even number, at least 2, at most that."
+        )
+        check(KERNEL, fits, otherwise)
+    out = q if rotary is None else torch.empty((n, num_heads, head_dim), dtype=q.dtype, device=q.device)
+    if n == 0:
+        return out
+    constants = _constants(num_heads, num_kv_heads, head_dim, rotary_dim, interleaved)
+    block = int(constants["BLOCK_H"])
+    q_blocks = triton.cdiv(num_heads, block) if rotary_dim else 0
+    _rotate_and_write_kernel[(n, q_blocks + triton.cdiv(num_kv_heads, block))](
+        out, q, k, v, keys, values, slots, cos, sin,
+        *out.stride()[:2], *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *keys.stride()[:2], *values.stride()[:2],
+        cos.stride(0), sin.stride(0),
+        **constants, num_warps=NUM_WARPS,
+    )  # fmt: skip
+    return out
+
+
+def _shipped(
+    name: str, num_heads: int, num_kv_heads: int, head_dim: int, rotary_dim: int, interleaved: bool
+) -> Shipped:
+    pointers = ("out", "q", "k", "v", "keys", "values")
+    strides = ("ot", "oh", "qt", "qh", "kt", "kh", "vt", "vh", "keys", "keys_h", "values", "values_h", "cos", "sin")
+    signature = {f"{pointer}_ptr": "*bf16" for pointer in pointers}
+    signature |= {"slots_ptr": "*i64", "cos_ptr": "*fp32", "sin_ptr": "*fp32"}
+    signature |= {f"stride_{stride}": "i32" for stride in strides}
+    constants = _constants(num_heads, num_kv_heads, head_dim, rotary_dim, interleaved)
+    return Shipped(f"rotary_write {name}", _rotate_and_write_kernel, signature, constants, NUM_WARPS, 3)
+
+
+SHIPPED = (
+    _shipped("d128 h32 kv8", 32, 8, 128, 128, False),
+    _shipped("d64 h32 kv8", 32, 8, 64, 64, False),
+    _shipped("d256 rotary64 interleaved", 16, 16, 256, 64, True),
+    _shipped("d64 learned positions", 12, 12, 64, 0, False),
+)

@@ -1,0 +1,185 @@
+"""The next token of each row: the largest logit, or the largest after Gumbel noise has been added.
+
+Both take two launches. In the first, a program finds the winner among BLOCK tokens of one row; in the second, the
+winner among these. What wins is a matter of order alone, NaN > inf > ... > -inf and the lower index first, so neither
+the blocks nor the batch can change it. The noise of (seed, position, token) is `minifuse.kernels.noise.gumbel_noise`:
+
+    u = (mix(mix(mix(seed) ^ position) ^ mix(token)) >> 12 + 0.5) / 2^52,   noise = -log(-log(u))
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minifuse.kernels.launch import Shipped, check, check_tensor
+from minifuse.kernels.noise import gumbel_noise
+
+__all__ = ["SHIPPED", "argmax", "argmax_torch", "gumbel_argmax", "gumbel_argmax_torch"]
+
+BLOCK = 8192  # logits of a program: with 256 threads, four loads of 16 bytes of bfloat16 in flight in each
+NOISY_BLOCK = 1024  # bound by arithmetic in float64, of which 8 numbers a thread are enough
+NUM_WARPS = 8
+NOISY_WARPS = 4
+
+
+@triton.jit
+def _mix(x):
+    """SplitMix64's finalizer on uint64, as in `minifuse.kernels.noise`."""
+    x += 0x9E3779B97F4A7C15
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@triton.jit
+def _first_largest(x, index):
+    """The largest of `x` and where it is in `index` (int32, at least 0): the first NaN, or the lowest index of several.
+
+    NaNs are told apart by an index below 0, so that one search finds either.
+    """
+    peak = tl.max(x, 0)  # of what is not NaN
+    place = tl.min(tl.where(x != x, index + -(2**31), tl.where(x == peak, index, 2**31 - 1)), 0)
+    return tl.where(place < 0, float("nan"), peak), place & 0x7FFFFFFF
+
+
+@triton.jit
+def _winners_kernel(
+    values_ptr,  # [n, blocks]
+    tokens_ptr,  # [n, blocks] int32
+    x_ptr,  # [n, vocab_size]
+    seeds_ptr,  # [n] int64, read if NOISY
+    positions_ptr,  # [n] int64, read if NOISY
+    stride_xn,
+    VOCAB_SIZE: tl.constexpr,  # a model has one; being known, it lets loads be wide
+    NOISY: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program: the winner of one block of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    token = block * BLOCK + tl.arange(0, BLOCK)
+    mask = token < VOCAB_SIZE
+    x = tl.load(x_ptr + row * stride_xn + token, mask=mask, other=float("-inf"))  # of equals, those beyond come last
+    if NOISY:
+        seed = tl.load(seeds_ptr + row).to(tl.uint64)
+        position = tl.load(positions_ptr + row).to(tl.uint64)
+        bits = _mix(_mix(_mix(seed) ^ position) ^ _mix(token.to(tl.uint64))) >> 12
+        uniform = (bits.to(tl.float64) + 0.5) * (1.0 / 2**52)  # exact, as in the original
+        x = x.to(tl.float64) - tl.log(-tl.log(uniform))
+    else:
+        x = x.to(tl.float32)
+    value, winner = _first_largest(x, token)
+    at = row * tl.num_programs(1) + block
+    tl.store(values_ptr + at, value)
+    tl.store(tokens_ptr + at, winner)
+
+
+@triton.jit(do_not_specialize=["blocks"])
+def _winner_kernel(
+    out_ptr,  # [n] int64
+    values_ptr,  # [n, blocks]
+    tokens_ptr,  # [n, blocks] int32
+    blocks,
+    BLOCKS: tl.constexpr,  # the next power of two
+):
+    """One program: the winner of one row, among those of its blocks."""
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.arange(0, BLOCKS)
+    value = tl.load(values_ptr + row * blocks + block, mask=block < blocks, other=float("-inf"))
+    _, winner = _first_largest(value, block)
+    tl.store(out_ptr + row, tl.load(tokens_ptr + row * blocks + winner).to(tl.int64))
+
+
+def argmax_torch(logits: Tensor) -> Tensor:
+    """What `argmax` computes, in torch."""
+    return logits.argmax(-1)
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """The index of each row's largest number: the first NaN if there is one, else the lowest index of several.
+
+    Args:
+        logits: [n, vocab_size], each row contiguous.
+
+    Returns:
+        [n] int64.
+
+    Raises:
+        KernelError: for what it cannot take.
+    """
+    check_tensor("argmax", "logits", logits, [None, None])
+    return _argmax("argmax", logits, None, None)
+
+
+def gumbel_argmax_torch(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
+    """What `gumbel_argmax` computes, in torch."""
+    return (scaled + gumbel_noise(seeds, positions, scaled.shape[-1])).argmax(-1)
+
+
+def gumbel_argmax(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
+    """Draw a token for each row, which follows the softmax of `scaled` and depends on nothing but the arguments' row.
+
+    Args:
+        scaled: [n, vocab_size] float64 or float32, each row contiguous; -inf where a token may not be drawn.
+        seeds: [n] int64.
+        positions: [n] int64, the place in its sequence of each row's new token.
+
+    Returns:
+        [n] int64: the argmax, as of `argmax`, of `scaled` and noise added in float64.
+
+    Raises:
+        KernelError: for what it cannot take.
+    """
+    check_tensor("gumbel_argmax", "scaled", scaled, [None, None], [torch.float64, torch.float32])
+    for name, keys in (("seeds", seeds), ("positions", positions)):
+        check_tensor("gumbel_argmax", name, keys, [scaled.shape[0]], [torch.int64], scaled.device, contiguous=True)
+    return _argmax("gumbel_argmax", scaled, seeds, positions)
+
+
+def _argmax(kernel: str, x: Tensor, seeds: Tensor | None, positions: Tensor | None) -> Tensor:
+    n, vocab_size = x.shape
+    check(kernel, 0 < vocab_size < 2**30, f"a row has {vocab_size} logits: give at least one, and fewer than 2^30.")
+    out = torch.empty(n, dtype=torch.int64, device=x.device)
+    if n == 0:
+        return out
+    noisy = seeds is not None
+    largest = NOISY_BLOCK if noisy else BLOCK
+    blocks = triton.cdiv(vocab_size, largest)
+    values = torch.empty((n, blocks), dtype=torch.float64 if noisy else torch.float32, device=x.device)
+    tokens = torch.empty((n, blocks), dtype=torch.int32, device=x.device)
+    _winners_kernel[(n, blocks)](
+        values, tokens, x, seeds, positions, x.stride(0),
+        VOCAB_SIZE=vocab_size, NOISY=noisy, BLOCK=largest, num_warps=NOISY_WARPS if noisy else NUM_WARPS,
+    )  # fmt: skip
+    _winner_kernel[(n,)](out, values, tokens, blocks, BLOCKS=triton.next_power_of_2(blocks), num_warps=1)
+    return out
+
+
+VOCAB_SIZE = 128_256  # of what is shipped: LLaMA 3's
+
+
+def _shipped_winners(x: str, noisy: bool) -> Shipped:
+    signature = {"values_ptr": "*fp64" if noisy else "*fp32", "tokens_ptr": "*i32", "x_ptr": f"*{x}"}
+    signature |= {"seeds_ptr": "*i64", "positions_ptr": "*i64", "stride_xn": "i32"}
+    constants = {"VOCAB_SIZE": VOCAB_SIZE, "NOISY": noisy, "BLOCK": NOISY_BLOCK if noisy else BLOCK}
+    name = f"{'gumbel_argmax' if noisy else 'argmax'} {x}"
+    return Shipped(name, _winners_kernel, signature, constants, NOISY_WARPS if noisy else NUM_WARPS, 3)
+
+
+def _shipped_winner(value: str, block: int) -> Shipped:
+    signature = {"out_ptr": "*i64", "values_ptr": f"*{value}", "tokens_ptr": "*i32", "blocks": "i32"}
+    constants = {"BLOCKS": triton.next_power_of_2(triton.cdiv(VOCAB_SIZE, block))}
+    return Shipped(f"winner of blocks {value}", _winner_kernel, signature, constants, 1, 3)
+
+
+SHIPPED = (
+    _shipped_winners("bf16", False),
+    _shipped_winners("fp32", False),
+    _shipped_winners("fp64", True),
+    _shipped_winners("fp32", True),
+    _shipped_winner("fp32", BLOCK),
+    _shipped_winner("fp64", NOISY_BLOCK),
+)

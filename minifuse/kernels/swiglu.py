@@ -1,0 +1,93 @@
+"""The gate of a LLaMA's MLP (Shazeer, 2020): silu(gate) x up, where one product has computed both halves.
+
+silu(x) = x sigmoid(x),   sigmoid(x) = 1 / (1 + exp(-x))
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minifuse.kernels.launch import Shipped, check, check_tensor
+
+__all__ = ["SHIPPED", "sigmoid", "silu_mul", "silu_mul_torch"]
+
+KERNEL = "silu_mul"
+BLOCK = 1024
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)) in float32. The exponent is never positive, so nothing overflows."""
+    e = tl.exp(-tl.abs(x))
+    return tl.where(x < 0, e, 1.0) / (1.0 + e)
+
+
+@triton.jit
+def _silu_mul_kernel(
+    out_ptr,  # [n, WIDTH]
+    gate_up_ptr,  # [n, 2 WIDTH]
+    stride_n,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program: BLOCK columns of one row."""
+    row = (tl.program_id(0) // tl.cdiv(WIDTH, BLOCK)).to(tl.int64)
+    column = tl.program_id(0) % tl.cdiv(WIDTH, BLOCK) * BLOCK + tl.arange(0, BLOCK)
+    mask = column < WIDTH
+    gate = tl.load(gate_up_ptr + row * stride_n + column, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(gate_up_ptr + row * stride_n + WIDTH + column, mask=mask, other=0.0).to(tl.float32)
+    out = gate * sigmoid(gate) * up
+    tl.store(out_ptr + row * WIDTH + column, out.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def _constants(width: int) -> tuple[dict[str, int], int]:
+    """The kernel's constants and number of warps: one 16-byte load a thread and operand in bf16."""
+    block = min(BLOCK, triton.next_power_of_2(width))
+    return {"WIDTH": width, "BLOCK": block}, max(block // 256, 1)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) x up, in float32, rounded once.
+
+    Args:
+        gate_up: [n, 2 f], in each row f gates and then f ups; float32, float16 or bfloat16; rows may lie apart.
+
+    Returns:
+        [n, f], contiguous, in the same dtype.
+
+    Raises:
+        KernelError: a shape, a dtype or a stride that the kernel cannot take.
+    """
+    check_tensor(KERNEL, "gate_up", gate_up, (None, None))
+    n, both = gate_up.shape
+    check(KERNEL, both >= 2 and both % 2 == 0, f"rows of gate_up have {both} numbers: give as many gates as ups.")
+    out = torch.empty((n, both // 2), dtype=gate_up.dtype, device=gate_up.device)
+    if n:
+        constants, num_warps = _constants(both // 2)
+        grid = (n * triton.cdiv(both // 2, constants["BLOCK"]),)
+        _silu_mul_kernel[grid](out, gate_up, gate_up.stride(0), **constants, num_warps=num_warps)
+    return out
+
+
+def silu_mul_torch(gate_up: Tensor) -> Tensor:
+    """What `silu_mul` does, in PyTorch; float64 stays float64."""
+    gate, up = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, -1)
+    return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
+
+
+def _shipped(width: int) -> Shipped:
+    constants, num_warps = _constants(width)
+    return Shipped(
+        name=f"silu_mul {width}",
+        kernel=_silu_mul_kernel,
+        signature={"out_ptr": "*bf16", "gate_up_ptr": "*bf16", "stride_n": "i32"},
+        constants=constants,
+        num_warps=num_warps,
+        num_stages=3,
+    )
+
+
+SHIPPED = (_shipped(11008), _shipped(14336))

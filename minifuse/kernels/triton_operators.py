@@ -1,0 +1,114 @@
+"""The operators, computed with the Triton kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby, pairwise
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from minifuse.kernels.copy import gather_slots, move_slots, scatter_slots
+from minifuse.kernels.launch import INTERPRETED
+from minifuse.kernels.operators import TORCH, KVTensors
+from minifuse.kernels.rms_norm import rms_norm
+from minifuse.kernels.rotary import RotaryRows
+from minifuse.kernels.rotary_write import rotate_and_write
+from minifuse.kernels.sampling import argmax, gumbel_argmax
+from minifuse.kernels.swiglu import silu_mul
+from minifuse.plan import Move
+
+__all__ = ["TritonOperators"]
+
+
+class TritonOperators:
+    """What `TorchOperators` does, with the kernels."""
+
+    turn: AbstractContextManager[object] = Lock() if INTERPRETED else nullcontext()  # the interpreter has one thread
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return rms_norm(x, weight, eps, residual)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return silu_mul(gate_up)
+
+    def rotate_and_write(
+        self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
+    ) -> Tensor:
+        num_kv_heads = keys.shape[1]
+        q, k, v = heads.split((heads.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads), 1)
+        if rotary is None:
+            return rotate_and_write(q, k, v, keys, values, slots, None)
+        angles = (rotary.cos, rotary.sin)
+        return rotate_and_write(q, k, v, keys, values, slots, angles, interleaved=rotary.interleaved)
+
+    def move(self, cache: KVTensors, moves: Seq[Move], layer: int | None = None) -> None:
+        layers = slice(None) if layer is None else slice(layer, layer + 1)
+        for _, group in groupby(moves, lambda move: move.kind):
+            together = list(group)
+            if together[0].crosses:
+                self._swap(cache, together, layers)
+            elif _disjoint(together):
+                move_slots(cache.keys[layers], cache.values[layers], [move[1:4] for move in together])
+            else:  # one after the other, each perhaps onto itself
+                TORCH.move(cache, together, layer)
+
+    @staticmethod
+    def _swap(cache: KVTensors, moves: list[Move], layers: slice) -> None:
+        """Scattered slots are gathered on the device first, so that the link carries long runs."""
+        device, host = (cache.keys[layers], cache.values[layers]), (cache.host_keys[layers], cache.host_values[layers])
+        out = moves[0].kind == "swap_out"
+        here, there = ("source", "target") if out else ("target", "source")
+        ranges = [torch.arange(getattr(move, here), getattr(move, here) + move.num_tokens) for move in moves]
+        slots = torch.cat(ranges).to(cache.device)
+        shape = (2, len(device[0]), len(slots), *device[0].shape[2:])
+        empty = torch.empty(shape, dtype=device[0].dtype, device=cache.device)
+        staging = gather_slots(*device, slots) if out else empty
+        start = 0
+        for first, count in _runs((getattr(move, there), move.num_tokens) for move in moves):
+            for staged, kept in zip(staging, host, strict=True):
+                for of_layer, in_layer in zip(staged, kept, strict=True):
+                    ends = of_layer[start : start + count], in_layer[first : first + count]
+                    source, target = ends if out else ends[::-1]
+                    target.copy_(source, non_blocking=True)
+            start += count
+        if not out:
+            scatter_slots(staging, *device, slots)
+
+    def argmax(self, logits: Tensor) -> list[int]:
+        indices: list[int] = argmax(logits).tolist()
+        return indices
+
+    def gumbel_argmax(self, scaled: Tensor, seeds: Tensor, positions: Tensor) -> list[int]:
+        indices: list[int] = gumbel_argmax(scaled, seeds, positions).tolist()
+        return indices
+
+
+def _runs(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges (first, count) in order, those that continue the one before joined to it.
+
+    >>> _runs([(4, 2), (6, 2), (0, 3)])
+    [(4, 4), (0, 3)]
+    """
+    runs: list[tuple[int, int]] = []
+    for first, count in ranges:
+        if runs and sum(runs[-1]) == first:
+            runs[-1] = runs[-1][0], runs[-1][1] + count
+        else:
+            runs.append((first, count))
+    return runs
+
+
+def _disjoint(moves: list[Move]) -> bool:
+    """Whether no move's target overlaps another's target, or any source: then they may be done at once."""
+    targets = sorted((move.target, move.target + move.num_tokens) for move in moves)
+    apart = all(one[1] <= two[0] for one, two in pairwise(targets))
+    return apart and all(
+        move.source + move.num_tokens <= start or stop <= move.source for move in moves for start, stop in targets
+    )

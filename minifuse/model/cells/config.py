@@ -1,0 +1,150 @@
+"""Models made of cells, described without torch: `lstm`, `seq2seq` and `treelstm`, and kinds that a plugin registers.
+
+resolve_cells("lstm:hidden=256,vocab=8000")  ->  CellSource("lstm:hidden=256,vocab=8000", CellConfig("lstm", ...))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from minifuse.errors import UsageError
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.parsing import parse_int, unknown
+
+if TYPE_CHECKING:
+    from minifuse.model.cells.model import CellModel
+
+__all__ = ["EOS", "GO", "CellConfig", "CellSource", "register_cells", "resolve_cells"]
+
+PAD, GO, EOS = 0, 1, 2  # of a seq2seq model: the first ids of its vocabulary
+
+Build = Callable[["CellConfig", str, str, int], "CellModel"]  # config, dtype, device, seed
+
+BUILT_IN = ("lstm", "seq2seq", "treelstm")
+_REGISTERED: dict[str, Build] = {}
+
+_SETTINGS = {
+    "hidden": ("hidden_size", 1, 65536),
+    "vocab": ("vocab_size", 4, 10_000_000),
+    "children": ("max_children", 1, 16),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CellConfig:
+    """Everything that fixes the shapes of a model made of cells."""
+
+    kind: str
+    hidden_size: int = 1024
+    vocab_size: int = 30000
+    max_children: int = 2  # of a node of a tree
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer; none where there is no answer in tokens."""
+        return (EOS,) if self.kind == "seq2seq" else ()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """For each cell, the weights that every row is multiplied with: not its embedding, nor biases.
+
+        A batch reads them once, and does two flops with each for each of its rows.
+        """
+        h, vocab = self.hidden_size, self.vocab_size
+        lstm = 8 * h * h  # 4 gates from word and hidden state
+        if self.kind == "lstm":
+            return {"lstm": lstm}
+        if self.kind == "seq2seq":
+            return {"encoder": lstm, "decoder": lstm + vocab * h}
+        if self.kind == "treelstm":
+            arities = range(1, self.max_children + 1)
+            return {"leaf": 3 * h * h} | {f"internal{k}": k * (3 + k) * h * h for k in arities}
+        return _describe(self).sizes
+
+    @property
+    def num_parameters(self) -> int:
+        """All parameters: matrices, embeddings and biases."""
+        h, vocab = self.hidden_size, self.vocab_size
+        if self.kind == "lstm":
+            return vocab * h + 8 * h * h + 4 * h
+        if self.kind == "seq2seq":
+            return 2 * (vocab * h + 8 * h * h + 4 * h) + vocab * h
+        if self.kind == "treelstm":
+            biases = 3 * h + sum((3 + k) * h for k in range(1, self.max_children + 1))
+            return vocab * h + sum(self.sizes.values()) + biases
+        return _describe(self).num_parameters
+
+    def slot_bytes(self, dtype: str) -> int:
+        """Bytes of one slot of the state pool: hidden and cell state, and the word that a decoder says (int64)."""
+        if self.kind not in BUILT_IN:
+            return _describe(self, dtype).slot_bytes
+        return 2 * self.hidden_size * DTYPE_BYTES[dtype] + (8 if self.kind == "seq2seq" else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CellSource:
+    """A model of cells that has been found and described; its weights are made by `minifuse.model.rnn.load_cells`."""
+
+    name: str
+    config: CellConfig
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    sizes: dict[str, int]
+    num_parameters: int
+    slot_bytes: int
+
+
+@lru_cache(16)
+def _describe(config: CellConfig, dtype: str = "float32") -> _Description:
+    """What only the model itself knows of a kind that a plugin registered: it is built once, on the CPU."""
+    model = _REGISTERED[config.kind](config, dtype, "cpu", 0)
+    return _Description(model.sizes, model.num_parameters, model.slot_bytes)
+
+
+def register_cells(kind: str, build: Build) -> None:
+    """Make `--model KIND` known; the settings of the built-in kinds can be given to it too.
+
+    Args:
+        build: makes the model from its config, dtype ("float32", ...), device ("cpu", ...) and seed.
+
+    Raises:
+        UsageError: the name is taken, or could not be typed.
+    """
+    if not kind.isidentifier():
+        raise UsageError(f"The kind of cell model {kind!r} is no name: give letters, digits and underscores.")
+    if kind in BUILT_IN or _REGISTERED.setdefault(kind, build) is not build:
+        raise UsageError(f"There is already a kind of cell model called {kind!r}: choose another name.")
+
+
+def registered(kind: str) -> Build | None:
+    """What builds a kind that a plugin registered."""
+    return _REGISTERED.get(kind)
+
+
+def resolve_cells(name: str) -> CellSource | None:
+    """The model of cells that `name` means, as in `treelstm:hidden=512,vocab=8000`, or None if its kind is unknown.
+
+    Raises:
+        UsageError: the kind is known and a setting is not, or its value is out of range.
+    """
+    kind, _, settings = name.partition(":")
+    if kind not in BUILT_IN and kind not in _REGISTERED:
+        return None
+    known = {key: _SETTINGS[key] for key in _SETTINGS if key != "children" or kind not in ("lstm", "seq2seq")}
+    values: dict[str, int] = {}
+    for part in settings.split(",") if ":" in name else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if key not in known:
+            raise unknown(f"setting of the model {kind}", key, known)
+        if not equals:
+            raise UsageError(f'The model is "{name}", with no value for {key}: give {key}=NUMBER.')
+        field, low, high = known[key]
+        if field in values:
+            raise UsageError(f'The model is "{name}", with {key} twice: give it once.')
+        values[field] = parse_int(value, f"{key} of the model {kind}", low, high)
+    return CellSource(name, CellConfig(kind, **values))

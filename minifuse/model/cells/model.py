@@ -1,0 +1,278 @@
+"""A model made of cells: what its requests unfold into, which nodes may be batched together, and computing a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minifuse.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.errors import RequestRefused, UsageError
+from minifuse.model.cells.definition import definition
+from minifuse.model.cells.types import TOKEN, CellType, Spec, brief, matrix_weights, outputs_of
+from minifuse.model.dtypes import torch_dtype
+from minifuse.plan import TRANSFORMER
+from minifuse.request import Request
+
+__all__ = ["CellModel", "CellType", "Spec"]
+
+WORD = 2**63  # of 64 bits
+
+
+class CellModel:
+    """Cells, and the function that unfolds a request into a graph of them. `types` are those recognised so far.
+
+    A cell is a torch module whose inputs and outputs have the batch in their first dimension, and which treats rows
+    independently. It must not change its inputs, which may be views of the states themselves. If it says a token, an
+    output is int64 [batch], and the module's attribute `says` is the number of that output.
+
+        def unfold(request):
+            zeros = Zeros((64,))
+            states = [zeros, *(Output(i) for i in range(len(request.prompt) - 1))]
+            return CellGraph(tuple(Node("gru", inputs) for inputs in zip(request.prompt, states)))
+
+        CellModel("gru", {"gru": GRU()}, unfold, example=Request("example", prompt=(1, 2)))
+
+    Args:
+        cells: moved to `device` and `dtype`, and set to evaluate.
+        example: request(s) that unfold into everything that outputs have the shape of: the state pool is made for them.
+        check: raises `RequestRefused` for a request that the model cannot serve, such as one with a token id that no
+            embedding has: what a cell raises while it computes a batch ends the run.
+
+    Raises:
+        UsageError: a cell has a name that cannot be, or the example cannot be unfolded and computed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cells: Mapping[str, nn.Module],
+        unfold: Callable[[Request], CellGraph],
+        example: Request | Seq[Request],
+        check: Callable[[Request], None] | None = None,
+        dtype: str = "float32",
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.name = name
+        self.dtype = torch_dtype(dtype)
+        self.device = torch.device(device)
+        self.cells = {
+            cell: module.to(self.device, self.dtype).eval().requires_grad_(False) for cell, module in cells.items()
+        }
+        self.unfold_untyped = unfold
+        self.examples = (example,) if isinstance(example, Request) else tuple(example)
+        self.limits = check
+        self.types: dict[str, CellType] = {}
+        self.field_of: dict[str, tuple[int, ...]] = {}  # type -> for each of its outputs, the field it is kept in
+        self.fields: tuple[Spec, ...] = ()  # of the state pool
+        for cell in self.cells:
+            if "[" in cell or cell == TRANSFORMER:
+                raise UsageError(f"A cell of the model {name} is called {cell!r}: choose a name without brackets.")
+        definitions = {cell: definition(module) for cell, module in self.cells.items()}
+        self._same = {  # cell -> the first that is the same
+            cell: next(first for first in definitions if definitions[first] == definitions[cell])
+            for cell in definitions
+        }
+        self._recognised: dict[tuple[str, tuple[Spec, ...]], CellType] = {}  # by first cell and inputs
+        # What makes recognising quick: specs have numbers, and a cell with inputs of these numbers is looked up.
+        self._numbers: dict[Spec, int] = {}
+        self._zeros: dict[Zeros, int] = {}
+        self._memo: dict[tuple[Any, ...], tuple[str, dict[int, int]]] = {}  # -> type, and number of each output
+        self._token = self._number(TOKEN)
+        self._complete = False
+        try:
+            for request in self.examples:
+                self.unfold(request)
+        except RequestRefused as refusal:
+            raise UsageError(f"The example of the model {name} cannot be used: {refusal}") from None
+        self._complete = True
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot of the state pool: a row of every field."""
+        return sum(spec.dtype.itemsize * torch.Size(spec.shape).numel() for spec in self.fields)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """For each cell, the numbers in the matrices that every row is multiplied with."""
+        return {cell: matrix_weights(module) for cell, module in self.cells.items()}
+
+    @property
+    def num_parameters(self) -> int:
+        """Of all cells, shared ones once."""
+        shared = {id(parameter): parameter for module in self.cells.values() for parameter in module.parameters()}
+        return sum(parameter.numel() for parameter in shared.values())
+
+    def check(self, request: Request) -> None:
+        """Raise `RequestRefused` if the model cannot serve this request with any amount of memory."""
+        if request.problem is not None:
+            raise RequestRefused(f"Request {request.id!r} {request.problem}")
+        if self.limits is not None:
+            self.limits(request)
+
+    def unfold(self, request: Request) -> CellGraph:
+        """The graph of a request, its nodes naming types.
+
+        Raises:
+            RequestRefused: the user's function fails, or gives a graph that cannot be computed.
+        """
+        name = f"Request {request.id!r}"
+        try:
+            graph = self.unfold_untyped(request)
+            if not isinstance(graph, CellGraph):
+                raise RequestRefused(f"{name} could not be unfolded into {graph!r:.60}: give a CellGraph.")
+            return self._typed(graph, name)
+        except RequestRefused:
+            raise
+        except Exception as error:  # the user's code, or what it made: only this request fails
+            raise RequestRefused(f"{name} could not be unfolded: {brief(error)}.") from error
+
+    def _typed(self, graph: CellGraph, name: str) -> CellGraph:
+        if not graph.nodes:
+            graph.check(name)
+        try:
+            names = self._types_of(graph.nodes, range(len(graph.nodes)), name)
+        except _Forward:  # a node that reads a later one: either that is another order, or it cannot be computed
+            graph.check(name)
+            names = self._types_of(graph.nodes, graph.order, name)
+        if names == [node.cell for node in graph.nodes]:
+            return graph
+        retyped = [Node(cell, node.inputs) for cell, node in zip(names, graph.nodes, strict=True)]
+        return replace(graph, nodes=tuple(retyped))
+
+    def run(self, type_name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Compute a batch of n nodes of one type: inputs [n, *shape] as the type has them, outputs likewise."""
+        with torch.inference_mode():
+            outputs = self.types[type_name].cell(*inputs)
+        return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+
+    def _types_of(self, nodes: tuple[Node, ...], order: Seq[int], name: str) -> list[str]:
+        """The name of each node's type, found in this order, in which nodes come after all that they read.
+
+        Raises:
+            _Forward: they do not.
+        """
+        token, zeros, memo = self._token, self._zeros, self._memo
+        names = [""] * len(nodes)
+        given: dict[int, dict[int, int]] = {}  # node -> part -> number of its spec
+        for number in order:
+            cell, inputs = nodes[number]
+            key: list[Any] = [cell]
+            for value in inputs:
+                kind = type(value)
+                if kind is Output:
+                    parts = given.get(value.node)
+                    if parts is None:
+                        raise _Forward
+                    spec = parts.get(value.part)
+                    if spec is None:
+                        source = self.types[names[value.node]]
+                        raise RequestRefused(
+                            f"{name} has node {number} (cell {cell!r}), which reads part {value.part} of node "
+                            f"{value.node}, and a {source.name!r} has {len(source.outputs)} outputs: "
+                            f"let it read one of 0 to {len(source.outputs) - 1}."
+                        )
+                    key.append(spec)
+                elif kind is int and -WORD <= value < WORD:
+                    key.append(token)
+                else:
+                    spec = zeros.get(value) if kind is Zeros else None
+                    if spec is None:
+                        spec = self._constant(value, f"{name} has node {number} (cell {cell!r})")
+                    key.append(spec)
+            found = memo.get(tuple(key))
+            if found is None:
+                where = f"{name} has node {number} (cell {cell!r})"
+                sources = [self.types[names[value.node]] for value in inputs if isinstance(value, Output)]
+                found = memo[tuple(key)] = self._recognise(cell, key[1:], sources, where)
+            names[number], given[number] = found
+        return names
+
+    def _number(self, spec: Spec) -> int:
+        return self._numbers.setdefault(spec, len(self._numbers))
+
+    def _constant(self, value: Any, where: str) -> int:
+        """The number of the spec that a constant is of."""
+        if isinstance(value, Zeros):
+            if not all(type(size) is int and size >= 0 for size in value.shape):
+                raise RequestRefused(f"{where} with {value}: give a shape of whole numbers.")
+            found = self._zeros[value] = self._number(Spec(tuple(value.shape), self.dtype))
+            return found
+        if isinstance(value, Tensor) and value.layout is torch.strided and value.device.type != "meta":
+            return self._number(Spec(tuple(value.shape), self.dtype if value.is_floating_point() else value.dtype))
+        if _is_number(value):
+            return self._number(TOKEN if isinstance(value, Integral) else Spec((), self.dtype))
+        if isinstance(value, list | tuple) and all(_is_number(part) for part in value):
+            return self._number(Spec((len(value),), self.dtype))
+        raise RequestRefused(
+            f"{where} with the input {value!r:.60}: give an Output, Zeros, a number of 64 bits, a list of numbers or a "
+            "dense tensor."
+        )
+
+    def _recognise(
+        self, cell: str, numbers: list[int], sources: list[CellType], where: str
+    ) -> tuple[str, dict[int, int]]:
+        """The type of a cell with these inputs, and the number of each output's spec; a new one is learned."""
+        if cell not in self._same:
+            raise RequestRefused(f"{where}, and the model {self.name} has the cells {', '.join(self.cells)}: name one.")
+        specs = list(self._numbers)
+        inputs = tuple([specs[number] for number in numbers])
+        key = (self._same[cell], inputs)
+        if key not in self._recognised:
+            depth = max([source.depth + 1 for source in sources], default=0)  # they are of other types: this one is new
+            found = self._learn(cell, inputs, depth, where)
+            self.field_of[found.name] = self._fields_of(found, where)
+            self._recognised[key] = self.types[found.name] = found
+        found = self._recognised[key]
+        return found.name, {part: self._number(spec) for part, spec in enumerate(found.outputs)}
+
+    def _learn(self, cell: str, inputs: tuple[Spec, ...], depth: int, where: str) -> CellType:
+        first = self._same[cell]
+        known = next((kind for (name, _), kind in self._recognised.items() if name == first), None)
+        allowed = f"give {', '.join(map(str, known.inputs))}, as an earlier node did" if known else "see its forward()"
+        module = self.cells[first]
+        outputs = outputs_of(module, inputs, self.device, where, allowed)
+        suffix = ",".join(
+            [
+                "x".join(map(str, shape)) if shape and dtype == self.dtype else str(Spec(shape, dtype))
+                for shape, dtype in inputs
+            ]
+        )
+        name = first if known is None else f"{first}[{suffix}]"
+        return CellType(name, module, inputs, outputs, getattr(module, "says", None), depth)
+
+    def _fields_of(self, found: CellType, where: str) -> tuple[int, ...]:
+        """Where to keep its outputs: the k-th of a spec in the k-th field of that spec, made if there are examples to
+        come."""
+        seen: Counter[Spec] = Counter()
+        places = []
+        for spec in found.outputs:
+            same = [number for number, field in enumerate(self.fields) if field == spec]
+            if seen[spec] == len(same):
+                if self._complete:
+                    raise RequestRefused(
+                        f"{where} with outputs {', '.join(map(str, found.outputs))}, and there is no place for a "
+                        f"{spec}: give the model {self.name} an example request that has it."
+                    )
+                same.append(len(self.fields))
+                self.fields += (spec,)
+            places.append(same[seen[spec]])
+            seen[spec] += 1
+        return tuple(places)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it can be an element of a tensor."""
+    if type(value) is bool or not isinstance(value, Real):
+        return False
+    return not isinstance(value, Integral) or -WORD <= int(value) < WORD
+
+
+class _Forward(Exception):
+    """A node reads one that comes later in the order it was looked at in, or that is not there."""

@@ -1,0 +1,252 @@
+"""A cell traced with torch.fx, as a program of operators."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from minifuse.errors import UsageError
+from minifuse.model.cells.rnn import Argmax
+from minifuse.model.cells.types import CellType, brief
+from minifuse.model.linear import Linear
+
+__all__ = ["Operator", "Program", "trace"]
+
+_VIEW_METHODS = {
+    *("chunk", "split", "tensor_split", "unbind", "narrow", "select", "view", "reshape", "flatten", "unflatten"),
+    *("squeeze", "unsqueeze", "transpose", "permute", "expand"),
+    *("contiguous", "to", "type_as", "float", "double", "half", "bfloat16"),  # may give the same tensor back
+}
+_HAND_ON = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
+_VIEWS = {
+    operator.getitem,
+    nn.functional.dropout,
+    *(getattr(torch, name) for name in _VIEW_METHODS if hasattr(torch, name)),
+}
+
+
+class Program(NamedTuple):
+    """The operators of a cell, in order.
+
+    A value is (i, part): part `part` of what operator i gives; or (None, i): input i of the cell.
+    """
+
+    operators: tuple[tuple[str, tuple[tuple[int | None, int], ...]], ...]  # the cell of each, and what it reads
+    outputs: tuple[tuple[int, int], ...]  # of the cell: parts of what operators give
+
+
+class Ref(NamedTuple):
+    """A value of an operator by its place: first its inputs, then its weights, then what its steps gave."""
+
+    place: int
+
+
+class Step(NamedTuple):
+    """One call, as torch.fx writes it."""
+
+    kind: str  # call_function, call_method or call_module
+    target: Any
+    args: Any  # with a `Ref` in place of each tensor
+    kwargs: Any
+
+
+class Operator(nn.Module):
+    """One operator of a traced cell, and the views of what it gives.
+
+    Args:
+        steps: the operator, then views; or views alone, which must copy, since inputs may be views of the states.
+        module: what a `call_module` calls.
+        weights: tensors that it reads beside its inputs.
+        outputs: places of the values that it gives.
+        says: the output that is a token of the answer.
+        copies: whether what it gives is copied.
+    """
+
+    def __init__(
+        self,
+        steps: list[Step],
+        module: nn.Module | None,
+        weights: list[Tensor],
+        num_inputs: int,
+        outputs: list[int],
+        says: int | None,
+        copies: bool,
+    ) -> None:
+        super().__init__()
+        self.steps, self.num_inputs, self.outputs, self.says = steps, num_inputs, outputs, says
+        self.copies = copies
+        self.module = module
+        self.weights = nn.ParameterList([nn.Parameter(weight, requires_grad=False) for weight in weights])
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        if len(inputs) != self.num_inputs:
+            raise TypeError(f"{len(inputs)} inputs are given to an operator of {self.num_inputs}")
+        values: list[Any] = [*inputs, *self.weights]
+        for kind, target, args, kwargs in self.steps:
+            args, kwargs = _filled(args, values), _filled(kwargs, values)
+            if kind == "call_module":
+                values.append(self.module(*args, **kwargs))  # type: ignore[misc]
+            elif kind == "call_method":
+                values.append(getattr(args[0], target)(*args[1:], **kwargs))
+            else:
+                values.append(target(*args, **kwargs))
+        found = tuple([values[place] for place in self.outputs])
+        return tuple([value.clone() for value in found]) if self.copies else found
+
+
+def trace(kind: CellType, add: Callable[[str, nn.Module], str]) -> Program:
+    """Split a cell into operators.
+
+    Args:
+        add: called with a name and each operator; returns the name that it is to be called by.
+
+    Raises:
+        UsageError: it cannot be split.
+    """
+    return _Trace(kind).program(add)
+
+
+class _Tracer(fx.Tracer):
+    def __init__(self, num_inputs: int) -> None:
+        super().__init__()
+        self.num_inputs = num_inputs
+
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        return isinstance(module, Linear | Argmax) or bool(super().is_leaf_module(module, name))
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        """As many inputs as the type has: `forward` may take any number."""
+        inputs = [self.create_proxy("placeholder", f"input{i}", (), {}) for i in range(self.num_inputs)]
+        return root_fn, [self.root, *inputs]
+
+
+class _Trace:
+    """The graph of one cell: its inputs, what depends on none of them, and groups of an operator and its views."""
+
+    def __init__(self, kind: CellType) -> None:
+        self.kind = kind
+        try:
+            graph = _Tracer(len(kind.inputs)).trace(kind.cell)
+        except Exception as error:  # control flow that depends on numbers, and whatever else cannot be traced
+            raise self.error(f"torch.fx cannot trace it ({brief(error)})") from error
+        graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+        *body, last = graph.nodes  # an input, a call, ..., and what is returned
+        given = last.args[0]
+        self.outputs: list[fx.Node] = list(given) if isinstance(given, list | tuple) else [given]
+        self.places = {node: (None, i) for i, node in enumerate(n for n in body if n.op == "placeholder")}
+        self.constants: dict[fx.Node, Any] = {}
+        self.groups: list[list[fx.Node]] = []
+        self.group_of: dict[fx.Node, int] = {}
+        for node in body:
+            if node.op != "placeholder":
+                self._sort(node)
+        for i, output in enumerate(self.outputs):
+            if output not in self.group_of:
+                raise self.error(f"its output {i} depends on none of its inputs")
+        # Of each group, the values that are read outside of it.
+        self.wanted = [
+            [node for node in group if node in self.outputs or any(user not in group for user in node.users)]
+            for group in self.groups
+        ]
+
+    def error(self, why: str) -> UsageError:
+        return UsageError(
+            f"The cell {self.kind.name!r} cannot be split into operators, since {why}: "
+            "rewrite it, or batch whole cells."
+        )
+
+    def _sort(self, node: fx.Node) -> None:
+        sources = node.all_input_nodes
+        if all(source in self.constants for source in sources):
+            self.constants[node] = self._constant(node)
+            return
+        name = _name(node)
+        if node.op != "call_module" and name.endswith("_") and not name.endswith("__"):
+            raise self.error(f"{name} changes a tensor in place")
+        home = self.group_of.get(sources[0]) if _is_view(node) and len(sources) == 1 else None
+        if home is None:
+            home = len(self.groups)
+            self.groups.append([])
+        self.group_of[node] = home
+        self.groups[home].append(node)
+
+    def _constant(self, node: fx.Node) -> Any:
+        """What depends on no input is computed now."""
+        target: Any = node.target
+        if node.op == "get_attr":
+            return operator.attrgetter(target)(self.kind.cell)
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda source: self.constants[source])
+        called = self._module(node) or (getattr(torch.Tensor, target) if node.op == "call_method" else target)
+        return called(*args, **kwargs)
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        return self.kind.cell.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def program(self, add: Callable[[str, nn.Module], str]) -> Program:
+        operators = []
+        for number, (first, *_) in enumerate(self.groups):
+            cell, read = self._operator(number)
+            module = self._module(first)
+            name = type(module).__name__.lower() if module is not None else _name(first)
+            operators.append((add(name, cell), tuple(map(self._value, read))))
+        return Program(tuple(operators), tuple(map(self._value, self.outputs)))  # type: ignore[arg-type]
+
+    def _value(self, node: fx.Node) -> tuple[int | None, int]:
+        if node in self.places:
+            return self.places[node]
+        group = self.group_of[node]
+        return group, self.wanted[group].index(node)
+
+    def _operator(self, number: int) -> tuple[Operator, list[fx.Node]]:
+        """One operator as a cell, and the values that are its inputs."""
+        group, wanted = self.groups[number], self.wanted[number]
+        sources = list(dict.fromkeys(source for node in group for source in node.all_input_nodes))
+        # What is no tensor among the constants stands in the step itself.
+        weights = [source for source in sources if isinstance(self.constants.get(source), Tensor)]
+        inputs = [source for source in sources if source not in group and source not in self.constants]
+        places = {node: Ref(place) for place, node in enumerate([*inputs, *weights, *group])}
+
+        def referred(arguments: Any) -> Any:
+            return fx.node.map_arg(arguments, lambda node: places[node] if node in places else self.constants[node])
+
+        steps = [Step(node.op, node.target, referred(node.args), referred(node.kwargs)) for node in group]
+        first = group[0]
+        module = self._module(first)
+        if module is not None:
+            steps[0] = steps[0]._replace(target="module")  # whatever it is called in its cell
+        says = None if self.kind.says is None else self.outputs[self.kind.says]
+        return (
+            Operator(
+                steps,
+                module,
+                [self.constants[weight] for weight in weights],
+                len(inputs),
+                [places[node].place for node in wanted],
+                wanted.index(says) if says in wanted else None,
+                copies=_is_view(first) or isinstance(module, _HAND_ON),
+            ),
+            inputs,
+        )
+
+
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else node.target.__name__
+
+
+def _is_view(node: fx.Node) -> bool:
+    return node.target in _VIEWS or (node.op == "call_method" and node.target in _VIEW_METHODS)
+
+
+def _filled(arguments: Any, values: list[Any]) -> Any:
+    """Arguments with the values that their `Ref`s stand for."""
+    if isinstance(arguments, Ref):
+        return values[arguments.place]
+    if isinstance(arguments, list | tuple):
+        return type(arguments)([_filled(part, values) for part in arguments])
+    if isinstance(arguments, dict):
+        return {name: _filled(part, values) for name, part in arguments.items()}
+    return arguments

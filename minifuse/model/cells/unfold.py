@@ -1,0 +1,92 @@
+"""What requests to the models of cells unfold into, and which of them can be: no torch here.
+
+LSTM: a chain of `lstm` over the prompt. Seq2Seq: a chain of `encoder` over the prompt, then a chain of `decoder` that
+begins with <go> and reads the word that the one before it said ("feed previous"; BatchMaker, Fig. 2.12). TreeLSTM: the
+tree that the request gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from minifuse.cell_graph import CellGraph, Node, Output, Zeros
+from minifuse.errors import RequestRefused
+from minifuse.model.cells.config import GO, CellConfig
+from minifuse.model.cells.trees import unfold_tree
+from minifuse.request import Request
+
+__all__ = ["CellLimits", "Unfolding"]
+
+# (h, c) and the word of each node of a chain: the same in every graph.
+_States: list[tuple[Output, Output, Output]] = []
+
+
+def _states(count: int) -> list[tuple[Output, Output, Output]]:
+    while len(_States) < count:
+        _States.append((Output(len(_States), 0), Output(len(_States), 1), Output(len(_States), 2)))
+    return _States
+
+
+def chain(cell: str, words: Seq[int], hidden_size: int) -> list[Node]:
+    """Nodes 0, 1, ... of an LSTM over these words, from a state of zeros."""
+    zeros = Zeros((hidden_size,))
+    states = _states(len(words))
+    first = Node(cell, (words[0], zeros, zeros))
+    return [first, *[Node(cell, (word, h, c)) for word, (h, c, _) in zip(words[1:], states, strict=False)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfolding:
+    """Request -> cell graph, for the built-in kinds.
+
+    >>> Unfolding(CellConfig("seq2seq", hidden_size=8))(Request("r0", prompt=(7,), max_new_tokens=2)).nodes[1:]
+    (Node(cell='decoder', inputs=(1, Output(node=0, part=0), Output(node=0, part=1))), \
+Node(cell='decoder', inputs=(Output(node=1, part=2), Output(node=1, part=0), Output(node=1, part=1))))
+    """
+
+    config: CellConfig
+
+    def __call__(self, request: Request) -> CellGraph:
+        config = self.config
+        if config.kind == "treelstm":
+            return unfold_tree(f"Request {request.id!r}", request.given, config.vocab_size, config.max_children)
+        if config.kind == "lstm":
+            return CellGraph(tuple(chain("lstm", request.prompt, config.hidden_size)))
+        nodes = chain("encoder", request.prompt, config.hidden_size)
+        start = len(nodes)
+        states = _states(start + request.max_new_tokens)
+        h, c, _ = states[start - 1]
+        nodes.append(Node("decoder", (GO, h, c)))
+        nodes += [Node("decoder", (word, h, c)) for h, c, word in states[start : start + request.max_new_tokens - 1]]
+        return CellGraph(tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class CellLimits:
+    """What the built-in kinds can read: token ids below the vocabulary's size, in a prompt or in a tree."""
+
+    config: CellConfig
+
+    def check(self, request: Request) -> None:
+        """Raise `RequestRefused` if the model cannot serve this request."""
+        name, kind, vocab_size = f"Request {request.id!r}", self.config.kind, self.config.vocab_size
+        if request.problem is not None:
+            raise RequestRefused(f"{name} {request.problem}")
+        if kind == "treelstm":
+            if request.given is None:
+                raise RequestRefused(f"{name} gives no tree, and {kind} reads one: give nested lists of token ids.")
+            unfold_tree(name, request.given, vocab_size, self.config.max_children)
+            return
+        if request.given is not None:
+            raise RequestRefused(f"{name} gives a tree, and {kind} reads a prompt: give token ids, or ask treelstm.")
+        if not request.prompt:
+            raise RequestRefused(f"{name} has an empty prompt: give at least one token.")
+        if kind == "seq2seq" and request.max_new_tokens < 1:
+            raise RequestRefused(f"{name} asks for {request.max_new_tokens} new tokens: ask for at least 1.")
+        bad = next((token for token in request.prompt if not 0 <= token < vocab_size), None)
+        if bad is not None:
+            raise RequestRefused(
+                f"{name} has the token id {bad}, and the vocabulary is 0 to {vocab_size - 1}: "
+                "give ids of this vocabulary."
+            )

@@ -1,0 +1,20 @@
+"""What the device has that a model is to be loaded on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["free_bytes"]
+
+
+def free_bytes(device: str) -> int | None:
+    """Memory that could be allocated now, or None where the platform does not tell."""
+    if device != "cpu":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

@@ -1,0 +1,19 @@
+"""The types of number that models compute in, by the names that the command line takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["DTYPE_BYTES", "torch_dtype"]
+
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def torch_dtype(dtype: str) -> torch.dtype:
+    import torch
+
+    found: torch.dtype = getattr(torch, dtype)
+    return found

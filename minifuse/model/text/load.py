@@ -1,0 +1,175 @@
+"""From what a user typed (`tiny`, a directory, `random:PRESET`) to a model ready to serve."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minifuse.errors import MachineError, ModelError, UsageError
+from minifuse.model.cells.config import BUILT_IN
+from minifuse.model.device import free_bytes
+from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
+from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.presets import PRESETS, preset
+from minifuse.model.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from minifuse.model.text.transformer import Transformer
+
+__all__ = ["ModelSource", "build", "load_weights", "random_weights", "resolve"]
+
+TINY = Path(__file__).parent.parent / "tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model that has been found and described, its weights not yet read (no torch needed so far)."""
+
+    name: str
+    config: ModelConfig
+    directory: Path | None  # None: random weights
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer beside the weights.
+
+        Raises:
+            ModelError: there is none; prompts must then be token ids.
+        """
+        path = self.directory / "tokenizer.json" if self.directory else None
+        if path is None or not path.exists():
+            raise ModelError(
+                f"The model {self.name} has no tokenizer.json, so it cannot read text: "
+                "give prompts as token ids (prompt_token_ids in a JSONL file)."
+            )
+        return Tokenizer(path)
+
+
+def resolve(name: str) -> ModelSource:
+    """Find what `name` means: the shipped model `tiny`, a directory, or `random:PRESET`.
+
+    Raises:
+        UsageError: no such preset or directory.
+        ModelError: the directory has no readable config.json, or one of another architecture.
+    """
+    if name.startswith("random:"):
+        return ModelSource(name, preset(name.removeprefix("random:")), None)
+    directory = TINY if name == "tiny" else Path(name)
+    if not directory.is_dir():
+        hint = f"; random weights are written random:{name}" if name in PRESETS else ""
+        raise UsageError(
+            f"There is no model {name!r}: give 'tiny', a directory in Hugging Face's format, "
+            f"random:PRESET with one of {', '.join(PRESETS)}, or a model of cells: {', '.join(BUILT_IN)}{hint}."
+        )
+    path = directory / "config.json"
+    try:
+        raw = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ModelError(f"{directory} has no config.json: give a directory in Hugging Face's format.") from None
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{path} cannot be read as JSON ({error}): download it again.") from None
+    if not isinstance(raw, dict):
+        raise ModelError(f"{path} holds no JSON object: download it again.")
+    config = ModelConfig.from_hf(raw, str(path))
+    return ModelSource(name, replace(config, eos_ids=_stop_ids(directory, config)), directory)
+
+
+def _stop_ids(directory: Path, config: ModelConfig) -> tuple[int, ...]:
+    """All tokens that end an answer: chat models name more of them in generation_config.json."""
+    try:
+        given = json.loads((directory / "generation_config.json").read_text()).get("eos_token_id")
+    except (OSError, ValueError, AttributeError):
+        given = None
+    more = given if isinstance(given, list) else [given]
+    return tuple(dict.fromkeys([*config.eos_ids, *(token for token in more if isinstance(token, int))]))
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> Transformer:
+    """A model of this shape whose weights are not yet set."""
+    import torch
+
+    from minifuse.model.text.gpt import GPT
+    from minifuse.model.text.llama import Llama
+
+    with _default_dtype(torch_dtype(dtype)), torch.device(device):
+        model = Llama(config) if config.family == "llama" else GPT(config)
+    return model.to(torch_dtype(dtype)).eval().requires_grad_(False)  # `to`: the rotary table is made in float32
+
+
+def random_weights(model: Transformer, seed: int = 0) -> Transformer:
+    """Fill `model` at random, reproducibly: every matrix keeps the variance of what it is multiplied with.
+
+    Numbers are drawn in float32 whatever the model's dtype, so that one seed is one model in all of them.
+    """
+    import torch
+
+    generator = torch.Generator(model.device).manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.zero_()
+        elif parameter.dim() == 1:
+            parameter.fill_(1.0)
+        else:
+            drawn = torch.empty_like(parameter, dtype=torch.float32)
+            parameter.copy_(drawn.normal_(0.0, 1.0 / math.sqrt(parameter.shape[1]), generator=generator))
+    return model
+
+
+def load_weights(
+    source: ModelSource,
+    dtype: str = "float32",
+    device: str = "cpu",
+    seed: int = 0,
+    pack: bool = True,
+    numerics: str = "fast",
+) -> Transformer:
+    """Build the model and read (or draw) its weights, laid out for serving unless `pack` is off.
+
+    Args:
+        numerics: "reference" computes every row by itself, so that its bits do not depend on the others.
+
+    Raises:
+        ModelError: the checkpoint does not fit its config.json.
+        MachineError: the weights would not fit this machine's free memory.
+    """
+    from minifuse.model.linear import packable
+
+    pack = pack and numerics == "fast"
+    packed = pack and device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` keeps a second copy
+    needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1)
+    free = free_bytes(device)
+    if free is not None and needed > free:
+        raise MachineError(
+            f"The weights of {source.name} take {needed / 2**30:.1f} GiB in {dtype} and {free / 2**30:.1f} GiB are "
+            f"free on {device}: choose a smaller model, a shorter --dtype, or --clock virtual, which needs no weights."
+        )
+    model = build(source.config, dtype, device)
+    if source.directory is None:
+        random_weights(model, seed)
+    else:
+        from minifuse.model.text.checkpoint import read_weights
+
+        read_weights(model, source.directory)
+    if pack:
+        model.pack()
+    if numerics == "reference":
+        model.keep_order()
+    return model

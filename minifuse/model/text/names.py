@@ -1,0 +1,125 @@
+"""Where each parameter lies in a Hugging Face checkpoint.
+
+Our projections of one input are fused (`qkv`, `gate_up`); a checkpoint may keep them apart. GPT-2 stores its matrices
+transposed. `source_of("layers.3.qkv.weight", config)` says which tensors to stack, and how.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minifuse.model.text.config import ModelConfig
+
+__all__ = ["Source", "parameter_rows", "source_of", "without_prefix"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The checkpoint tensors that, stacked by rows, make one parameter."""
+
+    names: tuple[str, ...]
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    prefix: str  # older checkpoints leave it out
+    layer: str
+    top: dict[str, str]
+    parts: dict[str, tuple[str, ...]]
+    transposed: tuple[str, ...] = ()
+
+
+_SPLIT_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+_FAMILIES = {
+    "llama": _Names(
+        prefix="model.",
+        layer="layers",
+        top={"embedding": "embed_tokens", "norm": "norm"},
+        parts={
+            "attention_norm": ("input_layernorm",),
+            "qkv": _SPLIT_QKV,
+            "out": ("self_attn.o_proj",),
+            "mlp_norm": ("post_attention_layernorm",),
+            "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+            "down": ("mlp.down_proj",),
+        },
+    ),
+    "gpt2": _Names(
+        prefix="transformer.",
+        layer="h",
+        top={"embedding": "wte", "position_embedding": "wpe", "norm": "ln_f"},
+        parts={
+            "attention_norm": ("ln_1",),
+            "qkv": ("attn.c_attn",),
+            "out": ("attn.c_proj",),
+            "mlp_norm": ("ln_2",),
+            "up": ("mlp.c_fc",),
+            "down": ("mlp.c_proj",),
+        },
+        transposed=("qkv", "out", "up", "down"),
+    ),
+    "gptj": _Names(
+        prefix="transformer.",
+        layer="h",
+        top={"embedding": "wte", "norm": "ln_f"},
+        parts={
+            "attention_norm": ("ln_1",),
+            "qkv": ("attn.q_proj", "attn.k_proj", "attn.v_proj"),
+            "out": ("attn.out_proj",),
+            "up": ("mlp.fc_in",),
+            "down": ("mlp.fc_out",),
+        },
+    ),
+    "opt": _Names(
+        prefix="model.decoder.",
+        layer="layers",
+        top={
+            "embedding": "embed_tokens",
+            "position_embedding": "embed_positions",
+            "norm": "final_layer_norm",
+        },
+        parts={
+            "attention_norm": ("self_attn_layer_norm",),
+            "qkv": _SPLIT_QKV,
+            "out": ("self_attn.out_proj",),
+            "mlp_norm": ("final_layer_norm",),
+            "up": ("fc1",),
+            "down": ("fc2",),
+        },
+    ),
+}
+
+
+def source_of(parameter: str, config: ModelConfig) -> Source:
+    """The checkpoint tensors behind one of our parameters.
+
+    >>> from minifuse.model.text.presets import preset
+    >>> source_of("layers.3.gate_up.weight", preset("small")).names
+    ('model.layers.3.mlp.gate_proj.weight', 'model.layers.3.mlp.up_proj.weight')
+    """
+    names = _FAMILIES[config.family]
+    module, kind = parameter.rsplit(".", 1)
+    if module == "lm_head":
+        return Source((f"lm_head.{kind}",))
+    if not module.startswith("layers."):
+        return Source((f"{names.prefix}{names.top[module]}.{kind}",))
+    _, index, part = module.split(".")
+    tensors = tuple(f"{names.prefix}{names.layer}.{index}.{name}.{kind}" for name in names.parts[part])
+    return Source(tensors, transposed=kind == "weight" and part in names.transposed)
+
+
+def parameter_rows(parameter: str, config: ModelConfig) -> tuple[int, ...] | None:
+    """How a fused parameter's rows divide among its sources, in order; None where there is one source."""
+    part = parameter.split(".")[-2]
+    if part == "qkv" and config.family != "gpt2":
+        return (config.q_size, config.kv_size, config.kv_size)
+    if part == "gate_up":
+        return (config.intermediate_size, config.intermediate_size)
+    return None
+
+
+def without_prefix(name: str, config: ModelConfig) -> str:
+    """The name that checkpoints saved from the bare model, without its head, use."""
+    return name.removeprefix(_FAMILIES[config.family].prefix)

@@ -1,0 +1,191 @@
+"""What is asked of models of cells: sentences as long as those of WMT-15, and trees like TreeBank's (BatchMaker, 2.7).
+
+    wmt15                sentences: 24 words in the mean, 99 of 100 below 100, 330 at most (thesis, 2.7 and Fig. 2.10)
+    wmt15:max=50         the same law, a length above 50 drawn again: the thesis samples sentences that are no longer
+    wmt15:fixed=24       all of 24 words
+    treebank             binary trees, of 19 words in the mean and 56 at most
+    identical-trees      complete binary trees of 16 words, or as in identical-trees:leaves=8
+
+None of them is the data: words are drawn evenly, lengths from a law with its figures, and the shapes of trees are
+made up. As in `synthetic`, everything follows from a seed, and each choice of each request draws from a stream
+of its own: the first n requests of a longer workload are those of the shorter one, and a `max` changes only the lengths
+that exceed it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from minifuse.errors import UsageError
+from minifuse.model.cells.config import EOS, GO, PAD, CellConfig
+from minifuse.parsing import did_you_mean, one_of, parse_int
+from minifuse.request import Request
+from minifuse.workload.laws import Arrival, Lengths, Lognormal, Uniform
+from minifuse.workload.synthetic import arrive
+
+__all__ = ["RESERVED", "WORKLOADS", "cell_workload", "default_workload", "leaves"]
+
+RESERVED = (PAD, GO, EOS)  # no words
+WORKLOADS = ("wmt15", "wmt15:max=50", "wmt15:fixed=24", "treebank", "identical-trees", "identical-trees:leaves=8")
+
+# 24 and 330 are the thesis'. Sigma follows from the 99th percentile: ln(100) - ln(24) + sigma^2 / 2 = 2.326 sigma.
+SENTENCES, LONGEST = Lognormal(24, 0.727), 330
+# A translation is about as long as its source: the ratio is lognormal too, 1 in the mean, 0.8 to 1.2 for 7 of 10.
+RATIO_SIGMA = 0.2
+# The Stanford Sentiment Treebank: 19 words in the mean, 56 at most; the spread is its 9 to 10 words.
+PARSED, LONGEST_PARSED = Lognormal(19.6, 0.5), 56
+MOST_LEAVES = 4096
+
+Tree = Any  # a token id, or a tuple of trees
+
+
+def default_workload(kind: str) -> str:
+    """What a kind of cell model is asked when nothing is said."""
+    return "treebank" if kind == "treelstm" else "wmt15"
+
+
+def cell_workload(
+    text: str, kind: str, count: int, vocab_size: int, arrival: Arrival | None = None, seed: int = 0
+) -> list[Request]:
+    """Requests r0, r1, ... for a model of this kind (see `minifuse.model.cells.config`).
+
+    A sentence is a prompt. Its answer has as many tokens as its translation has words, whatever they are: the thesis
+    decodes "until the number of steps is equal to the corresponding English sequence length" (2.7.4). A tree is
+    `given`, as nested tuples of token ids, and the prompt is its words in order. No word is one of `RESERVED`.
+
+    Raises:
+        UsageError: there is no such workload, or it is not for this kind of model; nobody is to be served; no word is
+            left to draw.
+    """
+    if count < 1:
+        raise UsageError(f"The number of requests is {count}: give at least 1.")
+    if vocab_size <= max(RESERVED) + 1:
+        raise UsageError(
+            f"The vocabulary has {vocab_size} tokens, and the first {len(RESERVED)} are no words: give at least "
+            f"{max(RESERVED) + 2}."
+        )
+    words = range(max(RESERVED) + 1, vocab_size)
+    name, colon, option = text.strip().partition(":")
+    if name == "wmt15":
+        if kind == "treelstm":
+            raise UsageError(f'The workload is "{text}", of sentences, and treelstm reads trees: give treebank.')
+        draw = _sentences(option if colon else None, words)
+    elif name in ("treebank", "identical-trees"):
+        if kind in ("lstm", "seq2seq", "transformer"):
+            raise UsageError(f'The workload is "{text}", of trees, and this {kind} reads sentences: give wmt15.')
+        draw = (_parse_trees if name == "treebank" else _complete_trees)(option if colon else None, words)
+    else:
+        hint = did_you_mean(name, ("wmt15", "treebank", "identical-trees"))
+        raise UsageError(f'The workload is "{text}"{hint}: give {one_of(WORKLOADS)}.')
+    stop_ids = CellConfig(kind).eos_ids
+    requests = [
+        Request(id=f"r{i}", stop_ids=stop_ids, ignore_eos=True, **draw(partial(_stream, seed, i))) for i in range(count)
+    ]
+    return arrive(requests, arrival or Arrival(), seed)
+
+
+def _stream(seed: int, number: int, choice: str) -> random.Random:
+    return random.Random(f"minifuse {choice} {number} {seed}")
+
+
+_Stream = Callable[[str], random.Random]  # what a choice is drawn from
+_Draw = Callable[[_Stream], Mapping[str, Any]]  # what makes a request
+
+
+def _sentences(option: str | None, words: range) -> _Draw:
+    source: Lengths = SENTENCES
+    longest = LONGEST
+    if option is None:
+        pass
+    elif option.startswith("max="):
+        longest = parse_int(option[4:], "The longest sentence of wmt15", 5, LONGEST)
+    elif option.startswith("fixed="):
+        fixed = parse_int(option[6:], "The fixed length of wmt15", 1, LONGEST)
+        source = Uniform(fixed, fixed)
+    else:
+        raise UsageError(f'The workload is "wmt15:{option}": give wmt15, or it with max=50 or fixed=24.')
+
+    def draw(stream: _Stream) -> Mapping[str, Any]:
+        length = _at_most(longest, source, stream("source length"))
+        ratio = Lognormal(length, RATIO_SIGMA) if source is SENTENCES else source
+        return {
+            "prompt": tuple(stream("words").choices(words, k=length)),
+            "max_new_tokens": _at_most(longest, ratio, stream("target length")),
+        }
+
+    return draw
+
+
+def _parse_trees(option: str | None, words: range) -> _Draw:
+    if option is not None:
+        raise UsageError(f'The workload is "treebank:{option}", and treebank has no options: leave {option!r} out.')
+
+    def draw(stream: _Stream) -> Mapping[str, Any]:
+        length = _at_most(LONGEST_PARSED, PARSED, stream("tree length"))
+        prompt = tuple(stream("words").choices(words, k=length))
+        return {"prompt": prompt, "given": _leaning_right(prompt, stream("shape"))}
+
+    return draw
+
+
+def _complete_trees(option: str | None, words: range) -> _Draw:
+    count = 16
+    if option is not None:
+        key, _, value = option.partition("=")
+        count = parse_int(value, "The number of leaves of identical-trees", 2, MOST_LEAVES) if key == "leaves" else 0
+    if count.bit_count() != 1:
+        raise UsageError(
+            f'The workload is "identical-trees:{option}": give leaves=N, where N is a power of two from 2 to '
+            f"{MOST_LEAVES}."
+        )
+
+    def draw(stream: _Stream) -> Mapping[str, Any]:
+        prompt = tuple(stream("words").choices(words, k=count))
+        level: list[Tree] = list(prompt)
+        while len(level) > 1:
+            level = list(zip(level[::2], level[1::2], strict=True))
+        return {"prompt": prompt, "given": level[0]}
+
+    return draw
+
+
+def _at_most(longest: int, law: Lengths, rng: random.Random) -> int:
+    """A length of this law, drawn again while it is longer than allowed."""
+    while (length := law.draw(rng)) > longest:
+        pass
+    return length
+
+
+def _leaning_right(words: tuple[int, ...], rng: random.Random) -> Tree:
+    """A binary tree over these words, made up so that it looks like a parse: of a phrase, its left part is one word as
+    often as it is longer, each further word being half as likely, and the right part is the rest.
+
+    >>> _leaning_right((7, 8, 9, 10), random.Random(0))
+    (7, (8, (9, 10)))
+    """
+    if len(words) == 1:
+        return words[0]
+    left = 1
+    while left < len(words) - 1 and rng.random() < 0.5:
+        left += 1
+    return (_leaning_right(words[:left], rng), _leaning_right(words[left:], rng))
+
+
+def leaves(tree: Tree) -> tuple[int, ...]:
+    """The token ids of a tree of tuples or lists, from left to right. It may be deeper than Python's stack.
+
+    >>> leaves(((3, 4), (5, (6, 7))))
+    (3, 4, 5, 6, 7)
+    """
+    found = []
+    left = [tree]
+    while left:
+        top = left.pop()
+        if isinstance(top, list | tuple):
+            left.extend(reversed(top))
+        elif type(top) is int:
+            found.append(top)  # whatever else stands there, the model refuses
+    return tuple(found)

@@ -1,0 +1,100 @@
+"""Synthetic requests: random prompts with lengths and arrival times drawn from laws.
+
+Everything follows from a seed. Each choice draws from a stream of its own (prompt lengths, output lengths,
+arrivals, the tokens of each single prompt), so changing one law leaves all the others' values as they were,
+and the first n requests of a longer workload are those of the shorter one.
+
+A request of several prompts is one `Request` for each of them, neighbours in the list with the same `group`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from minifuse.errors import UsageError
+from minifuse.request import GREEDY, Request, Sampling, by_request
+from minifuse.workload.laws import Arrival, Lengths
+
+__all__ = ["RequestDefaults", "arrival_times", "arrive", "gather", "synthetic"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDefaults:
+    """What holds for every request that does not say otherwise."""
+
+    max_new_tokens: int = 128
+    stop_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    sampling: Sampling = GREEDY  # to its seed `read_jsonl` adds the number of prompts before: equal ones should differ
+    arrival_s: float = 0.0  # read by `read_jsonl` only: `synthetic` has a law of arrivals
+
+
+DEFAULTS = RequestDefaults()
+
+
+def synthetic(
+    count: int,
+    prompt_lengths: Lengths,
+    output_lengths: Lengths,
+    vocab_size: int,
+    arrival: Arrival | None = None,
+    seed: int = 0,
+    defaults: RequestDefaults = DEFAULTS,
+    prompts_per_request: int = 1,
+) -> list[Request]:
+    """Requests r0, r1, ... of random tokens, none of them a stop token.
+
+    The output length drawn is the request's `max_new_tokens` (that of `defaults` is not used); with
+    `defaults.ignore_eos` it is the answer's exact length. It holds for all prompts of a request (r0/0, r0/1, ...),
+    each of which has a length of its own.
+
+    Raises:
+        UsageError: there is nobody to serve, or no token to draw.
+    """
+    if count < 1:
+        raise UsageError(f"The number of requests is {count}: give at least 1.")
+    if prompts_per_request < 1:
+        raise UsageError(f"The number of prompts of a request is {prompts_per_request}: give at least 1.")
+    stop_ids = set(defaults.stop_ids)
+    tokens = [token for token in range(vocab_size) if token not in stop_ids]
+    if not tokens:
+        raise UsageError(f"All {vocab_size} tokens of the vocabulary end an answer: give fewer stop tokens.")
+    prompt_rng, output_rng = _stream(seed, "prompt lengths"), _stream(seed, "output lengths")
+    output = [output_lengths.draw(output_rng) for _ in range(count)]
+    prompts = [
+        Request(
+            id=f"r{i}",
+            prompt=tuple(_stream(seed, f"tokens {i}").choices(tokens, k=prompt_lengths.draw(prompt_rng))),
+            max_new_tokens=output[i // prompts_per_request],
+            stop_ids=defaults.stop_ids,
+            ignore_eos=defaults.ignore_eos,
+            sampling=defaults.sampling,
+        )
+        for i in range(count * prompts_per_request)
+    ]
+    return arrive(gather(prompts, prompts_per_request), arrival or Arrival(), seed)
+
+
+def gather(prompts: Sequence[Request], size: int = 1) -> list[Request]:
+    """Every `size` prompts made one request: r0/0, r0/1, ... of the group r0. One alone is just r0, of no group."""
+    if size == 1:
+        return [replace(prompt, id=f"r{i}", group=None) for i, prompt in enumerate(prompts)]
+    return [replace(prompt, id=f"r{i // size}/{i % size}", group=f"r{i // size}") for i, prompt in enumerate(prompts)]
+
+
+def arrive(requests: Iterable[Request], arrival: Arrival, seed: int = 0) -> list[Request]:
+    """The same requests, arriving in this order by this law, whatever their arrival was; a group arrives as one."""
+    asked = by_request(requests)
+    times = arrival_times(len(asked), arrival, seed)
+    return [replace(prompt, arrival_s=time) for time, prompts in zip(times, asked, strict=True) for prompt in prompts]
+
+
+def arrival_times(n: int, arrival: Arrival, seed: int = 0) -> list[float]:
+    """When n requests arrive by this law."""
+    return arrival.times(n, _stream(seed, "arrivals"))
+
+
+def _stream(seed: int, name: str) -> random.Random:
+    return random.Random(f"minifuse {name} {seed}")  # a string is hashed with SHA-512, whatever the hash seed

@@ -1,0 +1,274 @@
+"""The same logits and the same greedy answers as transformers, in float64, for random small models of every family."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from helpers import LLAMA3_ROPE, RAW, raw_config
+from torch import Tensor, nn
+from transformers.models.gptj.modeling_gptj import GPTJAttention
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from minifuse.model.linear import Linear, packable
+from minifuse.model.text.checkpoint import write_weights
+from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.load import ModelSource, load_weights, resolve
+from minifuse.naive import oracle
+from minifuse.request import Request
+from minifuse.serve.build import Settings, build_engine, serve
+from minifuse.techniques import technique
+
+CONTEXT, NEW = 128, 64
+
+
+@pytest.fixture(autouse=True)
+def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers computes these two in float32 whatever the model's dtype; at 1e-10 that would be all one saw."""
+
+    def norm(self: Any, x: Tensor) -> Tensor:
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    def attend(self: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        scores = q @ k.transpose(-1, -2) / self.scale_attn
+        weights = (scores if attention_mask is None else scores + attention_mask).softmax(-1)
+        return weights @ v, weights
+
+    monkeypatch.setattr(LlamaRMSNorm, "forward", norm)
+    monkeypatch.setattr(GPTJAttention, "_attn", attend)
+
+
+def _common(rng: random.Random, kv: bool = False, **more: Any) -> dict[str, Any]:
+    heads = rng.choice([2, 4, 6])
+    return dict(
+        vocab_size=rng.randint(50, 90),
+        hidden_size=heads * rng.choice([4, 8, 12]),
+        num_hidden_layers=rng.randint(1, 3),
+        num_attention_heads=heads,
+        max_position_embeddings=CONTEXT,
+        eos_token_id=None,
+        bos_token_id=None,
+        pad_token_id=None,
+        **more,
+    )
+
+
+def _llama(rng: random.Random, groups: int = 1, **more: Any) -> Any:
+    shape = _common(rng)
+    return transformers.LlamaConfig(
+        **shape,
+        num_key_value_heads=shape["num_attention_heads"] // groups,
+        intermediate_size=rng.randint(20, 60),
+        rms_norm_eps=rng.choice([1e-6, 1e-3]),
+        **more,
+    )
+
+
+def _gpt2(rng: random.Random, **more: Any) -> Any:
+    shape = _common(rng)
+    return transformers.GPT2Config(
+        **{k: v for k, v in shape.items() if k[:4] not in ("hidd", "num_", "max_")},
+        n_embd=shape["hidden_size"],
+        n_layer=shape["num_hidden_layers"],
+        n_head=shape["num_attention_heads"],
+        n_positions=CONTEXT,
+        n_inner=rng.choice([None, 44]),
+        **more,
+    )
+
+
+def _gptj(rng: random.Random, **more: Any) -> Any:
+    shape = _common(rng)
+    head_dim = shape["hidden_size"] // shape["num_attention_heads"]
+    return transformers.GPTJConfig(
+        **{k: v for k, v in shape.items() if k[:4] not in ("hidd", "num_", "max_")},
+        n_embd=shape["hidden_size"],
+        n_layer=shape["num_hidden_layers"],
+        n_head=shape["num_attention_heads"],
+        n_positions=CONTEXT,
+        rotary_dim=rng.choice([2, head_dim]) if head_dim > 4 else 2,
+        tie_word_embeddings=False,
+        **more,
+    )
+
+
+def _opt(rng: random.Random, **more: Any) -> Any:
+    shape = _common(rng)
+    return transformers.OPTConfig(
+        **shape, ffn_dim=rng.randint(20, 60), word_embed_proj_dim=shape["hidden_size"], **more
+    )
+
+
+CASES: dict[str, Callable[[random.Random], Any]] = {
+    "llama": lambda rng: _llama(rng),
+    "llama grouped": lambda rng: _llama(rng, groups=2, rope_parameters={"rope_type": "default", "rope_theta": 700.0}),
+    "llama rope scaling": lambda rng: _llama(rng, groups=2, head_dim=16, rope_parameters=LLAMA3_ROPE),
+    "llama tied": lambda rng: _llama(rng, tie_word_embeddings=True),
+    "llama biased": lambda rng: _llama(rng, attention_bias=True, mlp_bias=True),
+    "gpt2": lambda rng: _gpt2(rng),
+    "gpt2 exact gelu, untied": lambda rng: _gpt2(rng, activation_function="gelu", tie_word_embeddings=False),
+    "gptj": lambda rng: _gptj(rng),
+    "opt": lambda rng: _opt(rng),
+    "opt unbiased, untied": lambda rng: _opt(rng, enable_bias=False, tie_word_embeddings=False),
+}
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+def _peer(config: Any, seed: int) -> Any:
+    """transformers' model with weights large enough that a position or a bias gone astray is seen in every logit."""
+    implementation = "eager" if config.model_type == "gptj" else "sdpa"  # OPT's eager softmax is float32
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            center = 1.0 if parameter.dim() == 1 and name.endswith("weight") else 0.0
+            parameter.normal_(center, 0.3, generator=generator)
+    return model
+
+
+def _peers(case: str, seed: int, directory: Path, **saving: Any) -> tuple[Any, ModelSource]:
+    peer = _peer(CASES[case](random.Random(f"{case} {seed}")), seed)
+    peer.save_pretrained(directory, **saving)
+    return peer, resolve(str(directory))
+
+
+def _prompts(vocab_size: int, *lengths: int) -> list[tuple[int, ...]]:
+    rng = random.Random(vocab_size)
+    return [tuple(rng.randrange(vocab_size) for _ in range(length)) for length in lengths]
+
+
+@torch.no_grad()
+def _peer_logits(peer: Any, tokens: tuple[int, ...]) -> Tensor:
+    logits: Tensor = peer(torch.tensor([tokens])).logits[0]
+    return logits
+
+
+def _peer_greedy(peer: Any, prompt: tuple[int, ...]) -> list[int]:
+    out = peer.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), do_sample=False, max_new_tokens=NEW,
+        min_new_tokens=NEW, pad_token_id=0,
+    )  # fmt: skip
+    new: list[int] = out[0, len(prompt) :].tolist()
+    return new
+
+
+@every_case
+@pytest.mark.parametrize("seed", range(4))
+def test_logits(case: str, seed: int, tmp_path: Path) -> None:
+    sharded = {"max_shard_size": "8KB"} if seed % 2 else {}
+    peer, source = _peers(case, seed, tmp_path, **sharded)
+    assert (tmp_path / "model.safetensors.index.json").exists() == bool(sharded)
+    (tokens,) = _prompts(source.config.vocab_size, 70)
+    wanted = _peer_logits(peer, tokens)
+    got = oracle.logits(load_weights(source, "float64"), list(tokens))
+    assert wanted.std() > 0.1
+    assert torch.allclose(got, wanted, rtol=0, atol=1e-10)
+
+
+@every_case
+def test_greedy_tokens(case: str, tmp_path: Path) -> None:
+    peer, source = _peers(case, 9, tmp_path)
+    model = load_weights(source, "float64")
+    requests = [Request(f"r{i}", prompt, NEW) for i, prompt in enumerate(_prompts(source.config.vocab_size, 1, 9, 23))]
+    wanted = [_peer_greedy(peer, request.prompt) for request in requests]
+    assert [len(tokens) for tokens in wanted] == [NEW] * 3
+    assert oracle.answer(model, requests[1]) == wanted[1]
+    for name in ("orca", "static"):
+        engine = build_engine(technique(name), source, Settings(dtype="float64"), model)
+        served = serve(engine, requests)
+        assert [list(answer.token_ids) for answer in served.answers] == wanted, name
+
+
+@pytest.mark.parametrize("case", ["llama tied", "gpt2"])
+def test_checkpoint_of_the_bare_model(case: str, tmp_path: Path) -> None:
+    """GPT-2 as published: saved without its head, every name short of its prefix."""
+    peer = _peer(CASES[case](random.Random(3)), 3)
+    peer.base_model.save_pretrained(tmp_path)
+    source = resolve(str(tmp_path))
+    (tokens,) = _prompts(source.config.vocab_size, 20)
+    got = oracle.logits(load_weights(source, "float64"), list(tokens))
+    assert torch.allclose(got, _peer_logits(peer, tokens), rtol=0, atol=1e-10)
+
+
+@every_case
+def test_transformers_reads_what_we_wrote(case: str, tmp_path: Path) -> None:
+    _, source = _peers(case, 5, tmp_path / "theirs")
+    model = load_weights(source, "float64")
+    write_weights(model, tmp_path / "ours")
+    (tmp_path / "ours" / "config.json").write_text((tmp_path / "theirs" / "config.json").read_text())
+    # Read as float32 and compared in float32: its GPT-J makes other position tables when built in float64.
+    peer, told = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "ours", dtype=torch.float32, output_loading_info=True
+    )
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    (tokens,) = _prompts(source.config.vocab_size, 40)
+    single = load_weights(source, "float32")
+    assert torch.allclose(_peer_logits(peer, tokens), oracle.logits(single, list(tokens)), rtol=1e-3, atol=1e-3)
+    written = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float64).state_dict()
+    for name, tensor in transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "theirs", dtype=torch.float64
+    ).state_dict().items():  # fmt: skip
+        assert torch.equal(written[name], tensor), name
+
+
+def test_rope_of_older_configs() -> None:
+    """Before transformers 5 the base stood outside and the scaling under `rope_scaling`."""
+    scaling = {name: value for name, value in LLAMA3_ROPE.items() if name != "rope_theta"}
+    new = ModelConfig.from_hf(raw_config("llama", rope_parameters=LLAMA3_ROPE))
+    old = ModelConfig.from_hf(raw_config("llama", rope_parameters=..., rope_scaling=scaling, rope_theta=500.0))
+    assert old == new
+    assert old.rotary is not None
+    assert old.rotary.theta == 500.0
+    plain = ModelConfig.from_hf(raw_config("llama", rope_parameters=..., rope_scaling=None, rope_theta=123.0))
+    assert plain.rotary is not None
+    assert (plain.rotary.theta, plain.rotary.scaling) == (123.0, None)
+
+
+def test_config_defaults_are_transformers_own() -> None:
+    """A field left out of config.json means what transformers takes it to mean."""
+    for family, cls in (("llama", transformers.LlamaConfig), ("opt", transformers.OPTConfig)):
+        told = json.loads(json.dumps(cls().to_dict()))
+        optional = ("rms", "rope", "attention_b", "tie", "act", "do_", "word", "head_dim")
+        needed = [name for name in RAW[family] if not name.startswith(optional)]
+        bare = {name: told[name] for name in needed if name in told} | {"eos_token_id": told["eos_token_id"]}
+        assert ModelConfig.from_hf(bare) == ModelConfig.from_hf(told), family
+
+
+# --- packed weights
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 7, 32, 100])
+@pytest.mark.parametrize("bias", [False, True])
+def test_packed_weights_give_the_same(rows: int, bias: bool, dtype: torch.dtype) -> None:
+    linear = _linear(dtype, bias)
+    x = torch.randn(rows, 48, generator=torch.Generator().manual_seed(rows)).to(dtype)
+    plain = linear(x)
+    linear.pack()
+    assert (linear.packed is not None) == packable(dtype)
+    rounding = torch.finfo(dtype).eps
+    assert torch.allclose(linear(x), plain, rtol=16 * rounding, atol=128 * rounding)
+    assert not torch.equal(linear(2 * x), plain)
+
+
+def test_float64_is_not_packed() -> None:
+    linear = _linear(torch.float64, True)
+    linear.pack()
+    assert linear.packed is None
+    x = torch.randn(5, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(linear(x), nn.functional.linear(x, linear.weight, linear.bias))
+
+
+def _linear(dtype: torch.dtype, bias: bool) -> Linear:
+    linear = Linear(48, 80, bias).to(dtype).requires_grad_(False)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in linear.parameters():
+        parameter.normal_(generator=generator)
+    return linear
