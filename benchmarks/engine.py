@@ -27,12 +27,14 @@ from rich.console import Console
 from rich.table import Table
 
 from minifuse.execute import runner
-from minifuse.model.text.load import load_weights, resolve
+from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.transformer import Transformer
-from minifuse.plan import StepReport
+from minifuse.report import StepReport
 from minifuse.reproduce.provenance import provenance
 from minifuse.request import Request
-from minifuse.serve.build import Settings, build_engine, serve
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import serve
+from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
 
 PEERS = {"generate": generate, "generate_batch": generate_batch}
@@ -69,7 +71,7 @@ class Case:
 def ours(name: str, model: Transformer, case: Case, requests: Sequence[Request]) -> Result:
     """Seconds and tokens of one technique of this engine."""
     settings = Settings(kv_memory=KV_MEMORY, stage_options={"batching.max_batch": case.batch})
-    engine = build_engine(technique(name), resolve(case.model), settings, model)
+    engine = build_engine(technique(name), resolve_text(case.model), settings, model)
     start = time.perf_counter()
     served = serve(engine, requests)
     return time.perf_counter() - start, {a.request.id: list(a.token_ids) for a in served.answers}
@@ -93,7 +95,7 @@ def inside_a_run(model: Transformer, case: Case, name: str, requests: Sequence[R
         return out
 
     settings = Settings(kv_memory=KV_MEMORY, stage_options={"batching.max_batch": case.batch})
-    engine = build_engine(technique(name), resolve(case.model), settings, model)
+    engine = build_engine(technique(name), resolve_text(case.model), settings, model)
     full: list[float] = []
 
     def note(report: StepReport) -> None:
@@ -191,7 +193,7 @@ def main(
     bandwidth, rate = read_bandwidth(), matrix_rate()
     rows = []
     for name in models.split(","):
-        model = load_weights(resolve(name), seed=seed)
+        model = load_weights(resolve_text(name), seed=seed)
         peer = peer_model(model)
         for batch in map(int, batches.split(",")):
             for workload in ("equal", "ragged"):

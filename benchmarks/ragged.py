@@ -27,11 +27,14 @@ from minifuse.attention.backend import Backend
 from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.layout import Rectangle
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
-from minifuse.plan import Extent, Grid, Pages, Place, Plan, Span, Work
+from minifuse.place import Extent, Pages, Place
+from minifuse.plan import Plan
 from minifuse.reproduce.provenance import provenance
 from minifuse.request import Request, Sequence
+from minifuse.work import Span, Work
 
 BLOCK = 16
 CONTENDERS = ("paged", "paged, in runs", "per_sequence", "padded")
@@ -100,11 +103,11 @@ class Contender:
         return self.attend() if self.rows is None else self.attend()[self.rows]
 
 
-def _places(name: str, case: Case) -> tuple[Grid | None, tuple[Place, ...]]:
+def _places(name: str, case: Case) -> tuple[Rectangle | None, tuple[Place, ...]]:
     count, longest = len(case.contexts), max(case.contexts)
     if name == "padded":  # all rows end in the same column
         places = tuple(Extent(i * longest + longest - n, n) for i, n in enumerate(case.contexts))
-        return Grid(0, count, longest, longest - max(case.queries), longest), places
+        return Rectangle(0, count, longest, longest - max(case.queries), longest), places
     needed = [-(-n // BLOCK) for n in case.contexts]
     if name == "paged":
         free = random.Random(1).sample(range(sum(needed)), sum(needed))

@@ -4,11 +4,9 @@
 
     source = minifuse.resolve("tiny")
     tokenizer = source.tokenizer()
-    engine = minifuse.build_engine(
-        minifuse.technique("orca"), source, minifuse.Settings(), minifuse.load_weights(source)
-    )
+    engine = minifuse.build_engine(minifuse.technique("orca"), source, minifuse.Settings(), source.load())
     request = minifuse.Request("r0", tokenizer.encode("count from 3 to 9"), stop_ids=source.config.eos_ids)
-    for answer in minifuse.serve.build(engine, [request]).answers:
+    for answer in minifuse.serve(engine, [request]).answers:
         print(tokenizer.decode(list(answer.token_ids)))
 
 Importing this imports no torch; loading weights does.
@@ -19,9 +17,11 @@ __version__ = "0.1.0"
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError
 from minifuse.metrics import compute_metrics
-from minifuse.model.text.load import load_weights, resolve
+from minifuse.model.source import Source, resolve
 from minifuse.request import Request, Sampling
-from minifuse.serve.build import Answer, Served, Settings, build_engine, serve
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import Answer, Served, serve
+from minifuse.serve.settings import Settings
 from minifuse.stages import register
 from minifuse.techniques import TECHNIQUES, Technique, mix, technique
 from minifuse.trace import Trace
@@ -35,11 +35,11 @@ __all__ = [
     "Sampling",
     "Served",
     "Settings",
+    "Source",
     "Technique",
     "Trace",
     "build_engine",
     "compute_metrics",
-    "load_weights",
     "mix",
     "register",
     "resolve",

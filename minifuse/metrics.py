@@ -32,9 +32,10 @@ from typing import Any, get_args, get_type_hints
 
 from minifuse.errors import UsageError
 from minifuse.parsing import parse_goodput
-from minifuse.plan import TRANSFORMER, Move
+from minifuse.plan import Move
 from minifuse.request import FinishReason, Phase
 from minifuse.trace import Event
+from minifuse.work import TRANSFORMER
 
 __all__ = ["Metrics", "compute_metrics", "parse_goodput", "percentile"]
 
@@ -163,10 +164,8 @@ class _Run:
         self.num["idle"] += event["idle"]
         for kind, _, _, num_tokens, *_ in event["moves"]:
             self.moves[kind].append(num_tokens)
-        for name in event["tokens"]:
-            self.lives[name].token_times.append(end_s)
-        for name, answer in event.get("answers", {}).items():
-            self.lives[name].token_times += [end_s] * len(answer)
+        for name, tokens in event["tokens"].items():
+            self.lives[name].token_times += [end_s] * len(tokens)
         for name, reason in event["finished"].items():
             self.lives[name].reason, self.lives[name].ended_s = reason, end_s
         self.num["evicted"] += len(event["evicted"])

@@ -33,9 +33,14 @@ def option(
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
     unit: str = "",
+    batch_size: bool = False,
 ) -> Any:
-    """A dataclass field with what the command line needs to know; `unit="s"` accepts 500ms and 2s."""
+    """A dataclass field with what the command line needs to know; `unit="s"` accepts 500ms and 2s.
+
+    `batch_size`: it bounds how many requests are served at once, which is what `--max-batch` sets.
+    """
     metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "unit": unit}
+    metadata["batch_size"] = batch_size
     return field(default=default, metadata=metadata)
 
 
@@ -121,6 +126,7 @@ def describe_options(cls: type) -> list[dict[str, Any]]:
                 "default": _as_typed(f.default, f.metadata),
                 "allowed": _allowed(kind, optional, f.metadata),
                 "help": f.metadata["help"],
+                "batch_size": f.metadata["batch_size"],
             }
         )
     return described

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 from minifuse.cell_graph import CellGraph
-from minifuse.errors import RequestRefused
+from minifuse.errors import LawBroken, RequestRefused
 
-__all__ = ["FinishReason", "Limits", "Phase", "Request", "Sampling", "Sequence", "TextLimits", "by_request"]
+__all__ = ["FinishReason", "Phase", "Request", "Sampling", "Sequence", "TextReader", "by_request", "check_prompts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,32 @@ def by_request(prompts: Iterable[Request]) -> list[list[Request]]:
     return [[prompt for _, prompt in of_one] for _, of_one in keyed]
 
 
-class Limits(Protocol):
-    """What a model can read."""
-
-    def check(self, request: Request) -> None:
-        """Raise `RequestRefused` if the model could not serve this request with any amount of memory."""
-        ...
+def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Collection[str]) -> None:
+    """Raise `RequestRefused` unless these prompts can be taken in as one request, whose ids and group are new."""
+    group = prompts[0].group
+    if len(prompts) > 1 and group is None:
+        raise RequestRefused(
+            f"Requests {prompts[0].id!r} to {prompts[-1].id!r} were submitted as one, and have no group: give the "
+            "prompts of one request the same."
+        )
+    if group in groups:
+        raise RequestRefused(
+            f"A request of the group {group!r} was submitted before: give every request a group of its own, and "
+            "submit its prompts together."
+        )
+    for i, prompt in enumerate(prompts):
+        if prompt.id in ids or any(prompt.id == other.id for other in prompts[:i]):
+            raise RequestRefused(f"Request {prompt.id!r} was submitted twice: give every request an id of its own.")
+        if (prompt.group, prompt.arrival_s) != (prompts[0].group, prompts[0].arrival_s):
+            raise RequestRefused(
+                f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group or "
+                "arrival: give the prompts of one request the same of both."
+            )
 
 
 @dataclass(frozen=True, slots=True)
-class TextLimits:
-    """The limits of a language model: token ids below `vocab_size`, texts of up to `max_context` tokens."""
+class TextReader:
+    """The reader of a transformer: token ids below `vocab_size`, texts of up to `max_context` tokens."""
 
     vocab_size: int
     max_context: int
@@ -105,6 +120,9 @@ class TextLimits:
                 f"{name} has {len(request.prompt)} prompt tokens and asks for {request.max_new_tokens} more, and the "
                 f"context is {self.max_context}: shorten the prompt or lower max_new_tokens."
             )
+
+    def begin(self, request: Request) -> Sequence:
+        return Sequence(request)
 
 
 class Phase(Enum):
@@ -165,14 +183,48 @@ class Sequence:
     def finished(self) -> bool:
         return self.phase is Phase.FINISHED
 
+    @property
+    def unfolded(self) -> CellGraph:
+        """Its graph, for what serves models of cells alone."""
+        if self.graph is None:
+            raise LawBroken("layout", f"{self.id} is a text where a cell graph is needed")
+        return self.graph
+
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def why_finished(self) -> FinishReason | None:
-        """The reason this sequence ends with its last token, or None: it goes on.
+    def take(
+        self, tokens: tuple[int, ...], num_nodes: int = 0, results: Mapping[int, Any] | None = None
+    ) -> tuple[int, ...]:
+        """Add what a plan produced: tokens, computed nodes of the graph, and results. Called by `Engine` alone.
 
-        A stop token that is the last allowed token counts as `STOP`.
+        Returns:
+            The tokens taken in: those up to the one that ends the answer.
         """
-        if self.num_new and not self.request.ignore_eos and self.tokens[-1] in self.request.stop_ids:
+        if self.graph is not None:
+            self.num_nodes_done += num_nodes
+            self.results |= results or {}
+        for count, token in enumerate(tokens, start=1):
+            self.tokens.append(token)
+            if self._answer_ends() is not None:
+                return tokens[:count]
+        return tokens
+
+    def why_finished(self) -> FinishReason | None:
+        """The reason this sequence ends with what it has taken in, or None: it goes on.
+
+        A stop token that is the last allowed token counts as `STOP`. A graph also ends with its last node.
+        """
+        if (reason := self._answer_ends()) is not None:
+            return reason
+        done = self.graph is not None and self.num_nodes_done == len(self.graph)
+        return FinishReason.STOP if done else None
+
+    def _answer_ends(self) -> FinishReason | None:
+        """The reason its last token ends the answer, or None."""
+        num_new, request = self.num_new, self.request
+        if not num_new:
+            return None
+        if not request.ignore_eos and self.tokens[-1] in request.stop_ids:
             return FinishReason.STOP
-        return FinishReason.LENGTH if self.num_new >= self.request.max_new_tokens else None
+        return FinishReason.LENGTH if num_new >= request.max_new_tokens else None

@@ -14,16 +14,16 @@ Nothing here imports torch: an attention stage's tensor half is imported by its 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from collections.abc import Callable, Collection
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from minifuse.errors import UsageError
+from minifuse.layout import Layout
 from minifuse.parsing import unknown
-from minifuse.plan import Completion, Grid, KVUsage, Placement, Plan, Proposal, Reason, Region, Span, Work
+from minifuse.plan import Placement, Plan, Proposal, Reason
+from minifuse.report import Completion, KVUsage, Ran
 from minifuse.request import Request, Sequence
-
-if TYPE_CHECKING:
-    from minifuse.attention.batch import AttentionBackend
+from minifuse.work import Span, Work
 
 __all__ = [
     "KINDS",
@@ -32,7 +32,9 @@ __all__ = [
     "Executor",
     "Kind",
     "Memory",
+    "Reader",
     "Room",
+    "RunPlan",
     "Stage",
     "register",
     "stage",
@@ -93,6 +95,10 @@ class Memory(Stage, Protocol):
         """Raise `RequestRefused` if these prompts of one request could not be held at once even alone."""
         ...
 
+    def receive(self, sequence: Sequence) -> None:
+        """A request has arrived. Raise `RequestRefused` if what it unfolds into could not be held even alone."""
+        ...
+
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         """The spans of tokens whose KV must be computed before the next token can be sampled."""
         ...
@@ -105,8 +111,12 @@ class Memory(Stage, Protocol):
         """Find a place for every piece of work. Validates all of it before it changes anything."""
         ...
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
-        """The plan has run: its KV is written, and the sequences in `sampled` are about to get their next token."""
+    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+        """The plan has run: its KV is written, and the sequences in `sampled` are about to get their next token.
+
+        Returns:
+            What was in use while it ran: what it has written, and what it was the last to read.
+        """
         ...
 
     def release(self, sequence: Sequence) -> None:
@@ -125,6 +135,11 @@ class Batching(Stage, Protocol):
 
     workers: int  # how many workers it has work for
     depth: int  # plans that a worker may have at once, which it runs in order
+    granularity: str  # what a node of a cell graph is: a "cell", or a single "operator"
+
+    def check(self, model: str, cell_types: Collection[str]) -> None:
+        """Raise `UsageError` if an option names a type of cell that the model does not have."""
+        ...
 
     def receive(self, sequence: Sequence) -> None:
         """A request has arrived. Raise `RequestRefused` if it unfolds into what this policy cannot serve."""
@@ -148,17 +163,36 @@ class Attention(Stage, Protocol):
 
     reads: ClassVar[frozenset[str]]  # of what the memory may offer, any is enough
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
-        """The shape to be computed whole (None: ragged, no padding), and the waves of attention."""
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
+        """The shape to be computed whole (None: ragged, no padding), the waves and the lanes of attention."""
         ...
 
     def check(self, device: str, dtype: str) -> None:
         """Raise `UsageError` if its tensor half cannot work on this device (cpu, cuda or, not yet known, auto)."""
         ...
 
-    def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> AttentionBackend:
-        """The half that works on tensors. Imports torch."""
+    def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
+        """The half that works on tensors, a `minifuse.attention.batch.AttentionBackend`. Imports torch."""
         ...
+
+
+class Reader(Protocol):
+    """A model as far as requests concern it."""
+
+    def check(self, request: Request) -> None:
+        """Raise `RequestRefused` if the model could not serve this request with any amount of memory."""
+        ...
+
+    def begin(self, request: Request) -> Sequence:
+        """The sequence that a request begins as, when it has arrived: a text as it is, or unfolded into a graph.
+
+        Raises:
+            RequestRefused: it unfolds into what cannot be computed.
+        """
+        ...
+
+
+RunPlan = Callable[[Plan, dict[str, Sequence]], Ran]  # computes a plan
 
 
 class Executor(Protocol):
@@ -176,8 +210,11 @@ class Executor(Protocol):
 StageClass = TypeVar("StageClass", bound=type[Any])
 
 MEMBERS: dict[str, tuple[str, ...]] = {
-    "batching": ("Options", "receive", "propose", "commit", "release"),
-    "memory": ("Options", "offers", "check", "missing", "room", "place", "commit", "release", "usage", "host_capacity"),
+    "batching": ("Options", "granularity", "check", "receive", "propose", "commit", "release"),
+    "memory": (
+        *("Options", "offers", "check", "receive", "missing", "room", "place", "commit", "release", "usage"),
+        "host_capacity",
+    ),
     "attention": ("Options", "reads", "layout", "check", "backend"),
 }
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,17 @@ from minifuse.parsing import one_of, unknown
 from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
 from minifuse.stages import stages as every_stage
 
-__all__ = ["TECHNIQUES", "Stages", "Technique", "check_settings", "for_model", "mix", "serving", "technique"]
+__all__ = [
+    "TECHNIQUES",
+    "Stages",
+    "Technique",
+    "check_settings",
+    "for_model",
+    "make_batching",
+    "mix",
+    "serving",
+    "technique",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +50,17 @@ class Technique:
     @property
     def option_names(self) -> set[str]:
         """The options that its stages have, as `stage.option`."""
-        return {
-            f"{kind}.{option['name']}"
-            for kind, name in self.stages.items()
-            for option in describe_options(stage(kind, name).Options)
-        }
+        return {name for name, _ in self._options()}
+
+    @property
+    def batch_sizes(self) -> tuple[str, ...]:
+        """Those of them that bound how many requests are served at once, that of the batching policy first."""
+        return tuple(name for name, option in self._options() if option["batch_size"])
+
+    def _options(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for kind, name in self.stages.items():
+            for option in describe_options(stage(kind, name).Options):
+                yield f"{kind}.{option['name']}", option
 
 
 MODELS = {"transformer": "transformers", "cells": "models of cells (lstm, seq2seq, treelstm)"}
@@ -243,11 +259,18 @@ class Stages:
     attention: Attention
 
     @classmethod
-    def of(cls, row: Technique, capacity: int, settings: Mapping[str, Any] | None = None) -> Stages:
-        """Make the stages of `row`, with KV memory for `capacity` tokens.
+    def of(
+        cls,
+        row: Technique,
+        capacity: int,
+        settings: Mapping[str, Any] | None = None,
+        batching: Batching | None = None,
+    ) -> Stages:
+        """Make the stages of `row`, with memory of `capacity` slots.
 
         Args:
             settings: `stage.option` -> value, over the row's own.
+            batching: what `make_batching` has made of the same.
 
         Raises:
             UsageError: a setting names no stage or no option, or has a bad value.
@@ -255,10 +278,20 @@ class Stages:
         options = check_settings(row, settings)
         classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
         return cls(
-            classes["batching"](options["batching"]),
+            batching or make_batching(row, settings),
             classes["memory"](capacity, options["memory"]),
             classes["attention"](options["attention"]),
         )
+
+
+def make_batching(row: Technique, settings: Mapping[str, Any] | None = None) -> Batching:
+    """The batching policy of `row`, which says how many workers there are, and what a node of a cell graph is.
+
+    Raises:
+        UsageError: a setting names no stage or no option, or has a bad value.
+    """
+    policy: Batching = stage("batching", row.batching)(check_settings(row, settings)["batching"])
+    return policy
 
 
 def check_settings(row: Technique, settings: Mapping[str, Any] | None = None) -> dict[Kind, Any]:

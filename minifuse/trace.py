@@ -1,9 +1,9 @@
 """One versioned log of everything a run decided and when: one JSON object per line.
 
-    {"event": "run", "schema": "minifuse.trace/2", "technique": ..., "kv_bytes_per_token": ..., ...}
+    {"event": "run", "schema": "minifuse.trace/3", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "refused", "id": "r9", "why": "..."}
-    {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": 17}, ..., "wall": {"start_s": ..., ...}}
+    {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": [17]}, ..., "wall": {"start_s": ..., ...}}
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
     {"event": "end", "unfinished": [], "wall": {"end_s": ...}}
 
@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from minifuse.errors import UsageError
-from minifuse.plan import Reason, StepReport
+from minifuse.plan import Reason
+from minifuse.report import StepReport
 from minifuse.request import Request
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace"]
 
-SCHEMA = "minifuse.trace/2"
+SCHEMA = "minifuse.trace/3"
 Event = dict[str, Any]
 
 

@@ -13,16 +13,16 @@ from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError
 from minifuse.execute import VirtualExecutor
-from minifuse.execute.real import RunPlan
+from minifuse.execute.texts import torch_runner
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build, random_weights
 from minifuse.model.text.transformer import Transformer
-from minifuse.plan import Plan, StepReport
-from minifuse.request import Request, TextLimits, by_request
-from minifuse.serve.build import torch_runner
-from minifuse.stages import Attention, Batching, Memory
+from minifuse.plan import Plan
+from minifuse.report import StepReport
+from minifuse.request import Request, TextReader, by_request
+from minifuse.stages import Attention, Batching, Memory, RunPlan
 from minifuse.techniques import Stages, technique
 from minifuse.testing.models import CONTEXT, VOCAB, small_model
 from minifuse.trace import Trace
@@ -156,7 +156,7 @@ def make_engine(
         stages.attention,
         VirtualExecutor(clock, cost, run),
         clock,
-        limits=TextLimits(VOCAB, CONTEXT),
+        reader=TextReader(VOCAB, CONTEXT),
         trace=trace,
     )
 

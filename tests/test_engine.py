@@ -18,13 +18,16 @@ from minifuse.clock import RealClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.execute import RealExecutor
+from minifuse.execute.texts import torch_runner
+from minifuse.layout import Rectangle
 from minifuse.memory import Contiguous
-from minifuse.plan import Completion, Grid, KVUsage, Placement, Plan, Proposal, Ran, Reason, Span, Work
-from minifuse.request import FinishReason, Phase, Request, Sequence, TextLimits
-from minifuse.serve.build import torch_runner
+from minifuse.plan import Placement, Plan, Proposal, Reason
+from minifuse.report import Completion, KVUsage, Ran
+from minifuse.request import FinishReason, Phase, Request, Sequence, TextReader
 from minifuse.stages import Memory
 from minifuse.testing.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import decisions
+from minifuse.work import Span, Work
 
 LLAMA = "llama"
 
@@ -50,12 +53,12 @@ def test_static_by_hand() -> None:
         "4: d[1:2) c[2:3)",
     ]
     assert [step.plan.num_idle for step in steps] == [1, 1, 1, 1, 0]
-    assert [step.plan.grid for step in steps] == [
-        Grid(0, 2, 5, 0, 3),
-        Grid(0, 2, 5, 3, 4),
-        Grid(0, 2, 5, 4, 5),
-        Grid(0, 2, 3, 0, 2),
-        Grid(0, 2, 3, 2, 3),
+    assert [step.plan.shape for step in steps] == [
+        Rectangle(0, 2, 5, 0, 3),
+        Rectangle(0, 2, 5, 3, 4),
+        Rectangle(0, 2, 5, 4, 5),
+        Rectangle(0, 2, 3, 0, 2),
+        Rectangle(0, 2, 3, 2, 3),
     ]
     assert _finish_times(steps) == {"b": 1, "a": 3, "d": 5, "c": 5}
     assert [step.plan.admitted for step in steps] == [("a", "b"), (), (), ("d", "c"), ()]
@@ -359,7 +362,7 @@ def _threaded(run: Any, workers: int = 2) -> Engine:
     memory, attention, clock = Contiguous(400), PerSequenceLayout(), RealClock()
     run = run or torch_runner(small_model(LLAMA), memory, attention)
     executor = RealExecutor(run, clock, workers)
-    return Engine(Pinned(workers), memory, attention, executor, clock, limits=TextLimits(VOCAB, CONTEXT))
+    return Engine(Pinned(workers), memory, attention, executor, clock, reader=TextReader(VOCAB, CONTEXT))
 
 
 def test_two_workers_in_threads() -> None:
@@ -469,7 +472,7 @@ def test_a_group_is_submitted_once() -> None:
 class _TwoWaves(PerSequenceLayout):
     """FluidInfer's seam in the small: the second half of the work is attended after the first."""
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | None, tuple[Span, ...]]:
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Rectangle | None, tuple[Span, ...]]:
         half = (len(work) + 1) // 2
         return None, (Span(0, half), Span(half, len(work))) if len(work) > 1 else (Span(0, 1),)
 

@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 
 from minifuse.cli.metric_rows import rows
 from minifuse.errors import UsageError
+from minifuse.layout import Rectangle
 from minifuse.metrics import compute_metrics, parse_goodput, percentile
-from minifuse.plan import Extent, Grid, KVUsage, Move, Plan, StepReport, Work
+from minifuse.place import Extent
+from minifuse.plan import Move, Plan
+from minifuse.report import KVUsage, StepReport
 from minifuse.request import FinishReason, Request
 from minifuse.trace import Event, Trace
+from minifuse.work import Work
 
 
 def step(start_s: float, end_s: float, work: list[list[Any]], tokens: dict[str, int], **fields: Any) -> Event:
@@ -46,7 +50,7 @@ def request(name: str, arrival_s: float, prompt_tokens: int) -> Event:
 #      0        1        3    4    5             8
 #      |  wait  | a 0..3 | a  | a,b 0..2, idle 1  |   (b ends at 5, with one token)
 TINY: list[Event] = [
-    {"event": "run", "schema": "minifuse.trace/2", "kv_bytes_per_token": 10},
+    {"event": "run", "schema": "minifuse.trace/3", "kv_bytes_per_token": 10},
     request("a", 0.5, 3),
     request("b", 2.0, 2),
     {"event": "refused", "id": "c", "why": "..."},
@@ -317,7 +321,9 @@ def test_a_trace_as_the_engine_writes_it() -> None:
     trace = Trace(technique="t", kv_bytes_per_token=4)
     trace.request(Request("a", (1, 2)))
     trace.refused("b", "...")
-    plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 9),), grid=Grid(0, 2, 9, 0, 2), moves=(Move("embed", 5, 0, 2),))
+    plan = Plan(
+        0, 0, (Work("a", 0, 2),), (Extent(0, 9),), grid=Rectangle(0, 2, 9, 0, 2), moves=(Move("embed", 5, 0, 2),)
+    )
     trace.step(StepReport(plan, 1.0, 2.0, {"a": 3}, {"a": FinishReason.STOP}, KVUsage(2, 9, 9)))
     trace.end((), 2.0)
     metrics = compute_metrics(trace.events())

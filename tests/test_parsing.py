@@ -26,7 +26,7 @@ from minifuse.parsing import (
     parse_size,
     read_lines,
 )
-from minifuse.request import Request, TextLimits
+from minifuse.request import Request, TextReader
 from minifuse.workload.files import Encode, read_jsonl
 
 
@@ -262,7 +262,7 @@ def test_a_text_for_a_model_without_a_tokenizer_is_that_requests_problem() -> No
     assert (ids.prompt, ids.problem) == ((1,), None)
     assert text.problem == "in p.jsonl:2 is text: The model has no tokenizer.json: give prompt_token_ids."
     with pytest.raises(RequestRefused, match=r"^Request 'r1' in p\.jsonl:2 is text: The model has no tokenizer"):
-        TextLimits(10, 10).check(text)
+        TextReader(10, 10).check(text)
     assert [r.problem for r in read({"prompt": ["x", "y"]}, encode=none)] == [
         "in p.jsonl:1 is text: The model has no tokenizer.json: give prompt_token_ids."
     ] * 2

@@ -13,10 +13,12 @@ from minifuse.engine import Engine
 from minifuse.execute import VirtualExecutor
 from minifuse.memory import Contiguous
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan, Ran, Span, Work
-from minifuse.request import Request, Sequence, TextLimits
+from minifuse.plan import Plan
+from minifuse.report import Ran
+from minifuse.request import Request, Sequence, TextReader
 from minifuse.testing.ghost import GhostRunner
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+from minifuse.work import Span, Work
 
 
 class Forgetful(Contiguous):
@@ -65,7 +67,7 @@ def test_two_spans_over_one_context(model: str) -> None:
     runner = Spoiling(weights, KVStorage(weights.config, 200, weights.dtype, weights.device), layout.backend())
     runner.memory = memory
     executor = VirtualExecutor(clock, lambda plan: 1.0, runner)
-    engine = Engine(Iteration(), memory, layout, executor, clock, limits=TextLimits(VOCAB, CONTEXT))
+    engine = Engine(Iteration(), memory, layout, executor, clock, reader=TextReader(VOCAB, CONTEXT))
     requests = [Request(f"r{i}", tuple(range(3 + i, 8 + 2 * i)), 9) for i in range(3)]
     for request in requests:
         engine.submit(request)

@@ -10,10 +10,14 @@ import pytest
 from helpers import asks, make_engine, sentence
 
 from minifuse.errors import UsageError
-from minifuse.plan import Extent, Grid, KVUsage, Messages, Move, Plan, Reason, Span, StepReport, Work
+from minifuse.layout import Rectangle
+from minifuse.place import Extent
+from minifuse.plan import Move, Plan, Reason
+from minifuse.report import KVUsage, Messages, StepReport
 from minifuse.request import FinishReason, Phase
-from minifuse.serve.build import serve
+from minifuse.serve.run import serve
 from minifuse.trace import SCHEMA, Trace, decisions, read_trace
+from minifuse.work import Span, Work
 
 REPORT = StepReport(
     Plan(
@@ -22,7 +26,7 @@ REPORT = StepReport(
         (Work("a", 0, 3), Work("b", 1, 2, "lstm")),
         (Extent(0, 5), Extent(5, 5)),
         admitted=("a",),
-        grid=Grid(0, 2, 5, 0, 3),
+        grid=Rectangle(0, 2, 5, 0, 3),
         moves=(Move("shuffle", 7, 2, 3),),
         waves=(Span(0, 1), Span(1, 2)),
         reasons=(Reason("memory-full", "c", "not admitted: full"),),
@@ -177,12 +181,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         b"hello",
         b"\xff\xfe",
         b"[1]\n",
-        b'"minifuse.trace/2"\n',
+        b'"minifuse.trace/3"\n',
         b'{"event": "run"}\n',
         b'{"event": "run", "schema": "minifuse.trace/0"}\n',
         b'{"event": "run", "schema": "minifuse.run/1"}\n',
-        b'{"event": "run", "schema": "minifuse.trace/2"}\n{"event": "st',
-        b'{"event": "run", "schema": "minifuse.trace/2"}\n5\n',
+        b'{"event": "run", "schema": "minifuse.trace/3"}\n{"event": "st',
+        b'{"event": "run", "schema": "minifuse.trace/3"}\n5\n',
     ],
 )
 def test_a_file_that_is_no_trace(content: bytes, tmp_path: Path) -> None:

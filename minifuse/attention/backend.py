@@ -14,8 +14,9 @@ from minifuse.attention.rows import Rows, lay_out
 from minifuse.kernels.operators import TORCH, Operators
 from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan, Span, sampled_work
+from minifuse.plan import Plan, sampled_work
 from minifuse.request import Sequence
+from minifuse.work import Span
 
 __all__ = ["Backend"]
 
@@ -28,7 +29,7 @@ class Backend(ABC):
     def batch(self, plan: Plan, sequences: Mapping[str, Sequence], cache: KVStorage) -> Batch:
         device = cache.device
         rows = lay_out(plan, sequences)
-        real = rows.real(plan) if plan.grid else None
+        real = rows.real(plan) if plan.shape else None
         slots = torch.tensor(rows.slots, device=device)
         sampled = sampled_work(plan, sequences)
         last = [rows.starts[i] + plan.work[i].num_tokens - 1 for i in sampled]
@@ -44,8 +45,8 @@ class Backend(ABC):
     def _wave(self, plan: Plan, rows: Rows, slots: Tensor, span: Span, cache: KVStorage) -> Wave:
         """The rows of the work [span.start, span.stop); of a shape that is computed whole, all of them."""
         ends = [*rows.starts, len(rows.token_ids)]
-        start, stop = (0, len(rows.token_ids)) if plan.grid else (ends[span.start], ends[span.stop])
-        idle = plan.grid is not None and plan.num_idle > 0
+        start, stop = (0, len(rows.token_ids)) if plan.shape else (ends[span.start], ends[span.stop])
+        idle = plan.shape is not None and plan.num_idle > 0
         live = (
             torch.tensor([r for r, slot in enumerate(rows.slots) if slot >= 0], device=cache.device) if idle else None
         )

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from minifuse.errors import UsageError
+from minifuse.layout import Layout
 from minifuse.options import NoOptions
-from minifuse.plan import Grid, Placement, Region, Span, Work
+from minifuse.plan import Placement
 from minifuse.stages import register
+from minifuse.work import Span, Work
 
 __all__ = ["CellsLayout", "PaddedCellsLayout"]
 
@@ -44,8 +46,8 @@ class CellsLayout(_CellLayout):
     name = "cells"
     reads: ClassVar[frozenset[str]] = frozenset({"states", "rows"})
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
-        return None, _with_work(placement.waves) or (Span(0, len(work)),)
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
+        return Layout(_with_work(placement.waves) or (Span(0, len(work)),))
 
 
 @register
@@ -55,9 +57,9 @@ class PaddedCellsLayout(_CellLayout):
     name = "padded_cells"
     reads: ClassVar[frozenset[str]] = frozenset({"rows"})
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
-        waves = placement.waves if placement.grid else _with_work(placement.waves)
-        return placement.grid, waves or (Span(0, len(work)),)
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
+        waves = placement.waves if placement.shape else _with_work(placement.waves)
+        return Layout(waves or (Span(0, len(work)),), placement.shape)
 
 
 def _with_work(waves: tuple[Span, ...]) -> tuple[Span, ...]:

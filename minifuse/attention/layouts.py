@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from minifuse.errors import MachineError, UsageError
+from minifuse.layout import Layout
 from minifuse.options import option
-from minifuse.plan import Grid, Placement, Region, Span, Work
+from minifuse.plan import Placement
 from minifuse.stages import register
+from minifuse.work import Span, Work
 
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
 
 __all__ = [
-    "Layout",
+    "AttentionStage",
     "PaddedLayout",
     "PagedLayout",
     "PerSequenceLayout",
@@ -41,7 +43,7 @@ class Options:
     )
 
 
-class Layout(ABC):
+class AttentionStage(ABC):
     """The half of an attention stage that needs no torch.
 
     The other half is a `minifuse.attention.backend.Backend`, named as `module:class`: `tensors` is the one on torch,
@@ -60,7 +62,7 @@ class Layout(ABC):
         self.options = self.Options() if options is None else options
 
     @abstractmethod
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]: ...
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout: ...
 
     def check(self, device: str, dtype: str) -> None:
         """Raise `UsageError` if the kernels were asked for, and cannot run on this device or in this dtype.
@@ -117,7 +119,7 @@ def _made(path: str, *arguments: bool) -> AttentionBackend:
     return backend
 
 
-class _Shipped(Layout):
+class _Shipped(AttentionStage):
     """The layouts of this folder: ragged unless they say otherwise.
 
     One backend on the kernels, and one of reference numerics, serve them all.
@@ -127,8 +129,8 @@ class _Shipped(Layout):
     kernels = "minifuse.attention.triton:TritonAttention"
     reference = "minifuse.attention.reference:ReferenceAttention"
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
-        return None, placement.waves or (Span(0, len(work)),)
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
+        return Layout(placement.waves or (Span(0, len(work)),))
 
 
 @register
@@ -148,8 +150,8 @@ class PaddedLayout(_Shipped):
     reads = frozenset({"grid"})
     tensors = "minifuse.attention.padded:PaddedAttention"
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
-        return placement.grid, (Span(0, len(work)),)
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
+        return Layout((Span(0, len(work)),), placement.shape)
 
 
 @register
@@ -160,9 +162,9 @@ class SlotsLayout(_Shipped):
     reads = frozenset({"slots"})
     tensors = "minifuse.attention.slots:SlotsAttention"
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Grid | Region | None, tuple[Span, ...]]:
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
         single = all(item.num_tokens == 1 for item in work)
-        return placement.grid if single else None, placement.waves or (Span(0, len(work)),)
+        return Layout(placement.waves or (Span(0, len(work)),), placement.shape if single else None)
 
 
 @register

@@ -13,8 +13,10 @@ from minifuse.attention.backend import Backend
 from minifuse.attention.ragged import first_columns
 from minifuse.attention.rows import Rows
 from minifuse.errors import LawBroken
+from minifuse.layout import Rectangle
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Grid, Plan, Span
+from minifuse.plan import Plan
+from minifuse.work import Span
 
 __all__ = ["PaddedAttention"]
 
@@ -29,7 +31,7 @@ class _Rectangle:
 
 
 class PaddedAttention(Backend):
-    """The columns [start, stop) of every row of the plan's grid, computed whole: T = rows x (stop - start).
+    """The columns [start, stop) of every row of the plan's rectangle, computed whole: T = rows x (stop - start).
 
     Prompts of 1 and 3 tokens are two rows of three columns; row 0 begins with two idle ones. Its queries there attend
     only to themselves, and the real query sees neither.
@@ -39,13 +41,13 @@ class PaddedAttention(Backend):
     """
 
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
-        grid = plan.grid
-        if not isinstance(grid, Grid):
+        rectangle = plan.shape
+        if not isinstance(rectangle, Rectangle):
             raise LawBroken("layout", "the padded layout was given a plan without a rectangle")
-        first = first_columns(plan, grid)
-        keys, values = cache.rows_of(grid.offset, grid.rows, grid.width, grid.stop)
-        mask = _mask(first, grid.start, grid.stop, cache.keys.dtype, cache.device)
-        return _Rectangle(grid.rows, grid.stop - grid.start, keys, values, mask)
+        first = first_columns(plan, rectangle)
+        keys, values = cache.rows_of(rectangle.offset, rectangle.rows, rectangle.stride, rectangle.stop)
+        mask = _mask(first, rectangle.start, rectangle.stop, cache.keys.dtype, cache.device)
+        return _Rectangle(rectangle.rows, rectangle.stop - rectangle.start, keys, values, mask)
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: _Rectangle) -> Tensor:
         _, num_heads, head_dim = q.shape

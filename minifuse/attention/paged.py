@@ -11,7 +11,8 @@ from minifuse.attention.ragged import tables_of
 from minifuse.attention.rows import Rows
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan, Span
+from minifuse.plan import Plan
+from minifuse.work import Span
 
 __all__ = ["PagedAttention"]
 

@@ -6,23 +6,26 @@ import torch
 
 from minifuse.attention.rows import Rows
 from minifuse.kernels.ragged import Ragged
-from minifuse.plan import Extent, Grid, Pages, Place, Plan, Region, Span
+from minifuse.layout import Rectangle, Region
+from minifuse.place import Extent, Pages, Place
+from minifuse.plan import Plan
+from minifuse.work import Span
 
 __all__ = ["first_columns", "ragged", "tables_of"]
 
 
 def ragged(plan: Plan, rows: Rows, span: Span, device: torch.device) -> Ragged:
     """The sequences of one wave of a plan: its work, or the rows of the shape that it computes whole."""
-    grid, first = plan.grid, None
+    shape, first = plan.shape, None
     tables: list[tuple[int, ...]]
-    if isinstance(grid, Grid):
-        columns = grid.stop - grid.start
-        queries, contexts = [columns] * grid.rows, [grid.stop] * grid.rows
-        tables, page = [(grid.offset + row * grid.width,) for row in range(grid.rows)], 0
-        first = torch.tensor(first_columns(plan, grid), dtype=torch.int32, device=device)
-    elif isinstance(grid, Region):
-        queries, contexts = [1] * grid.size, [position + 1 for position in rows.positions]
-        tables, page = [((grid.offset + row) * grid.width,) for row in range(grid.size)], 0
+    if isinstance(shape, Rectangle):
+        columns = shape.stop - shape.start
+        queries, contexts = [columns] * shape.rows, [shape.stop] * shape.rows
+        tables, page = [(shape.slot(row, 0),) for row in range(shape.rows)], 0
+        first = torch.tensor(first_columns(plan, shape), dtype=torch.int32, device=device)
+    elif isinstance(shape, Region):
+        queries, contexts = [1] * shape.size, [position + 1 for position in rows.positions]
+        tables, page = [((shape.offset + row) * shape.width,) for row in range(shape.size)], 0
     else:
         work = plan.work[slice(*span)]
         queries, contexts = [item.num_tokens for item in work], [item.stop for item in work]
@@ -46,10 +49,10 @@ def tables_of(places: tuple[Place, ...]) -> tuple[list[tuple[int, ...]], int]:
     return [(place.offset,) for place in places if isinstance(place, Extent)], 0
 
 
-def first_columns(plan: Plan, grid: Grid) -> list[int]:
+def first_columns(plan: Plan, rectangle: Rectangle) -> list[int]:
     """The column of a rectangle in which each row's tokens begin; past the last for a finished row."""
-    first = [grid.stop] * grid.rows
+    first = [rectangle.stop] * rectangle.rows
     for offset, _ in plan.extents:
-        row, padding = divmod(offset - grid.offset, grid.width)
+        row, padding = divmod(offset - rectangle.offset, rectangle.stride)
         first[row] = padding
     return first

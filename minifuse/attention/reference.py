@@ -12,7 +12,8 @@ from minifuse.attention.rows import Rows
 from minifuse.kernels.operators import Operators, TorchOperators
 from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan, Span
+from minifuse.plan import Plan
+from minifuse.work import Span
 
 __all__ = ["ReferenceAttention"]
 
@@ -47,7 +48,7 @@ class ReferenceAttention(Backend):
     operators: Operators = _RowByRow()
 
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
-        first = 0 if plan.grid else rows.starts[span.start]
+        first = 0 if plan.shape else rows.starts[span.start]
         queries = []
         for i in range(*span):
             work = plan.work[i]

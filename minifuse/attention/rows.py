@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from minifuse.plan import Grid, Plan, Region
+from minifuse.errors import LawBroken
+from minifuse.layout import Rectangle, Region, Shape
+from minifuse.plan import Plan
 from minifuse.request import Sequence
 
 __all__ = ["Rows", "lay_out"]
@@ -41,12 +43,12 @@ def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:
     Adjacent buffers [1, 4) of 8 slots, r2 at its 5th token in the first of them and r1 at its 2nd in the last: row 0 is
     r2's 5th token and goes to slot 8 + 4, row 1 is idle, row 2 is r1's 2nd and goes to slot 24 + 1.
     """
-    if plan.grid is None:
+    if plan.shape is None:
         return _ragged(plan, sequences)
-    size = plan.grid.num_tokens
+    size = plan.shape.num_tokens
     rows = Rows([PAD] * size, [0] * size, [-1] * size, [])
     for (name, start, stop, _), (offset, _) in zip(plan.work, plan.extents, strict=True):
-        first = _first_row(plan.grid, offset, start)
+        first = _first_row(plan.shape, offset, start)
         last = first + stop - start
         rows.token_ids[first:last] = sequences[name].tokens[start:stop]
         rows.positions[first:last] = range(start, stop)
@@ -55,11 +57,13 @@ def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:
     return rows
 
 
-def _first_row(grid: Grid | Region, offset: int, start: int) -> int:
-    if isinstance(grid, Region):
-        return offset // grid.width - grid.offset
-    row, padding = divmod(offset - grid.offset, grid.width)
-    return row * (grid.stop - grid.start) + padding + start - grid.start
+def _first_row(shape: Shape, offset: int, start: int) -> int:
+    if isinstance(shape, Region):
+        return offset // shape.width - shape.offset
+    if not isinstance(shape, Rectangle):
+        raise LawBroken("layout", f"texts were laid out as {shape}: give a rectangle or a region")
+    row, padding = divmod(offset - shape.offset, shape.stride)
+    return row * (shape.stop - shape.start) + padding + start - shape.start
 
 
 def _ragged(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:

@@ -11,8 +11,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.rows import Rows
+from minifuse.layout import Region
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan, Region, Span
+from minifuse.plan import Plan
+from minifuse.work import Span
 
 __all__ = ["SlotsAttention"]
 
@@ -32,7 +34,7 @@ class SlotsAttention(PerSequenceAttention):
     """
 
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
-        region = plan.grid
+        region = plan.shape
         if not isinstance(region, Region):
             return super().reads(plan, rows, span, cache)
         seen = torch.tensor(rows.positions, device=cache.device)

@@ -17,8 +17,10 @@ from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.slots import slots_attention
 from minifuse.kernels.split_kv import decode_attention
 from minifuse.kernels.triton_operators import TritonOperators
+from minifuse.layout import Region
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan, Region, Span
+from minifuse.plan import Plan
+from minifuse.work import Span
 
 __all__ = ["TritonAttention"]
 
@@ -43,9 +45,9 @@ class TritonAttention(Backend):
         self.reference = reference
 
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
-        if isinstance(plan.grid, Region) and not self.reference:
+        if isinstance(plan.shape, Region) and not self.reference:
             lengths = [position + 1 for position in rows.positions]
-            return _Buffers(plan.grid, torch.tensor(lengths, dtype=torch.int32, device=cache.device), max(lengths))
+            return _Buffers(plan.shape, torch.tensor(lengths, dtype=torch.int32, device=cache.device), max(lengths))
         return ragged(plan, rows, span, cache.device)
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Ragged | _Buffers) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from minifuse.batching.subgraphs import RequestProcessor, Subgraph
 from minifuse.errors import UsageError
 from minifuse.options import option
-from minifuse.parsing import parse_int
+from minifuse.parsing import parse_int, unknown
 from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, Room, register
@@ -105,10 +105,11 @@ class Cellular:
     kind: ClassVar[str] = "batching"
     name: ClassVar[str] = "cellular"
     serves: ClassVar[frozenset[str]] = frozenset({"cells", "transformer"})
+    granularity: ClassVar[str] = "cell"
 
     @dataclass(frozen=True)
     class Options:
-        max_batch: int = option(64, "nodes of one task, at most (Bsizes.Max)", minimum=1)
+        max_batch: int = option(64, "nodes of one task, at most (Bsizes.Max)", minimum=1, batch_size=True)
         min_batch: int = option(1, "nodes of every task but the first of a turn, at least (Bsizes.Min)", minimum=1)
         max_batches: str | None = option(None, "max_batch of single types, as encoder=512,decoder=256")
         priorities: str | None = option(
@@ -132,10 +133,11 @@ class Cellular:
         self.turns: list[Iterator[Task]] = [iter(()) for _ in range(self.workers)]  # of each worker: tasks to come
         self.submitted: list[deque[Task]] = [deque() for _ in range(self.workers)]  # and those that have not completed
 
-    @property
-    def named_types(self) -> list[str]:
-        """The types that options name: a model of cells must have them."""
-        return [*self.max_batches, *self.priorities]
+    def check(self, model: str, cell_types: Collection[str]) -> None:
+        """Raise `UsageError` if an option names a type of cell that the model does not have."""
+        for name in (*self.max_batches, *self.priorities):
+            if name not in cell_types:
+                raise unknown(f"type of cell of {model}", name, cell_types)
 
     def receive(self, sequence: Sequence) -> None:
         self.num_received += 1

@@ -24,7 +24,7 @@ class Dynamic(Static):
 
     @dataclass(frozen=True)
     class Options:
-        max_batch: int = option(8, "requests in one batch, at most", minimum=1)
+        max_batch: int = option(8, "requests in one batch, at most", minimum=1, batch_size=True)
         window: float = option(0.5, "how long the first request waits for company", minimum=0.0, unit="s")
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from minifuse.batching.policy import Stepwise, admit_together, prompts_of_first
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason, Work
+from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Sequence
 from minifuse.stages import Memory, register
+from minifuse.work import Work
 
 __all__ = ["MAIN", "Fusion"]
 

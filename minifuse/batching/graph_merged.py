@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from minifuse.batching.policy import Stepwise, fill
 from minifuse.options import option
-from minifuse.plan import Plan, Proposal, Reason, Span, Work
+from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, register
+from minifuse.work import Span, Work
 
 __all__ = ["GraphMerged"]
 
@@ -28,7 +29,7 @@ class GraphMerged(Stepwise):
 
     @dataclass(frozen=True)
     class Options:
-        max_batch: int = option(64, "graphs of one set, at most", minimum=1)
+        max_batch: int = option(64, "graphs of one set, at most", minimum=1, batch_size=True)
         per: str = option("cell", "merged by cells (Fold) or by single operators (DyNet)", choices=("cell", "operator"))
         overlap: bool = option(True, "merge the next set while this one runs")
         workers: int = option(1, "workers, each of which runs one merged graph at a time", minimum=1, maximum=64)
@@ -37,6 +38,7 @@ class GraphMerged(Stepwise):
         self.options = self.Options() if options is None else options
         self.workers: int = self.options.workers
         self.depth = 2 if self.options.overlap else 1
+        self.granularity: str = self.options.per
         self.waiting: dict[str, Sequence] = {}  # insertion order is arrival order
         self.num_running = [0] * self.workers  # sets of each worker
 
@@ -71,9 +73,8 @@ def _merged(batch: list[Sequence]) -> tuple[list[Work], list[Span]]:
     """One wave for each depth and type, the shallowest first."""
     merged: dict[tuple[int, str], list[Work]] = {}
     for sequence in batch:
-        assert sequence.graph is not None  # the engine unfolds every request to a model of cells
         name = sequence.id
-        for level, nodes in sequence.graph.shape.levels.items():
+        for level, nodes in sequence.unfolded.shape.levels.items():
             cell = level[1]
             merged.setdefault(level, []).extend([Work(name, node, node + 1, cell) for node in nodes])
     work: list[Work] = []

@@ -11,9 +11,10 @@ from minifuse.batching.policy import Stepwise, fill
 from minifuse.cell_graph import Shape
 from minifuse.errors import RequestRefused
 from minifuse.options import option
-from minifuse.plan import Proposal, Span, Work
+from minifuse.plan import Proposal
 from minifuse.request import Sequence
 from minifuse.stages import Memory, register
+from minifuse.work import Span, Work
 
 __all__ = ["GraphPadded", "segments"]
 
@@ -51,7 +52,7 @@ class GraphPadded(Stepwise):
 
     @dataclass(frozen=True)
     class Options:
-        max_batch: int = option(64, "requests of one batch, at most", minimum=1)
+        max_batch: int = option(64, "requests of one batch, at most", minimum=1, batch_size=True)
         bucket_width: int = option(10, "lengths that share a bucket", minimum=1)
         pad: str = option(
             "bucket",

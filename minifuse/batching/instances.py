@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from minifuse.batching.policy import Stepwise, admit_together, prompts_of_first
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason, Work
+from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, register
+from minifuse.work import Work
 
 __all__ = ["Instances"]
 
@@ -26,7 +27,7 @@ class Instances(Stepwise):
 
     @dataclass(frozen=True)
     class Options:
-        instances: int = option(32, "requests served at once, at most", minimum=1, maximum=1024)
+        instances: int = option(32, "requests served at once, at most", minimum=1, maximum=1024, batch_size=True)
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

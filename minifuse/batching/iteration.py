@@ -25,7 +25,7 @@ class Iteration(QueuePolicy):
 
     @dataclass(frozen=True)
     class Options:
-        max_batch: int = option(8, "requests in one iteration, at most", minimum=1)
+        max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
         token_budget: int | None = option(None, "tokens in one iteration, at most", minimum=1)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:

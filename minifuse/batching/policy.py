@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import takewhile
 from typing import Any, ClassVar
 
 from minifuse.options import NoOptions
-from minifuse.plan import Plan, Proposal, Reason, Work
+from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, Room
+from minifuse.work import Work
 
 __all__ = ["QueuePolicy", "Stepwise", "admit_together", "fill", "prompts_of_first"]
 
@@ -49,6 +50,10 @@ class Stepwise:
     serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
     workers = 1
     depth = 1
+    granularity = "cell"
+
+    def check(self, model: str, cell_types: Collection[str]) -> None:
+        """No option of its own names a type of cell."""
 
     def commit(self, plan: Plan) -> None:
         """Nothing to note: the next proposal starts from the sequences as they are then."""

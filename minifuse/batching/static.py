@@ -25,7 +25,7 @@ class Static(QueuePolicy):
 
     @dataclass(frozen=True)
     class Options:
-        max_batch: int = option(8, "requests in one batch, at most", minimum=1)
+        max_batch: int = option(8, "requests in one batch, at most", minimum=1, batch_size=True)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         if self.running:

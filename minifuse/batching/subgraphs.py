@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 
 from minifuse.cell_graph import Shape
-from minifuse.plan import TRANSFORMER, Work
 from minifuse.request import Sequence
 from minifuse.stages import Memory
+from minifuse.work import TRANSFORMER, Work
 
 __all__ = ["Iterations", "RequestProcessor", "Subgraph"]
 

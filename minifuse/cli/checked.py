@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from minifuse.cli.asked import CLOCKS, DEVICES, DTYPES, NUMERICS, Asked
 from minifuse.errors import UsageError
-from minifuse.model.cells.config import CellSource, resolve_cells
+from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.parsing import did_you_mean, one_of, parse_float, parse_goodput, parse_int, parse_size
 from minifuse.request import Sampling
 from minifuse.simulate.cost import hardware

@@ -16,7 +16,9 @@ from minifuse.cli.text import console, counted
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, compute_metrics
 from minifuse.request import FinishReason
-from minifuse.serve.build import Answer, Served, Settings, build_engine, serve
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import Answer, Served, serve
+from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model, technique
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minifuse.cli.checked import Checked
 from minifuse.errors import UsageError
-from minifuse.model.cells.config import CellSource
+from minifuse.model.cells.source import CellSource
 from minifuse.request import Sampling
 from minifuse.workload.cells import default_workload
 

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minifuse.cli.text import console, counted, one_line
-from minifuse.plan import KVUsage, StepReport
+from minifuse.report import KVUsage, StepReport
 from minifuse.request import Request
 from minifuse.serve.interrupt import undisturbed
 

@@ -165,14 +165,14 @@ def _temporary() -> Check:
 
 def _tiny() -> Check:
     """The shipped model, asked one question."""
-    from minifuse.model.text.load import TINY, load_weights, resolve
+    from minifuse.model.text.load import TINY, load_weights, resolve_text
     from minifuse.model.tiny.tasks import crowd
     from minifuse.naive.oracle import answer
     from minifuse.request import Request
 
     if not (Path(TINY) / "model.safetensors").exists():
         return Check("model tiny", PROBLEM, "its weights are missing", "install minifuse anew")
-    source = resolve("tiny")
+    source = resolve_text("tiny")
     tokenizer = source.tokenizer()
     task = min(crowd(32), key=lambda task: len(task.answer))
     request = Request("doctor", tokenizer.encode(task.prompt), max_new_tokens=64, stop_ids=source.config.eos_ids)

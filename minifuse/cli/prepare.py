@@ -11,11 +11,12 @@ from minifuse.cli.checked import Checked
 from minifuse.cli.contradictions import refuse_contradictions
 from minifuse.cli.workload import Requests
 from minifuse.errors import MachineError
-from minifuse.model.cells.config import BUILT_IN, CellSource
-from minifuse.model.text.load import ModelSource, load_weights, resolve
+from minifuse.model.cells.source import CellSource
+from minifuse.model.text.load import TextSource, resolve_text
 from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.request import Request, by_request
-from minifuse.serve.build import Settings, build_engine
+from minifuse.serve.build import build_engine
+from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique
 
 if TYPE_CHECKING:
@@ -24,14 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Prepared", "load", "prepare", "rehearse"]
 
-KV_BYTES, KV_TOKENS = 64 * 2**20, 4096  # the memory's budget by default: the larger of the two
-
 
 @dataclass(frozen=True)
 class Prepared:
     """A workload for a model that has been found. Nothing heavy has been loaded."""
 
-    source: ModelSource | CellSource
+    source: TextSource | CellSource
     tokenizer: Tokenizer | None
     requests: list[Request]  # a request of several prompts is several here, of one group
     settings: Settings
@@ -41,7 +40,7 @@ class Prepared:
     @property
     def placeholders(self) -> bool:
         """Whether no model runs: random weights in virtual time would say nothing that a placeholder does not."""
-        has_weights = isinstance(self.source, ModelSource) and self.source.directory is not None
+        has_weights = isinstance(self.source, TextSource) and self.source.directory is not None
         return self.settings.clock == "virtual" and not has_weights
 
     @property
@@ -72,16 +71,15 @@ def prepare(checked: Checked, typed: list[str]) -> Prepared:
         ModelError: the model cannot be read, or not the text that it was given.
     """
     refuse_contradictions(checked, typed)
-    source = checked.cells or resolve(checked.model)
+    source = checked.cells or resolve_text(checked.model)
     tokenizer = None
-    if isinstance(source, ModelSource) and source.directory and (source.directory / "tokenizer.json").exists():
+    if isinstance(source, TextSource) and source.directory and (source.directory / "tokenizer.json").exists():
         tokenizer = source.tokenizer()
     requests, expected = Requests(checked, source, tokenizer).asked(typed)
-    slot_bytes = _slot_bytes(source, checked.dtype)
     settings = Settings(
         dtype=checked.dtype,
         device=checked.device,
-        kv_memory=checked.kv_memory or max(KV_BYTES, KV_TOKENS * slot_bytes),
+        kv_memory=checked.kv_memory,
         clock=checked.clock,
         hardware=checked.hardware,
         seed=checked.sampling.seed,
@@ -91,21 +89,19 @@ def prepare(checked: Checked, typed: list[str]) -> Prepared:
     return Prepared(source, tokenizer, requests, settings, expected, _outline(source, settings))
 
 
-def _slot_bytes(source: ModelSource | CellSource, dtype: str) -> int:
+def _slot_bytes(source: TextSource | CellSource, dtype: str) -> int:
     """Bytes of one slot of memory: the KV of a token, or the states of a node."""
     if isinstance(source, CellSource):
         return source.config.slot_bytes(dtype)
     return source.config.kv_bytes_per_token(dtype)
 
 
-def _outline(source: ModelSource | CellSource, settings: Settings) -> CellModel | None:
+def _outline(source: TextSource | CellSource, settings: Settings) -> CellModel | None:
     """A model of cells without weights, which unfolds requests and computes nothing; of a plugin's cells, which may not
     know of such a thing, the model itself."""
     if not isinstance(source, CellSource):
         return None
-    from minifuse.model.cells.rnn import load_cells
-
-    return load_cells(source, settings.dtype, "meta" if source.config.kind in BUILT_IN else "cpu", settings.seed)
+    return source.outline(settings.dtype, settings.seed)
 
 
 def rehearse(row: Technique, prepared: Prepared, options: Mapping[str, Any]) -> None:
@@ -131,11 +127,7 @@ def load(prepared: Prepared) -> tuple[Transformer | CellModel | None, Settings]:
         print(f"note: in virtual time no weights are made for {source.name}: {what}.", file=sys.stderr)
         return prepared.outline, replace(settings, device="cpu")
     settings = replace(settings, device=_device(settings.device))
-    if isinstance(source, CellSource):
-        from minifuse.model.cells.rnn import load_cells
-
-        return load_cells(source, settings.dtype, settings.device, settings.seed), settings
-    return load_weights(source, settings.dtype, settings.device, settings.seed, numerics=settings.numerics), settings
+    return source.load(settings.dtype, settings.device, settings.seed, settings.numerics), settings
 
 
 def _device(wanted: str) -> str:

@@ -20,8 +20,9 @@ from minifuse.errors import UsageError
 from minifuse.metrics import compute_metrics
 from minifuse.parsing import one_of
 from minifuse.request import FinishReason
-from minifuse.serve.build import Answer, Served, build_engine, serve
+from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import undisturbed
+from minifuse.serve.run import Answer, Served, serve
 from minifuse.stages import stage, stages
 from minifuse.techniques import MODELS, Technique, for_model, mix, technique
 

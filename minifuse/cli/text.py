@@ -12,7 +12,7 @@ from rich.text import Text
 from minifuse.cli.prepare import Prepared
 from minifuse.model.cells.config import BUILT_IN, CellConfig
 from minifuse.request import FinishReason, Request
-from minifuse.serve.build import Answer
+from minifuse.serve.run import Answer
 
 __all__ = ["answer_line", "console", "counted", "is_right", "one_line", "shortened"]
 

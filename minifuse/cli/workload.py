@@ -10,8 +10,8 @@ from typing import Any
 
 from minifuse.cli.checked import Checked
 from minifuse.errors import ModelError, UsageError
-from minifuse.model.cells.config import CellSource
-from minifuse.model.text.load import ModelSource
+from minifuse.model.cells.source import CellSource
+from minifuse.model.text.load import TextSource
 from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.parsing import read_lines
 from minifuse.request import Request
@@ -31,7 +31,7 @@ PROMPT_LENGTH, OUTPUT_LENGTH = Uniform(8, 64), Uniform(16, 128)
 class Requests:
     """What is asked of a model, as the options have it."""
 
-    def __init__(self, checked: Checked, source: ModelSource | CellSource, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, checked: Checked, source: TextSource | CellSource, tokenizer: Tokenizer | None) -> None:
         self.checked = checked
         self.source = source
         self.tokenizer = tokenizer

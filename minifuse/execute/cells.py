@@ -9,13 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.cell_graph import Shape, Zeros
+from minifuse.cell_graph import CellGraph, Shape, Zeros
 from minifuse.errors import LawBroken
 from minifuse.execute.streams import Streams
+from minifuse.layout import StateRows
 from minifuse.memory.state_storage import StateStorage, on_device
 from minifuse.model.cells.model import CellModel, CellType
-from minifuse.plan import Gathers, Grid, Plan, Ran, State, Work
+from minifuse.place import State
+from minifuse.plan import Plan
+from minifuse.report import Gathers, Ran
 from minifuse.request import Sequence
+from minifuse.work import Work
 
 __all__ = ["CellRunner"]
 
@@ -48,14 +52,14 @@ class CellRunner:
     def _issue(self, plan: Plan, sequences: dict[str, Sequence], issued: Issued) -> None:
         """Wave by wave."""
         kind: CellType | None = None
-        for start, stop in plan.waves or ((0, len(plan.work)),):
+        for start, stop in plan.waves:
             work: Seq[Work] = plan.work[start:stop]
             kind = self.model.types[work[0].cell] if work else kind
             if kind is None:
                 raise LawBroken("layout", f"step {plan.step} begins with a wave of nothing, whose type nobody knows")
             places: Any = plan.places[start:stop]
-            if isinstance(plan.grid, Grid):
-                self._padded(kind, work, places, plan.grid, sequences, issued)
+            if isinstance(plan.shape, StateRows):
+                self._padded(kind, work, places, plan.shape, sequences, issued)
             elif work:  # what padding adds is computed in rectangles alone
                 self._compute(kind, work, places, sequences, issued)
 
@@ -74,13 +78,13 @@ class CellRunner:
         kind: CellType,
         work: Seq[Work],
         places: Seq[State],
-        grid: Grid,
+        padded: StateRows,
         sequences: dict[str, Sequence],
         issued: Issued,
     ) -> None:
         """One step of all rows. Those without a node compute on what lies there, and their states stay."""
-        rows = [place.slot - grid.offset for place in places]
-        run = tuple(range(grid.offset, grid.offset + grid.rows))
+        rows = [place.slot - padded.offset for place in places]
+        run = tuple(range(padded.offset, padded.offset + padded.rows))
         wirings = {self._wiring(_graph(sequences, item).shape)[item.start] for item in work}
         fields = dict(wirings.pop()) if len(wirings) == 1 else {}
         mixed = self._inputs(kind, work, places, sequences, issued) if wirings else None  # there are others
@@ -89,7 +93,7 @@ class CellRunner:
             if position in fields:
                 inputs.append(self.storage.read(fields[position], run)[0])
                 continue
-            whole = torch.zeros(grid.rows, *shape, dtype=dtype, device=self.model.device)
+            whole = torch.zeros(padded.rows, *shape, dtype=dtype, device=self.model.device)
             if mixed is not None:
                 whole[rows] = mixed[position]
             elif rows:
@@ -99,7 +103,7 @@ class CellRunner:
         outputs = self.model.run(kind.name, *inputs)
         if not rows:
             return
-        every = rows == list(range(grid.rows))
+        every = rows == list(range(padded.rows))
         index = None if every else on_device(rows, torch.int64, self.model.device)
         slots = run if every else tuple([place.slot for place in places])
         for part, output in enumerate(outputs):
@@ -269,12 +273,11 @@ class Issued:
             for (name, node), *parts in zip(nodes, *(output.unbind(0) for output in outputs), strict=True):
                 results.setdefault(name, {})[node] = tuple(parts)
         return Ran(
-            {name: tokens[0] for name, tokens in said.items() if len(tokens) == 1},
-            answers={name: tuple(tokens) for name, tokens in said.items() if len(tokens) > 1},
+            {name: tuple(tokens) for name, tokens in said.items()},
             results=results,
             gathers=Gathers(self._copies, self._rows, self._gathering_s),
         )
 
 
-def _graph(sequences: dict[str, Sequence], work: Work) -> Any:
-    return sequences[work.sequence].graph
+def _graph(sequences: dict[str, Sequence], work: Work) -> CellGraph:
+    return sequences[work.sequence].unfolded

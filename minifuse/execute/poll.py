@@ -6,16 +6,25 @@ import threading
 import time
 from collections import defaultdict, deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from minifuse.plan import Ran
+from minifuse.report import Ran
 
-if TYPE_CHECKING:
-    from minifuse.execute.real import Pending
-
-__all__ = ["Poller"]
+__all__ = ["Pending", "Poller"]
 
 PAUSE_S = 20e-6  # between two looks when nothing was ready
+
+
+class Pending(Protocol):
+    """A plan that has been issued to a device and may not have been computed yet."""
+
+    def ready(self) -> bool:
+        """Whether it has. Never blocks."""
+        ...
+
+    def ran(self) -> Ran:
+        """What came of it, once it is ready."""
+        ...
 
 
 class Poller:

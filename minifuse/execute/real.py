@@ -6,28 +6,16 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from minifuse.clock import Clock
-from minifuse.execute.poll import Poller
-from minifuse.plan import Completion, Plan, Ran
+from minifuse.execute.poll import Pending, Poller
+from minifuse.plan import Plan
+from minifuse.report import Completion, Ran
 from minifuse.request import Sequence
+from minifuse.stages import RunPlan
 
-__all__ = ["Pending", "RealExecutor", "RunPlan"]
-
-RunPlan = Callable[[Plan, dict[str, Sequence]], Ran]  # computes a plan
-
-
-class Pending(Protocol):
-    """A plan that has been issued to a device and may not have been computed yet."""
-
-    def ready(self) -> bool:
-        """Whether it has. Never blocks."""
-        ...
-
-    def ran(self) -> Ran:
-        """What came of it, once it is ready."""
-        ...
+__all__ = ["RealExecutor"]
 
 
 class _Ended(NamedTuple):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from minifuse.execute.real import RunPlan
-from minifuse.plan import Plan, Ran
+from minifuse.plan import Plan
+from minifuse.report import Ran
 from minifuse.request import Sequence
+from minifuse.stages import RunPlan
 
-__all__ = ["Ahead"]
+__all__ = ["RunAhead"]
 
 
-class Ahead:
+class RunAhead:
     """Feeds each sequence's last token back to it, whether or not the engine has heard of that token yet.
 
     With several iterations in flight (BatchMaker, 2.4.3: up to MaxTasksToSubmit) the plan of an iteration is made while
@@ -38,8 +39,8 @@ class Ahead:
             tokens += tokens[-1:] * (work.stop - len(tokens))  # it has ended: nobody will hear what is said
             mine[work.sequence] = copy
         ran = self._run(plan, {name: copy.ahead for name, copy in mine.items()})
-        for name, token in ran.tokens.items():
-            mine[name].ahead.tokens.append(token)
+        for name, produced in ran.tokens.items():
+            mine[name].ahead.take(produced)
         self._known[plan.worker] = {
             name: copy
             for name, copy in {**known, **mine}.items()

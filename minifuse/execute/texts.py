@@ -12,10 +12,12 @@ from minifuse.execute.sampling import sample
 from minifuse.execute.streams import Streams
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
-from minifuse.plan import Move, Plan, Ran
+from minifuse.plan import Move, Plan
+from minifuse.report import Ran
 from minifuse.request import Sequence
+from minifuse.stages import Attention, Memory
 
-__all__ = ["TorchRunner", "forward"]
+__all__ = ["TorchRunner", "forward", "torch_runner"]
 
 
 def forward(
@@ -70,15 +72,22 @@ class TorchRunner:
             torch.cuda.current_stream().synchronize()
         return time.perf_counter() - start
 
-    def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, tuple[int, ...]]:
         names, logits = self._logits(plan, sequences)
         sampled = [sequences[name] for name in names]
         ops = self.attention.operators
         tokens = sample(logits, [s.request.sampling for s in sampled], [len(s.tokens) for s in sampled], ops)
-        return dict(zip(names, tokens, strict=True))
+        return {name: (token,) for name, token in zip(names, tokens, strict=True)}
 
     def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
         """Who gets a token, and the logits to draw it from."""
         batch = self.attention.batch(plan, sequences, self.cache)
         waved = tuple(move for move in plan.moves if move.wave is not None)
         return batch.sampled, forward(self.model, batch, self.cache, self.attention, waved)
+
+
+def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> TorchRunner:
+    """The runner of these stages, on the model's device, with KV tensors of the memory's size."""
+    cache = KVStorage(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity)
+    dtype = str(model.dtype).removeprefix("torch.")
+    return TorchRunner(model, cache, attention.backend(model.device.type, dtype, numerics))

@@ -7,16 +7,17 @@ from collections import deque
 from collections.abc import Callable
 
 from minifuse.clock import VirtualClock
-from minifuse.execute.real import RunPlan
-from minifuse.plan import Completion, Plan, Ran, sampled_work
+from minifuse.plan import Plan, sampled_work
+from minifuse.report import Completion, Ran
 from minifuse.request import Sequence
+from minifuse.stages import RunPlan
 
 __all__ = ["VirtualExecutor", "placeholder_tokens"]
 
 
 def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-    """A token for everyone who is due one, without a model: -1, which no stop rule knows."""
-    return Ran({plan.work[i].sequence: -1 for i in sampled_work(plan, sequences)})
+    """A token for every sequence that is due one, without a model: -1, which is no stop token."""
+    return Ran({plan.work[i].sequence: (-1,) for i in sampled_work(plan, sequences)})
 
 
 class VirtualExecutor:

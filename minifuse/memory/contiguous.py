@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from minifuse.errors import LawBroken
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.reserved import ReservedMemory, ReservedRoom
-from minifuse.plan import Extent, Reason
+from minifuse.place import Extent
+from minifuse.plan import Reason
 from minifuse.request import Sequence
 from minifuse.stages import register
 

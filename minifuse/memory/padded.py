@@ -6,8 +6,11 @@ from collections.abc import Collection, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.errors import LawBroken
+from minifuse.layout import Rectangle
 from minifuse.memory.reserved import ReservedMemory, ReservedRoom
-from minifuse.plan import Extent, Grid, Placement, Plan, Proposal, Reason
+from minifuse.place import Extent
+from minifuse.plan import Placement, Plan, Proposal, Reason
+from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import register
 
@@ -89,7 +92,7 @@ class Padded(ReservedMemory):
             for work, extent in zip(proposal.work, extents, strict=True)
         ]
         start, stop = min(c[0] for c in columns), max(c[1] for c in columns)
-        return Placement(extents, Grid(0, self.shape.rows, width, start, stop))
+        return Placement(extents, Rectangle(0, self.shape.rows, stride=width, start=start, stop=stop))
 
     def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
         shape = _shape(newcomer.request for newcomer in newcomers)
@@ -102,10 +105,10 @@ class Padded(ReservedMemory):
             extents[newcomer.id] = Extent(row * shape.width + padding, newcomer.request.max_cached)
         return extents
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
-        super().commit(plan, sampled)
+    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
         for work, extent in zip(plan.work, plan.extents, strict=True):
             self.columns = max(self.columns, extent.offset % self.shape.width + work.stop)
+        return super().commit(plan, sampled)
 
     def _free(self, sequence_id: str, extent: Extent) -> None:
         if not self.extents:

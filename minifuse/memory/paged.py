@@ -9,9 +9,12 @@ from typing import Any, ClassVar
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.memory.tables import NoRoom, Tables
 from minifuse.options import option
-from minifuse.plan import KVUsage, Move, Pages, Placement, Plan, Proposal, Reason, Span
+from minifuse.place import Pages
+from minifuse.plan import Move, Placement, Plan, Proposal, Reason
+from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import register
+from minifuse.work import Span
 
 __all__ = ["Paged"]
 
@@ -122,6 +125,9 @@ class Paged:
                 "prompt, lower max_new_tokens, or raise --kv-memory."
             )
 
+    def receive(self, sequence: Sequence) -> None:
+        """`check` has refused what could not be held: a text unfolds into nothing else."""
+
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return (Span(self.tables.num_cached(sequence), len(sequence)),)
 
@@ -152,7 +158,7 @@ class Paged:
             tuple(Pages(tuple(tables.blocks[w.sequence]), self.size) for w in proposal.work), None, tuple(moves)
         )
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
+    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
         tables = self.tables
         for work in plan.work:
             end = len(tables.blocks[work.sequence]) * self.size
@@ -162,6 +168,7 @@ class Paged:
             tables.cached[work.sequence] = work.stop
         for name in dict.fromkeys((*plan.admitted, *(work.sequence for work in plan.work))):
             tables.arrived(name)
+        return self.usage()
 
     def release(self, sequence: Sequence) -> None:
         self.tables.release(sequence.id)
@@ -186,7 +193,7 @@ class Paged:
             tables.cached.keys() != tables.blocks.keys() | tables.away.keys()
             or tables.blocks.keys() & tables.away.keys()
         ):
-            raise LawBroken("conservation", "someone has KV in no tier, or in both")
+            raise LawBroken("conservation", "a sequence has KV in no tier, or in both")
         for name, cached in tables.cached.items():
             if cached > len((tables.blocks | tables.away)[name]) * self.size:
                 raise LawBroken("conservation", f"{name} reaches beyond its blocks")

@@ -6,9 +6,11 @@ from collections.abc import Collection
 from typing import Any
 
 from minifuse.memory.contiguous import Contiguous
-from minifuse.plan import Plan, Span
+from minifuse.plan import Plan
+from minifuse.report import KVUsage
 from minifuse.request import Sequence
 from minifuse.stages import register
+from minifuse.work import Span
 
 __all__ = ["Recompute"]
 
@@ -27,10 +29,10 @@ class Recompute(Contiguous):
         start = 0 if sequence.id in self.spent else self.cached.get(sequence.id, 0)
         return (Span(start, len(sequence)),)
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
-        super().commit(plan, sampled)
+    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
         self.spent.difference_update(work.sequence for work in plan.work)
         self.spent.update(sampled)
+        return super().commit(plan, sampled)
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)

@@ -12,9 +12,12 @@ from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.options import NoOptions
-from minifuse.plan import Extent, KVUsage, Placement, Plan, Proposal, Reason, Span
+from minifuse.place import Extent
+from minifuse.plan import Placement, Plan, Proposal, Reason
+from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import Room
+from minifuse.work import Span
 
 __all__ = ["ReservedMemory", "ReservedRoom"]
 
@@ -61,6 +64,10 @@ class ReservedMemory(ABC):
         """Tokens that the prompts of one request may take together."""
         return sum(request.max_cached for request in prompts)
 
+    def receive(self, sequence: Sequence) -> None:
+        if sequence.graph is not None:
+            raise LawBroken("layout", f"{sequence.id} is a cell graph, and the memory {self.name!r} holds KV of texts")
+
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return (Span(self.cached.get(sequence.id, 0), len(sequence)),)
 
@@ -105,12 +112,13 @@ class ReservedMemory(ABC):
             self.extents |= self._reserve(proposal.admit)
         return tuple(self.extents[work.sequence] for work in proposal.work)
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
+    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
         for work in plan.work:
             if work.start > self.cached.get(work.sequence, 0) or work.stop > self.extents[work.sequence].capacity:
                 raise LawBroken("ghost", f"{work} leaves a gap behind it or exceeds {self.extents[work.sequence]}")
         for work in plan.work:
             self.cached[work.sequence] = work.stop
+        return self.usage()
 
     def release(self, sequence: Sequence) -> None:
         self.cached.pop(sequence.id, None)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from minifuse.cell_graph import CellGraph, Shape
+from minifuse.cell_graph import Shape
 from minifuse.errors import LawBroken, RequestRefused
+from minifuse.layout import StateRows
 from minifuse.memory.allocator import RunAllocator
 from minifuse.options import NoOptions
-from minifuse.plan import Grid, KVUsage, Placement, Plan, Proposal, Reason, Span, State
+from minifuse.place import State
+from minifuse.plan import Placement, Plan, Proposal, Reason
+from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import register
+from minifuse.work import Span
 
 __all__ = ["Rows"]
 
@@ -61,8 +65,9 @@ class Rows:
     def check(self, *prompts: Request) -> None:
         """A chain takes one slot, whatever its length."""
 
-    def check_graph(self, name: str, graph: CellGraph) -> None:
-        """Raise `RequestRefused` if this is no chain: a row holds the states of one node."""
+    def receive(self, sequence: Sequence) -> None:
+        """Raise `RequestRefused` if the graph is no chain: a row holds the states of one node."""
+        name, graph = sequence.id, sequence.unfolded
         if any(len(sources) > 1 for sources in graph.sources) or any(len(readers) > 1 for readers in graph.readers):
             raise RequestRefused(
                 f"Request {name!r} unfolds into a graph that is no chain, and the memory 'rows' holds one state a "
@@ -92,31 +97,28 @@ class Rows:
             if len(self.shapes[name].sources[node]) > 1:
                 raise LawBroken("ghost", f"node {node} of {name} reads several nodes, and its row holds one state")
             places.append(State((row,) * len(reads), row))
-        grid = None
+        rows = None
         if offset is not None and proposal.waves:
             newcomers = {newcomer.id for newcomer in proposal.admit}
             if newcomers == {work.sequence for work in proposal.work}:
-                width = len(proposal.waves)
-                grid = Grid(offset, len(newcomers), width, 0, width)
-        return Placement(tuple(places), grid, waves=proposal.waves)
+                rows = StateRows(offset, len(newcomers), len(proposal.waves))
+        return Placement(tuple(places), rows, waves=proposal.waves)
 
     def _admit(self, newcomers: tuple[Sequence, ...]) -> int:
         """Rows side by side, in the order admitted. Returns the first."""
         for newcomer in newcomers:
             if newcomer.id in self.rows:
                 raise LawBroken("conservation", f"{newcomer.id} was admitted a second time")
-            if newcomer.graph is None:
-                raise LawBroken("layout", f"{newcomer.id} was not unfolded, and memory keeps the states of chains")
         offset = self.allocator.allocate(len(newcomers))
         if offset is None:
             raise LawBroken("budget", f"{len(newcomers)} were admitted without so many rows side by side")
         for row, newcomer in enumerate(newcomers, start=offset):
-            assert newcomer.graph is not None
-            self.rows[newcomer.id], self.shapes[newcomer.id] = row, newcomer.graph.shape
+            self.rows[newcomer.id], self.shapes[newcomer.id] = row, newcomer.unfolded.shape
         return offset
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
-        """Whoever has run keeps its row."""
+    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+        """A row is kept until its sequence is released."""
+        return self.usage()
 
     def release(self, sequence: Sequence) -> None:
         row = self.rows.pop(sequence.id, None)

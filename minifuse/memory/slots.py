@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.layout import Region
 from minifuse.memory.reserved import ReservedMemory, ReservedRoom
 from minifuse.memory.shuffle import shuffle
 from minifuse.options import option
-from minifuse.plan import Extent, Move, Placement, Plan, Proposal, Reason, Region
+from minifuse.place import Extent
+from minifuse.plan import Move, Placement, Plan, Proposal, Reason
+from minifuse.report import KVUsage
 from minifuse.request import Phase, Request, Sequence
 from minifuse.stages import register
 
@@ -47,7 +50,9 @@ class Slots(ReservedMemory):
 
     @dataclass(frozen=True)
     class Options:
-        slots: int = option(8, "prompts in memory at once; each has an equal part of the KV memory", minimum=1)
+        slots: int = option(
+            8, "prompts in memory at once; each has an equal part of the KV memory", minimum=1, batch_size=True
+        )
         shuffle: bool = option(True, "gather the running requests' slots when one leaves a hole")
 
     def __init__(self, capacity: int, options: Any = None) -> None:
@@ -128,10 +133,10 @@ class Slots(ReservedMemory):
                 self.leaving[source] = name
         return tuple(moves)
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
-        super().commit(plan, sampled)
+    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
         for move in plan.moves:
             self.leaving.pop(move.source // self.width, None)
+        return super().commit(plan, sampled)
 
     def _free(self, sequence_id: str, extent: Extent) -> None:
         self.fused.discard(sequence_id)

@@ -9,9 +9,12 @@ from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory.allocator import RunAllocator
 from minifuse.options import NoOptions
-from minifuse.plan import KVUsage, Placement, Plan, Proposal, Reason, Span, State, Work
+from minifuse.place import State
+from minifuse.plan import Placement, Plan, Proposal, Reason
+from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import register
+from minifuse.work import Span, Work
 
 __all__ = ["States"]
 
@@ -39,7 +42,7 @@ class _Room:
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         self._settle()
-        needed = _graph(sequence).most_held
+        needed = sequence.unfolded.most_held
         if needed > self.spare:
             text = f"not admitted: needs {needed} slots for its states, and {self.spare} are promised to nobody"
             return Reason("memory-full", sequence.id, text)
@@ -106,13 +109,14 @@ class States:
         self.num_overdrawn = 0  # slots taken beyond them
 
     def check(self, *prompts: Request) -> None:
-        """Nothing is known before a request has been unfolded: see `check_graph`."""
+        """Nothing is known before a request has been unfolded: see `receive`."""
 
-    def check_graph(self, name: str, graph: CellGraph) -> None:
-        """Raise `RequestRefused` if the states of this graph could not be held even alone."""
+    def receive(self, sequence: Sequence) -> None:
+        """Raise `RequestRefused` if the states of its graph could not be held even alone."""
+        graph = sequence.unfolded
         if graph.most_held > self.capacity:
             raise RequestRefused(
-                f"Request {name!r} may need slots for {graph.most_held} states at once and memory holds "
+                f"Request {sequence.id!r} may need slots for {graph.most_held} states at once and memory holds "
                 f"{self.capacity}: give it a smaller graph, or raise --kv-memory."
             )
 
@@ -161,7 +165,7 @@ class States:
         for newcomer in newcomers:
             if newcomer.id in self.books:
                 raise LawBroken("conservation", f"{newcomer.id} was admitted a second time")
-            self.books[newcomer.id] = books = _Books(_graph(newcomer))
+            self.books[newcomer.id] = books = _Books(newcomer.unfolded)
             self.num_promised += books.promised
 
     def _drop(self, books: _Books, node: int) -> int:
@@ -199,11 +203,13 @@ class States:
                     free.append(self._drop(books, source))
         return free
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
+    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+        usage = self.usage()  # with what this plan was the last to read
         if len(plan.waves) <= 1:
             self._free(self._read(plan.work))
         else:
             self._free(self.passing.pop(plan.work[0], []))
+        return usage
 
     def _free(self, slots: list[int]) -> None:
         slots.sort()
@@ -238,9 +244,3 @@ class States:
         overdrawn = sum(max(0, len(books.slots) - books.promised) for books in self.books.values())
         if overdrawn != self.num_overdrawn:
             raise LawBroken("conservation", f"{overdrawn} slots are taken beyond promises, not {self.num_overdrawn}")
-
-
-def _graph(sequence: Sequence) -> CellGraph:
-    if sequence.graph is None:
-        raise LawBroken("layout", f"{sequence.id} was not unfolded, and memory keeps the states of cell graphs")
-    return sequence.graph

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minifuse.errors import MachineError
-from minifuse.plan import Messages
+from minifuse.report import Messages
 
 __all__ = ["Communicator", "RankLost", "reaching"]
 

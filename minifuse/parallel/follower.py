@@ -28,7 +28,7 @@ __all__ = ["FollowingRunner", "main"]
 class FollowingRunner(TorchRunner):
     """Computes a plan up to the logits, gathering them included: which token follows is for rank 0 to say."""
 
-    def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, int]:
+    def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, tuple[int, ...]]:
         self._logits(plan, sequences)
         return {}
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from minifuse.attention.batch import AttentionBackend
 from minifuse.errors import MachineError, UsageError
-from minifuse.model.text.load import ModelSource
+from minifuse.model.text.load import TextSource
 from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.config import shard_config
@@ -23,7 +23,7 @@ __all__ = ["launch"]
 
 def launch(
     model: Transformer,
-    source: ModelSource,
+    source: TextSource,
     attention: AttentionBackend,
     capacity: int,
     size: int,

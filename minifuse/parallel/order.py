@@ -11,7 +11,7 @@ from minifuse.request import Request, Sequence
 
 if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
-    from minifuse.model.text.load import ModelSource
+    from minifuse.model.text.load import TextSource
 
 __all__ = ["Ledger", "News", "Order", "Setup", "follow"]
 
@@ -23,7 +23,7 @@ class Setup:
     rank: int
     size: int
     port: int  # of the store where the ranks meet, on this machine
-    source: ModelSource
+    source: TextSource
     dtype: str
     device: str  # cpu, or cuda: then rank r has device r
     seed: int  # of random weights

@@ -15,7 +15,8 @@ from minifuse.parallel.communicator import Communicator, RankLost
 from minifuse.parallel.followers import Followers
 from minifuse.parallel.order import Ledger
 from minifuse.parallel.rank import Rank
-from minifuse.plan import Plan, Ran
+from minifuse.plan import Plan
+from minifuse.report import Ran
 from minifuse.request import Sequence
 
 __all__ = ["ParallelRunner"]

@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import minifuse.reproduce.batchmaker_paper as paper
 from minifuse.errors import UsageError
 from minifuse.metrics import compute_metrics
-from minifuse.model.cells.config import CellSource, resolve_cells
-from minifuse.plan import Plan, State, Work
+from minifuse.model.cells.source import CellSource, resolve_cells
+from minifuse.place import State
+from minifuse.plan import Plan
 from minifuse.reproduce.batchmaker_load import Contender, Outcome
 from minifuse.reproduce.batchmaker_machine import fitted, how_fitted, scheduling_s
 from minifuse.reproduce.experiment import Conditions, Say
 from minifuse.request import FinishReason, Request
-from minifuse.serve.build import Settings, build_engine, serve
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import serve
+from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import for_model, technique
+from minifuse.work import Work
 from minifuse.workload.cells import cell_workload
 from minifuse.workload.laws import Arrival
 
@@ -89,11 +93,10 @@ class Setting:
 
     def start(self, say: Say) -> None:
         """Make the model; in virtual time it has no weights."""
-        from minifuse.model.cells.rnn import load_cells
 
         say(f"a model of hidden size {self.hidden}")
         device = "meta" if self.virtual else "cpu"
-        self.model: CellModel = load_cells(self.source, self.settings.dtype, device, self.conditions.seed)
+        self.model: CellModel = self.source.load(self.settings.dtype, device, self.conditions.seed)
 
     def requests(self, workload: str, count: int, rate: float) -> list[Request]:
         """So many of a workload, as a Poisson process of this rate (per second), the same at every rate."""

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from math import inf
 
 import minifuse.reproduce.batchmaker_paper as paper
-from minifuse.model.cells.config import CellConfig, CellSource
-from minifuse.plan import StepReport
+from minifuse.model.cells.config import CellConfig
+from minifuse.model.cells.source import CellSource
+from minifuse.report import StepReport
 from minifuse.reproduce.batchmaker_notes import aim
 from minifuse.reproduce.experiment import Column, Conditions, Finding, Panel, Point, Say, Value
 from minifuse.request import Request
-from minifuse.serve.build import Settings, build_engine, serve
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import serve
+from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware
 from minifuse.techniques import for_model, technique
 
@@ -105,9 +108,8 @@ def _columns(name: str, head: str) -> tuple[Column, ...]:
 
 def _timeline(row: str, options: Mapping[str, object], seed: int) -> tuple[dict[str, Life], dict[int, str]]:
     """The life of each request, and at each time who is computed together."""
-    from minifuse.model.cells.rnn import load_cells
 
-    model = load_cells(SOURCE, device="meta", seed=seed)
+    model = SOURCE.outline(seed=seed)
     given = {f"batching.{name}": value for name, value in {"max_batch": paper.TIMELINE_BATCH, **options}.items()}
     memory = len(REQUESTS) * (paper.LONGEST_5 + 1) * model.slot_bytes
     settings = Settings(clock="virtual", hardware=UNIT, kv_memory=memory, stage_options=given)

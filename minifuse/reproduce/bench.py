@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from minifuse.batching.fusion import MAIN
 from minifuse.errors import UsageError
-from minifuse.model.text.load import ModelSource
-from minifuse.plan import StepReport
+from minifuse.model.text.load import TextSource
+from minifuse.report import StepReport
 from minifuse.request import FinishReason, Phase, Request
-from minifuse.serve.build import Settings, build_engine, serve
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import serve
+from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def observe(requests: Sequence[Request], reports: Sequence[StepReport]) -> Outco
 class Bench:
     """Serves requests with one model under one clock; `model` is None in virtual time, where no weights are needed."""
 
-    def __init__(self, source: ModelSource, settings: Settings, model: Transformer | None) -> None:
+    def __init__(self, source: TextSource, settings: Settings, model: Transformer | None) -> None:
         self.source = source
         self.settings = settings
         self.model = model

@@ -14,14 +14,16 @@ from typing import Any, Literal
 import minifuse.reproduce.flover_paper as paper
 from minifuse.errors import UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.model.text.load import load_weights, resolve
+from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.presets import preset
-from minifuse.plan import Extent, Plan, Work
+from minifuse.place import Extent
+from minifuse.plan import Plan
 from minifuse.reproduce.bench import Bench, Outcome
 from minifuse.reproduce.experiment import Conditions, Say
 from minifuse.request import Request
-from minifuse.serve.build import Settings
+from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
+from minifuse.work import Work
 
 __all__ = ["Setting", "calibrated"]
 
@@ -89,7 +91,7 @@ class Setting:
         self.conditions = conditions
         self.scale = scale
         self.tokens = conditions.tokens or tokens
-        self.source = resolve(conditions.model or scale.model)
+        self.source = resolve_text(conditions.model or scale.model)
         machine = calibrated() if scale.clock == "virtual" else "cpu"
         self.settings = Settings(dtype=dtype, clock=scale.clock, hardware=machine, seed=conditions.seed)
         self.alone_s = 0.0  # until `start`

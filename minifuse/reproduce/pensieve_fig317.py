@@ -13,7 +13,7 @@ from minifuse.attention.layouts import KERNEL_DTYPES
 from minifuse.errors import MachineError, UsageError
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.model.text.load import resolve
+from minifuse.model.text.load import resolve_text
 from minifuse.parsing import one_of
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
 from minifuse.reproduce.flover_setting import half_precision
@@ -82,7 +82,7 @@ class Setting:
             )
         self.conditions = conditions
         self.scale = SCALES[conditions.scale]
-        self.source = resolve(conditions.model or self.scale.model)
+        self.source = resolve_text(conditions.model or self.scale.model)
         self.device = "cuda" if gpu else "cpu"
         self.dtype = conditions.dtype
         if self.dtype == "auto":

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from minifuse.plan import Completion, Plan
+from minifuse.plan import Plan
+from minifuse.report import Completion
 from minifuse.request import Sequence
 from minifuse.stages import Executor
 

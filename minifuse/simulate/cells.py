@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from minifuse.layout import StateRows
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.types import matrix_weights
-from minifuse.plan import Grid, Plan
+from minifuse.plan import Plan
 from minifuse.simulate.cost import Hardware
 
 __all__ = ["CellRoofline"]
@@ -27,9 +28,9 @@ class CellRoofline:
     def __call__(self, plan: Plan) -> float:
         seconds, element = 0.0, self.model.dtype.itemsize
         cell = plan.work[0].cell
-        for start, stop in plan.waves or ((0, len(plan.work)),):
+        for start, stop in plan.waves:
             cell = plan.work[start].cell if stop > start else cell
-            rows = plan.grid.rows if isinstance(plan.grid, Grid) else stop - start
+            rows = plan.shape.rows if isinstance(plan.shape, StateRows) else stop - start
             if cell not in self._weights:
                 self._weights[cell] = matrix_weights(self.model.types[cell].cell)
             weights = self._weights[cell]

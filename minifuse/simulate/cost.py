@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from minifuse.layout import Rectangle, Region
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 from minifuse.parsing import unknown
-from minifuse.plan import Plan, Region
+from minifuse.plan import Plan
 
 __all__ = ["HARDWARE", "Hardware", "Roofline", "hardware"]
 
@@ -77,12 +78,13 @@ class Roofline:
 
     def __call__(self, plan: Plan) -> float:
         config = self.config
-        if isinstance(plan.grid, Region):
-            context = plan.grid.size * max(work.stop for work in plan.work)
+        shape = plan.shape
+        if isinstance(shape, Region):
+            context = shape.size * max(work.stop for work in plan.work)
             pairs: float = context
-        elif plan.grid is not None:
-            context = plan.grid.rows * plan.grid.stop
-            pairs = plan.num_computed * plan.grid.stop
+        elif isinstance(shape, Rectangle):
+            context = shape.rows * shape.stop
+            pairs = plan.num_computed * shape.stop
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)

@@ -9,9 +9,13 @@ from itertools import pairwise
 
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken
-from minifuse.plan import Grid, Plan, Proposal, Span, State, StepReport, Work
+from minifuse.layout import StateRows
+from minifuse.place import State
+from minifuse.plan import Plan, Proposal
+from minifuse.report import StepReport
 from minifuse.request import Sequence
 from minifuse.techniques import Technique, check_settings
+from minifuse.work import Span, Work
 
 __all__ = ["CellBooks"]
 
@@ -133,7 +137,7 @@ class CellBooks:
 
     def begin(self, plan: Plan) -> None:
         """It reads what its slots hold now, wave by wave, and writes over what nobody needs."""
-        for start, stop in plan.waves or ((0, len(plan.work)),):
+        for start, stop in plan.waves:
             now = list(zip(plan.work[start:stop], _states(plan)[start:stop], strict=True))
             for (name, node, _, _), place in now:
                 reads = self.graphs[name].reads[node]
@@ -168,7 +172,7 @@ class CellBooks:
         for work in plan.work:
             self.done.add((work.sequence, work.start))
             self.num_done[work.sequence] += 1
-        for name, tokens in (*((name, (token,)) for name, token in report.tokens.items()), *report.answers.items()):
+        for name, tokens in report.tokens.items():
             self.told[name].tokens += tokens
         if not discarded <= report.discarded <= discarded + len(plan.work):
             raise LawBroken("counting", f"step {plan.step} computed {discarded} nodes in vain, not {report.discarded}")
@@ -223,6 +227,6 @@ def _touched(plan: Plan) -> tuple[set[int], set[int]]:
     """The slots that a plan reads and those that it writes; a padded plan writes all of its rows."""
     states = _states(plan)
     written = {state.slot for state in states}
-    if isinstance(plan.grid, Grid):
-        written |= set(range(plan.grid.offset, plan.grid.offset + plan.grid.rows))
+    if isinstance(plan.shape, StateRows):
+        written |= set(range(plan.shape.offset, plan.shape.offset + plan.shape.rows))
     return {slot for state in states for slot in state.reads}, written

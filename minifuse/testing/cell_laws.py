@@ -16,10 +16,14 @@ from typing import Any
 import torch
 
 from minifuse.errors import LawBroken
-from minifuse.model.cells.config import CellConfig, CellSource
-from minifuse.plan import Plan, Ran
+from minifuse.model.cells.config import CellConfig
+from minifuse.model.cells.source import CellSource
+from minifuse.plan import Plan
+from minifuse.report import Ran
 from minifuse.request import FinishReason, Request, Sequence
-from minifuse.serve.build import Answer, Served, Settings, build_engine, serve
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import Answer, Served, serve
+from minifuse.serve.settings import Settings
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.cell_models import cell_model, expected_cells

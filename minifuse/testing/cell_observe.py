@@ -16,12 +16,12 @@ from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.cells import CellRunner
-from minifuse.execute.real import RunPlan
 from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.model import CellModel
-from minifuse.plan import KVUsage, Plan, Proposal, Ran, StepReport
-from minifuse.request import Request, Sequence
-from minifuse.stages import Batching, Memory
+from minifuse.plan import Plan, Proposal
+from minifuse.report import KVUsage, Ran, StepReport
+from minifuse.request import Sequence
+from minifuse.stages import Batching, Memory, RunPlan
 from minifuse.techniques import Stages, Technique
 from minifuse.testing.cell_books import CellBooks, NodeOf
 from minifuse.testing.cell_scenario import CellScenario
@@ -150,8 +150,7 @@ class _Noting(VirtualExecutor):
 
     def note(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         ran = self.compute(plan, sequences)
-        said = {name: [token] for name, token in ran.tokens.items()}
-        said |= {name: list(tokens) for name, tokens in ran.answers.items()}
+        said = {name: list(tokens) for name, tokens in ran.tokens.items()}
         for name, node, _, cell in plan.work:
             if self.model.types[cell].says is not None:
                 if not said.get(name):
@@ -183,12 +182,6 @@ def observe_cells(
     stages = Stages.of(row, capacity, settings)
     memory = stages.memory
 
-    def unfold(request: Request) -> CellGraph:
-        graph = model.unfold(request)
-        if hasattr(memory, "check_graph"):
-            memory.check_graph(request.id, graph)
-        return graph
-
     clock, trace = VirtualClock(), Trace(technique=row.name)
     seen = CellObservation(trace)
     books = CellBooks(row, settings, capacity)
@@ -196,8 +189,7 @@ def observe_cells(
     engine = Engine(
         _Watched(stages.batching, books),  # type: ignore[arg-type]  # it has what the engine calls
         *(memory, stages.attention, executor, clock),
-        limits=model,
-        unfold=unfold,
+        reader=model,
         trace=trace,
     )
     for request in scenario.requests:
@@ -226,9 +218,6 @@ def said_before(model: CellModel, said: Mapping[NodeOf, int]) -> RunPlan:
         for name, node, _, cell in plan.work:
             if model.types[cell].says is not None:
                 tokens.setdefault(name, []).append(said.get((name, node), -1))
-        return Ran(
-            {name: told[0] for name, told in tokens.items() if len(told) == 1},
-            answers={name: tuple(told) for name, told in tokens.items() if len(told) > 1},
-        )
+        return Ran({name: tuple(told) for name, told in tokens.items()})
 
     return run

@@ -21,7 +21,8 @@ from minifuse.errors import LawBroken
 from minifuse.execute.texts import TorchRunner
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
-from minifuse.plan import Plan, Ran
+from minifuse.plan import Plan
+from minifuse.report import Ran
 from minifuse.request import Sequence
 
 __all__ = ["GhostRunner"]

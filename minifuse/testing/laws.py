@@ -19,7 +19,8 @@ from hypothesis.strategies import SearchStrategy
 
 from minifuse.errors import LawBroken
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.plan import Plan, Ran, StepReport, sampled_work
+from minifuse.plan import Plan, sampled_work
+from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import stage
 from minifuse.techniques import Technique, check_settings, technique
@@ -162,7 +163,7 @@ def same_in_simulation(row: Technique, scenario: Scenario) -> None:
         names = [plan.work[i].sequence for i in sampled_work(plan, sequences)]
         # Beyond the end of an answer are tokens that nobody will hear.
         said = {name: real.answers[name].answer[sequences[name].num_new :] or [-1] for name in names}
-        return Ran({name: tokens[0] for name, tokens in said.items()})
+        return Ran({name: (tokens[0],) for name, tokens in said.items()})
 
     simulated = observe(row, scenario, run=recorded, cost=machine)
     if decisions(real.trace.events()) != decisions(simulated.trace.events()):
@@ -190,7 +191,7 @@ def blind(row: Technique, scenario: Scenario) -> None:
                 said = seen.answers[sequence.id].answer[sequence.num_new : sequence.num_new + 1]
                 ends = set(said) <= set(sequence.request.stop_ids) and not sequence.request.ignore_eos
                 said = said or [-1]
-                tokens[sequence.id] = -1 if ends else said[0]
+                tokens[sequence.id] = (-1 if ends else said[0],)
             return Ran(tokens)
 
         other = observe(row, scenario, run=endless)

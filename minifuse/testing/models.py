@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 
 from minifuse.execute.sampling import sample
 from minifuse.model.text.config import ModelConfig, Rotary
-from minifuse.model.text.load import build, load_weights, random_weights, resolve
+from minifuse.model.text.load import build, load_weights, random_weights, resolve_text
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive.oracle import logits
 from minifuse.request import Request
@@ -36,14 +36,14 @@ TINY = "tiny"
 @cache
 def model_config(name: str) -> ModelConfig:
     """The shape of one of `CONFIGS`, or of the shipped model."""
-    return resolve(TINY).config if name == TINY else CONFIGS[name]
+    return resolve_text(TINY).config if name == TINY else CONFIGS[name]
 
 
 @cache
 def small_model(name: str, numerics: str = "fast") -> Transformer:
     """The random model of one family, or the shipped one, in float64; made once."""
     if name == TINY:
-        return load_weights(resolve(TINY), "float64", numerics=numerics)
+        return load_weights(resolve_text(TINY), "float64", numerics=numerics)
     model = random_weights(build(CONFIGS[name], "float64"), seed=7)
     if numerics == "reference":
         model.keep_order()

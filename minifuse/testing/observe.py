@@ -11,12 +11,12 @@ from torch import Tensor
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
-from minifuse.execute import Ahead, VirtualExecutor
-from minifuse.execute.real import RunPlan
+from minifuse.execute import RunAhead, VirtualExecutor
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import KVUsage, Move, Plan, Proposal, StepReport
-from minifuse.request import Request, Sequence, TextLimits
-from minifuse.stages import Batching, Memory
+from minifuse.plan import Move, Plan, Proposal
+from minifuse.report import KVUsage, StepReport
+from minifuse.request import Request, Sequence, TextReader
+from minifuse.stages import Batching, Memory, RunPlan
 from minifuse.techniques import Stages, Technique
 from minifuse.testing.ghost import GhostRunner
 from minifuse.testing.models import model_config, small_model
@@ -97,7 +97,7 @@ def observe(
         run = ghost = GhostRunner(model, cache, stages.attention.backend(dtype="float64", numerics=numerics))
         logits = ghost.logits
     if stages.batching.depth > 1:
-        run = Ahead(run)
+        run = RunAhead(run)
     clock = VirtualClock()
     books = _Books(stages.memory.capacity, stages.memory.host_capacity)
     engine = Engine(
@@ -106,7 +106,7 @@ def observe(
         stages.attention,
         _Noting(books, clock, cost or scenario.seconds, run),
         clock,
-        limits=TextLimits(config.vocab_size, config.max_context),
+        reader=TextReader(config.vocab_size, config.max_context),
         trace=Trace(technique=row.name),
     )
     seen = Observation(engine.trace, kv_bytes=kv_bytes, logits=logits)
@@ -115,7 +115,7 @@ def observe(
     for report in engine.run():
         seen.steps.append(report)
         engine.memory.check_integrity()
-        books.check(report, engine.sequences.keys() | engine.leaving.keys())
+        books.check(report, engine.sequences.keys() | engine.in_flight.leaving.keys())
         if len(seen.steps) > max_steps:
             raise LawBroken("progress", f"after {max_steps} steps {len(engine.sequences)} requests are unfinished")
     seen.answers = engine.finished

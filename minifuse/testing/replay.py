@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from minifuse.clock import VirtualClock
 from minifuse.errors import LawBroken
 from minifuse.execute import VirtualExecutor
-from minifuse.plan import Plan, Ran, StepReport
+from minifuse.plan import Plan
+from minifuse.report import Ran, StepReport
 from minifuse.request import Sequence
 
 __all__ = ["ReplayExecutor"]

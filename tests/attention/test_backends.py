@@ -21,11 +21,14 @@ from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
 from minifuse.errors import LawBroken
+from minifuse.layout import Rectangle, Region
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.naive import oracle
-from minifuse.plan import Extent, Grid, Pages, Placement, Plan, Region, Span, Work
+from minifuse.place import Extent, Pages
+from minifuse.plan import Placement, Plan
 from minifuse.request import Sequence
+from minifuse.work import Span, Work
 
 POISON = 1e6  # what lies in slots that are nobody's business: large, and finite as in any real cache
 LAYER = 1
@@ -141,7 +144,7 @@ def padded(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
         extents.append(Extent(base + row * width + padding, len(sequence)))
         work.append(Work(sequence.id, start, stop))
         columns += [padding + start, padding + stop]
-    grid = Grid(base, rows, width, min(columns), max(columns))
+    grid = Rectangle(base, rows, width, min(columns), max(columns))
     plan = Plan(3, 0, tuple(work), tuple(extents), grid=grid, waves=(Span(0, len(work)),))
     return Case(config, {s.id: s for s, _, _ in pieces}, plan, base + rows * width + 1)
 
@@ -290,7 +293,7 @@ def test_padded_batch_by_hand() -> None:
         0,
         (Work("a", 0, 3), Work("c", 1, 4)),
         (Extent(2 + 2, 5), Extent(2 + 14, 7)),
-        grid=Grid(2, 3, 7, 1, 5),
+        grid=Rectangle(2, 3, 7, 1, 5),
         waves=(Span(0, 2),),
     )
     batch = PaddedAttention().batch(plan, sequences, _storage(30))
@@ -349,7 +352,7 @@ def test_buffers_in_the_order_of_the_work() -> None:
 def test_full_rectangle_has_no_idle_rows() -> None:
     sequences = {"a": _sequence("a", (10, 11)), "b": _sequence("b", (20, 21))}
     plan = Plan(
-        0, 0, (Work("a", 0, 2), Work("b", 0, 2)), (Extent(0, 3), Extent(3, 3)), grid=Grid(0, 2, 3, 0, 2),
+        0, 0, (Work("a", 0, 2), Work("b", 0, 2)), (Extent(0, 3), Extent(3, 3)), grid=Rectangle(0, 2, 3, 0, 2),
         waves=(Span(0, 2),),
     )  # fmt: skip
     batch = PaddedAttention().batch(plan, sequences, _storage(6))
@@ -360,7 +363,7 @@ def test_full_rectangle_has_no_idle_rows() -> None:
 
 def test_nothing_sampled() -> None:
     sequences = {"a": _sequence("a", (10, 11, 12))}
-    for backend, grid in ((PerSequenceAttention(), None), (PaddedAttention(), Grid(0, 1, 5, 0, 2))):
+    for backend, grid in ((PerSequenceAttention(), None), (PaddedAttention(), Rectangle(0, 1, 5, 0, 2))):
         plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 5),), grid=grid, waves=(Span(0, 1),))
         batch = backend.batch(plan, sequences, _storage(5))
         assert batch.sampled == ()
@@ -377,7 +380,7 @@ def test_padded_needs_a_rectangle() -> None:
 
 def test_layouts_without_tensors() -> None:
     work = (Work("a", 0, 3), Work("b", 0, 2))
-    grid = Grid(0, 2, 6, 0, 3)
+    grid = Rectangle(0, 2, 6, 0, 3)
     placement = Placement((Extent(0, 6), Extent(7, 5)), grid)
     assert PerSequenceLayout().layout(work, placement) == (None, (Span(0, 2),))
     assert PaddedLayout().layout(work, placement) == (grid, (Span(0, 2),))

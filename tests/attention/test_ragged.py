@@ -8,8 +8,11 @@ from helpers import asks
 from minifuse.attention.ragged import ragged
 from minifuse.attention.rows import lay_out
 from minifuse.kernels.ragged import Ragged
-from minifuse.plan import Extent, Grid, Pages, Plan, Region, Span, Work
+from minifuse.layout import Rectangle, Region
+from minifuse.place import Extent, Pages
+from minifuse.plan import Plan
 from minifuse.request import Sequence
+from minifuse.work import Span, Work
 
 CPU = torch.device("cpu")
 SEQUENCES = {"a": Sequence(asks("a", 6, 8)), "b": Sequence(asks("b", 3, 8)), "c": Sequence(asks("c", 4, 8))}
@@ -40,7 +43,7 @@ def test_runs_of_the_second_wave() -> None:
 
 def test_a_rectangle_is_its_rows() -> None:
     """Rows of 7 slots from slot 2; b, padded by two, in the first, nobody in the second, c in the third."""
-    plan = Plan(0, 0, (Work("b", 0, 3), Work("c", 1, 4)), (Extent(4, 5), Extent(16, 7)), grid=Grid(2, 3, 7, 1, 5))
+    plan = Plan(0, 0, (Work("b", 0, 3), Work("c", 1, 4)), (Extent(4, 5), Extent(16, 7)), grid=Rectangle(2, 3, 7, 1, 5))
     given = _of(plan)
     assert _lists(given) == ([0, 4, 8, 12], [5, 5, 5], [[2], [9], [16]], 0, [2, 5, 0])
     assert (given.max_queries, given.max_context) == (4, 5)

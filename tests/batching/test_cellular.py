@@ -15,8 +15,9 @@ from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.execute import VirtualExecutor
 from minifuse.memory import Contiguous, Paged, States
 from minifuse.options import parse_options
-from minifuse.plan import Plan, Ran, StepReport
-from minifuse.request import FinishReason, Phase, Request, Sequence, TextLimits
+from minifuse.plan import Plan
+from minifuse.report import Ran, StepReport
+from minifuse.request import FinishReason, Phase, Request, Sequence, TextReader
 
 # --- graphs, and an engine on which every cell takes one unit of time
 
@@ -363,7 +364,7 @@ def test_iterations_of_a_text_are_in_flight_before_their_tokens_are_known() -> N
         PerSequenceLayout(),
         VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: 5 for w in plan.work})),
         clock,
-        limits=TextLimits(10, 50),
+        reader=TextReader(10, 50),
     )
     engine.submit(Request("a", (1, 2, 3), 7, stop_ids=(9,)))
     engine.receive()
@@ -416,7 +417,7 @@ def test_a_prompt_that_is_shared_is_not_computed_again() -> None:
         PagedLayout(),
         VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: 5 for w in plan.work})),
         clock,
-        limits=TextLimits(20, 50),
+        reader=TextReader(20, 50),
     )
     prompt = tuple(range(9))
     engine.submit(Request("a", prompt, 4))

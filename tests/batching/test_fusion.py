@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifuse.engine import Engine
-from minifuse.plan import Plan, Region, StepReport
+from minifuse.layout import Region
+from minifuse.plan import Plan
+from minifuse.report import StepReport
 from minifuse.request import Phase
 from minifuse.testing.models import CONFIGS, expected_answer
 
@@ -192,7 +194,7 @@ def test_idle_rows_are_computed_and_counted_without_shuffle() -> None:
         assert [step.plan.num_tokens for step in steps] == [3, 3, 2, 2, 2, 2]
         assert [step.plan.num_idle for step in steps] == [0, 0, *([0] * 4 if shuffle else [1] * 4)]
         assert [len(step.plan.moves) for step in steps] == [0, 0, int(shuffle), 0, 0, 0]
-        assert all(isinstance(step.plan.grid, Region) for step in steps)
+        assert all(isinstance(step.plan.shape, Region) for step in steps)
 
 
 # --- why somebody waits

@@ -16,9 +16,11 @@ from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import RequestRefused, UsageError
 from minifuse.execute import VirtualExecutor
+from minifuse.layout import Rectangle
 from minifuse.memory import Rows, States
 from minifuse.options import parse_options
-from minifuse.plan import Grid, Plan, Ran, StepReport
+from minifuse.plan import Plan
+from minifuse.report import Ran, StepReport
 from minifuse.request import Request, Sequence
 
 
@@ -98,7 +100,7 @@ def test_a_batch_of_three_by_hand() -> None:
     scene = Scene(GraphPadded, {"a": (lstm(2), 0.0), "b": (lstm(1), 0.0), "c": (lstm(3), 0.0)}, pad="longest")
     assert scene.waves(0) == [[("a", 0), ("b", 0), ("c", 0)], [("a", 1), ("c", 1)], [("c", 2)]]
     plan = scene.steps[0].plan
-    assert plan.grid == Grid(0, 3, 3, 0, 3)
+    assert plan.shape == Rectangle(0, 3, 3, 0, 3)
     assert (plan.num_computed, plan.num_tokens, plan.num_idle) == (9, 6, 3)
 
 

@@ -9,7 +9,8 @@ from helpers import asks, make_engine, run_all, schedule
 
 from minifuse.clock import RealClock
 from minifuse.execute import RealExecutor
-from minifuse.plan import Plan, Ran
+from minifuse.plan import Plan
+from minifuse.report import Ran
 from minifuse.request import Sequence
 from minifuse.testing.models import expected_answer
 

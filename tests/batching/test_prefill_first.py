@@ -9,7 +9,8 @@ import pytest
 from helpers import asks, make_engine, run_all, schedule
 
 from minifuse.engine import Engine
-from minifuse.plan import Move, StepReport
+from minifuse.plan import Move
+from minifuse.report import StepReport
 from minifuse.request import Phase, Request
 
 SWAP = {"memory.preemption": "swap"}

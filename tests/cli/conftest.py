@@ -17,7 +17,7 @@ import torch
 
 from minifuse.cli import main
 from minifuse.model.text.checkpoint import write_weights
-from minifuse.model.text.load import TINY, build, random_weights, resolve
+from minifuse.model.text.load import TINY, build, random_weights, resolve_text
 
 WORDS = ("<eos>", "<unk>", "one", "two", "three", "four", "five")
 CONFIG = {
@@ -119,7 +119,7 @@ def worded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _make_model(directory: Path, **changes: object) -> Path:
     """A checkpoint with random weights and `CONFIG`, changed as told after the weights were made."""
     (directory / "config.json").write_text(json.dumps(CONFIG))
-    write_weights(random_weights(build(resolve(str(directory)).config), seed=1), directory)
+    write_weights(random_weights(build(resolve_text(str(directory)).config), seed=1), directory)
     (directory / "config.json").write_text(json.dumps(CONFIG | changes))
     return directory
 

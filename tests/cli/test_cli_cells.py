@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from minifuse.cli import main
-from minifuse.model.cells.config import CellConfig, CellSource, resolve_cells
-from minifuse.model.cells.rnn import load_cells
+from minifuse.model.cells.config import CellConfig
+from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.naive.cells import evaluate
 from minifuse.request import Request
 from minifuse.trace import read_trace
@@ -27,7 +27,7 @@ def by_hand(model: str, request: Request) -> list[list[list[float]]]:
     """The outputs of a graph's results, one node at a time, in float64 and from seed 0."""
     source = resolve_cells(model)
     assert source is not None
-    cells = load_cells(source, "float64")
+    cells = source.load("float64")
     graph = cells.unfold(request)
     outputs = evaluate(cells, graph)
     return [[part.tolist() for part in outputs[node]] for node in sorted(graph.results)]
@@ -395,7 +395,7 @@ def test_a_cell_of_ones_own(minifuse: Cli, tmp_path: Path, requests: Cli) -> Non
     said = minifuse("--plugin", plugin, *asked, "--json")
     assert (said.code, said.err) == (0, "")
     outputs = outputs_of(said)
-    model = load_cells(CellSource("gru1", CellConfig("gru1", 6, 20)), "float64")
+    model = CellSource("gru1", CellConfig("gru1", 6, 20)).load("float64")
     for output in outputs.values():
         graph = model.unfold(Request("x", tuple(output["prompt_token_ids"])))
         (last,) = evaluate(model, graph)[len(graph) - 1]

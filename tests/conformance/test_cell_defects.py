@@ -17,14 +17,16 @@ from minifuse.batching.subgraphs import RequestProcessor, Subgraph
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken
 from minifuse.execute.cells import CellRunner, Issued
+from minifuse.layout import Rectangle
 from minifuse.memory import states
 from minifuse.memory.rows import Rows
 from minifuse.memory.state_storage import StateStorage
 from minifuse.memory.states import States
-from minifuse.plan import Grid, Placement, Proposal, Span, Work
+from minifuse.plan import Placement, Proposal
 from minifuse.request import FinishReason, Sequence
 from minifuse.testing.cell_laws import CELL_LAWS
 from minifuse.testing.cell_scenario import CellScenario, cell_mixes, cell_scenarios
+from minifuse.work import Span, Work
 
 Patch = pytest.MonkeyPatch
 
@@ -468,7 +470,9 @@ def steps_in_the_wrong_order(patch: Patch) -> None:
 
 
 def padding_not_counted(patch: Patch) -> None:
-    patch.setattr(Grid, "num_tokens", property(lambda self: (self.rows - (self.rows > 1)) * (self.stop - self.start)))
+    patch.setattr(
+        Rectangle, "num_tokens", property(lambda self: (self.rows - (self.rows > 1)) * (self.stop - self.start))
+    )
 
 
 def rows_exchanged(patch: Patch) -> None:

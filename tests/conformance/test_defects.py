@@ -24,6 +24,7 @@ from minifuse.engine import Engine
 from minifuse.errors import LawBroken
 from minifuse.execute import texts
 from minifuse.kernels.operators import TorchOperators
+from minifuse.layout import Rectangle, Region
 from minifuse.memory import slots
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.blocks import BlockPool
@@ -34,10 +35,11 @@ from minifuse.memory.reserved import ReservedMemory
 from minifuse.memory.slots import Slots
 from minifuse.memory.storage import KVStorage
 from minifuse.memory.tables import Tables
-from minifuse.plan import Grid, Move, Proposal, Reason, Region, Span
-from minifuse.request import FinishReason, Sequence, TextLimits
+from minifuse.plan import Move, Proposal, Reason
+from minifuse.request import FinishReason, Sequence, TextReader
 from minifuse.request import Phase as SequencePhase
 from minifuse.testing import LAWS, Scenario, mixes, scenarios
+from minifuse.work import Span
 
 Patch = pytest.MonkeyPatch
 
@@ -159,7 +161,7 @@ def decides_by_chance(patch: Patch) -> None:
 def never_refuses(patch: Patch) -> None:
     """Whoever can never be held waits for ever."""
     patch.setattr(ReservedMemory, "check", lambda self, *prompts: None)
-    patch.setattr(TextLimits, "check", lambda self, request: None)
+    patch.setattr(TextReader, "check", lambda self, request: None)
 
 
 def refuses_too_much(patch: Patch) -> None:
@@ -244,14 +246,16 @@ def padding_counts_as_position(patch: Patch) -> None:
 
     def by_column(self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
         made = batch(self, plan, sequences, cache)
-        made.positions.copy_(torch.arange(plan.grid.start, plan.grid.stop).repeat(plan.grid.rows))
+        made.positions.copy_(torch.arange(plan.shape.start, plan.shape.stop).repeat(plan.shape.rows))
         return made
 
     patch.setattr(padded.PaddedAttention, "batch", by_column)
 
 
 def idle_rows_not_counted(patch: Patch) -> None:
-    patch.setattr(Grid, "num_tokens", property(lambda self: (self.rows - (self.rows > 1)) * (self.stop - self.start)))
+    patch.setattr(
+        Rectangle, "num_tokens", property(lambda self: (self.rows - (self.rows > 1)) * (self.stop - self.start))
+    )
 
 
 def room_is_optimistic(patch: Patch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from minifuse.execute.virtual import placeholder_tokens
-from minifuse.plan import StepReport
+from minifuse.report import StepReport
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import LAWS, Scenario, observe, scenarios
 

@@ -10,12 +10,12 @@ import pytest
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken
-from minifuse.execute import Ahead, RealExecutor
-from minifuse.execute.real import RunPlan
-from minifuse.plan import Plan, Ran, StepReport
-from minifuse.request import Request, Sequence, TextLimits
-from minifuse.serve.build import torch_runner
-from minifuse.stages import Executor
+from minifuse.execute import RealExecutor, RunAhead
+from minifuse.execute.texts import torch_runner
+from minifuse.plan import Plan
+from minifuse.report import Ran, StepReport
+from minifuse.request import Request, Sequence, TextReader
+from minifuse.stages import Executor, RunPlan
 from minifuse.techniques import TECHNIQUES, Stages, Technique, serving
 from minifuse.testing.models import CONFIGS, VOCAB, small_model
 from minifuse.testing.replay import ReplayExecutor
@@ -57,7 +57,7 @@ def _run(stages: Stages, executor: Executor, clock: RealClock | VirtualClock) ->
         stages.attention,
         executor,
         clock,
-        limits=TextLimits(config.vocab_size, config.max_context),
+        reader=TextReader(config.vocab_size, config.max_context),
         trace=Trace(),
     )
     for request in _requests():
@@ -72,7 +72,7 @@ def test_a_real_run_replays_exactly(name: str) -> None:
     stages, clock = _stages(row), RealClock()
     runner: RunPlan = torch_runner(small_model("llama"), stages.memory, stages.attention)
     if stages.batching.depth > 1:
-        runner = Ahead(runner)
+        runner = RunAhead(runner)
     rng = random.Random(0)
 
     def busy(plan: Plan, sequences: dict[str, Sequence]) -> Ran:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minifuse.execute.virtual import placeholder_tokens
-from minifuse.model.text.load import resolve
+from minifuse.model.text.load import resolve_text
 from minifuse.model.tiny.tasks import crowd
 from minifuse.request import Request, Sampling
 from minifuse.techniques import TECHNIQUES, Technique, serving
@@ -27,7 +27,7 @@ OPTIONS = (
 
 def _scenario(seed: int) -> Scenario:
     """Five tasks, one of them sampled, arriving one after the other into memory for two or three."""
-    source = resolve(TINY)
+    source = resolve_text(TINY)
     tokenizer = source.tokenizer()
     requests = tuple(
         Request(

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from minifuse.cell_graph import CellGraph, Node, Output, Zeros
 from minifuse.errors import LawBroken
 from minifuse.execute.cells import CellRunner
+from minifuse.layout import Rectangle
 from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.model import CellModel
-from minifuse.plan import Grid, Plan, Span, State, Work
+from minifuse.place import State
+from minifuse.plan import Plan
 from minifuse.request import Request, Sequence
+from minifuse.work import Span, Work
 
 
 class Step(nn.Module):
@@ -144,7 +147,7 @@ def test_a_padded_plan_computes_whole_rows_and_leaves_the_idle_as_they_are() -> 
     for step, names in enumerate(steps):
         waves.append(Span(len(items), len(items) + len(names)))
         items += [(name, step, State((rows[name],) * (step > 0), rows[name])) for name in names]
-    ran = scene.run(*items, waves=tuple(waves), grid=Grid(2, 3, 4, 0, 4))
+    ran = scene.run(*items, waves=tuple(waves), grid=Rectangle(2, 3, 4, 0, 4))
     hook.remove()
     assert calls == [3, 3, 3, 3]
     spelt = {name: float(outputs[0][0]) for name in "abc" for outputs in ran.results[name].values()}
@@ -156,10 +159,10 @@ def test_rows_of_a_rectangle_may_read_from_different_places() -> None:
     """A step in which one row goes on from its state and another begins."""
     scene = Scene(a=spell(1, 2), b=spell(7))
     items = [("a", 0, State((), 2)), ("a", 1, State((2,), 2)), ("b", 0, State((), 3))]
-    ran = scene.run(*items, waves=(Span(0, 1), Span(1, 3)), grid=Grid(2, 2, 2, 0, 2))
+    ran = scene.run(*items, waves=(Span(0, 1), Span(1, 3)), grid=Rectangle(2, 2, 2, 0, 2))
     assert {name: float(ran.results[name][node][0][0]) for name, node in (("a", 1), ("b", 0))} == {"a": 12, "b": 7}
 
 
 def test_a_plan_cannot_begin_with_nothing() -> None:
     with pytest.raises(LawBroken, match="begins with a wave of nothing"):
-        Scene(a=spell(1)).run(waves=(Span(0, 0),), grid=Grid(0, 1, 1, 0, 1))
+        Scene(a=spell(1)).run(waves=(Span(0, 0),), grid=Rectangle(0, 1, 1, 0, 1))

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.virtual import placeholder_tokens
-from minifuse.plan import Extent, Plan, Ran, Work
+from minifuse.place import Extent
+from minifuse.plan import Plan
+from minifuse.report import Ran
 from minifuse.request import Sequence
+from minifuse.work import Work
 
 
 def _plan(step: int, worker: int = 0) -> Plan:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from minifuse.execute import Ahead
-from minifuse.plan import Extent, Plan, Ran, Work
+from minifuse.execute import RunAhead
+from minifuse.place import Extent
+from minifuse.plan import Plan
+from minifuse.report import Ran
 from minifuse.request import Phase, Request, Sequence
+from minifuse.work import Work
 
 
 def _plan(step: int, *work: Work, worker: int = 0) -> Plan:
@@ -29,7 +32,7 @@ class _Echo:
 
 def test_each_iteration_reads_what_the_last_one_said() -> None:
     run = _Echo()
-    ahead = Ahead(run)
+    ahead = RunAhead(run)
     a = Sequence(Request("a", (3, 4), 9))
     spans = [(0, 2), (2, 3), (3, 4)]
     said = [ahead(_plan(i, Work("a", *span)), {"a": a}).tokens for i, span in enumerate(spans)]
@@ -40,7 +43,7 @@ def test_each_iteration_reads_what_the_last_one_said() -> None:
 
 def test_it_goes_on_from_what_the_engine_wrote_down() -> None:
     run = _Echo()
-    ahead = Ahead(run)
+    ahead = RunAhead(run)
     a = Sequence(Request("a", (3,), 9))
     ahead(_plan(0, Work("a", 0, 1)), {"a": a})
     a.tokens += [40]  # the engine knows better than this worker, which did not compute that
@@ -51,7 +54,7 @@ def test_it_goes_on_from_what_the_engine_wrote_down() -> None:
 
 def test_past_the_end_of_an_answer_it_computes_on_and_remembers_nobody() -> None:
     run = _Echo()
-    ahead = Ahead(run)
+    ahead = RunAhead(run)
     a = Sequence(Request("a", (3,), 9, stop_ids=(4,)))
     assert ahead(_plan(0, Work("a", 0, 1)), {"a": a}).tokens == {"a": 4}
     for step in (1, 2):  # planned before anybody knew that 4 came, which ends it

@@ -40,12 +40,14 @@ from minifuse.kernels.slots import slots_attention, slots_attention_torch
 from minifuse.kernels.split_kv import decode_attention, decode_attention_torch
 from minifuse.kernels.split_shape import SPLIT
 from minifuse.kernels.swiglu import silu_mul, silu_mul_torch
-from minifuse.model.text.load import ModelSource, build, random_weights
+from minifuse.model.text.load import TextSource, build, random_weights
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive import oracle
-from minifuse.plan import StepReport
+from minifuse.report import StepReport
 from minifuse.request import GREEDY, Request, Sampling
-from minifuse.serve.build import Answer, Settings, build_engine, serve
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import Answer, serve
+from minifuse.serve.settings import Settings
 from minifuse.techniques import TECHNIQUES, serving
 from minifuse.testing.models import CONFIGS, VOCAB
 
@@ -626,7 +628,7 @@ def served(
         **options,
     }
     stage_options = {option: value for option, value in wanted.items() if option in row.option_names}
-    source = ModelSource(f"random:{model_name}", CONFIGS[model_name], None)
+    source = TextSource(f"random:{model_name}", CONFIGS[model_name], None)
     settings = Settings(
         device=device.type,
         kv_memory=capacity * source.config.kv_bytes_per_token("float32"),

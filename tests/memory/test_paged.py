@@ -12,11 +12,14 @@ from helpers import asks, make_engine, run_all, sentence
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.memory import Paged
 from minifuse.memory.tables import Tables
-from minifuse.plan import KVUsage, Move, Pages, Placement, Plan, Proposal, Reason, Span, Work
+from minifuse.place import Pages
+from minifuse.plan import Move, Placement, Plan, Proposal, Reason
+from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.techniques import Stages, mix, technique
 from minifuse.testing import Scenario, observe
 from minifuse.testing.models import expected_answer
+from minifuse.work import Span, Work
 
 SIZE = 4
 

@@ -9,10 +9,14 @@ import pytest
 from helpers import asks, sentence
 
 from minifuse.errors import LawBroken, RequestRefused
+from minifuse.layout import Rectangle
 from minifuse.memory import Contiguous, Padded, Recompute
 from minifuse.memory.reserved import ReservedMemory
-from minifuse.plan import Extent, Grid, KVUsage, Placement, Plan, Proposal, Span, Work
+from minifuse.place import Extent
+from minifuse.plan import Placement, Plan, Proposal
+from minifuse.report import KVUsage
 from minifuse.request import Sequence
+from minifuse.work import Span, Work
 
 every_memory = pytest.mark.parametrize("cls", [Contiguous, Padded, Recompute])
 
@@ -30,7 +34,7 @@ def _admit(memory: ReservedMemory, *sequences: Sequence) -> Placement:
 
 
 def _commit(memory: ReservedMemory, placement: Placement, *work: Work, sampled: tuple[str, ...] = ()) -> None:
-    memory.commit(Plan(0, 0, work, placement.places, grid=placement.grid), sampled)
+    memory.commit(Plan(0, 0, work, placement.places, grid=placement.shape), sampled)
 
 
 def _books(memory: ReservedMemory) -> dict[str, Any]:
@@ -62,19 +66,19 @@ def test_padded_by_hand() -> None:
     """Prompts of 3 and 5, answers up to 4 and 2: two rows of 5 + 3 columns, the prompts' ends in one column."""
     memory = Padded(16)
     a, b = _sequence("a", 3, 4), _sequence("b", 5, 2)
-    assert _admit(memory, a, b) == Placement((Extent(2, 6), Extent(8, 6)), Grid(0, 2, 8, 0, 5))
+    assert _admit(memory, a, b) == Placement((Extent(2, 6), Extent(8, 6)), Rectangle(0, 2, 8, 0, 5))
     assert memory.usage() == KVUsage(0, 16, 16)
     _commit(memory, Placement((Extent(2, 6), Extent(8, 6))), *_whole(a, b), sampled=("a", "b"))
     assert memory.usage() == KVUsage(10, 16, 16)  # five columns of both rows, the padding too
     step = memory.place(Proposal((Work("a", 3, 4), Work("b", 5, 6))))
-    assert step.grid == Grid(0, 2, 8, 5, 6)
+    assert step.shape == Rectangle(0, 2, 8, 5, 6)
     memory.release(b)
     assert memory.usage() == KVUsage(10, 16, 16)  # a finished row keeps its place
-    assert memory.place(Proposal((Work("a", 3, 4),))).grid == Grid(0, 2, 8, 5, 6)
+    assert memory.place(Proposal((Work("a", 3, 4),))).grid == Rectangle(0, 2, 8, 5, 6)
     memory.release(a)
     assert memory.usage() == KVUsage(0, 0, 16)
     # The next batch has a rectangle of its own.
-    assert _admit(memory, _sequence("c", 2, 2)) == Placement((Extent(0, 3),), Grid(0, 1, 3, 0, 2))
+    assert _admit(memory, _sequence("c", 2, 2)) == Placement((Extent(0, 3),), Rectangle(0, 1, 3, 0, 2))
 
 
 def test_recompute_forgets_what_was_sampled() -> None:

@@ -6,9 +6,12 @@ import pytest
 
 from minifuse.cell_graph import CellGraph, Node, Output
 from minifuse.errors import LawBroken, RequestRefused
+from minifuse.layout import Rectangle
 from minifuse.memory import Rows
-from minifuse.plan import Grid, Proposal, Span, State, Work
+from minifuse.place import State
+from minifuse.plan import Proposal
 from minifuse.request import Request, Sequence
+from minifuse.work import Span, Work
 
 
 def chain(length: int) -> CellGraph:
@@ -30,7 +33,7 @@ def test_those_admitted_together_are_a_rectangle_in_which_each_keeps_its_row() -
     waves = (Span(0, 2), Span(2, 3), Span(3, 3))
     placed = memory.place(Proposal(items, (sequence("a"), sequence("b", 1)), waves=waves))
     assert placed.places == (State((), 1), State((), 2), State((1, 1), 1))
-    assert placed.grid == Grid(1, 2, 3, 0, 3)
+    assert placed.shape == Rectangle(1, 2, 3, 0, 3)
     assert placed.waves == waves
     assert memory.usage() == (3, 3, 9, 0)
     memory.check_integrity()

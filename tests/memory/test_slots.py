@@ -8,9 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.layout import Region
 from minifuse.memory import Slots
-from minifuse.plan import Extent, KVUsage, Move, Placement, Plan, Proposal, Region, Work
+from minifuse.place import Extent
+from minifuse.plan import Move, Placement, Plan, Proposal
+from minifuse.report import KVUsage
 from minifuse.request import Phase, Sequence
+from minifuse.work import Work
 
 WIDTH = 10
 
@@ -32,7 +36,7 @@ class Stream:
         work = tuple(Work(s.id, *span) for s in self.running.values() for span in self.memory.missing(s))
         placement = self.memory.place(Proposal(work, admit))
         self.memory.check_integrity()
-        plan = Plan(0, 0, work, placement.places, grid=placement.grid, moves=placement.moves)
+        plan = Plan(0, 0, work, placement.places, grid=placement.shape, moves=placement.moves)
         self.memory.commit(plan, self.running)
         for sequence in self.running.values():
             sequence.tokens.append(0)
@@ -47,9 +51,9 @@ class Stream:
 
 
 def _region(placement: Placement) -> tuple[int, int]:
-    assert isinstance(placement.grid, Region)
-    assert placement.grid.width == WIDTH
-    return placement.grid.offset, placement.grid.size
+    assert isinstance(placement.shape, Region)
+    assert placement.shape.width == WIDTH
+    return placement.shape.offset, placement.shape.size
 
 
 # --- fusing: the region grows by a neighbour
@@ -170,7 +174,7 @@ def test_pre_processing_takes_the_next_slot_and_leaves_the_region_alone() -> Non
     stream.iterate(*"abc")
     stream.leave("a")
     _, placement = _preprocess(stream.memory, "x")
-    assert (placement.grid, placement.moves, placement.places) == (None, (), (Extent(3 * WIDTH, WIDTH),))
+    assert (placement.shape, placement.moves, placement.places) == (None, (), (Extent(3 * WIDTH, WIDTH),))
     assert _region(stream.iterate()) == (1, 2)
 
 
@@ -215,7 +219,7 @@ def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
     assert memory.room().admit(Sequence(asks("x"))) is not None
     with pytest.raises(LawBroken, match="0 slots are free"):
         _preprocess(memory, "x")
-    memory.commit(Plan(1, 0, work, placement.places, grid=placement.grid, moves=placement.moves), "ac")
+    memory.commit(Plan(1, 0, work, placement.places, grid=placement.shape, moves=placement.moves), "ac")
     assert memory.room().admit(Sequence(asks("x"))) is None
     _, placement = _preprocess(memory, "x")
     assert placement.places == (Extent(2 * WIDTH, WIDTH),)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from minifuse.cell_graph import CellGraph, Node, Output
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory import States
-from minifuse.plan import Placement, Plan, Proposal, Span, State, Work
+from minifuse.place import State
+from minifuse.plan import Placement, Plan, Proposal
 from minifuse.request import Request, Sequence
+from minifuse.work import Span, Work
 
 
 def chain(length: int) -> CellGraph:

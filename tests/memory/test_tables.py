@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from minifuse.memory.tables import NoRoom, Tables
-from minifuse.plan import Move, Work
+from minifuse.plan import Move
 from minifuse.request import Sequence
+from minifuse.work import Work
 
 Slot = tuple[str, int]  # of the "device" or of the "host"
 Text = tuple[int, ...]

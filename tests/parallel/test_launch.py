@@ -19,14 +19,15 @@ from minifuse.clock import RealClock
 from minifuse.engine import Engine
 from minifuse.errors import MachineError, UsageError
 from minifuse.execute import RealExecutor
-from minifuse.model.text.load import ModelSource
+from minifuse.model.text.load import TextSource
 from minifuse.parallel import followers
 from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
-from minifuse.plan import Plan, Ran
-from minifuse.request import FinishReason, Sequence, TextLimits
-from minifuse.serve.build import serve
+from minifuse.plan import Plan
+from minifuse.report import Ran
+from minifuse.request import FinishReason, Sequence, TextReader
+from minifuse.serve.run import serve
 from minifuse.techniques import Stages, technique
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
@@ -44,7 +45,7 @@ class Failing(PerSequenceAttention):
 
 
 def start(attention: PerSequenceAttention | None = None, size: int = 2, timeout_s: float = 60.0) -> ParallelRunner:
-    source, attention = ModelSource("opt", CONFIGS["opt"], None), attention or PerSequenceAttention()
+    source, attention = TextSource("opt", CONFIGS["opt"], None), attention or PerSequenceAttention()
     return launch(small_model("opt"), source, attention, CAPACITY, size, seed=7, timeout_s=timeout_s)
 
 
@@ -109,8 +110,8 @@ def test_a_follower_that_dies_is_named(workers: int) -> None:
     else:
         stages, clock = Stages.of(technique("fusion"), CAPACITY, {"memory.slots": 8}), RealClock()
         executor = RealExecutor(kill, clock, 2)
-        limits = TextLimits(VOCAB, CONTEXT)
-        engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, limits=limits)
+        reader = TextReader(VOCAB, CONTEXT)
+        engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, reader=reader)
     with pytest.raises(MachineError) as failed:
         run_all(engine, REQUESTS)
     sentence(failed.value, "Rank 1 of 2", "ended by signal 9")
@@ -137,7 +138,7 @@ def test_a_follower_that_does_not_answer_is_not_waited_for_forever(monkeypatch: 
 
 
 def test_a_follower_that_cannot_load_its_weights(tmp_path: Path) -> None:
-    source = ModelSource("nowhere", CONFIGS["opt"], tmp_path)
+    source = TextSource("nowhere", CONFIGS["opt"], tmp_path)
     with pytest.raises(MachineError) as failed:
         launch(small_model("opt"), source, PerSequenceAttention(), CAPACITY, 2)
     sentence(failed.value, "Rank 1 of 2", "ModelError", "model.safetensors")
@@ -167,10 +168,10 @@ def test_an_interrupted_plan_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> No
 ORPHANED = """
 import os, signal
 from minifuse.attention.per_sequence import PerSequenceAttention
-from minifuse.model.text.load import ModelSource
+from minifuse.model.text.load import TextSource
 from minifuse.parallel.launch import launch
 from minifuse.testing.models import CONFIGS, small_model
-run = launch(small_model("opt"), ModelSource("opt", CONFIGS["opt"], None), PerSequenceAttention(), 50, 2)
+run = launch(small_model("opt"), TextSource("opt", CONFIGS["opt"], None), PerSequenceAttention(), 50, 2)
 print(run.followers.processes[0].pid, flush=True)
 {end}
 """

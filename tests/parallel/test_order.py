@@ -7,8 +7,11 @@ import pickle
 from helpers import asks, make_engine
 
 from minifuse.parallel.order import Ledger, Order, follow
-from minifuse.plan import Extent, Plan, Ran, Reason, Work
+from minifuse.place import Extent
+from minifuse.plan import Plan, Reason
+from minifuse.report import Ran
 from minifuse.request import Sequence
+from minifuse.work import Work
 
 
 def plan(*names: str, step: int = 0) -> Plan:

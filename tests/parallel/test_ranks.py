@@ -11,12 +11,12 @@ from minifuse.attention.slots import SlotsAttention
 from minifuse.clock import RealClock
 from minifuse.engine import Engine
 from minifuse.execute import RealExecutor
-from minifuse.model.text.load import ModelSource
+from minifuse.model.text.load import TextSource
 from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
-from minifuse.plan import StepReport
-from minifuse.request import Sampling, TextLimits
-from minifuse.serve.build import serve
+from minifuse.report import StepReport
+from minifuse.request import Sampling, TextReader
+from minifuse.serve.run import serve
 from minifuse.techniques import Stages, technique
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
@@ -26,7 +26,7 @@ SLOTS = {"memory.slots": 8}  # of 50 tokens
 
 def start(name: str = "llama", size: int = SIZE, timeout_s: float = 60.0) -> ParallelRunner:
     """Ranks that serve a small model. `SlotsAttention` reads what `per_sequence` does, too."""
-    source = ModelSource(name, CONFIGS[name], None)
+    source = TextSource(name, CONFIGS[name], None)
     return launch(small_model(name), source, SlotsAttention(), CAPACITY, size, seed=7, timeout_s=timeout_s)
 
 
@@ -63,8 +63,8 @@ def test_two_ranks_answer_as_the_oracle_does(name: str, served: tuple[str, Paral
     stages = Stages.of(technique(name), CAPACITY, SLOTS if name == "fusion" else None)
     clock = RealClock()
     executor = RealExecutor(run, clock, stages.batching.workers)
-    limits = TextLimits(VOCAB, CONTEXT)
-    engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, limits=limits)
+    reader = TextReader(VOCAB, CONTEXT)
+    engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, reader=reader)
     answers = serve(engine, REQUESTS).answers
     for request, answer in zip(REQUESTS, answers, strict=True):
         assert answer.token_ids == expected_answer(model, request)

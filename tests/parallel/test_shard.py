@@ -22,8 +22,11 @@ from minifuse.naive import oracle
 from minifuse.parallel.communicator import Communicator, RankLost
 from minifuse.parallel.config import shard_config
 from minifuse.parallel.shard import shard, with_communicator
-from minifuse.plan import Extent, Messages, Plan, Span, Work
+from minifuse.place import Extent
+from minifuse.plan import Plan
+from minifuse.report import Messages
 from minifuse.request import Request, Sequence
+from minifuse.work import Span, Work
 
 T = TypeVar("T")
 

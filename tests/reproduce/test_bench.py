@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minifuse.errors import UsageError
-from minifuse.model.text.load import resolve
-from minifuse.plan import Plan, StepReport
+from minifuse.model.text.load import resolve_text
+from minifuse.plan import Plan
+from minifuse.report import StepReport
 from minifuse.reproduce.bench import Bench, Outcome, observe, race
 from minifuse.request import Phase, Request
-from minifuse.serve.build import Settings
+from minifuse.serve.settings import Settings
 
 Count = tuple[int, float, float]  # iterations of the main stream, mean number of running requests, end of the last
 
@@ -153,6 +154,6 @@ def test_of_an_even_number_of_rounds_the_lower_median_counts() -> None:
 
 
 def test_a_refused_request_is_no_result() -> None:
-    bench = Bench(resolve("random:small"), Settings(clock="virtual"), None)
+    bench = Bench(resolve_text("random:small"), Settings(clock="virtual"), None)
     with pytest.raises(UsageError, match="may need KV for"):
         bench.serve("fusion", [asks("r0", new=9)], 3, {"memory.slots": 1})

@@ -14,17 +14,20 @@ from helpers import asks, make_engine, sentence
 
 from minifuse.engine import Engine
 from minifuse.errors import MachineError, UsageError
-from minifuse.model.text.load import ModelSource
-from minifuse.plan import Plan, Ran, StepReport
+from minifuse.model.text.load import TextSource
+from minifuse.plan import Plan
+from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Phase, Request, Sampling, Sequence
-from minifuse.serve.build import Answer, Settings, build_engine, serve
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import Answer, serve
+from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.techniques import serving, technique
 from minifuse.testing.models import CONFIGS, expected_answer, small_model
 from minifuse.trace import read_trace
 
 LLAMA = CONFIGS["llama"]
-SOURCE = ModelSource("random:toy", LLAMA, None)
+SOURCE = TextSource("random:toy", LLAMA, None)
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 REFUSED, INTERRUPTED = FinishReason.REFUSED, FinishReason.INTERRUPTED
 
@@ -298,7 +301,7 @@ def test_the_traces_header() -> None:
     (header,) = engine.trace.events()
     assert header == {
         "event": "run",
-        "schema": "minifuse.trace/2",
+        "schema": "minifuse.trace/3",
         "technique": "dynamic",
         "stages": {"batching": "dynamic", "memory": "padded", "attention": "padded"},
         "model": "random:toy",

@@ -8,10 +8,13 @@ import pytest
 from helpers import sentence
 
 from minifuse.errors import UsageError
+from minifuse.layout import Rectangle
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.presets import preset
-from minifuse.plan import Extent, Grid, Move, Plan, Work
+from minifuse.place import Extent
+from minifuse.plan import Move, Plan
 from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
+from minifuse.work import Work
 
 # A layer: attention 8 x (8 + 2 x 4) + 8 x 8 = 192, feed-forward 3 x 8 x 10 = 240. Two of them, and a head of 100 x 8.
 TOY = ModelConfig("llama", 100, 8, 2, 2, 1, 4, 10, 64, rotary=Rotary(4))
@@ -40,7 +43,7 @@ def test_flops_by_hand() -> None:
 
 
 def test_a_rectangle_is_computed_read_and_attended_whole() -> None:
-    padded = Plan(0, 0, PLAN.work, PLAN.places, grid=Grid(0, 2, 12, 0, 10))
+    padded = Plan(0, 0, PLAN.work, PLAN.places, grid=Rectangle(0, 2, 12, 0, 10))
     cost = Roofline(TOY, "float32", COMPUTE_BOUND)
     assert padded.num_computed == 20
     assert cost(padded) - cost(PLAN) == 2 * 864 * (20 - 4) + 4 * 16 * (20 * 10 - 16)

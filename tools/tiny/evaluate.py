@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from minifuse.model.text.checkpoint import read_weights
-from minifuse.model.text.load import TINY, build, resolve
+from minifuse.model.text.load import TINY, build, resolve_text
 from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.model.text.transformer import Transformer
 from minifuse.model.tiny.tasks import Task, conversation, crowd
@@ -43,7 +43,7 @@ class Student:
     """A model that takes the test, one greedy token at a time."""
 
     def __init__(self, directory: Path) -> None:
-        source = resolve(str(directory))
+        source = resolve_text(str(directory))
         self.tokenizer: Tokenizer = source.tokenizer()
         self.model: Transformer = build(source.config)
         read_weights(self.model, directory)

@@ -1,7 +1,4 @@
-"""Models made of cells, described without torch: `lstm`, `seq2seq` and `treelstm`, and kinds that a plugin registers.
-
-resolve_cells("lstm:hidden=256,vocab=8000")  ->  CellSource("lstm:hidden=256,vocab=8000", CellConfig("lstm", ...))
-"""
+"""The shapes of models of cells: `lstm`, `seq2seq` and `treelstm`, and kinds that a plugin registers."""
 
 from __future__ import annotations
 
@@ -12,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from minifuse.errors import UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.parsing import parse_int, unknown
 
 if TYPE_CHECKING:
     from minifuse.model.cells.model import CellModel
 
-__all__ = ["EOS", "GO", "CellConfig", "CellSource", "register_cells", "resolve_cells"]
+__all__ = ["EOS", "GO", "CellConfig", "register_cells", "registered"]
 
 PAD, GO, EOS = 0, 1, 2  # of a seq2seq model: the first ids of its vocabulary
 
@@ -25,12 +21,6 @@ Build = Callable[["CellConfig", str, str, int], "CellModel"]  # config, dtype, d
 
 BUILT_IN = ("lstm", "seq2seq", "treelstm")
 _REGISTERED: dict[str, Build] = {}
-
-_SETTINGS = {
-    "hidden": ("hidden_size", 1, 65536),
-    "vocab": ("vocab_size", 4, 10_000_000),
-    "children": ("max_children", 1, 16),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +75,6 @@ class CellConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class CellSource:
-    """A model of cells that has been found and described; its weights are made by `minifuse.model.rnn.load_cells`."""
-
-    name: str
-    config: CellConfig
-
-
-@dataclass(frozen=True, slots=True)
 class _Description:
     sizes: dict[str, int]
     num_parameters: int
@@ -122,29 +104,5 @@ def register_cells(kind: str, build: Build) -> None:
 
 
 def registered(kind: str) -> Build | None:
-    """What builds a kind that a plugin registered."""
+    """The function that builds a kind that a plugin registered; None: no plugin did."""
     return _REGISTERED.get(kind)
-
-
-def resolve_cells(name: str) -> CellSource | None:
-    """The model of cells that `name` means, as in `treelstm:hidden=512,vocab=8000`, or None if its kind is unknown.
-
-    Raises:
-        UsageError: the kind is known and a setting is not, or its value is out of range.
-    """
-    kind, _, settings = name.partition(":")
-    if kind not in BUILT_IN and kind not in _REGISTERED:
-        return None
-    known = {key: _SETTINGS[key] for key in _SETTINGS if key != "children" or kind not in ("lstm", "seq2seq")}
-    values: dict[str, int] = {}
-    for part in settings.split(",") if ":" in name else ():
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if key not in known:
-            raise unknown(f"setting of the model {kind}", key, known)
-        if not equals:
-            raise UsageError(f'The model is "{name}", with no value for {key}: give {key}=NUMBER.')
-        field, low, high = known[key]
-        if field in values:
-            raise UsageError(f'The model is "{name}", with {key} twice: give it once.')
-        values[field] = parse_int(value, f"{key} of the model {kind}", low, high)
-    return CellSource(name, CellConfig(kind, **values))

@@ -17,8 +17,8 @@ from minifuse.errors import RequestRefused, UsageError
 from minifuse.model.cells.definition import definition
 from minifuse.model.cells.types import TOKEN, CellType, Spec, brief, matrix_weights, outputs_of
 from minifuse.model.dtypes import torch_dtype
-from minifuse.plan import TRANSFORMER
-from minifuse.request import Request
+from minifuse.request import Request, Sequence
+from minifuse.work import TRANSFORMER
 
 __all__ = ["CellModel", "CellType", "Spec"]
 
@@ -115,6 +115,10 @@ class CellModel:
             raise RequestRefused(f"Request {request.id!r} {request.problem}")
         if self.limits is not None:
             self.limits(request)
+
+    def begin(self, request: Request) -> Sequence:
+        """The sequence that a request begins as: unfolded into its graph. Raises as `unfold`."""
+        return Sequence(request, graph=self.unfold(request))
 
     def unfold(self, request: Request) -> CellGraph:
         """The graph of a request, its nodes naming types.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from minifuse.errors import MachineError, UsageError
-from minifuse.model.cells.config import BUILT_IN, EOS, GO, PAD, CellConfig, CellSource, registered
+from minifuse.model.cells.config import BUILT_IN, EOS, GO, PAD, CellConfig, registered
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.trees import read_tree
 from minifuse.model.cells.unfold import CellLimits, Unfolding
@@ -200,8 +200,8 @@ def _model(
 _BUILDERS = {"lstm": lstm, "seq2seq": seq2seq, "treelstm": treelstm}
 
 
-def load_cells(source: CellSource, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
-    """The model that `source` describes, with fresh random weights, laid out for serving.
+def load_cells(config: CellConfig, name: str, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
+    """The model of this shape with fresh random weights, laid out for serving. `name` is what the user called it.
 
     On the device `meta` it has no weights: its requests can be unfolded, and nothing can be computed.
 
@@ -209,7 +209,6 @@ def load_cells(source: CellSource, dtype: str = "float32", device: str = "cpu", 
         MachineError: the weights would not fit this machine's free memory.
         UsageError: what a plugin registered cannot be built.
     """
-    config = source.config
     build = registered(config.kind)
     if config.kind in BUILT_IN and device != "meta":
         packed = device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` keeps a second copy
@@ -217,7 +216,7 @@ def load_cells(source: CellSource, dtype: str = "float32", device: str = "cpu", 
         free = free_bytes(device)
         if free is not None and needed > free:
             raise MachineError(
-                f"The weights of {source.name} take {needed / 2**30:.1f} GiB in {dtype} and {free / 2**30:.1f} GiB are "
+                f"The weights of {name} take {needed / 2**30:.1f} GiB in {dtype} and {free / 2**30:.1f} GiB are "
                 f"free on {device}: choose a smaller hidden size or vocabulary, or a shorter --dtype."
             )
     elif build is not None:

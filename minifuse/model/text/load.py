@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from minifuse.errors import MachineError, ModelError, UsageError
 from minifuse.model.cells.config import BUILT_IN
@@ -23,18 +23,39 @@ if TYPE_CHECKING:
 
     from minifuse.model.text.transformer import Transformer
 
-__all__ = ["ModelSource", "build", "load_weights", "random_weights", "resolve"]
+__all__ = ["TextSource", "build", "load_weights", "random_weights", "resolve_text"]
 
 TINY = Path(__file__).parent.parent / "tiny"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource:
+class TextSource:
     """A model that has been found and described, its weights not yet read (no torch needed so far)."""
 
     name: str
     config: ModelConfig
     directory: Path | None  # None: random weights
+    kind: ClassVar[str] = "transformer"
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is a checkpoint to be read."""
+        return self.directory is not None
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return self.directory is not None and (self.directory / "tokenizer.json").exists()
+
+    def slot_bytes(self, dtype: str) -> int:
+        """Bytes of the KV of one token."""
+        return self.config.kv_bytes_per_token(dtype)
+
+    def load(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, numerics: str = "fast") -> Transformer:
+        """The model with its weights, ready to serve. Raises what `load_weights` does."""
+        return load_weights(self, dtype, device, seed, numerics=numerics)
+
+    def outline(self, dtype: str = "float32", seed: int = 0) -> None:
+        """None: a text needs no model to begin with."""
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer beside the weights.
@@ -42,16 +63,15 @@ class ModelSource:
         Raises:
             ModelError: there is none; prompts must then be token ids.
         """
-        path = self.directory / "tokenizer.json" if self.directory else None
-        if path is None or not path.exists():
+        if self.directory is None or not self.has_tokenizer:
             raise ModelError(
                 f"The model {self.name} has no tokenizer.json, so it cannot read text: "
                 "give prompts as token ids (prompt_token_ids in a JSONL file)."
             )
-        return Tokenizer(path)
+        return Tokenizer(self.directory / "tokenizer.json")
 
 
-def resolve(name: str) -> ModelSource:
+def resolve_text(name: str) -> TextSource:
     """Find what `name` means: the shipped model `tiny`, a directory, or `random:PRESET`.
 
     Raises:
@@ -59,7 +79,7 @@ def resolve(name: str) -> ModelSource:
         ModelError: the directory has no readable config.json, or one of another architecture.
     """
     if name.startswith("random:"):
-        return ModelSource(name, preset(name.removeprefix("random:")), None)
+        return TextSource(name, preset(name.removeprefix("random:")), None)
     directory = TINY if name == "tiny" else Path(name)
     if not directory.is_dir():
         hint = f"; random weights are written random:{name}" if name in PRESETS else ""
@@ -77,7 +97,7 @@ def resolve(name: str) -> ModelSource:
     if not isinstance(raw, dict):
         raise ModelError(f"{path} holds no JSON object: download it again.")
     config = ModelConfig.from_hf(raw, str(path))
-    return ModelSource(name, replace(config, eos_ids=_stop_ids(directory, config)), directory)
+    return TextSource(name, replace(config, eos_ids=_stop_ids(directory, config)), directory)
 
 
 def _stop_ids(directory: Path, config: ModelConfig) -> tuple[int, ...]:
@@ -134,7 +154,7 @@ def random_weights(model: Transformer, seed: int = 0) -> Transformer:
 
 
 def load_weights(
-    source: ModelSource,
+    source: TextSource,
     dtype: str = "float32",
     device: str = "cpu",
     seed: int = 0,

@@ -15,8 +15,9 @@ from minifuse.execute import VirtualExecutor
 from minifuse.execute.texts import TorchRunner
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
-from minifuse.plan import Plan, StepReport
-from minifuse.request import Request, Sampling, Sequence, TextLimits
+from minifuse.plan import Plan
+from minifuse.report import StepReport
+from minifuse.request import Request, Sampling, Sequence, TextReader
 from minifuse.techniques import TECHNIQUES, Stages, Technique, mix, serving
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
@@ -69,8 +70,8 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
     run = _Recording(weights, cache, stages.attention.backend("cpu", "float32", numerics))
     clock = VirtualClock()
     executor = VirtualExecutor(clock, lambda plan: 0.01, run)
-    limits = TextLimits(VOCAB, CONTEXT)
-    engine = Engine(stages.batching, memory, stages.attention, executor, clock, limits=limits)
+    reader = TextReader(VOCAB, CONTEXT)
+    engine = Engine(stages.batching, memory, stages.attention, executor, clock, reader=reader)
     for request in REQUESTS:
         engine.submit(request)
     steps = list(engine.run())

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from minifuse.cell_graph import CellGraph, Node, Output, Zeros
 from minifuse.errors import RequestRefused, UsageError
 from minifuse.model.cells.by_operator import OperatorGraph, by_operator
-from minifuse.model.cells.config import resolve_cells
 from minifuse.model.cells.model import CellModel
-from minifuse.model.cells.rnn import load_cells
+from minifuse.model.cells.source import resolve_cells
 from minifuse.naive.cells import answer, evaluate
 from minifuse.request import Request
 
@@ -22,7 +21,7 @@ from minifuse.request import Request
 def made(text: str) -> CellModel:
     source = resolve_cells(text)
     assert source is not None
-    return load_cells(source, "float64")
+    return source.load("float64")
 
 
 def same(model: CellModel, split: CellModel, request: Request) -> OperatorGraph:

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from minifuse.cell_graph import CellGraph, Node, Output, Zeros
 from minifuse.errors import RequestRefused, UsageError
-from minifuse.model.cells.config import CellConfig, CellSource, register_cells, resolve_cells
+from minifuse.model.cells.config import CellConfig, register_cells
 from minifuse.model.cells.model import CellModel
-from minifuse.model.cells.rnn import LSTM, Decoder, Internal, Leaf, load_cells, read_tree
+from minifuse.model.cells.rnn import LSTM, Decoder, Internal, Leaf, read_tree
+from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.model.cells.trees import unfold_tree
 from minifuse.naive.cells import answer, evaluate
 from minifuse.request import Request
@@ -23,7 +24,7 @@ EXACT = {"rtol": 0.0, "atol": 1e-12}
 def made(text: str, dtype: str = "float64", seed: int = 0) -> CellModel:
     source = resolve_cells(text)
     assert source is not None
-    return load_cells(source, dtype, seed=seed)
+    return source.load(dtype, seed=seed)
 
 
 def bend(module: nn.Module) -> None:
@@ -255,11 +256,11 @@ def test_the_description_is_that_of_the_model(text: str) -> None:
     source = resolve_cells(text)
     assert source is not None
     for dtype in ("float32", "float64", "bfloat16"):
-        model = load_cells(source, dtype)
+        model = source.load(dtype)
         assert model.sizes == source.config.sizes
         assert model.num_parameters == source.config.num_parameters
         assert model.slot_bytes == source.config.slot_bytes(dtype)
-    assert load_cells(source, device="meta").types.keys() == model.types.keys()
+    assert source.load(device="meta").types.keys() == model.types.keys()
 
 
 def test_names_of_models() -> None:
@@ -338,7 +339,7 @@ def test_a_registered_kind_is_like_the_built_in_ones(monkeypatch: pytest.MonkeyP
     assert source is not None
     assert (source.config.slot_bytes("float64"), source.config.eos_ids) == (64, ())
     assert source.config.sizes == {"gru": 2 * 3 * 8 * 8}
-    model = load_cells(source, "float64")
+    model = source.load("float64")
     request = Request("r0", (3, 1, 4))
     h = torch.zeros(1, 8).double()
     for word in request.prompt:

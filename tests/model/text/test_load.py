@@ -15,7 +15,7 @@ from minifuse.errors import MachineError, ModelError, UsageError
 from minifuse.model.text import load
 from minifuse.model.text.checkpoint import read_weights, write_weights
 from minifuse.model.text.config import ModelConfig
-from minifuse.model.text.load import ModelSource, build, load_weights, random_weights, resolve
+from minifuse.model.text.load import TextSource, build, load_weights, random_weights, resolve_text
 from minifuse.model.text.presets import preset
 from minifuse.naive import oracle
 
@@ -47,7 +47,7 @@ def _change(directory: Path, **changes: Any) -> None:
 
 
 def _load(directory: Path) -> torch.nn.Module:
-    return load_weights(resolve(str(directory)), "float64")
+    return load_weights(resolve_text(str(directory)), "float64")
 
 
 # --- what is read
@@ -70,7 +70,7 @@ def test_round_trip(family: str, sharded: bool, tmp_path: Path) -> None:
 def test_every_parameter_is_read(family: str, tmp_path: Path) -> None:
     """Filled with NaN before, nothing of it is left."""
     model_directory(tmp_path, family)
-    model = build(resolve(str(tmp_path)).config, "float64")
+    model = build(resolve_text(str(tmp_path)).config, "float64")
     for parameter in model.parameters():
         parameter.fill_(float("nan"))
     read_weights(model, tmp_path)
@@ -81,7 +81,7 @@ def test_every_parameter_is_read(family: str, tmp_path: Path) -> None:
 def test_weights_are_converted(dtype: str, tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
     stored = load_file(tmp_path / WEIGHTS)["model.layers.1.mlp.down_proj.weight"]
-    model = load_weights(resolve(str(tmp_path)), dtype)
+    model = load_weights(resolve_text(str(tmp_path)), dtype)
     wanted = getattr(torch, dtype)
     assert {parameter.dtype for parameter in model.parameters()} == {wanted}
     assert model.rotary_table is not None
@@ -103,7 +103,7 @@ def test_precision_may_be_lowered_when_writing(tmp_path: Path) -> None:
 def test_tied_embeddings_are_one_tensor(tmp_path: Path) -> None:
     model_directory(tmp_path, "llama", tie_word_embeddings=True)
     assert "lm_head.weight" not in load_file(tmp_path / WEIGHTS)
-    model = load_weights(resolve(str(tmp_path)), "float64")
+    model = load_weights(resolve_text(str(tmp_path)), "float64")
     assert model.lm_head.weight.data_ptr() == model.embedding.weight.data_ptr()
 
 
@@ -115,7 +115,7 @@ def test_end_of_sequence_ids() -> None:
 
 
 def test_random_weights_follow_the_seed() -> None:
-    source = ModelSource("random:x", ModelConfig.from_hf(RAW["llama"]), None)
+    source = TextSource("random:x", ModelConfig.from_hf(RAW["llama"]), None)
     first, same, other = (oracle.logits(load_weights(source, "float64", seed=seed), [1, 2, 3]) for seed in (1, 1, 2))
     assert torch.equal(first, same)
     assert not torch.allclose(first, other)
@@ -133,19 +133,19 @@ def test_random_weights_keep_the_variance() -> None:
 
 def test_unknown_names() -> None:
     with pytest.raises(UsageError) as error:
-        resolve("no/such/model")
+        resolve_text("no/such/model")
     sentence(error.value, "'no/such/model'", "tiny", "random:PRESET", "llama-7b")
     assert "random:no" not in str(error.value)
     with pytest.raises(UsageError) as error:
-        resolve("llama-7b")
+        resolve_text("llama-7b")
     sentence(error.value, "'llama-7b'", "random:llama-7b")
     with pytest.raises(UsageError) as error:
-        resolve("random:llama-8b")
+        resolve_text("random:llama-8b")
     sentence(error.value, "'llama-8b'", "llama-3-8b")
 
 
 def test_a_preset_needs_no_directory() -> None:
-    source = resolve("random:small")
+    source = resolve_text("random:small")
     assert (source.name, source.config, source.directory) == ("random:small", preset("small"), None)
 
 
@@ -155,13 +155,13 @@ def test_a_preset_needs_no_directory() -> None:
 def _config_error(tmp_path: Path, raw: Any) -> ModelError:
     (tmp_path / "config.json").write_text(raw if isinstance(raw, str) else json.dumps(raw))
     with pytest.raises(ModelError) as error:
-        resolve(str(tmp_path))
+        resolve_text(str(tmp_path))
     return error.value
 
 
 def test_no_config(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as error:
-        resolve(str(tmp_path))
+        resolve_text(str(tmp_path))
     sentence(error.value, str(tmp_path), "no config.json")
 
 
@@ -173,7 +173,7 @@ def test_config_that_is_not_json(text: str, tmp_path: Path) -> None:
 def test_config_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b'{"model_type": "\xff"}')
     with pytest.raises(ModelError) as error:
-        resolve(str(tmp_path))
+        resolve_text(str(tmp_path))
     sentence(error.value, "config.json", "JSON")
 
 
@@ -339,13 +339,13 @@ def test_no_safetensors(tmp_path: Path) -> None:
 def test_weights_too_large_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "free_bytes", lambda device: 3 * 2**30)
     with pytest.raises(MachineError) as error:
-        load_weights(resolve("random:llama-7b"), "float16")
+        load_weights(resolve_text("random:llama-7b"), "float16")
     sentence(error.value, "random:llama-7b", "12.6 GiB", "3.0 GiB", "float16", "cpu")
 
 
 def test_weights_are_loaded_where_nobody_tells_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "free_bytes", lambda device: None)
-    source = ModelSource("x", ModelConfig.from_hf(RAW["opt"]), None)
+    source = TextSource("x", ModelConfig.from_hf(RAW["opt"]), None)
     assert load_weights(source, "float64").config == source.config
 
 
@@ -356,7 +356,7 @@ def test_no_tokenizer(tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
     for name in (str(tmp_path), "random:small"):
         with pytest.raises(ModelError) as error:
-            resolve(name).tokenizer()
+            resolve_text(name).tokenizer()
         sentence(error.value, name, "tokenizer.json", "prompt_token_ids")
 
 
@@ -365,7 +365,7 @@ def test_broken_tokenizer(text: str, tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ModelError) as error:
-        resolve(str(tmp_path)).tokenizer()
+        resolve_text(str(tmp_path)).tokenizer()
     sentence(error.value, "tokenizer.json", "download it again")
 
 
@@ -377,6 +377,6 @@ def test_tokenizer_both_ways(tmp_path: Path) -> None:
     made.add_special_tokens(["<eos>"])
     model_directory(tmp_path, "llama")
     made.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = resolve(str(tmp_path)).tokenizer()
+    tokenizer = resolve_text(str(tmp_path)).tokenizer()
     assert tokenizer.encode("two one two") == (2, 1, 2)
     assert tokenizer.decode([1, 2, 0]) == "one two"

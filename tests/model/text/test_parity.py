@@ -19,10 +19,12 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from minifuse.model.linear import Linear, packable
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
-from minifuse.model.text.load import ModelSource, load_weights, resolve
+from minifuse.model.text.load import TextSource, load_weights, resolve_text
 from minifuse.naive import oracle
 from minifuse.request import Request
-from minifuse.serve.build import Settings, build_engine, serve
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import serve
+from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
 
 CONTEXT, NEW = 128, 64
@@ -132,10 +134,10 @@ def _peer(config: Any, seed: int) -> Any:
     return model
 
 
-def _peers(case: str, seed: int, directory: Path, **saving: Any) -> tuple[Any, ModelSource]:
+def _peers(case: str, seed: int, directory: Path, **saving: Any) -> tuple[Any, TextSource]:
     peer = _peer(CASES[case](random.Random(f"{case} {seed}")), seed)
     peer.save_pretrained(directory, **saving)
-    return peer, resolve(str(directory))
+    return peer, resolve_text(str(directory))
 
 
 def _prompts(vocab_size: int, *lengths: int) -> list[tuple[int, ...]]:
@@ -190,7 +192,7 @@ def test_checkpoint_of_the_bare_model(case: str, tmp_path: Path) -> None:
     """GPT-2 as published: saved without its head, every name short of its prefix."""
     peer = _peer(CASES[case](random.Random(3)), 3)
     peer.base_model.save_pretrained(tmp_path)
-    source = resolve(str(tmp_path))
+    source = resolve_text(str(tmp_path))
     (tokens,) = _prompts(source.config.vocab_size, 20)
     got = oracle.logits(load_weights(source, "float64"), list(tokens))
     assert torch.allclose(got, _peer_logits(peer, tokens), rtol=0, atol=1e-10)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.model.text.load import TINY, load_weights, resolve
+from minifuse.model.text.load import TINY, load_weights, resolve_text
 from minifuse.model.tiny.tasks import KINDS, Dialogue, Task, conversation, crowd, is_held_out
 from minifuse.model.tiny.words import MAX_NUMBER, NAMES, vocabulary
 from minifuse.naive import oracle
@@ -52,13 +52,13 @@ def expected(task: Task, facts: dict[str, int]) -> str:
 
 
 def test_is_small() -> None:
-    parameters = sum(parameter.numel() for parameter in load_weights(resolve("tiny")).parameters())
+    parameters = sum(parameter.numel() for parameter in load_weights(resolve_text("tiny")).parameters())
     assert parameters <= 2_000_000
     assert (TINY / "model.safetensors").stat().st_size <= 4_000_000
 
 
 def test_context_and_eos_come_from_config_json() -> None:
-    source = resolve("tiny")
+    source = resolve_text("tiny")
     assert source.config.max_context >= 1024
     assert source.config.eos_ids == (EOS_ID,)
     assert source.config.vocab_size == build_tokenizer().get_vocab_size()
@@ -70,7 +70,7 @@ def test_the_shipped_tokenizer_is_the_one_the_script_builds() -> None:
 
 @given(st.text())
 def test_any_text_encodes_and_decodes_to_itself(text: str) -> None:
-    tokenizer = resolve("tiny").tokenizer()
+    tokenizer = resolve_text("tiny").tokenizer()
     assert tokenizer.decode(list(tokenizer.encode(text))) == text.replace(EOS, "")
 
 

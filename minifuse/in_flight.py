@@ -1,0 +1,87 @@
+"""The plans in flight: which worker runs them, which sequences they hold, and whose memory waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minifuse.errors import LawBroken
+from minifuse.plan import Plan, Proposal
+from minifuse.request import Sequence
+
+__all__ = ["InFlight"]
+
+
+class InFlight:
+    """Plans that have been submitted and have not completed. A worker runs its plans in order, at most `depth` at once.
+
+    A sequence that finishes while plans in flight still touch its memory is `leaving`: its memory is free when the last
+    of them has landed.
+    """
+
+    def __init__(self, workers: int, depth: int) -> None:
+        self.depth = depth
+        self.num_plans = [0] * workers  # of each worker
+        self.leaving: dict[str, Sequence] = {}
+        self._started: dict[int, float] = {}  # step -> when it was submitted
+        self._last_ended = [0.0] * workers  # when each worker last completed a plan
+        self._workers: dict[str, list[int]] = {}  # sequence -> the worker of each of its plans in flight
+
+    def __bool__(self) -> bool:
+        return bool(self._started)
+
+    def has_room(self, worker: int) -> bool:
+        """Whether a worker can take another plan."""
+        return self.num_plans[worker] < self.depth
+
+    def check(self, worker: int, proposal: Proposal, sequences: Mapping[str, Sequence]) -> None:
+        """Raise `LawBroken` if a proposal reschedules, or evicts, a sequence while a plan of its own runs.
+
+        A worker runs its plans in order, so where it may have several, one may continue where the last will have ended.
+        The nodes of a cell graph may be divided among workers.
+        """
+        for name in dict.fromkeys([work.sequence for work in proposal.work]):
+            held = self._workers.get(name, ())
+            in_order = self.depth > 1 and all(other == worker for other in held)
+            if held and not in_order and sequences[name].graph is None:
+                raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
+        for sequence in proposal.evict:
+            if sequence.id in self._workers:
+                raise LawBroken("conservation", f"{sequence.id} was to be evicted, and its last work is not done")
+        if gone := {sequence.id for sequence in proposal.evict}.intersection(work.sequence for work in proposal.work):
+            raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
+
+    def launch(self, plan: Plan, now: float) -> None:
+        """A plan has been made, at time `now`, and is about to be submitted."""
+        self.num_plans[plan.worker] += 1
+        self._started[plan.step] = now
+        for name in plan.sequences:
+            self._workers.setdefault(name, []).append(plan.worker)
+
+    def land(self, plan: Plan, ended_s: float) -> tuple[float, list[Sequence]]:
+        """A plan has completed. Returns when it began to run, and the leaving sequences whose memory is free now."""
+        started_s = max(self._started.pop(plan.step), self._last_ended[plan.worker])
+        self._last_ended[plan.worker] = ended_s
+        self.num_plans[plan.worker] -= 1
+        freed = []
+        for name in plan.sequences:
+            workers = self._workers[name]
+            workers.remove(plan.worker)
+            if not workers:
+                del self._workers[name]
+                if name in self.leaving:
+                    freed.append(self.leaving.pop(name))
+        return started_s, freed
+
+    def leave(self, sequence: Sequence) -> bool:
+        """A sequence has finished. Returns whether its memory must wait for plans in flight."""
+        if sequence.id not in self._workers:
+            return False
+        self.leaving[sequence.id] = sequence
+        return True
+
+    def abandon(self) -> list[Sequence]:
+        """No plan runs any more. Returns the sequences that were leaving."""
+        self._workers.clear()
+        freed = list(self.leaving.values())
+        self.leaving.clear()
+        return freed

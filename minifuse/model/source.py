@@ -1,0 +1,77 @@
+"""A model that has been found and described, its weights not yet read: no torch needed so far."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol
+
+from minifuse.model.cells.source import resolve_cells
+from minifuse.model.text.load import resolve_text
+from minifuse.model.text.tokenizer import Tokenizer
+
+__all__ = ["Config", "Source", "resolve"]
+
+
+class Config(Protocol):
+    """What fixes a model's shapes, as far as all kinds of model have it."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer; none where there is no answer in tokens."""
+        ...
+
+    @property
+    def num_parameters(self) -> int: ...
+
+
+class Source(Protocol):
+    """A model that has been found: what can be known of it without its weights, and the way to them."""
+
+    kind: ClassVar[str]  # "transformer" or "cells", as `minifuse.techniques.MODELS` has them
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is a checkpoint: otherwise weights are random."""
+        ...
+
+    @property
+    def has_tokenizer(self) -> bool: ...
+
+    def tokenizer(self) -> Tokenizer:
+        """Raises `ModelError` if there is none: prompts must then be token ids."""
+        ...
+
+    def slot_bytes(self, dtype: str) -> int:
+        """Bytes of one slot of memory: the KV of a token, or the states of a node."""
+        ...
+
+    def load(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, numerics: str = "fast") -> Any:
+        """The model with its weights, ready to serve.
+
+        Raises:
+            ModelError: a checkpoint does not fit its config.json.
+            MachineError: the weights would not fit this machine's free memory.
+        """
+        ...
+
+    def outline(self, dtype: str = "float32", seed: int = 0) -> Any:
+        """What a run in virtual time needs of the model instead of its weights."""
+        ...
+
+
+def resolve(name: str) -> Source:
+    """Find the model that `name` means: `tiny`, a directory, `random:PRESET`, or cells such as `lstm:hidden=256`.
+
+    Raises:
+        UsageError: there is no such model.
+        ModelError: the directory has no readable config.json, or one of another architecture.
+    """
+    return resolve_cells(name) or resolve_text(name)

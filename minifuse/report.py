@@ -1,0 +1,114 @@
+"""What came of a plan: the tokens and results it produced, and the report of its iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from minifuse.layout import Shape
+from minifuse.plan import Plan
+from minifuse.request import FinishReason
+from minifuse.work import TRANSFORMER
+
+__all__ = ["Completion", "Gathers", "KVUsage", "Messages", "Ran", "StepReport"]
+
+
+class Messages(NamedTuple):
+    """Collective calls between the ranks of a tensor parallel run, and the bytes that each rank contributed to them."""
+
+    calls: int = 0
+    bytes: int = 0
+
+
+NO_MESSAGES = Messages()
+
+
+class Gathers(NamedTuple):
+    """Inputs of batched cells that had to be copied together first, since they did not lie side by side in order."""
+
+    copies: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+
+NO_GATHERS = Gathers()
+
+
+class Ran(NamedTuple):
+    """What a plan produced: for each sequence the tokens, in order; a text whose prompt is not yet complete has none.
+
+    `moving_s` is the time for which the plan's moves held the computation up. Of cell graphs, `results` are the outputs
+    of the nodes that no other node reads, by node.
+    """
+
+    tokens: Mapping[str, tuple[int, ...]]
+    moving_s: float = 0.0
+    messages: Messages = NO_MESSAGES
+    results: Mapping[str, Mapping[int, Any]] = {}
+    gathers: Gathers = NO_GATHERS
+
+
+class Completion(NamedTuple):
+    """A plan that has run, and when it ended."""
+
+    plan: Plan
+    ran: Ran
+    ended_s: float
+
+
+class KVUsage(NamedTuple):
+    """Memory in tokens, or in states: written and still needed, set aside, and in all; and what lies on the host."""
+
+    used: int
+    reserved: int
+    capacity: int
+    host: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What happened in one iteration. The list of these is the trace.
+
+    `tokens` are those that the sequences took in: what comes after the end of an answer is not among them.
+    """
+
+    plan: Plan
+    started_s: float
+    ended_s: float
+    tokens: Mapping[str, tuple[int, ...]]
+    finished: Mapping[str, FinishReason]
+    usage: KVUsage  # while the iteration ran: what finished with it is still counted
+    moving_s: float = 0.0
+    messages: Messages = NO_MESSAGES
+    gathers: Gathers = NO_GATHERS
+    discarded: int = 0  # tokens or nodes computed for sequences that had ended before
+
+    def decisions(self) -> dict[str, Any]:
+        """The part that must not depend on how busy the machine was, ready for JSON."""
+        plan = self.plan
+        return {
+            "step": plan.step,
+            "worker": plan.worker,
+            "work": [[w.sequence, w.start, w.stop] if w.cell == TRANSFORMER else list(w) for w in plan.work],
+            "places": [list(place) for place in plan.places],
+            "admitted": list(plan.admitted),
+            "evicted": list(plan.evicted),
+            "phase": plan.phase.value,
+            "shape": _named(plan.shape),
+            "waves": [list(wave) for wave in plan.waves],
+            "lanes": [list(lane) for lane in plan.layout.lanes],
+            "moves": [list(move) for move in plan.moves],
+            "reasons": [list(reason) for reason in plan.reasons],
+            "computed": plan.num_computed,
+            "idle": plan.num_idle,
+            "tokens": {name: list(tokens) for name, tokens in self.tokens.items()},
+            **({"discarded": self.discarded} if self.discarded else {}),
+            "finished": {name: reason.value for name, reason in self.finished.items()},
+            "kv": list(self.usage),
+        }
+
+
+def _named(shape: Shape | None) -> dict[str, Any] | None:
+    """A shape as a JSON object whose `kind` is its class: {"kind": "Region", "offset": 0, "size": 3, "width": 8}."""
+    return None if shape is None else {"kind": type(shape).__name__, **shape._asdict()}

@@ -1,0 +1,98 @@
+"""Serving a model of cells: a slot for each node's states, and a batch of one type for each wave of a plan."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import torch
+
+from minifuse.errors import MachineError
+from minifuse.execute.cells import CellRunner
+from minifuse.memory.state_storage import StateStorage
+from minifuse.model.cells.by_operator import by_operator
+from minifuse.model.cells.model import CellModel
+from minifuse.model.cells.source import CellSource
+from minifuse.plan import Plan
+from minifuse.report import Ran
+from minifuse.request import Sequence
+from minifuse.serve.served import Runner
+from minifuse.serve.settings import Settings
+from minifuse.simulate.cells import CellRoofline
+from minifuse.simulate.cost import hardware
+from minifuse.stages import RunPlan
+from minifuse.techniques import Stages
+
+__all__ = ["ServedCells"]
+
+
+class ServedCells:
+    """A model of cells; in virtual time it unfolds requests and computes nothing, so that it needs no weights.
+
+    Args:
+        granularity: whether the nodes of its graphs are cells or single operators.
+    """
+
+    slot = "state"
+    shares_device = False
+
+    def __init__(self, source: CellSource, settings: Settings, model: CellModel, granularity: str) -> None:
+        self.settings = settings
+        self.model = by_operator(model) if granularity == "operator" else model
+        self.reader = self.model
+        self.slot_bytes = self.model.slot_bytes
+        self.cell_types = self.model.types
+
+    def check(self) -> None:
+        """Whatever its device has room for can be served."""
+
+    def runner(self, stages: Stages) -> Runner:
+        """On a GPU plans are issued and polled for; on a CPU one worker runs in the caller's thread, several share the
+        cores."""
+        settings, workers = self.settings, stages.batching.workers
+        if settings.clock == "virtual":
+            return Runner(placeholders(self.model))
+        try:
+            runner = CellRunner(self.model, StateStorage(self.model.fields, stages.memory.capacity, self.model.device))
+        except (RuntimeError, MemoryError):
+            raise MachineError(
+                f"Memory of {settings.kv_bytes(self.slot_bytes) / 2**20:.0f} MiB for states could not be allocated on "
+                f"{settings.device}: lower --kv-memory."
+            ) from None
+        if self.model.device.type == "cuda":
+            return Runner(runner, issue=runner.issue)
+        if workers == 1:
+            return Runner(runner)
+        before = torch.get_num_threads()
+        run = _sharing(runner, max(1, len(os.sched_getaffinity(0)) // workers))
+        return Runner(run, close=lambda: torch.set_num_threads(before))
+
+    def cost(self) -> Callable[[Plan], float]:
+        return CellRoofline(self.model, hardware(self.settings.hardware))
+
+
+def _sharing(run: RunPlan, num_threads: int) -> RunPlan:
+    """`run`, in threads that have so many of torch's each."""
+    own = threading.local()
+
+    def divided(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        if not hasattr(own, "divided"):
+            torch.set_num_threads(num_threads)
+            own.divided = True
+        return run(plan, sequences)
+
+    return divided
+
+
+def placeholders(model: CellModel) -> RunPlan:
+    """Runs a plan without computing it: -1 for every node that produces a token."""
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        tokens: dict[str, tuple[int, ...]] = {}
+        for work in plan.work:
+            if model.types[work.cell].says is not None:
+                tokens[work.sequence] = (*tokens.get(work.sequence, ()), -1)
+        return Ran(tokens)
+
+    return run

@@ -1,0 +1,120 @@
+"""Serving a list of requests to its end: an answer for each, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from minifuse.engine import Engine
+from minifuse.errors import RequestRefused
+from minifuse.report import StepReport
+from minifuse.request import FinishReason, Request, by_request
+from minifuse.serve.interrupt import InterruptibleExecutor, undisturbed
+from minifuse.trace import Trace
+
+__all__ = ["Answer", "Served", "serve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one request. Times are seconds since the run began, None for what never happened."""
+
+    request: Request
+    token_ids: tuple[int, ...]  # the new tokens only
+    finish_reason: FinishReason
+    first_token_s: float | None = None
+    finish_s: float | None = None
+    why_refused: str | None = None
+    results: Mapping[int, Any] = field(default_factory=dict)  # of a cell graph: what its results came to, by node
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A whole run: an answer for every request, in the order given, and the trace of how they came about."""
+
+    answers: tuple[Answer, ...]
+    trace: Trace
+
+    @property
+    def interrupted(self) -> bool:
+        return any(answer.finish_reason is FinishReason.INTERRUPTED for answer in self.answers)
+
+
+def serve(
+    engine: Engine,
+    requests: Iterable[Request],
+    on_answer: Callable[[Answer], None] = lambda answer: None,
+    on_step: Callable[[StepReport], None] = lambda report: None,
+) -> Served:
+    """Serve all requests. A refused one stops nobody; Ctrl-C keeps what has been answered and marks the rest.
+
+    Neighbours of one group are the prompts of one request.
+
+    Args:
+        on_answer: called as each request ends, refused ones first.
+        on_step: called after every iteration.
+    """
+    requests = list(requests)
+    answers: dict[int, Answer] = {}
+    index: dict[str, int] = {}
+    first: dict[str, float] = {}
+
+    def ended(name: str, at: float | None) -> None:
+        sequence = engine.finished[name]
+        assert sequence.finish_reason is not None
+        answer = Answer(
+            *(sequence.request, tuple(sequence.answer), sequence.finish_reason, first.get(name), at),
+            why_refused=engine.refused.get(name),
+            results=sequence.results,
+        )
+        answers[index[name]] = answer
+        on_answer(answer)
+
+    def refused_late() -> None:
+        """Those whose graphs cannot be computed, which shows when they arrive."""
+        for name in engine.refused:
+            if index[name] not in answers:
+                ended(name, None)
+
+    # Computing and waiting may be interrupted; the books in between are never left half written.
+    with undisturbed(forget=True) as hold:
+        executor = engine.executor
+        engine.executor = InterruptibleExecutor(executor, hold)
+        gc.freeze()  # looking through all that was there before, over and over, would take as long as scheduling itself
+        try:
+            numbers = count()
+            for prompts in by_request(requests):
+                numbered = {next(numbers): prompt for prompt in prompts}
+                try:
+                    engine.submit(*prompts)
+                    index.update((request.id, i) for i, request in numbered.items())
+                except RequestRefused as refusal:
+                    for i, request in numbered.items():
+                        answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
+                        on_answer(answers[i])
+            for report in engine.run():
+                for name in report.tokens:
+                    first.setdefault(name, report.ended_s)
+                for name in report.finished:
+                    ended(name, report.ended_s)
+                refused_late()
+                on_step(report)
+            refused_late()
+        except KeyboardInterrupt:
+            for name in engine.interrupt():
+                ended(name, None)
+            for i, request in enumerate(requests):  # finished, or not even submitted, when a callback was interrupted
+                if i not in answers and index.get(request.id) == i:
+                    ended(request.id, engine.now)
+                elif i not in answers:
+                    answers[i] = Answer(request, (), FinishReason.INTERRUPTED)
+                    on_answer(answers[i])
+        finally:
+            gc.unfreeze()
+            engine.executor = executor
+            executor.close()
+            engine.trace.close()
+    return Served(tuple(answers[i] for i in range(len(requests))), engine.trace)

@@ -1,0 +1,49 @@
+"""What serving asks of a model, whatever its kind: the one place where texts and cell graphs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol
+
+from minifuse.execute.poll import Pending
+from minifuse.plan import Plan
+from minifuse.request import Sequence
+from minifuse.stages import Reader, RunPlan
+from minifuse.techniques import Stages
+
+__all__ = ["Runner", "ServedModel"]
+
+
+class Runner(NamedTuple):
+    """What computes plans, as `RealExecutor` takes it."""
+
+    run: RunPlan
+    issue: Callable[[Plan, dict[str, Sequence]], Pending] | None = None  # where plans are issued and polled for
+    threads: int | None = None  # plans computed at the same time; None: one for each worker
+    close: Callable[[], None] | None = None  # what to stop in the end
+
+
+class ServedModel(Protocol):
+    """A model in the settings of one run: loaded, or only described, as virtual time needs no weights."""
+
+    reader: Reader
+    slot: str  # what a slot of memory holds: a token, or a state
+    slot_bytes: int
+    cell_types: Collection[str]  # that a batching policy's options may name
+    shares_device: bool  # whether the workers of virtual time share one device, or have one each
+
+    def check(self) -> None:
+        """Raise `UsageError` if the model cannot be served in these settings, whatever the stages."""
+        ...
+
+    def runner(self, stages: Stages) -> Runner:
+        """What computes plans, on memory of its own; in virtual time perhaps only placeholders.
+
+        Raises:
+            MachineError: the memory does not fit the device.
+        """
+        ...
+
+    def cost(self) -> Callable[[Plan], float]:
+        """The seconds of a plan on the simulated hardware."""
+        ...

@@ -1,0 +1,152 @@
+"""The golden file of decisions: what every technique and mix decided on fixed scenarios, as one digest for each event.
+
+    python tests/conformance/golden.py          # record it anew, when decisions are meant to change
+
+The tokens of a sequence follow from its name and their position, so that decisions hang on no model's numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from minifuse.plan import Plan, sampled_work
+from minifuse.report import Ran
+from minifuse.request import Request, Sequence
+from minifuse.techniques import Technique
+from minifuse.testing.cell_models import CHAINS, GRAPHS, Recipe
+from minifuse.testing.cell_observe import observe_cells, said_before
+from minifuse.testing.cell_scenario import CellScenario, cell_mixes
+from minifuse.testing.models import CONTEXT, VOCAB
+from minifuse.testing.observe import observe
+from minifuse.testing.scenario import Scenario, mixes
+from minifuse.trace import decisions
+
+FILE = Path(__file__).parent / "golden.json"
+SEEDS = range(6)
+
+
+def token(sequence: str, position: int) -> int:
+    """The token that a sequence has at a position."""
+    digest = hashlib.blake2b(f"{sequence}/{position}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") % VOCAB
+
+
+def text_scenario(seed: int) -> Scenario:
+    """Few requests, a crowd, or requests that outgrow memory; with groups from seed 3 on."""
+    rng = Random(f"golden text {seed}")
+    kind = ("few", "crowd", "growing")[seed % 3]
+    arrivals = [0.0, 0.0, 0.005, 0.02, 0.055, 0.3]
+    longest = 5 if kind == "growing" else 12
+    begin = tuple(rng.randrange(VOCAB) for _ in range(8))
+    requests = []
+    for i in range({"few": 5, "crowd": 8, "growing": 5}[kind]):
+        prompt = tuple(rng.randrange(VOCAB) for _ in range(rng.randint(1, longest)))
+        if rng.random() < 0.5:
+            prompt = (begin + prompt)[: rng.randint(1, longest)]
+        requests.append(
+            Request(
+                f"r{i}",
+                prompt,
+                rng.choice([7, 10, 12] if kind == "growing" else [1, 2, 3, 5, 7, 10]),
+                stop_ids=rng.choice([(), (3,), (5, 11, 17)]),
+                ignore_eos=rng.random() < 0.5,
+                arrival_s=rng.choice(arrivals if kind == "few" else arrivals[:3]),
+            )
+        )
+    if kind != "growing" and seed >= 3:
+        requests[1:3] = [replace(r, group="g", arrival_s=requests[1].arrival_s) for r in requests[1:3]]
+    options = {
+        "batching.max_batch": rng.randint(1, 4) + 2 * (kind != "few"),
+        "batching.token_budget": rng.choice([None, None, 4, 9]),
+        "batching.window": rng.choice([0.0, 0.02, 0.1]),
+        "batching.instances": rng.randint(1, 3) + 2 * (kind == "crowd"),
+        "batching.preprocess": rng.choice(["worker", "inline"]),
+        "batching.preprocessors": rng.randint(1, 3),
+        "memory.slots": rng.choice([4, 6] if kind == "crowd" else [1, 2, 3]),
+        "memory.shuffle": rng.choice([True, True, False]),
+        "memory.block_size": rng.choice([1, 2, 3, 5]),
+        "memory.preemption": rng.choice(["swap", "recompute"]),
+        "memory.host": rng.choice([None, 6, 15]),
+        "memory.watermark": rng.choice([0.0, 0.2]),
+        "memory.share": rng.random() < 0.5,
+        "batching.max_tasks": rng.randint(1, 5),
+        "batching.workers": rng.choice([1, 2]),
+    }
+    capacity = {"few": 40, "crowd": 3 * CONTEXT, "growing": 31}[kind]
+    seconds_to_prepare = rng.choice([0.003, 0.01, 0.025])
+    return Scenario("llama", tuple(requests), capacity, tuple(options.items()), seconds_to_prepare=seconds_to_prepare)
+
+
+def graph_scenario(seed: int, row: Technique) -> CellScenario:
+    """Seven requests: chains for what pads them, otherwise chains, trees and other graphs."""
+    rng = Random(f"golden cells {seed}")
+    kinds = list(CHAINS if row.memory == "rows" or row.batching == "graph_padded" else GRAPHS)
+    requests = tuple(
+        Request(
+            f"r{i}",
+            (),
+            rng.choice([1, 2, 4, 9, 9, 9]),
+            stop_ids=rng.choice([(), (), (3,), (6, 8)]),
+            ignore_eos=rng.random() < 0.3,
+            arrival_s=rng.choice([0.0, 0.0, 0.0, 0.005, 0.02, 0.035, 0.2]),
+            given=Recipe(rng.choice(kinds), rng.randint(1, 6), rng.randint(0, 99)),
+        )
+        for i in range(7)
+    )
+    max_batch = rng.randint(1, 6)
+    options = {
+        "batching.max_batch": max_batch,
+        "batching.min_batch": min(max_batch, rng.choice([1, 1, 2, 3])),
+        "batching.max_batches": rng.choice([None, None, "decoder=7,leaf=3,lstm=4,wide=3"]),
+        "batching.priorities": rng.choice([None, None, "leaf,encoder,wide"]),
+        "batching.max_tasks": rng.randint(1, 5),
+        "batching.workers": rng.choice([1, 1, 2, 2, 3]),
+        "batching.bucket_width": rng.choice([1, 2, 3, 10]),
+        "batching.pad": rng.choice(["bucket", "longest"]),
+        "batching.overlap": rng.random() < 0.5,
+    }
+    return CellScenario(requests, rng.choice([-1, 0, 0, 1, 3, 8, 300]), tuple(options.items()), pace=seed % 4)
+
+
+class _Tokens(dict[tuple[str, int], int]):
+    """The token of every node that produces one."""
+
+    def get(self, key: tuple[str, int], default: Any = None) -> Any:
+        return token(*key)
+
+
+def _texts(plan: Plan, sequences: Mapping[str, Sequence]) -> Ran:
+    names = [plan.work[i].sequence for i in sampled_work(plan, sequences)]
+    return Ran({name: (token(name, len(sequences[name].tokens)),) for name in names})
+
+
+def runs() -> Iterator[tuple[str, list[bytes]]]:
+    """The name of every run, and its decisions, one line for each event."""
+    for row in mixes():
+        for seed in SEEDS:
+            seen = observe(row, text_scenario(seed), run=_texts)
+            yield f"text {row.name} {seed}", decisions(seen.trace.events()).split(b"\n")[1:]
+    for row in cell_mixes():
+        for seed in SEEDS:
+            scenario = graph_scenario(seed, row)
+            seen_cells = observe_cells(row, scenario, run=said_before(scenario.model(row), _Tokens()))
+            yield f"cells {row.name} {seed}", decisions(seen_cells.trace.events()).split(b"\n")[1:]
+
+
+def digest(line: bytes) -> str:
+    return hashlib.blake2b(line, digest_size=3).hexdigest()
+
+
+def main() -> None:
+    recorded = {name: " ".join(map(digest, lines)) for name, lines in runs()}
+    FILE.write_text(json.dumps(recorded, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()
