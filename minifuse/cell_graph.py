@@ -65,7 +65,7 @@ class Wire(NamedTuple):
 
 
 class Shape:
-    """How the nodes of a graph hang together, whatever their constants: graphs alike share it (`CellGraph.shape`)."""
+    """The edges of a graph, whatever its constants: graphs of the same edges share one (`CellGraph.shape`)."""
 
     def __init__(self, cells: tuple[str, ...], inputs: tuple[tuple[Output | None, ...], ...]) -> None:
         self.cells = cells  # the cell of each node
@@ -89,12 +89,12 @@ class Shape:
 
     @cached_property
     def results(self) -> frozenset[int]:
-        """The nodes that nobody reads."""
+        """The nodes that no other node reads."""
         return frozenset(number for number, readers in enumerate(self.readers) if not readers)
 
     @cached_property
     def reported(self) -> dict[int, int]:
-        """Each result by its own number."""
+        """The number under which each result is reported: its own."""
         return {number: number for number in self.results}
 
     @cached_property
@@ -115,9 +115,9 @@ class Shape:
     def most_held(self) -> int:
         """States that are held at the same time, at most, if its nodes are computed in waves, in any order.
 
-        A state is held from when its node is computed until all that read it have been. In a chain or a tree, which
-        nobody leaves but by one edge, the nodes held lie on different ways from a beginning to an end, and so do those
-        being computed: there are no more of either than beginnings. In other graphs all nodes may be held.
+        A state is held from when its node is computed until all its readers have been. In a chain or a tree every node
+        has at most one reader: the nodes held lie on different paths from a leaf to the root, and so do those being
+        computed, so there are no more of either than leaves. In other graphs all nodes may be held.
 
         >>> Shape(("a", "a", "a"), ((None,), (Output(0),), (Output(1),))).most_held
         2
@@ -128,7 +128,7 @@ class Shape:
 
     @cached_property
     def levels(self) -> dict[tuple[int, str], tuple[int, ...]]:
-        """The nodes of each depth and cell. A node's depth is the number of nodes on the longest way to it.
+        """The nodes of each depth and cell. A node's depth is the number of nodes on the longest path to it.
 
         >>> Shape(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).levels
         {(0, 'leaf'): (0, 1), (1, 'internal'): (2,)}
@@ -169,10 +169,10 @@ class Shape:
     def subgraphs(self) -> tuple[tuple[int, ...], ...]:
         """The graph split into subgraphs, which are connected nodes of one cell (BatchMaker, 2.4.3).
 
-        Two cells may take turns, as in a -> b -> a' where a' reads a as well: a and a' are connected, and yet the one
-        does not wait for b and the other does. So nodes are of one subgraph only if cells change as often on the way to
-        each: a node's stage is the largest number of changes on any way to it. What a subgraph reads outside of it is
-        of a lower stage than its own, so no two wait for each other.
+        Two cells may alternate, as in a -> b -> a' where a' reads a as well: a and a' are connected, and yet a' waits
+        for b and a does not. So nodes are of one subgraph only if the cell changes equally often on the paths to them:
+        a node's stage is the largest number of changes on any path to it. What a subgraph reads outside of it is of a
+        lower stage than its own, so no two subgraphs wait for each other.
 
         Returns:
             The nodes of each subgraph in topological order; subgraphs by the first of their nodes in it.
@@ -180,7 +180,7 @@ class Shape:
         >>> Shape(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).subgraphs
         ((0,), (1,), (2,))
         """
-        home: dict[int, int] = {}  # node -> one of the same subgraph, which leads on to the one that stands for it
+        home: dict[int, int] = {}  # a union-find forest: node -> another node of the same subgraph, or itself
 
         def root(node: int) -> int:
             while home[node] != node:
@@ -199,7 +199,7 @@ class Shape:
 
     @cached_property
     def stages(self) -> dict[int, int]:
-        """For each node, the largest number of times that the cell changes on a way to it."""
+        """For each node, the largest number of times that the cell changes on a path to it."""
         found: dict[int, int] = {}
         for node in self.order:
             changes = [found[source] + (self.cells[source] != self.cells[node]) for source in self.sources[node]]
@@ -212,7 +212,7 @@ _shape = lru_cache(1024)(Shape)
 
 @dataclass(frozen=True)
 class CellGraph:
-    """The nodes of a request, in any order. Those that nobody reads are its results."""
+    """The nodes of a request, in any order. Those that no other node reads are its results."""
 
     nodes: tuple[Node, ...]
 
@@ -221,7 +221,7 @@ class CellGraph:
 
     @cached_property
     def shape(self) -> Shape:
-        """How its nodes hang together."""
+        """Its edges."""
         return _shape(
             tuple([node.cell for node in self.nodes]),
             tuple([tuple([x if type(x) is Output else None for x in node.inputs]) for node in self.nodes]),
@@ -245,7 +245,7 @@ class CellGraph:
 
     @property
     def reported(self) -> Mapping[int, int]:
-        """The nodes whose outputs are told of at the end, and the numbers by which they are."""
+        """The nodes whose outputs are reported as results, and the number under which each is."""
         return self.shape.reported
 
     @property

@@ -30,7 +30,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """A clock that only moves when told to: how busy the machine is cannot show in it."""
+    """A clock that moves only when it is set forward: how busy the machine is cannot show in it."""
 
     def __init__(self) -> None:
         self._now = 0.0

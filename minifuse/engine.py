@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from minifuse.clock import Clock
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.in_flight import InFlight
-from minifuse.plan import Plan, Proposal, Reason
+from minifuse.plan import Plan, Proposal
 from minifuse.report import Completion, StepReport
 from minifuse.request import FinishReason, Phase, Request, Sequence, check_prompts
 from minifuse.stages import Attention, Batching, Executor, Memory, Reader
@@ -56,11 +56,10 @@ class Engine:
     def submit(self, *prompts: Request) -> None:
         """Take a request in; it is received when its arrival time has come.
 
-        Args:
-            prompts: the request; one of several prompts is given as one `Request` for each of them, all of one group.
+        A request of several prompts is one `Request` for each of them, all of one group.
 
         Raises:
-            RequestRefused: it could never be served, or one of its prompts could not. Nothing has changed.
+            RequestRefused: it, or one of its prompts, could never be served. Nothing has changed.
         """
         try:
             check_prompts(prompts, self._submitted, self._groups)
@@ -149,7 +148,8 @@ class Engine:
         until = self._next_event()
         reasons = tuple(dict.fromkeys(reason for proposal in self._waiting for reason in proposal.reasons))
         if not self.in_flight and (until is None or until <= self.now):
-            raise LawBroken("progress", f"nothing runs and nothing will: {_all(reasons)}")
+            why = "; ".join(map(str, reasons)) or "the batching policy proposed no work and gave no reason."
+            raise LawBroken("progress", f"nothing runs and nothing will: {why}")
         completions = self.executor.wait(until)
         if not completions:
             assert until is not None
@@ -163,7 +163,7 @@ class Engine:
 
     def _next_event(self) -> float | None:
         """The time of the next arrival, or the earliest at which a policy asked to be woken, whichever comes first."""
-        times = [self._arrivals[0][0]] if self._arrivals else []
+        times = [arrival_s for arrival_s, _, _ in self._arrivals[:1]]
         times += [proposal.wake_at for proposal in self._waiting if proposal.wake_at is not None]
         return min(times, default=None)
 
@@ -197,13 +197,8 @@ class Engine:
             self._release(sequence)
         for name, reason in finished.items():
             self._finish(self.sequences[name], reason)
-        report = StepReport(
-            *(plan, started_s, ended_s, tokens, finished, usage),
-            moving_s=ran.moving_s,
-            messages=ran.messages,
-            gathers=ran.gathers,
-            discarded=discarded,
-        )
+        measured = (ran.moving_s, ran.messages, ran.gathers)
+        report = StepReport(plan, started_s, ended_s, tokens, finished, usage, *measured, discarded=discarded)
         self.trace.step(report)
         return report
 
@@ -233,7 +228,3 @@ class Engine:
             self._finish(self.sequences[name], FinishReason.INTERRUPTED)
         self.trace.end(names, self.clock.now())
         return names
-
-
-def _all(reasons: tuple[Reason, ...]) -> str:
-    return "; ".join(map(str, reasons)) or "the batching policy proposed no work and gave no reason."

@@ -77,10 +77,10 @@ Shape = Rectangle | Region | StateRows
 class Layout:
     """How the work of one iteration is computed.
 
-    `waves` are ranges of work that are attended (or, of cell graphs, computed) one after the other; none given means
-    that all work is one wave. `shape` is what is computed whole, idle rows included; None is ragged: the work and
-    nothing else. `lanes` are the indices of work that each lane of a packed kernel attends in turn (FluidInfer, 4.2);
-    none given means that every piece of work is attended by itself.
+    `waves` are ranges of work that are attended (or, of cell graphs, computed) one after the other; without any, all
+    work is one wave. `shape` is what is computed whole, idle rows included; None is ragged: the work and nothing else.
+    `lanes` are the indices of the work that each lane of a packed kernel attends in turn (FluidInfer, 4.2); without
+    any, every piece of work is attended by itself.
     """
 
     waves: tuple[Span, ...] = ()

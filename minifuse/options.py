@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True)
     class Options:
-        window: float = option(0.5, "longest wait for company, in seconds", minimum=0.0, unit="s")
+        window: float = option(0.5, "longest wait for more requests, in seconds", minimum=0.0, unit="s")
 
 `--set batching.window=200ms` becomes `parse_options("batching", Options, {"window": "200ms"})`.
 """
@@ -45,7 +45,7 @@ def option(
 
 
 def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
-    """Build `cls` from texts (or values already of the right type).
+    """Build `cls` from what was typed (or from values already of the right type).
 
     Raises:
         UsageError: an unknown option, or a value of the wrong type or out of range.

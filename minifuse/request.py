@@ -1,4 +1,4 @@
-"""What a user asked (`Request`) and how far serving it has come (`Sequence`)."""
+"""What a user requests (`Request`), and the state of serving it (`Sequence`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One user's question, complete at birth and never changed.
+    """What a user requests, complete at birth and never changed.
 
     A request of several prompts (Flover, section IV: "batch size n") is one `Request` for each, with the same `group`
     and arrival: they are refused or accepted as one. `arrival_s` is in seconds since the run began. `stop_ids` are the
@@ -51,7 +51,7 @@ class Request:
     priority: int = 0
     conversation: str | None = None
     group: str | None = None
-    problem: str | None = None  # why it cannot be read at all, as the engine will say when it refuses it
+    problem: str | None = None  # why it cannot be read at all: the engine refuses it with this sentence
     given: Any = None  # what a cell model unfolds beside the prompt: a tree, or whatever its `unfold` reads
 
     @property
@@ -126,9 +126,9 @@ class TextReader:
 
 
 class Phase(Enum):
-    """The life of a request (Flover, section V). Techniques without pre-processing skip the second and the third.
+    """The life of a request (Flover, section V). Techniques without pre-processing skip the second and the third phase.
 
-    A request that has been evicted is suspended until it runs again (Pensieve, 3.4.3.5).
+    A request that was evicted is suspended until it runs again (Pensieve, 3.4.3.5).
     """
 
     RECEIVED = "received"
@@ -159,9 +159,9 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     phase: Phase = Phase.RECEIVED
     finish_reason: FinishReason | None = None
-    graph: CellGraph | None = None  # what it unfolds into; None: a text, whose every iteration is one cell
+    graph: CellGraph | None = None  # what the request unfolds into; None: a text, of which an iteration is a cell
     num_nodes_done: int = 0  # of the graph
-    results: dict[int, Any] = field(default_factory=dict)  # what the graph's results came to: outputs, by node
+    results: dict[int, Any] = field(default_factory=dict)  # outputs of the graph's results, by node
 
     def __post_init__(self) -> None:
         self.tokens = self.tokens or list(self.request.prompt)

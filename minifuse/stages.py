@@ -46,7 +46,7 @@ KINDS: tuple[Kind, ...] = ("batching", "memory", "attention")
 
 
 class Stage(Protocol):
-    """What all stages say of themselves."""
+    """What every stage declares of itself."""
 
     kind: ClassVar[str]
     name: ClassVar[str]
@@ -58,11 +58,11 @@ class Room(Protocol):
     """A scratch copy of memory's books, on which a batching policy tries out what it is about to propose.
 
     Taking from it changes nothing outside, so `propose` stays pure; `Memory.place` then does for real what fitted here:
-    first the evicted leave, then newcomers are admitted in order, then those who run are given what they need.
+    first the evicted leave, then newcomers are admitted in order, then running sequences get what they need.
     """
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
-        """Set aside what a newcomer needs; or say why that does not fit now.
+        """Set aside what a newcomer needs; or return the reason why it does not fit now.
 
         Args:
             growing: no more than it needs to get its next token, for a policy that evicts when memory runs out.
@@ -70,11 +70,11 @@ class Room(Protocol):
         ...
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        """Set aside what someone who runs needs to get its next token; or say why that does not fit now."""
+        """Set aside what a running sequence needs for its next token; or return the reason why it does not fit now."""
         ...
 
     def evict(self, sequence: Sequence) -> None:
-        """Take its place on the device from someone who runs."""
+        """Take a running sequence's place on the device."""
         ...
 
 
@@ -120,7 +120,7 @@ class Memory(Stage, Protocol):
         ...
 
     def release(self, sequence: Sequence) -> None:
-        """The sequence is gone: its KV is no longer needed. Safe for one that was never admitted."""
+        """The sequence has ended: its KV is no longer needed. Safe for one that was never admitted."""
         ...
 
     def usage(self) -> KVUsage: ...
@@ -150,25 +150,25 @@ class Batching(Stage, Protocol):
         ...
 
     def commit(self, plan: Plan) -> None:
-        """A plan has completed; the tokens that came of it are not written down yet."""
+        """A plan has completed; the tokens that it produced are not written down yet."""
         ...
 
     def release(self, sequence: Sequence) -> None:
-        """The sequence has finished or was given up."""
+        """The sequence has finished, or the run was interrupted."""
         ...
 
 
 class Attention(Stage, Protocol):
     """How an iteration's tokens are laid out and attended. This half decides the layout, without tensors."""
 
-    reads: ClassVar[frozenset[str]]  # of what the memory may offer, any is enough
+    reads: ClassVar[frozenset[str]]  # any of these that the memory offers is enough
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
         """The shape to be computed whole (None: ragged, no padding), the waves and the lanes of attention."""
         ...
 
     def check(self, device: str, dtype: str) -> None:
-        """Raise `UsageError` if its tensor half cannot work on this device (cpu, cuda or, not yet known, auto)."""
+        """Raise `UsageError` if its tensor half cannot run on this device: cpu, cuda, or auto (not known yet)."""
         ...
 
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
@@ -222,8 +222,7 @@ _MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")
 
 
 def register(cls: StageClass) -> StageClass:
-    """Make a stage known by its `kind` and `name`, once. It serves transformers, unless it says what.
-
+    """Make a stage known by its `kind` and `name`, once. It serves transformers, unless its `serves` names other kinds.
 
     Raises:
         UsageError: it lacks something that a stage of its kind must have, or another class has this name.

@@ -66,8 +66,8 @@ class Technique:
 MODELS = {"transformer": "transformers", "cells": "models of cells (lstm, seq2seq, treelstm)"}
 
 _BATCHMAKER = "Gao et al., BatchMaker (EuroSys 2018), as in the thesis"
-_VLLM = "Kwon et al., vLLM (SOSP 2023), as told by Pensieve and FluidInfer"
-_ORCA = "Yu et al., Orca (OSDI 2022), as told by Baton and FluidInfer"
+_VLLM = "Kwon et al., vLLM (SOSP 2023), as described by Pensieve and FluidInfer"
+_ORCA = "Yu et al., Orca (OSDI 2022), as described by Baton and FluidInfer"
 
 TECHNIQUES: dict[str, Technique] = {
     row.name: row
@@ -101,7 +101,7 @@ TECHNIQUES: dict[str, Technique] = {
         ),
         Technique(
             name="dynamic",
-            summary="wait a time window for company, then a padded batch run to completion",
+            summary="wait a time window for more requests, then a padded batch run to completion",
             paper="Flover",
             section="III, dynamic batching",
             batching="dynamic",

@@ -33,7 +33,7 @@ Event = dict[str, Any]
 class Trace:
     """Collects events, and writes each at once when given a file.
 
-    Steps are kept as they are and turned into JSON only when somebody reads them: the hot loop should not pay for it.
+    Steps are kept as they are and turned into JSON only when the events are read: the hot loop should not pay for it.
     """
 
     def __init__(self, path: Path | None = None, **header: Any) -> None:
@@ -64,7 +64,7 @@ class Trace:
         )
 
     def refused(self, request_id: str, why: str, received: bool = False) -> None:
-        """A request was refused; `received`: only when it had arrived and was unfolded, having been taken in before."""
+        """A request was refused: at `submit`, or, if `received`, when it had arrived and was unfolded."""
         self._add({"event": "refused", "id": request_id, "why": why, **({"received": True} if received else {})})
 
     def step(self, report: StepReport) -> None:

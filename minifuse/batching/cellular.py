@@ -39,7 +39,7 @@ class CellType:
         self._num_ready: Counter[int | None] = Counter()  # by the worker that their subgraph is pinned to
 
     def num_ready_nodes(self, worker: int) -> int:
-        """Nodes that this worker could run now. Those of subgraphs pinned to another are ready for that one alone."""
+        """Nodes that this worker could run now: those of subgraphs pinned to another worker are not ready for it."""
         return self._num_ready[None] + self._num_ready[worker]
 
     def add(self, subgraph: Subgraph, started: bool) -> None:
@@ -47,7 +47,7 @@ class CellType:
         self._num_ready[subgraph.pinned] += len(subgraph.ready)
 
     def start(self, subgraph: Subgraph) -> None:
-        """Its request has started, with this subgraph or another."""
+        """Its request has started, with this subgraph or with another one."""
         if subgraph in self.newcomers:
             del self.newcomers[subgraph]
             self.started[subgraph] = None
@@ -83,7 +83,7 @@ class CellType:
 class Task:
     """Ready nodes of one type, to be computed as one batch; `admit` are the requests whose first nodes are in it.
 
-    `reasons` say who could have been in it, and why not.
+    `reasons` are those of sequences that could have been in it, and are not.
     """
 
     cell: CellType
@@ -126,7 +126,7 @@ class Cellular:
         self.priorities = [name.strip() for name in (self.options.priorities or "").split(",") if name.strip()]
         self.types: dict[str, CellType] = {}
         self.processor = RequestProcessor(self.enqueue)
-        self.waiting: dict[str, int] = {}  # nothing of them has been submitted yet; the how-manieth each came
+        self.waiting: dict[str, int] = {}  # arrival number of each request of which nothing has been submitted yet
         self.first_without_room: Sequence | None = None  # of those
         self.num_received = 0
         self.subgraphs: dict[str, list[Subgraph]] = {}  # of each request: those that have been scheduled
@@ -165,7 +165,7 @@ class Cellular:
             self.types[subgraph.cell].remove(subgraph)
 
     def admitted(self, sequence: Sequence) -> None:
-        """It does not wait any more."""
+        """A request does not wait any more."""
         self.waiting.pop(sequence.id, None)
         for subgraph in self.subgraphs.get(sequence.id, ()):
             self.types[subgraph.cell].start(subgraph)
@@ -215,7 +215,7 @@ class Cellular:
     def form_batched_task(self, ct: CellType, worker: int, room: Room) -> Task:
         """Algorithm 1, FormBatchedTask: ready nodes of subgraphs that are not pinned to another worker, in order.
 
-        A request of which this would be the first node joins only if memory has room for it, and nobody overtakes it.
+        A request of which this would be the first node joins only if memory has room for it, and is never overtaken.
         """
         batch = Task(ct, {}, [], [])
         for subgraph in chain(ct.started, ct.newcomers):
@@ -240,7 +240,7 @@ class Cellular:
         return batch
 
     def is_behind(self, sequence: Sequence) -> bool:
-        """Whether somebody who came before it, of whatever type, waits for room in memory."""
+        """Whether a request that arrived before it, of whatever type, waits for room in memory."""
         first = self.first_without_room
         return first is not None and self.waiting[first.id] < self.waiting[sequence.id]
 

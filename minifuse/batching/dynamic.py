@@ -1,4 +1,4 @@
-"""Dynamic batching: wait within a time window for company, then run the batch to completion (Flover, III)."""
+"""Dynamic batching: wait a time window for more requests, then run the batch to completion (Flover, III)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Dynamic(Static):
     @dataclass(frozen=True)
     class Options:
         max_batch: int = option(8, "requests in one batch, at most", minimum=1, batch_size=True)
-        window: float = option(0.5, "how long the first request waits for company", minimum=0.0, unit="s")
+        window: float = option(0.5, "how long the first request waits for others", minimum=0.0, unit="s")
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         closes = self._window_closes()

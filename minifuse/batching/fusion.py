@@ -23,8 +23,8 @@ class Fusion(Stepwise):
 
     Pre-processing computes a prompt's context: all of it but the last token, which the main stream turns into the first
     token of the answer. It runs on workers of its own, a request on each, or inline: in the main stream, at most once
-    between two iterations, for all who have come by then. First come, first served; there are no priorities, and no
-    batch size but what memory holds.
+    between two iterations, for all requests that have arrived by then. First come, first served; there are no
+    priorities, and no batch size but what memory holds.
     """
 
     name: ClassVar[str] = "fusion"
@@ -65,7 +65,7 @@ class Fusion(Stepwise):
         return self._iterate(memory)
 
     def _preprocess(self, memory: Memory, requests: int) -> Proposal:
-        """The contexts of the first requests in the queue that fit, up to so many."""
+        """The contexts of the first `requests` in the queue, as far as they fit."""
         admit: list[Sequence] = []
         work: list[Work] = []
         room = memory.room() if self.waiting else None
@@ -85,7 +85,7 @@ class Fusion(Stepwise):
         return Proposal(tuple(work), tuple(admit), phase=Phase.PREPROCESSING)
 
     def _iterate(self, memory: Memory) -> Proposal:
-        """One token for every running request, and for those who have become ready since the last iteration."""
+        """One token for every running request, and for those that have become ready since the last iteration."""
         admit: list[Sequence] = []
         reasons = [
             Reason("preprocessing", sequence.id, "not fused: its prompt is still being pre-processed")

@@ -19,9 +19,9 @@ __all__ = ["GraphMerged"]
 class GraphMerged(Stepwise):
     """The graphs of a set of requests are merged: nodes of one type and depth are a batch, depth after depth.
 
-    A node's type is that of its cell, as in TensorFlow Fold, or graphs are of single operators, as in DyNet. All of a
-    set return when its merged graph has been computed; who comes meanwhile is in the next set. That one is merged
-    while this one runs, once it is full, unless `overlap` is off.
+    A node's type is that of its cell, as in TensorFlow Fold, or graphs are of single operators, as in DyNet. All
+    requests of a set return when its merged graph has been computed; later arrivals are in the next set, which is
+    merged while this one runs, once it is full, unless `overlap` is off.
     """
 
     name: ClassVar[str] = "graph_merged"
@@ -52,7 +52,7 @@ class GraphMerged(Stepwise):
         if not self.waiting:
             return Proposal()
         running = self.num_running[worker]
-        if running and len(self.waiting) < self.options.max_batch:  # it could start no earlier, and may get company
+        if running and len(self.waiting) < self.options.max_batch:  # it could start no earlier, and may still grow
             text = f"not merged: a set runs, and the next has {len(self.waiting)} of {self.options.max_batch} graphs"
             return Proposal(reasons=(Reason("batch-running", next(iter(self.waiting)), text),))
         batch, reasons = fill(self.waiting.values(), memory.room(), self.options.max_batch)

@@ -41,8 +41,8 @@ class GraphPadded(Stepwise):
     """Requests wait in buckets by length; a bucket's turn is one batch, padded and computed as one graph.
 
     Round robin over the buckets, no timeout: whenever a worker is idle, the next bucket with requests starts with those
-    it has. All of a batch return when it ends; who comes meanwhile waits. Bucket i has the lengths (w i, w i + w] of
-    the first segment, which is the input; how long the answer will be nobody knows.
+    it has. All requests of a batch return when it ends; later arrivals wait. Bucket i has the lengths (w i, w i + w] of
+    the first segment, which is the input; the length of the answer is not known.
 
     >>> # width 10: lengths 3 and 8 are of bucket 0, padded to 10, and 21 is of bucket 2, padded to 30
     """
@@ -65,17 +65,18 @@ class GraphPadded(Stepwise):
         self.options = self.Options() if options is None else options
         self.workers: int = self.options.workers
         self.buckets: dict[Bucket, dict[str, Sequence]] = {}
-        self.home: dict[str, Bucket] = {}  # of those who wait
+        self.home: dict[str, Bucket] = {}  # of each waiting request
         self.last: Bucket | None = None  # whose turn it was
 
     def receive(self, sequence: Sequence) -> None:
-        chain = None if sequence.graph is None else segments(sequence.graph.shape)
-        if sequence.graph is None or chain is None:
+        graph = sequence.unfolded
+        chain = segments(graph.shape)
+        if chain is None:
             raise RequestRefused(
                 f"Request {sequence.id!r} unfolds into a graph that is no chain, and padding makes chains equally long "
                 "and nothing else: use graph-merged or cellular."
             )
-        types = tuple(sequence.graph.nodes[nodes[0]].cell for nodes in chain)
+        types = tuple(graph.nodes[nodes[0]].cell for nodes in chain)
         bucket = types, (len(chain[0]) - 1) // self.options.bucket_width
         self.buckets.setdefault(bucket, {})[sequence.id] = sequence
         self.home[sequence.id] = bucket
@@ -108,7 +109,7 @@ class GraphPadded(Stepwise):
 
     def _padded(self, batch: list[Sequence], bucket: Bucket) -> tuple[list[Work], list[Span]]:
         """One wave for each step of the padded chains, with the nodes that chains have there: possibly none."""
-        chains = [segments(sequence.graph.shape) or () for sequence in batch if sequence.graph is not None]
+        chains = [segments(sequence.unfolded.shape) or () for sequence in batch]
         work: list[Work] = []
         waves: list[Span] = []
         types, index = bucket

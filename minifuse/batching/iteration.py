@@ -1,4 +1,4 @@
-"""Iteration-level scheduling (Orca, as told in Baton 2.2 and FluidInfer 2)."""
+"""Iteration-level scheduling (Orca; Baton, 2.2; FluidInfer, 2)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Iteration"]
 
 @register
 class Iteration(QueuePolicy):
-    """Newcomers join, and the finished leave, at every iteration; first come, first served.
+    """Newcomers join, and finished sequences leave, at every iteration; first come, first served.
 
     Prompts and single tokens share an iteration. With a token_budget a long prompt is computed in pieces over several
-    iterations, so that it does not hold up the others' next token.
+    iterations, so that it does not delay the next token of other requests.
     """
 
     name = "iteration"

@@ -1,4 +1,4 @@
-"""The fill that all policies over one queue share. A policy is an order and an admission rule on top of it."""
+"""What batching policies share: the fill of an iteration from one queue, on which a policy is an order and a rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["QueuePolicy", "Stepwise", "admit_together", "fill", "prompts_of_firs
 
 
 def prompts_of_first(waiting: Mapping[str, Sequence]) -> tuple[Sequence, ...]:
-    """The prompts of the request at the head of a queue, which holds those of one request side by side."""
+    """The prompts of the request at the head of a queue, which holds the prompts of one request side by side."""
     queue = iter(waiting.values())
     first = next(queue)
     group = first.request.group
@@ -27,12 +27,12 @@ def prompts_of_first(waiting: Mapping[str, Sequence]) -> tuple[Sequence, ...]:
 
 
 def admit_together(prompts: Iterable[Sequence], room: Room) -> Reason | None:
-    """Set aside what all prompts of a request need; or say why one of them does not fit, and then try no other."""
+    """Set aside what all prompts of a request need; or return the reason why one of them does not fit."""
     return next((reason for prompt in prompts if (reason := room.admit(prompt))), None)
 
 
 def fill(waiting: Iterable[Sequence], room: Room, most: int) -> tuple[list[Sequence], list[Reason]]:
-    """The first of those who wait, up to so many and as long as memory has room; and why the next is not among them."""
+    """The first `most` waiting sequences, as far as memory has room; and the reason why the next is not among them."""
     batch: list[Sequence] = []
     for sequence in waiting:
         if len(batch) == most:
@@ -44,7 +44,7 @@ def fill(waiting: Iterable[Sequence], room: Room, most: int) -> tuple[list[Seque
 
 
 class Stepwise:
-    """A policy whose workers run one plan at a time and which learns what it must know from the sequences alone."""
+    """A policy whose workers run one plan at a time, and which needs to know nothing but the state of the sequences."""
 
     kind: ClassVar[str] = "batching"
     serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
@@ -56,15 +56,14 @@ class Stepwise:
         """No option of its own names a type of cell."""
 
     def commit(self, plan: Plan) -> None:
-        """Nothing to note: the next proposal starts from the sequences as they are then."""
+        """Nothing to keep: the next proposal starts from the sequences as they are then."""
 
 
 class QueuePolicy(Stepwise, ABC):
     """Running sequences first, then newcomers in `order` for as long as `admission` and memory let them in.
 
-    The first newcomer that cannot join stops the fill, so nobody is overtaken and waiting is bounded. Whoever is
-    evicted goes back to the head of the queue, and nobody is admitted in an iteration that evicts: the oldest always
-    runs on.
+    The first newcomer that cannot join stops the fill, so no request is overtaken and waiting is bounded. An evicted
+    sequence goes back to the head of the queue, and an iteration that evicts admits none: the oldest always runs on.
     """
 
     name: ClassVar[str]
@@ -84,7 +83,7 @@ class QueuePolicy(Stepwise, ABC):
         self.running.pop(sequence.id, None)
 
     def order(self, waiting: Iterable[Sequence]) -> Iterable[Sequence]:
-        """Who is considered first; first come, first served unless overridden."""
+        """The order in which waiting sequences are considered; first come, first served unless overridden."""
         return waiting
 
     @abstractmethod
@@ -92,7 +91,7 @@ class QueuePolicy(Stepwise, ABC):
         """Why `sequence` may not join now, or None.
 
         Args:
-            joining: how many newcomers this iteration already has; `self.running` are those from before.
+            joining: how many newcomers this iteration already has; `self.running` does not hold them yet.
         """
 
     def wake_at(self, now: float) -> float | None:
@@ -110,7 +109,7 @@ class QueuePolicy(Stepwise, ABC):
     def _fill(
         self, now: float, memory: Memory, takes: Callable[[int], bool] | None = None, room: Room | None = None
     ) -> Proposal:
-        """Those who run, then newcomers; of both only who misses a number of tokens that the iteration `takes`."""
+        """Running sequences, then newcomers; of both, those whose number of missing tokens the iteration `takes`."""
         left = self.token_budget
         work: list[Work] = []
         evict: list[Sequence] = []  # the newest first

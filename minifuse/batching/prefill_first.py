@@ -1,4 +1,4 @@
-"""Prompts or single tokens in an iteration, never both; what runs may be evicted (vLLM, as told in Pensieve 3.4.2)."""
+"""Prompts or single tokens in an iteration, never both; running sequences may be evicted (vLLM; Pensieve, 3.4.2)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["PrefillFirst"]
 class PrefillFirst(Iteration):
     """Newcomers join at every iteration; their prompts are computed before anything else, in iterations of their own.
 
-    Everybody else waits meanwhile. A request is admitted with room for no more than its prompt; when those who run need
-    more than there is, the newest of them are evicted, and come back first: with a single token if their KV was kept,
-    otherwise with all their text as a prompt. Whoever misses one token runs with the single tokens: so do a prompt of
-    one, and what a token_budget has left of a longer one.
+    Running sequences wait meanwhile. A request is admitted with room for no more than its prompt; when memory runs out
+    for running sequences, the newest of them are evicted, and come back first: with a single token if their KV was
+    kept, otherwise with all their text as a prompt. A sequence that misses one token runs with the single tokens: so
+    do a prompt of one token, and the last token that a token_budget has left of a longer prompt.
     """
 
     name: ClassVar[str] = "prefill_first"

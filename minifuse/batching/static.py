@@ -15,10 +15,10 @@ __all__ = ["Static"]
 
 @register
 class Static(QueuePolicy):
-    """Up to max_batch requests start together and run to completion; who arrives later waits for the whole batch.
+    """Up to max_batch requests start together and run to completion; later arrivals wait for the whole batch.
 
-    Each answer is returned as soon as it is done. What the finished rows go on costing is the memory's and the layout's
-    affair: with the padded ones, they stay in the rectangle and are computed as idle rows.
+    Each answer is returned as soon as it is done. What finished rows go on costing depends on memory and layout: the
+    padded ones keep them in the rectangle and compute them as idle rows.
     """
 
     name = "static"

@@ -1,4 +1,4 @@
-"""The request processor: what of a request may be scheduled (BatchMaker, 2.4.2 to 2.4.4)."""
+"""The request processor: which parts of a request may be scheduled (BatchMaker, 2.4.2 to 2.4.4)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Subgraph:
         return Work(self.sequence.id, node, node + 1, self.cell)
 
     def submit(self, node: int) -> None:
-        """UpdateNodesDependency (Algorithm 1, line 18): a ready node is in a task; those that waited for it are ready.
+        """UpdateNodesDependency (Algorithm 1, line 18): a ready node is in a task; its readers may become ready.
 
         Nodes are submitted in the order of `ready`.
         """
@@ -56,7 +56,7 @@ class Subgraph:
 class Iterations(Subgraph):
     """A text as one subgraph: a chain of iterations, each the cell `transformer` (2.9).
 
-    Node 0 is the prompt, node i the i-th token of the answer: computing it says the next one.
+    Node 0 is the prompt, node i the i-th token of the answer: computing it produces the next one.
     """
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class RequestProcessor:
         self.held: dict[str, list[Subgraph]] = {}  # of each request: subgraphs that wait for others
 
     def receive(self, sequence: Sequence) -> None:
-        """Split a request that has arrived, and pass on what depends on nothing."""
+        """Split a request that has arrived, and pass on the subgraphs that depend on nothing."""
         if sequence.graph is None:
             self.schedule(Iterations(sequence))
             return
@@ -118,5 +118,5 @@ class RequestProcessor:
         self.held[sequence.id] = waiting
 
     def release(self, sequence: Sequence) -> None:
-        """The request is gone, and so is what it still waited for."""
+        """The request has ended: its waiting subgraphs are dropped."""
         self.held.pop(sequence.id, None)

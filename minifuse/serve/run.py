@@ -1,4 +1,4 @@
-"""Serving a list of requests to its end: an answer for each, whatever becomes of the others."""
+"""Serving a list of requests to the end: one answer each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A whole run: an answer for every request, in the order given, and the trace of how they came about."""
+    """A whole run: an answer for every request, in the order given, and the trace."""
 
     answers: tuple[Answer, ...]
     trace: Trace
@@ -49,7 +49,7 @@ def serve(
     on_answer: Callable[[Answer], None] = lambda answer: None,
     on_step: Callable[[StepReport], None] = lambda report: None,
 ) -> Served:
-    """Serve all requests. A refused one stops nobody; Ctrl-C keeps what has been answered and marks the rest.
+    """Serve all requests. A refused one stops no other; Ctrl-C keeps what has been answered and marks the rest.
 
     Neighbours of one group are the prompts of one request.
 

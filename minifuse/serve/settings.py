@@ -21,11 +21,11 @@ class Settings:
     device: str = "cpu"
     kv_memory: int | None = None  # bytes of memory's budget; None: as `kv_bytes` has it
     clock: Literal["real", "virtual"] = "real"
-    hardware: str | Hardware = "cpu"  # whose speed virtual time has
+    hardware: str | Hardware = "cpu"  # the machine that virtual time simulates
     stage_options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     tensor_parallel: int = 1  # ranks among which the model, and with it the KV memory, is divided
-    numerics: Literal["fast", "reference"] = "fast"  # reference: a request's bits do not depend on technique or company
+    numerics: Literal["fast", "reference"] = "fast"  # reference: a request's bits depend on neither technique nor batch
 
     def kv_bytes(self, slot_bytes: int) -> int:
         """Bytes of memory's budget: 64 MiB, or more if 4096 slots of so many bytes need it, unless it was given."""
