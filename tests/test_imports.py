@@ -1,0 +1,77 @@
+"""Imports go downwards only: from a room to those below it, and within a room in no circle."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from pathlib import Path
+
+import minifuse
+
+SOURCE = Path(minifuse.__file__).parent
+
+# From the bottom to the top. The files beside the rooms, the loop and its nouns, are the lowest room of all.
+ROOMS = (
+    "",
+    "kernels",
+    "model",
+    "memory",
+    "batching",
+    "attention",
+    "execute",
+    "simulate",
+    "naive",
+    "parallel",
+    "workload",
+    "serve",
+    "testing",
+    "reproduce",
+    "cli",
+)
+
+
+def _modules() -> dict[str, Path]:
+    names = {path: path.relative_to(SOURCE.parent).with_suffix("").parts for path in SOURCE.rglob("*.py")}
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in names.items()}
+
+
+def _imports(module: str, path: Path, known: dict[str, Path]) -> set[str]:
+    """What a module imports, wherever in the file, for type checkers included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("minifuse"):
+            for name in node.names:
+                whole = f"{node.module}.{name.name}"
+                found.add(whole if whole in known else node.module)
+        elif isinstance(node, ast.Import):
+            found.update(name.name for name in node.names if name.name.startswith("minifuse"))
+    return found - {module}
+
+
+def _room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (SOURCE / parts[1]).is_dir() else ""
+
+
+MODULES = _modules()
+IMPORTS = {module: _imports(module, path, MODULES) for module, path in MODULES.items()}
+TOP = {"minifuse", "minifuse.__main__"}  # what users import, and what they run: above all rooms
+
+
+def test_every_room_is_in_the_order() -> None:
+    assert {_room(module) for module in MODULES} == set(ROOMS)
+
+
+def test_rooms_import_from_rooms_below_them() -> None:
+    upwards = [
+        f"{module} imports {other}"
+        for module, others in IMPORTS.items()
+        for other in others
+        if module not in TOP and other not in TOP and ROOMS.index(_room(other)) > ROOMS.index(_room(module))
+    ]
+    assert upwards == []
+
+
+def test_no_circles() -> None:
+    order = tuple(graphlib.TopologicalSorter(IMPORTS).static_order())  # raises CycleError, which names the circle
+    assert set(MODULES) <= set(order)
