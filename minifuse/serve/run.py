@@ -74,7 +74,7 @@ def serve(
         on_answer(answer)
 
     def refused_late() -> None:
-        """Those whose graphs cannot be computed, which shows when they arrive."""
+        """Answer requests that were refused when they arrived, since their graphs cannot be computed."""
         for name in engine.refused:
             if index[name] not in answers:
                 ended(name, None)
@@ -83,7 +83,7 @@ def serve(
     with undisturbed(forget=True) as hold:
         executor = engine.executor
         engine.executor = InterruptibleExecutor(executor, hold)
-        gc.freeze()  # looking through all that was there before, over and over, would take as long as scheduling itself
+        gc.freeze()  # collecting what was there before, again and again, would take as long as scheduling itself
         try:
             numbers = count()
             for prompts in by_request(requests):
