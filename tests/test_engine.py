@@ -19,7 +19,7 @@ from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.execute import RealExecutor
 from minifuse.execute.texts import torch_runner
-from minifuse.layout import Rectangle
+from minifuse.layout import Layout, Rectangle
 from minifuse.memory import Contiguous
 from minifuse.plan import Placement, Plan, Proposal, Reason
 from minifuse.report import Completion, KVUsage, Ran
@@ -110,7 +110,7 @@ def test_a_token_budget_cuts_a_long_prompt() -> None:
     engine = make_engine("orca", settings={"batching.token_budget": 4})
     steps = run_all(engine, [asks("long", 6, 2), asks("short", 2, 2)])
     assert schedule(steps) == ["0: long[0:4)", "1: long[4:6) short[0:2)", "2: long[6:7) short[2:3)"]
-    assert [step.tokens for step in steps] == [{}, {"long": -1, "short": -1}, {"long": -1, "short": -1}]
+    assert [step.tokens for step in steps] == [{}, {"long": (-1,), "short": (-1,)}, {"long": (-1,), "short": (-1,)}]
     assert [r.code for r in steps[0].plan.reasons] == ["budget-spent"]
 
 
@@ -231,7 +231,7 @@ def test_deadlock_without_a_reason_is_named_too() -> None:
 
 def test_phases_and_why_an_answer_ends() -> None:
     tokens = iter([7, 3, 3, 3, 3])
-    engine = make_engine("serial", run=lambda plan, sequences: Ran({plan.work[0].sequence: next(tokens)}))
+    engine = make_engine("serial", run=lambda plan, sequences: Ran({plan.work[0].sequence: (next(tokens),)}))
     requests = [
         asks("stops", 2, 5, stop_ids=(9, 3)),
         asks("stops at its limit", 2, 1, stop_ids=(3,)),
@@ -391,7 +391,7 @@ def test_an_error_in_a_workers_thread_surfaces() -> None:
     def broken(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         if plan.worker == 1:
             raise ValueError("the kernel broke")
-        return Ran({work.sequence: 1 for work in plan.work})
+        return Ran({work.sequence: (1,) for work in plan.work})
 
     engine = _threaded(broken)
     try:
@@ -417,7 +417,7 @@ def test_a_real_clock_runs_before_the_first_iteration_does() -> None:
 
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         reads.append(clock.reads)
-        return Ran({"a": 1})
+        return Ran({"a": (1,)})
 
     engine = _threaded(run)
     engine.clock, engine.executor = clock, RealExecutor(run, clock)
@@ -472,9 +472,9 @@ def test_a_group_is_submitted_once() -> None:
 class _TwoWaves(PerSequenceLayout):
     """FluidInfer's seam in the small: the second half of the work is attended after the first."""
 
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> tuple[Rectangle | None, tuple[Span, ...]]:
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
         half = (len(work) + 1) // 2
-        return None, (Span(0, half), Span(half, len(work))) if len(work) > 1 else (Span(0, 1),)
+        return Layout((Span(0, half), Span(half, len(work))) if len(work) > 1 else (Span(0, 1),))
 
     def backend(self, *where: str) -> AttentionBackend:
         return self
@@ -613,7 +613,7 @@ def test_commit_reports_what_the_executor_said() -> None:
     engine.receive()
     engine.dispatch()
     (completion,) = engine.executor.wait(None)
-    report = engine.commit(Completion(completion.plan, Ran({"a": 11}), 0.25))
-    assert (report.started_s, report.ended_s, report.tokens, report.finished) == (0.0, 0.25, {"a": 11}, {})
+    report = engine.commit(Completion(completion.plan, Ran({"a": (11,)}), 0.25))
+    assert (report.started_s, report.ended_s, report.tokens, report.finished) == (0.0, 0.25, {"a": (11,)}, {})
     assert engine.sequences["a"].answer == [11]
     assert report.usage == KVUsage(2, 3, 400)

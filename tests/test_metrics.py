@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from minifuse.cli.metric_rows import rows
 from minifuse.errors import UsageError
-from minifuse.layout import Rectangle
+from minifuse.layout import Layout, Rectangle
 from minifuse.metrics import compute_metrics, parse_goodput, percentile
 from minifuse.place import Extent
 from minifuse.plan import Move, Plan
@@ -25,7 +25,7 @@ from minifuse.trace import Event, Trace
 from minifuse.work import Work
 
 
-def step(start_s: float, end_s: float, work: list[list[Any]], tokens: dict[str, int], **fields: Any) -> Event:
+def step(start_s: float, end_s: float, work: list[list[Any]], tokens: dict[str, list[int]], **fields: Any) -> Event:
     computed = sum(item[2] - item[1] for item in work) + fields.get("idle", 0)
     decided = {
         "phase": "running",
@@ -55,11 +55,11 @@ TINY: list[Event] = [
     request("b", 2.0, 2),
     {"event": "refused", "id": "c", "why": "..."},
     {"event": "wait", "reasons": [], "wall": {"start_s": 0.5, "end_s": 1.0}},
-    step(1, 3, [["a", 0, 3]], {"a": 7}, kv=[3, 6, 100, 0]),
-    step(3, 4, [["a", 3, 4]], {"a": 7}, kv=[4, 6, 100, 0]),
-    step(4, 5, [["a", 4, 5], ["b", 0, 2]], {"a": 7, "b": 9}, idle=1, finished={"b": "stop"}, kv=[7, 12, 100, 2],
+    step(1, 3, [["a", 0, 3]], {"a": [7]}, kv=[3, 6, 100, 0]),
+    step(3, 4, [["a", 3, 4]], {"a": [7]}, kv=[4, 6, 100, 0]),
+    step(4, 5, [["a", 4, 5], ["b", 0, 2]], {"a": [7], "b": [9]}, idle=1, finished={"b": "stop"}, kv=[7, 12, 100, 2],
          moves=[["shuffle", 0, 4, 4], ["swap_in", 90, 4, 1], ["shuffle", 9, 8, 1]]),
-    step(5, 8, [["a", 2, 6]], {"a": 8}, idle=2, finished={"a": "length"}, kv=[6, 6, 100, 0]),
+    step(5, 8, [["a", 2, 6]], {"a": [8]}, idle=2, finished={"a": "length"}, kv=[6, 6, 100, 0]),
     {"event": "end", "unfinished": [], "wall": {"end_s": 8.5}},
 ]  # fmt: skip
 
@@ -147,7 +147,7 @@ def test_rows() -> None:
 
 
 def test_messages_between_ranks() -> None:
-    sent = step(0, 1, [["a", 0, 3]], {"a": 1}, finished={"a": "length"})
+    sent = step(0, 1, [["a", 0, 3]], {"a": [1]}, finished={"a": "length"})
     sent["wall"] |= {"messages": 9, "message_bytes": 2048}
     metrics = compute_metrics([{"event": "run"}, request("a", 0, 3), sent])
     assert metrics["messages"] == {"count": 9, "bytes": 2048}
@@ -160,7 +160,7 @@ def test_pre_processing_is_no_iteration() -> None:
         {"event": "run"},
         request("a", 0, 3),
         step(1, 2, [["a", 0, 2]], {}, phase="preprocessing"),
-        step(3, 4, [["a", 2, 3]], {"a": 1}, finished={"a": "length"}),
+        step(3, 4, [["a", 2, 3]], {"a": [1]}, finished={"a": "length"}),
     ]
     metrics = compute_metrics(events)
     assert (metrics["iterations"], metrics["preprocessing_steps"], metrics["mean_batch_size"]) == (1, 1, 1.0)
@@ -172,8 +172,8 @@ def test_pre_processing_is_no_iteration() -> None:
 def test_evictions_and_the_host() -> None:
     events = [
         *TINY[:3],
-        step(1, 2, [["a", 0, 3]], {"a": 7}, evicted=["b"], kv=[3, 6, 100, 5]),
-        step(2, 4, [["a", 3, 4]], {"a": 7}, evicted=["a", "b"], kv=[3, 6, 100, 8]),
+        step(1, 2, [["a", 0, 3]], {"a": [7]}, evicted=["b"], kv=[3, 6, 100, 5]),
+        step(2, 4, [["a", 3, 4]], {"a": [7]}, evicted=["a", "b"], kv=[3, 6, 100, 8]),
     ]
     metrics = compute_metrics(events)
     assert metrics["evictions"] == 3
@@ -186,8 +186,8 @@ def test_rows_of_small_and_large_and_missing_figures() -> None:
     events = [
         {"event": "run"},
         request("a", 0, 200_000),
-        step(0, 2e-5, work, {"a": 1}, kv=[200_000, 200_000, 10**7, 0]),
-        step(2e-5, 0.0125, [["a", 200_000, 200_001]], {"a": 1}, finished={"a": "stop"}),
+        step(0, 2e-5, work, {"a": [1]}, kv=[200_000, 200_000, 10**7, 0]),
+        step(2e-5, 0.0125, [["a", 200_000, 200_001]], {"a": [1]}, finished={"a": "stop"}),
     ]
     table = dict(rows(compute_metrics(events)))
     assert table["Time to first token (p50, p99)"] == "20 us, 20 us"
@@ -240,7 +240,7 @@ def test_a_trace_cut_off_anywhere(cut: int) -> None:
 
 
 def test_virtual_time_that_stands_still() -> None:
-    events = [request("a", 0, 1), step(0, 0, [["a", 0, 1]], {"a": 1}, finished={"a": "stop"}, kv=[4, 4, 9, 0])]
+    events = [request("a", 0, 1), step(0, 0, [["a", 0, 1]], {"a": [1]}, finished={"a": "stop"}, kv=[4, 4, 9, 0])]
     metrics = compute_metrics(events)
     assert (metrics["duration_s"], metrics["throughput"]["tokens_per_s"]) == (0.0, None)
     assert (metrics["kv"]["mean_used_tokens"], metrics["e2e_s"]) == (4.0, alike(0.0))
@@ -267,7 +267,7 @@ def test_spans_and_cells_are_recomputed_each_for_itself() -> None:
 def test_nodes_of_cell_graphs() -> None:
     """A merged plan of two waves, then one of cells whose token came too late, beside an answer that came whole."""
     merged = step(0, 2, [["a", 0, 1, "leaf"], ["a", 1, 2, "leaf"], ["a", 2, 3, "root"]], {}, waves=[[0, 2], [2, 3]])
-    late = step(2, 3, [["b", 0, 1, "decoder"]], {}, discarded=1, answers={"a": [7, 8]}, finished={"a": "stop"})
+    late = step(2, 3, [["b", 0, 1, "decoder"]], {"a": [7, 8]}, discarded=1, finished={"a": "stop"})
     late["wall"]["gathers"] = [2, 128, 0.5]
     metrics = compute_metrics([request("a", 0, 0), request("b", 0, 0), merged, late])
     assert (metrics["nodes"], metrics["discarded"]) == (4, 1)
@@ -322,9 +322,14 @@ def test_a_trace_as_the_engine_writes_it() -> None:
     trace.request(Request("a", (1, 2)))
     trace.refused("b", "...")
     plan = Plan(
-        0, 0, (Work("a", 0, 2),), (Extent(0, 9),), grid=Rectangle(0, 2, 9, 0, 2), moves=(Move("embed", 5, 0, 2),)
+        0,
+        0,
+        (Work("a", 0, 2),),
+        (Extent(0, 9),),
+        layout=Layout(shape=Rectangle(0, 2, 9, 0, 2)),
+        moves=(Move("embed", 5, 0, 2),),
     )
-    trace.step(StepReport(plan, 1.0, 2.0, {"a": 3}, {"a": FinishReason.STOP}, KVUsage(2, 9, 9)))
+    trace.step(StepReport(plan, 1.0, 2.0, {"a": (3,)}, {"a": FinishReason.STOP}, KVUsage(2, 9, 9)))
     trace.end((), 2.0)
     metrics = compute_metrics(trace.events())
     assert (metrics["tokens"]["computed"], metrics["tokens"]["idle"], metrics["ttft_s"]) == (4, 2, alike(2.0))
@@ -362,7 +367,7 @@ def random_trace(seed: int) -> list[Event]:
         left = {name: count for name, count in left.items() if count}
         start, now = now - rng.random() / 10, now + rng.random()
         used = rng.randint(0, 50)
-        events.append(step(start, now, work, dict.fromkeys(chosen, 1), finished=ended, idle=rng.randint(0, 3),
+        events.append(step(start, now, work, {name: [1] for name in chosen}, finished=ended, idle=rng.randint(0, 3),
                            kv=[used, used + rng.randint(0, 50), 100, 0]))  # fmt: skip
     return events
 
@@ -376,7 +381,7 @@ def test_sums_agree(seed: int) -> None:
     assert tokens["computed"] == tokens["prefill"] + tokens["decode"] + tokens["idle"]
     distinct = {(name, token) for s in steps for name, start, stop in s["work"] for token in range(start, stop)}
     assert tokens["recomputed"] == tokens["prefill"] + tokens["decode"] - len(distinct)
-    assert tokens["output"] == sum(len(s["tokens"]) for s in steps)
+    assert tokens["output"] == sum(len(produced) for s in steps for produced in s["tokens"].values())
     assert requests["total"] == sum(event["event"] == "request" for event in events)
     finished = requests["stop"] + requests["length"]
     assert requests["total"] == finished + requests["interrupted"]

@@ -14,12 +14,12 @@ from minifuse.options import NoOptions, describe_options, option, parse_options
 
 @dataclass(frozen=True)
 class Options:
-    count: int = option(8, "how many", minimum=1)
+    count: int = option(8, "how many", minimum=1, batch_size=True)
     limit: int | None = option(None, "how many at most", minimum=1)
     window: float = option(0.5, "how long", minimum=0.0, unit="s")
     ratio: float = option(0.25, "how much")
     eager: bool = option(False, "whether at once")
-    order: str = option("first", "who comes first", choices=("first", "shortest"))
+    order: str = option("first", "what comes first", choices=("first", "shortest"))
     workers: int = option(2, "threads", minimum=1, maximum=64)
     share: float = option(0.5, "part", maximum=1.0)
 
@@ -112,7 +112,9 @@ def test_no_options() -> None:
 
 
 def test_description() -> None:
-    assert describe_options(Options) == [
+    described = describe_options(Options)
+    assert [option.pop("batch_size") for option in described] == [True] + [False] * 7
+    assert described == [
         {"name": "count", "default": 8, "allowed": "a whole number, at least 1", "help": "how many"},
         {
             "name": "limit",
@@ -128,7 +130,7 @@ def test_description() -> None:
         },
         {"name": "ratio", "default": 0.25, "allowed": "a number", "help": "how much"},
         {"name": "eager", "default": False, "allowed": "on or off", "help": "whether at once"},
-        {"name": "order", "default": "first", "allowed": "first or shortest", "help": "who comes first"},
+        {"name": "order", "default": "first", "allowed": "first or shortest", "help": "what comes first"},
         {"name": "workers", "default": 2, "allowed": "a whole number from 1 to 64", "help": "threads"},
         {"name": "share", "default": 0.5, "allowed": "a number, at most 1", "help": "part"},
     ]

@@ -14,7 +14,7 @@ from minifuse.execute import VirtualExecutor
 from minifuse.memory import Contiguous
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan
-from minifuse.report import Ran
+from minifuse.report import KVUsage, Ran
 from minifuse.request import Request, Sequence, TextReader
 from minifuse.testing.ghost import GhostRunner
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
@@ -37,13 +37,14 @@ class Forgetful(Contiguous):
         (tail,) = super().missing(sequence)
         return (Span(0, 2), tail) if sequence.id in self.headless else (tail,)
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
+    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
         for work in plan.work:
             self.cached[work.sequence] = max(self.cached.get(work.sequence, 0), work.stop)
         self.headless.difference_update(sampled)
         for name in sampled:
             if self.cached[name] % 3 == 0:
                 self.headless.add(name)
+        return self.usage()
 
 
 class Spoiling(GhostRunner):

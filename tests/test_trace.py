@@ -10,7 +10,7 @@ import pytest
 from helpers import asks, make_engine, sentence
 
 from minifuse.errors import UsageError
-from minifuse.layout import Rectangle
+from minifuse.layout import Layout, Rectangle
 from minifuse.place import Extent
 from minifuse.plan import Move, Plan, Reason
 from minifuse.report import KVUsage, Messages, StepReport
@@ -26,14 +26,13 @@ REPORT = StepReport(
         (Work("a", 0, 3), Work("b", 1, 2, "lstm")),
         (Extent(0, 5), Extent(5, 5)),
         admitted=("a",),
-        grid=Rectangle(0, 2, 5, 0, 3),
         moves=(Move("shuffle", 7, 2, 3),),
-        waves=(Span(0, 1), Span(1, 2)),
+        layout=Layout((Span(0, 1), Span(1, 2)), Rectangle(0, 2, 5, 0, 3), ((0,), (1,))),
         reasons=(Reason("memory-full", "c", "not admitted: full"),),
     ),
     started_s=1.5,
     ended_s=2.25,
-    tokens={"a": 17},
+    tokens={"a": (17, 18)},
     finished={"a": FinishReason.STOP},
     usage=KVUsage(4, 10, 12),
     moving_s=0.125,
@@ -54,13 +53,14 @@ def test_a_step_as_an_event() -> None:
         "admitted": ["a"],
         "evicted": [],
         "phase": "running",
-        "grid": [0, 2, 5, 0, 3],
+        "shape": {"kind": "Rectangle", "offset": 0, "rows": 2, "stride": 5, "start": 0, "stop": 3},
         "moves": [["shuffle", 7, 2, 3, None]],
         "waves": [[0, 1], [1, 2]],
+        "lanes": [[0], [1]],
         "reasons": [["memory-full", "c", "not admitted: full"]],
         "computed": 6,
         "idle": 2,
-        "tokens": {"a": 17},
+        "tokens": {"a": [17, 18]},
         "finished": {"a": "stop"},
         "kv": [4, 10, 12, 0],
         "wall": {"start_s": 1.5, "end_s": 2.25, "moving_s": 0.125, "messages": 5, "message_bytes": 640},
@@ -105,14 +105,14 @@ def test_after_the_end_nothing_more_is_written(tmp_path: Path) -> None:
 
 def _events(**changes: Any) -> list[dict[str, Any]]:
     wait = {"event": "wait", "reasons": [["window-open", "a", "not yet"]], "wall": {"start_s": 0.0, "end_s": 1.0}}
-    step = {"event": "step", "step": 0, "tokens": {"a": 1}, "wall": {"start_s": 0.0, "end_s": 1.0}}
+    step = {"event": "step", "step": 0, "tokens": {"a": [1]}, "wall": {"start_s": 0.0, "end_s": 1.0}}
     return [{"event": "run", "schema": SCHEMA}, wait, step | changes]
 
 
 def test_decisions_leave_out_the_time_and_nothing_else() -> None:
     assert decisions(_events()) == decisions(_events(wall={"start_s": 5.0, "end_s": 7.0}))
     assert decisions(_events()) != decisions(_events(step=1))
-    assert decisions(_events()) != decisions(_events(tokens={"a": 2}))
+    assert decisions(_events()) != decisions(_events(tokens={"a": [2]}))
     assert decisions(_events()) != decisions(_events(walls=1))
     assert decisions(_events()) != decisions(_events()[:2])
     assert decisions(_events()) != decisions(reversed(_events()))
@@ -139,8 +139,9 @@ def test_every_field_of_a_report_is_a_decision_but_its_times() -> None:
         return replace(REPORT, plan=replace(REPORT.plan, **changes))
 
     assert told(replace(REPORT, started_s=0.0, ended_s=99.0)) == told(REPORT)
+    layout = REPORT.plan.layout
     others = [
-        replace(REPORT, tokens={"a": 18}),
+        replace(REPORT, tokens={"a": (18,)}),
         replace(REPORT, finished={}),
         replace(REPORT, usage=KVUsage(5, 10, 12)),
         with_plan(step=5),
@@ -149,9 +150,10 @@ def test_every_field_of_a_report_is_a_decision_but_its_times() -> None:
         with_plan(places=(Extent(0, 5), Extent(6, 5))),
         with_plan(admitted=()),
         with_plan(phase=Phase.PREPROCESSING),
-        with_plan(grid=None),
+        with_plan(layout=replace(layout, shape=None)),
         with_plan(moves=()),
-        with_plan(waves=(Span(0, 2),)),
+        with_plan(layout=replace(layout, waves=())),
+        with_plan(layout=replace(layout, lanes=())),
         with_plan(reasons=()),
     ]
     assert len({told(report) for report in [REPORT, *others]}) == len(others) + 1

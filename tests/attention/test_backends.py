@@ -21,7 +21,7 @@ from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.attention.slots import SlotsAttention
 from minifuse.errors import LawBroken
-from minifuse.layout import Rectangle, Region
+from minifuse.layout import Layout, Rectangle, Region
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.naive import oracle
@@ -117,7 +117,7 @@ def ragged(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
     work = tuple(Work(pieces[i][0].id, pieces[i][1], pieces[i][2]) for i in order)
     cuts = sorted(rng.sample(range(1, len(work)), waves - 1)) if waves > 1 else []
     spans = tuple(Span(a, b) for a, b in zip([0, *cuts], [*cuts, len(work)], strict=True))
-    plan = Plan(3, 0, work, tuple(extents[i] for i in order), waves=spans)
+    plan = Plan(3, 0, work, tuple(extents[i] for i in order), layout=Layout(spans))
     return Case(config, {s.id: s for s, _, _ in pieces}, plan, offset + 1)
 
 
@@ -144,8 +144,8 @@ def padded(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
         extents.append(Extent(base + row * width + padding, len(sequence)))
         work.append(Work(sequence.id, start, stop))
         columns += [padding + start, padding + stop]
-    grid = Rectangle(base, rows, width, min(columns), max(columns))
-    plan = Plan(3, 0, tuple(work), tuple(extents), grid=grid, waves=(Span(0, len(work)),))
+    rectangle = Rectangle(base, rows, width, min(columns), max(columns))
+    plan = Plan(3, 0, tuple(work), tuple(extents), layout=Layout(shape=rectangle))
     return Case(config, {s.id: s for s, _, _ in pieces}, plan, base + rows * width + 1)
 
 
@@ -161,8 +161,7 @@ def buffers(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
         0,
         work,
         tuple(Extent(place * width, width) for place in places),
-        grid=Region(offset, size, width),
-        waves=(Span(0, len(work)),),
+        layout=Layout(shape=Region(offset, size, width)),
     )
     return Case(config, {s.id: s for s in sequences}, plan, (offset + size + rng.randint(0, 1)) * width)
 
@@ -233,7 +232,7 @@ def test_keys_and_values_are_written_in_their_slots_and_nowhere_else(name: str, 
 def test_two_waves_are_as_good_as_one(name: str, rng: random.Random) -> None:
     backend, make = BACKENDS[name]
     case = make(_config(4, 2), rng, waves=2)
-    whole = Plan(3, 0, case.plan.work, case.plan.places, waves=(Span(0, len(case.plan.work)),))
+    whole = Plan(3, 0, case.plan.work, case.plan.places)
     once = Case(case.config, case.sequences, whole, case.num_slots)
     in_two, out_in_two = case.attend(backend, case.cache())
     in_one, out_in_one = once.attend(backend, once.cache())
@@ -266,7 +265,7 @@ def test_ragged_batch_by_hand() -> None:
         "c": _sequence("c", (30, 31, 32, 33)),
     }
     work = (Work("a", 0, 3), Work("c", 1, 3), Work("b", 7, 8))
-    plan = Plan(0, 0, work, (Extent(5, 4), Extent(20, 6), Extent(9, 9)), waves=(Span(0, 3),))
+    plan = Plan(0, 0, work, (Extent(5, 4), Extent(20, 6), Extent(9, 9)))
     batch = PerSequenceAttention().batch(plan, sequences, _storage(30))
     assert _lists(batch) == {
         "token_ids": [10, 11, 12, 31, 32, 27],
@@ -293,8 +292,7 @@ def test_padded_batch_by_hand() -> None:
         0,
         (Work("a", 0, 3), Work("c", 1, 4)),
         (Extent(2 + 2, 5), Extent(2 + 14, 7)),
-        grid=Rectangle(2, 3, 7, 1, 5),
-        waves=(Span(0, 2),),
+        layout=Layout(shape=Rectangle(2, 3, 7, 1, 5)),
     )
     batch = PaddedAttention().batch(plan, sequences, _storage(30))
     assert _lists(batch) == {
@@ -320,7 +318,7 @@ def test_slots_batch_by_hand() -> None:
     """Buffers of 8 slots. The region [1, 4) holds r2 at its 5th token, nobody, and r1 at its 2nd."""
     sequences = {"r1": _sequence("r1", (10, 11)), "r2": _sequence("r2", (20, 21, 22, 23, 24))}
     work = (Work("r1", 1, 2), Work("r2", 4, 5))
-    plan = Plan(0, 0, work, (Extent(24, 8), Extent(8, 8)), grid=Region(1, 3, 8), waves=(Span(0, 2),))
+    plan = Plan(0, 0, work, (Extent(24, 8), Extent(8, 8)), layout=Layout(shape=Region(1, 3, 8)))
     cache = _storage(40)
     batch = SlotsAttention().batch(plan, sequences, cache)
     assert _lists(batch) == {"token_ids": [24, 0, 11], "positions": [4, 0, 1], "last_tokens": [2, 0]}
@@ -341,8 +339,7 @@ def test_slots_batch_by_hand() -> None:
 def test_buffers_in_the_order_of_the_work() -> None:
     sequences = {"a": _sequence("a", (10, 11)), "b": _sequence("b", (20,))}
     plan = Plan(
-        0, 0, (Work("a", 1, 2), Work("b", 0, 1)), (Extent(5, 5), Extent(10, 5)), grid=Region(1, 2, 5),
-        waves=(Span(0, 2),),
+        0, 0, (Work("a", 1, 2), Work("b", 0, 1)), (Extent(5, 5), Extent(10, 5)), layout=Layout(shape=Region(1, 2, 5)),
     )  # fmt: skip
     batch = SlotsAttention().batch(plan, sequences, _storage(15))
     assert batch.real is None
@@ -351,10 +348,8 @@ def test_buffers_in_the_order_of_the_work() -> None:
 
 def test_full_rectangle_has_no_idle_rows() -> None:
     sequences = {"a": _sequence("a", (10, 11)), "b": _sequence("b", (20, 21))}
-    plan = Plan(
-        0, 0, (Work("a", 0, 2), Work("b", 0, 2)), (Extent(0, 3), Extent(3, 3)), grid=Rectangle(0, 2, 3, 0, 2),
-        waves=(Span(0, 2),),
-    )  # fmt: skip
+    layout = Layout(shape=Rectangle(0, 2, 3, 0, 2))
+    plan = Plan(0, 0, (Work("a", 0, 2), Work("b", 0, 2)), (Extent(0, 3), Extent(3, 3)), layout=layout)
     batch = PaddedAttention().batch(plan, sequences, _storage(6))
     assert batch.real is None
     assert batch.token_ids.tolist() == [10, 11, 20, 21]
@@ -363,8 +358,8 @@ def test_full_rectangle_has_no_idle_rows() -> None:
 
 def test_nothing_sampled() -> None:
     sequences = {"a": _sequence("a", (10, 11, 12))}
-    for backend, grid in ((PerSequenceAttention(), None), (PaddedAttention(), Rectangle(0, 1, 5, 0, 2))):
-        plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 5),), grid=grid, waves=(Span(0, 1),))
+    for backend, shape in ((PerSequenceAttention(), None), (PaddedAttention(), Rectangle(0, 1, 5, 0, 2))):
+        plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 5),), layout=Layout(shape=shape))
         batch = backend.batch(plan, sequences, _storage(5))
         assert batch.sampled == ()
         assert batch.last_tokens.shape == (0,)
@@ -372,7 +367,7 @@ def test_nothing_sampled() -> None:
 
 
 def test_padded_needs_a_rectangle() -> None:
-    plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 5),), waves=(Span(0, 1),))
+    plan = Plan(0, 0, (Work("a", 0, 2),), (Extent(0, 5),))
     with pytest.raises(LawBroken, match="without a rectangle") as error:
         PaddedAttention().batch(plan, {"a": _sequence("a", (1, 2))}, _storage(5))
     assert error.value.law == "layout"
@@ -380,16 +375,17 @@ def test_padded_needs_a_rectangle() -> None:
 
 def test_layouts_without_tensors() -> None:
     work = (Work("a", 0, 3), Work("b", 0, 2))
-    grid = Rectangle(0, 2, 6, 0, 3)
-    placement = Placement((Extent(0, 6), Extent(7, 5)), grid)
-    assert PerSequenceLayout().layout(work, placement) == (None, (Span(0, 2),))
-    assert PaddedLayout().layout(work, placement) == (grid, (Span(0, 2),))
+    all_work = (Span(0, 2),)
+    rectangle = Rectangle(0, 2, 6, 0, 3)
+    placement = Placement((Extent(0, 6), Extent(7, 5)), rectangle)
+    assert PerSequenceLayout().layout(work, placement) == Layout(all_work)
+    assert PaddedLayout().layout(work, placement) == Layout(all_work, rectangle)
     region = Region(2, 3, 6)
-    assert SlotsLayout().layout(work, Placement((Extent(12, 6), Extent(24, 6)), region)) == (None, (Span(0, 2),))
+    assert SlotsLayout().layout(work, Placement((Extent(12, 6), Extent(24, 6)), region)) == Layout(all_work)
     single = (Work("a", 2, 3), Work("b", 0, 1))
-    assert SlotsLayout().layout(single, Placement((Extent(12, 6), Extent(24, 6)), region)) == (region, (Span(0, 2),))
+    assert SlotsLayout().layout(single, Placement((Extent(12, 6), Extent(24, 6)), region)) == Layout(all_work, region)
     pages = Placement((Pages((4, 1), 3), Pages((2,), 3)))
-    assert PagedLayout().layout(work, pages) == (None, (Span(0, 2),))
+    assert PagedLayout().layout(work, pages) == Layout(all_work)
     assert isinstance(PagedLayout().backend(), PagedAttention)
     assert isinstance(SlotsLayout().backend(), SlotsAttention)
     assert isinstance(PerSequenceLayout().backend(), PerSequenceAttention)
@@ -411,7 +407,6 @@ def test_single_queries_in_the_types_that_serve(heads: int, kv_heads: int, dtype
         0,
         tuple(Work(f"s{n}", n - 1, n) for n in lengths),
         tuple(Extent(12 * i, 12) for i in range(len(lengths))),
-        waves=(Span(0, len(lengths)),),
     )
     q = torch.randn(3, heads, 4, generator=generator).to(dtype)
     k, v = (torch.randn(3, kv_heads, 4, generator=generator).to(dtype) for _ in "kv")

@@ -8,7 +8,7 @@ from helpers import asks
 from minifuse.attention.ragged import ragged
 from minifuse.attention.rows import lay_out
 from minifuse.kernels.ragged import Ragged
-from minifuse.layout import Rectangle, Region
+from minifuse.layout import Layout, Rectangle, Region
 from minifuse.place import Extent, Pages
 from minifuse.plan import Plan
 from minifuse.request import Sequence
@@ -43,7 +43,13 @@ def test_runs_of_the_second_wave() -> None:
 
 def test_a_rectangle_is_its_rows() -> None:
     """Rows of 7 slots from slot 2; b, padded by two, in the first, nobody in the second, c in the third."""
-    plan = Plan(0, 0, (Work("b", 0, 3), Work("c", 1, 4)), (Extent(4, 5), Extent(16, 7)), grid=Rectangle(2, 3, 7, 1, 5))
+    plan = Plan(
+        0,
+        0,
+        (Work("b", 0, 3), Work("c", 1, 4)),
+        (Extent(4, 5), Extent(16, 7)),
+        layout=Layout(shape=Rectangle(2, 3, 7, 1, 5)),
+    )
     given = _of(plan)
     assert _lists(given) == ([0, 4, 8, 12], [5, 5, 5], [[2], [9], [16]], 0, [2, 5, 0])
     assert (given.max_queries, given.max_context) == (4, 5)
@@ -51,5 +57,7 @@ def test_a_rectangle_is_its_rows() -> None:
 
 def test_adjacent_buffers_are_sequences_of_one_query() -> None:
     """Buffers of 8 slots; the region [1, 4) holds a at its 6th token, nobody, and b at its 3rd."""
-    plan = Plan(0, 0, (Work("b", 2, 3), Work("a", 5, 6)), (Extent(24, 8), Extent(8, 8)), grid=Region(1, 3, 8))
+    plan = Plan(
+        0, 0, (Work("b", 2, 3), Work("a", 5, 6)), (Extent(24, 8), Extent(8, 8)), layout=Layout(shape=Region(1, 3, 8))
+    )
     assert _lists(_of(plan)) == ([0, 1, 2, 3], [6, 1, 3], [[8], [16], [24]], 0, None)

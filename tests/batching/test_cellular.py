@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from graphs import GraphReader, chain, lstm, sequence_of
 
 from minifuse.attention.layouts import PagedLayout, PerSequenceLayout
 from minifuse.batching import Cellular
@@ -22,15 +23,6 @@ from minifuse.request import FinishReason, Phase, Request, Sequence, TextReader
 # --- graphs, and an engine on which every cell takes one unit of time
 
 
-def chain(*cells: str) -> CellGraph:
-    """Nodes one after the other, of these cells."""
-    return CellGraph(tuple(Node(cell, (Output(i - 1),) if i else (7,)) for i, cell in enumerate(cells)))
-
-
-def lstm(length: int) -> CellGraph:
-    return chain(*["lstm"] * length)
-
-
 def complete_tree(leaves: int) -> CellGraph:
     """Leaves 0 .. leaves - 1, then level by level up to the root."""
     nodes = [Node("leaf", (i,)) for i in range(leaves)]
@@ -40,12 +32,6 @@ def complete_tree(leaves: int) -> CellGraph:
         level = list(range(len(nodes), len(nodes) + len(pairs)))
         nodes += [Node("internal", (Output(left), Output(right))) for left, right in pairs]
     return CellGraph(tuple(nodes))
-
-
-class Nothing:
-    """Limits that let everything through."""
-
-    def check(self, request: Request) -> None: ...
 
 
 class Scene:
@@ -59,6 +45,7 @@ class Scene:
         requests: dict[str, dict[str, Any]] | None = None,
         **options: Any,
     ) -> None:
+        self.graphs = {name: graph for name, (graph, _) in graphs.items()}
         self.clock = VirtualClock()
         self.policy = Cellular(parse_options("test", Cellular.Options, options))
         self.memory = States(capacity)
@@ -68,8 +55,7 @@ class Scene:
             PerSequenceLayout(),
             VirtualExecutor(self.clock, lambda plan: 1.0, says),
             self.clock,
-            limits=Nothing(),
-            unfold=lambda request: graphs[request.id][0],
+            reader=GraphReader(self.graphs),
         )
         for name, (_, arrival) in graphs.items():
             self.engine.submit(Request(name, (1,), arrival_s=arrival, **(requests or {}).get(name, {})))
@@ -288,7 +274,7 @@ def test_a_request_leaves_as_soon_as_its_last_cell_is_done() -> None:
 
 def test_what_is_in_flight_past_a_stop_token_is_thrown_away_and_counted() -> None:
     def says(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        return Ran({work.sequence: 100 + work.start for work in plan.work})
+        return Ran({work.sequence: (100 + work.start,) for work in plan.work})
 
     stop = {"a": {"stop_ids": (101,)}}  # what its second node says
     scene = Scene({"a": (lstm(9), 0.0)}, says=says, requests=stop).run()
@@ -318,14 +304,14 @@ def test_nobody_overtakes_a_request_that_memory_has_no_room_for() -> None:
 
 
 def test_an_unfold_function_that_fails_takes_only_its_own_request_along() -> None:
+    class Reader(GraphReader):
+        def begin(self, request: Request) -> Sequence:
+            if request.id == "bad":
+                raise RequestRefused("Request 'bad' could not be unfolded: ValueError: no such word.")
+            return super().begin(request)
+
     scene = Scene({"good": (lstm(2), 0.0), "bad": (lstm(1), 0.5)})
-
-    def unfold(request: Request) -> CellGraph:
-        if request.id == "bad":
-            raise RequestRefused("Request 'bad' could not be unfolded: ValueError: no such word.")
-        return lstm(2)
-
-    scene.engine.unfold = unfold
+    scene.engine.reader = Reader(scene.graphs)
     scene.run()
     assert scene.left == {"good": 2.0}
     assert scene.engine.refused == {"bad": "Request 'bad' could not be unfolded: ValueError: no such word."}
@@ -362,7 +348,7 @@ def test_iterations_of_a_text_are_in_flight_before_their_tokens_are_known() -> N
         Cellular(parse_options("test", Cellular.Options, {"max_tasks": 3})),
         Contiguous(100),
         PerSequenceLayout(),
-        VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: 5 for w in plan.work})),
+        VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: (5,) for w in plan.work})),
         clock,
         reader=TextReader(10, 50),
     )
@@ -386,7 +372,7 @@ def test_many_waiting_without_room_cost_no_more_than_one() -> None:
     """Once somebody finds no room, nobody behind is looked at."""
     policy, memory = Cellular(), States(4)
     for i in range(500):
-        policy.receive(Sequence(Request(f"r{i}", (1,)), graph=lstm(5)))
+        policy.receive(sequence_of(f"r{i}", lstm(5)))
     asked: list[str] = []
     room = memory.room
 
@@ -415,7 +401,7 @@ def test_a_prompt_that_is_shared_is_not_computed_again() -> None:
         Cellular(parse_options("test", Cellular.Options, {"max_tasks": 1})),
         memory,
         PagedLayout(),
-        VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: 5 for w in plan.work})),
+        VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: (5,) for w in plan.work})),
         clock,
         reader=TextReader(20, 50),
     )

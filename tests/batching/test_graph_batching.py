@@ -5,48 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from graphs import GraphReader, chain, lstm, sequence_of, tree
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minifuse.attention.cell_layouts import CellsLayout, PaddedCellsLayout
 from minifuse.batching import GraphMerged, GraphPadded
 from minifuse.batching.graph_padded import segments
-from minifuse.cell_graph import CellGraph, Node, Output
+from minifuse.cell_graph import CellGraph, Node
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import RequestRefused, UsageError
 from minifuse.execute import VirtualExecutor
-from minifuse.layout import Rectangle
+from minifuse.layout import StateRows
 from minifuse.memory import Rows, States
 from minifuse.options import parse_options
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
-from minifuse.request import Request, Sequence
-
-
-def chain(*cells: str) -> CellGraph:
-    return CellGraph(tuple(Node(cell, (Output(i - 1),) if i else (7,)) for i, cell in enumerate(cells)))
-
-
-def lstm(length: int) -> CellGraph:
-    return chain(*["lstm"] * length)
-
-
-def tree(shape: Any) -> CellGraph:
-    """Nested tuples of leaves."""
-    nodes: list[Node] = []
-
-    def add(part: Any) -> int:
-        inputs = tuple(Output(add(child)) for child in part) if isinstance(part, tuple) else (part,)
-        nodes.append(Node("internal" if isinstance(part, tuple) else "leaf", inputs))
-        return len(nodes) - 1
-
-    add(shape)
-    return CellGraph(tuple(nodes))
-
-
-class Nothing:
-    def check(self, request: Request) -> None: ...
+from minifuse.request import Request
 
 
 class Scene:
@@ -65,8 +41,7 @@ class Scene:
             PaddedCellsLayout() if padded else CellsLayout(),
             VirtualExecutor(clock, lambda plan: float(len(plan.waves)), lambda plan, sequences: Ran({})),
             clock,
-            limits=Nothing(),
-            unfold=lambda request: graphs[request.id][0],
+            reader=GraphReader({name: graph for name, (graph, _) in graphs.items()}),
         )
         for name, (_, arrival) in graphs.items():
             self.engine.submit(Request(name, (1,), arrival_s=arrival))
@@ -100,7 +75,7 @@ def test_a_batch_of_three_by_hand() -> None:
     scene = Scene(GraphPadded, {"a": (lstm(2), 0.0), "b": (lstm(1), 0.0), "c": (lstm(3), 0.0)}, pad="longest")
     assert scene.waves(0) == [[("a", 0), ("b", 0), ("c", 0)], [("a", 1), ("c", 1)], [("c", 2)]]
     plan = scene.steps[0].plan
-    assert plan.shape == Rectangle(0, 3, 3, 0, 3)
+    assert plan.shape == StateRows(0, 3, 3)
     assert (plan.num_computed, plan.num_tokens, plan.num_idle) == (9, 6, 3)
 
 
@@ -142,7 +117,7 @@ def test_only_chains_can_be_padded() -> None:
     assert [names for *_, names in scene.batches] == [["a"]]
     policy = GraphPadded()
     with pytest.raises(RequestRefused):
-        policy.receive(Sequence(Request("x", (1,)), graph=CellGraph((Node("a", (1,)), Node("a", (2,))))))
+        policy.receive(sequence_of("x", CellGraph((Node("a", (1,)), Node("a", (2,))))))
 
 
 def test_memory_bounds_a_batch() -> None:
@@ -190,7 +165,7 @@ def test_sets_are_merged_before_they_can_run() -> None:
     """Of two full sets at time 0 the second is in flight behind the first; without overlap it comes at its end."""
     policy, memory = GraphMerged(parse_options("test", GraphMerged.Options, {"max_batch": "1"})), States(9)
     for name in "abc":
-        policy.receive(Sequence(Request(name, (1,)), graph=lstm(1)))
+        policy.receive(sequence_of(name, lstm(1)))
     assert policy.depth == 2
     assert [len(policy.propose(0, 0.0, memory).work) for _ in range(2)] == [1, 1]
     assert GraphMerged(parse_options("test", GraphMerged.Options, {"overlap": "off"})).depth == 1

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from minifuse.cell_graph import CellGraph, Node, Output, Zeros
 from minifuse.errors import LawBroken
 from minifuse.execute.cells import CellRunner
-from minifuse.layout import Rectangle
+from minifuse.layout import Layout, StateRows
 from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.model import CellModel
 from minifuse.place import State
@@ -130,10 +130,9 @@ def test_waves_run_one_after_the_other_and_a_plan_may_say_several_tokens() -> No
         ("b", 1, State((1,), 3)),
         ("a", 2, State((0,), 4)),
         ("a", 3, State((2,), 5)),
-        waves=(Span(0, 2), Span(2, 3), Span(3, 5), Span(5, 6)),
+        layout=Layout((Span(0, 2), Span(2, 3), Span(3, 5), Span(5, 6))),
     )
-    assert ran.answers == {"a": (1, 12)}
-    assert ran.tokens == {"b": 7}
+    assert ran.tokens == {"a": (1, 12), "b": (7,)}
 
 
 def test_a_padded_plan_computes_whole_rows_and_leaves_the_idle_as_they_are() -> None:
@@ -147,7 +146,7 @@ def test_a_padded_plan_computes_whole_rows_and_leaves_the_idle_as_they_are() -> 
     for step, names in enumerate(steps):
         waves.append(Span(len(items), len(items) + len(names)))
         items += [(name, step, State((rows[name],) * (step > 0), rows[name])) for name in names]
-    ran = scene.run(*items, waves=tuple(waves), grid=Rectangle(2, 3, 4, 0, 4))
+    ran = scene.run(*items, layout=Layout(tuple(waves), StateRows(2, 3, 4)))
     hook.remove()
     assert calls == [3, 3, 3, 3]
     spelt = {name: float(outputs[0][0]) for name in "abc" for outputs in ran.results[name].values()}
@@ -159,10 +158,10 @@ def test_rows_of_a_rectangle_may_read_from_different_places() -> None:
     """A step in which one row goes on from its state and another begins."""
     scene = Scene(a=spell(1, 2), b=spell(7))
     items = [("a", 0, State((), 2)), ("a", 1, State((2,), 2)), ("b", 0, State((), 3))]
-    ran = scene.run(*items, waves=(Span(0, 1), Span(1, 3)), grid=Rectangle(2, 2, 2, 0, 2))
+    ran = scene.run(*items, layout=Layout((Span(0, 1), Span(1, 3)), StateRows(2, 2, 2)))
     assert {name: float(ran.results[name][node][0][0]) for name, node in (("a", 1), ("b", 0))} == {"a": 12, "b": 7}
 
 
 def test_a_plan_cannot_begin_with_nothing() -> None:
     with pytest.raises(LawBroken, match="begins with a wave of nothing"):
-        Scene(a=spell(1)).run(waves=(Span(0, 0),), grid=Rectangle(0, 1, 1, 0, 1))
+        Scene(a=spell(1)).run(layout=Layout((Span(0, 0),), StateRows(0, 1, 1)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 
 import pytest
 from helpers import asks
@@ -29,7 +30,7 @@ def _sequences() -> dict[str, Sequence]:
 
 
 def _seven(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-    return Ran({"a": 7})
+    return Ran({"a": (7,)})
 
 
 class _FakeClock:
@@ -57,8 +58,8 @@ def test_virtual_completions_come_in_the_order_of_their_ends() -> None:
     for step in (0, 2, 3, 1):
         executor.submit(_plan(step, worker=step), _sequences(), 10.0)
     assert [(c.plan.step, c.ended_s, c.ran.tokens) for c in executor.wait(None)] == [
-        (1, 11.0, {"a": 7}),
-        (3, 11.0, {"a": 7}),
+        (1, 11.0, {"a": (7,)}),
+        (3, 11.0, {"a": (7,)}),
     ]
     assert clock.now() == 11.0
     assert executor.wait(11.5) == []
@@ -132,7 +133,7 @@ def test_a_shared_device_is_always_busy_and_shared_equally(plans: list[tuple[flo
 def test_placeholders_are_for_those_whose_last_token_is_computed() -> None:
     sequences = {name: Sequence(asks(name, 3, 2)) for name in "ab"}
     plan = Plan(0, 0, (Work("a", 0, 2), Work("b", 0, 3)), (Extent(0, 4), Extent(4, 4)))
-    assert placeholder_tokens(plan, sequences) == Ran({"b": -1})
+    assert placeholder_tokens(plan, sequences) == Ran({"b": (-1,)})
 
 
 # --- real time
@@ -143,7 +144,7 @@ def test_one_worker_runs_when_waited_for() -> None:
     executor = RealExecutor(_seven, clock)
     executor.submit(_plan(0), _sequences(), 0.0)
     (completion,) = executor.wait(None)
-    assert (completion.plan.step, completion.ran.tokens, completion.ended_s) == (0, {"a": 7}, 1.0)
+    assert (completion.plan.step, completion.ran.tokens, completion.ended_s) == (0, {"a": (7,)}, 1.0)
     assert executor.wait(5.0) == []
     assert clock.slept == [5.0]
     executor.close()
@@ -165,16 +166,16 @@ def test_several_workers_do_not_wait_for_each_other() -> None:
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         if plan.worker == 0:
             assert gate.wait(60)
-        return Ran({"a": plan.worker})
+        return Ran({"a": (plan.worker,)})
 
     executor = RealExecutor(run, RealClock(), workers=2)
     try:
         executor.submit(_plan(0, 0), _sequences(), 0.0)
         executor.submit(_plan(1, 1), _sequences(), 0.0)
-        assert [(c.plan.step, c.ran.tokens) for c in executor.wait(None)] == [(1, {"a": 1})]
+        assert [(c.plan.step, c.ran.tokens) for c in executor.wait(None)] == [(1, {"a": (1,)})]
         assert executor.wait(0.0) == []  # the time has passed; worker 0 still runs
         gate.set()
-        assert [(c.plan.step, c.ran.tokens) for c in executor.wait(None)] == [(0, {"a": 0})]
+        assert [(c.plan.step, c.ran.tokens) for c in executor.wait(None)] == [(0, {"a": (0,)})]
     finally:
         gate.set()
         executor.close()
@@ -197,7 +198,7 @@ def test_the_first_worker_never_waits_for_the_others() -> None:
 
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         assert plan.worker == 0 or gate.wait(60)
-        return Ran({"a": plan.worker})
+        return Ran({"a": (plan.worker,)})
 
     executor = RealExecutor(run, RealClock(), workers=5, threads=2)
     try:
@@ -287,7 +288,7 @@ def test_one_workers_plans_run_in_order_one_at_each_wait() -> None:
 
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         ran.append(plan.step)
-        return Ran({"a": 1})
+        return Ran({"a": (1,)})
 
     executor = RealExecutor(run, RealClock(), depth=3)
     for step in range(3):
@@ -342,7 +343,7 @@ class _OnItsWay:
         self.step = step
 
     def ran(self) -> Ran:
-        return Ran({"a": self.step})
+        return Ran({"a": (self.step,)})
 
 
 def test_issued_plans_are_polled_for_in_order_without_waiting_for_any() -> None:
@@ -357,12 +358,12 @@ def test_issued_plans_are_polled_for_in_order_without_waiting_for_any() -> None:
     device.computed[1].set()
     assert executor.wait(RealClock().now()) == []  # the second is ready: the first, before it, is not
     device.computed[0].set()
-    tokens: list[dict[str, int]] = []
+    tokens: list[Mapping[str, tuple[int, ...]]] = []
     while len(tokens) < 2:
         tokens += [completion.ran.tokens for completion in executor.wait(None)]
-    assert tokens == [{"a": 0}, {"a": 1}]
+    assert tokens == [{"a": (0,)}, {"a": (1,)}]
     device.computed[2].set()
-    assert [completion.ran.tokens for completion in executor.wait(None)] == [{"a": 2}]
+    assert [completion.ran.tokens for completion in executor.wait(None)] == [{"a": (2,)}]
     executor.submit(_plan(3), _sequences(), 0.0)
     with pytest.raises(RuntimeError, match="the device is lost"):
         executor.wait(None)

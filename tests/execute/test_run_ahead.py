@@ -26,7 +26,7 @@ class _Echo:
             self.read.append(sequences[name].tokens[start:stop])
             assert len(self.read[-1]) == stop - start
             if stop == len(sequences[name].tokens):
-                said[name] = self.read[-1][-1] + 1
+                said[name] = (self.read[-1][-1] + 1,)
         return Ran(said)
 
 
@@ -36,7 +36,7 @@ def test_each_iteration_reads_what_the_last_one_said() -> None:
     a = Sequence(Request("a", (3, 4), 9))
     spans = [(0, 2), (2, 3), (3, 4)]
     said = [ahead(_plan(i, Work("a", *span)), {"a": a}).tokens for i, span in enumerate(spans)]
-    assert said == [{"a": 5}, {"a": 6}, {"a": 7}]
+    assert said == [{"a": (5,)}, {"a": (6,)}, {"a": (7,)}]
     assert run.read == [[3, 4], [5], [6]]
     assert a.tokens == [3, 4]  # only the engine writes there
 
@@ -48,15 +48,15 @@ def test_it_goes_on_from_what_the_engine_wrote_down() -> None:
     ahead(_plan(0, Work("a", 0, 1)), {"a": a})
     a.tokens += [40]  # the engine knows better than this worker, which did not compute that
     a.tokens += [50]
-    assert ahead(_plan(1, Work("a", 2, 3), worker=0), {"a": a}).tokens == {"a": 51}
-    assert ahead(_plan(2, Work("a", 2, 3), worker=1), {"a": a}).tokens == {"a": 51}  # and so does another worker
+    assert ahead(_plan(1, Work("a", 2, 3), worker=0), {"a": a}).tokens == {"a": (51,)}
+    assert ahead(_plan(2, Work("a", 2, 3), worker=1), {"a": a}).tokens == {"a": (51,)}  # and so does another worker
 
 
 def test_past_the_end_of_an_answer_it_computes_on_and_remembers_nobody() -> None:
     run = _Echo()
     ahead = RunAhead(run)
     a = Sequence(Request("a", (3,), 9, stop_ids=(4,)))
-    assert ahead(_plan(0, Work("a", 0, 1)), {"a": a}).tokens == {"a": 4}
+    assert ahead(_plan(0, Work("a", 0, 1)), {"a": a}).tokens == {"a": (4,)}
     for step in (1, 2):  # planned before anybody knew that 4 came, which ends it
         ahead(_plan(step, Work("a", step, step + 1)), {"a": a})
     a.tokens += [4]

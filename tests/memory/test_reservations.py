@@ -9,7 +9,7 @@ import pytest
 from helpers import asks, sentence
 
 from minifuse.errors import LawBroken, RequestRefused
-from minifuse.layout import Rectangle
+from minifuse.layout import Layout, Rectangle
 from minifuse.memory import Contiguous, Padded, Recompute
 from minifuse.memory.reserved import ReservedMemory
 from minifuse.place import Extent
@@ -34,7 +34,7 @@ def _admit(memory: ReservedMemory, *sequences: Sequence) -> Placement:
 
 
 def _commit(memory: ReservedMemory, placement: Placement, *work: Work, sampled: tuple[str, ...] = ()) -> None:
-    memory.commit(Plan(0, 0, work, placement.places, grid=placement.shape), sampled)
+    memory.commit(Plan(0, 0, work, placement.places, layout=Layout(shape=placement.shape)), sampled)
 
 
 def _books(memory: ReservedMemory) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_padded_by_hand() -> None:
     assert step.shape == Rectangle(0, 2, 8, 5, 6)
     memory.release(b)
     assert memory.usage() == KVUsage(10, 16, 16)  # a finished row keeps its place
-    assert memory.place(Proposal((Work("a", 3, 4),))).grid == Rectangle(0, 2, 8, 5, 6)
+    assert memory.place(Proposal((Work("a", 3, 4),))).shape == Rectangle(0, 2, 8, 5, 6)
     memory.release(a)
     assert memory.usage() == KVUsage(0, 0, 16)
     # The next batch has a rectangle of its own.

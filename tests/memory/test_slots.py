@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.layout import Region
+from minifuse.layout import Layout, Region
 from minifuse.memory import Slots
 from minifuse.place import Extent
 from minifuse.plan import Move, Placement, Plan, Proposal
@@ -36,7 +36,7 @@ class Stream:
         work = tuple(Work(s.id, *span) for s in self.running.values() for span in self.memory.missing(s))
         placement = self.memory.place(Proposal(work, admit))
         self.memory.check_integrity()
-        plan = Plan(0, 0, work, placement.places, grid=placement.shape, moves=placement.moves)
+        plan = Plan(0, 0, work, placement.places, layout=Layout(shape=placement.shape), moves=placement.moves)
         self.memory.commit(plan, self.running)
         for sequence in self.running.values():
             sequence.tokens.append(0)
@@ -219,7 +219,7 @@ def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
     assert memory.room().admit(Sequence(asks("x"))) is not None
     with pytest.raises(LawBroken, match="0 slots are free"):
         _preprocess(memory, "x")
-    memory.commit(Plan(1, 0, work, placement.places, grid=placement.shape, moves=placement.moves), "ac")
+    memory.commit(Plan(1, 0, work, placement.places, layout=Layout(shape=placement.shape), moves=placement.moves), "ac")
     assert memory.room().admit(Sequence(asks("x"))) is None
     _, placement = _preprocess(memory, "x")
     assert placement.places == (Extent(2 * WIDTH, WIDTH),)

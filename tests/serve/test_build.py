@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -189,7 +188,7 @@ def test_ctrl_c_while_a_plan_is_computed() -> None:
 
     def run(plan: Any, sequences: Any) -> Ran:
         calls(plan)
-        return Ran({work.sequence: 5 for work in plan.work})
+        return Ran({work.sequence: (5,) for work in plan.work})
 
     served = serve(make_engine("orca", run=run), [asks("a", 2, 2), asks("b", 2, 9)])
     assert [(a.token_ids, a.finish_reason) for a in served.answers] == [((5, 5), LENGTH), ((5, 5), INTERRUPTED)]
@@ -266,7 +265,7 @@ def test_kv_memory_that_does_not_fit_the_machine(problem: Exception, monkeypatch
     def refuse(*_: Any) -> None:
         raise problem
 
-    monkeypatch.setattr(sys.modules["minifuse.serve.build"], "torch_runner", refuse)
+    monkeypatch.setattr("minifuse.execute.texts.torch_runner", refuse)
     with pytest.raises(MachineError) as error:
         build_engine(technique("orca"), SOURCE, Settings(dtype="float64"), small_model("llama"))
     sentence(error.value, "64 MiB", "cpu", "--kv-memory")
