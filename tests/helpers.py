@@ -24,7 +24,7 @@ from minifuse.report import StepReport
 from minifuse.request import Request, TextReader, by_request
 from minifuse.stages import Attention, Batching, Memory, RunPlan
 from minifuse.techniques import Stages, technique
-from minifuse.testing.models import CONTEXT, VOCAB, small_model
+from minifuse.testing.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import Trace
 
 LLAMA3_ROPE = {
@@ -171,6 +171,20 @@ def run_all(engine: Engine, requests: Iterable[Request]) -> list[StepReport]:
     for prompts in by_request(requests):
         engine.submit(*prompts)
     return list(engine.run())
+
+
+def answers_of(engine: Engine) -> dict[str, tuple[int, ...]]:
+    """The new tokens of every request that has finished."""
+    return {name: tuple(sequence.answer) for name, sequence in engine.finished.items()}
+
+
+def expected_answers(model: str, requests: Iterable[Request]) -> dict[str, tuple[int, ...]]:
+    """The same, by the oracle."""
+    return {request.id: expected_answer(model, request) for request in requests}
+
+
+# Nine requests of unequal prompts and answers, arriving three at a time.
+CROWD = [asks(f"r{i}", 1 + 3 * i % 7, 2 + i % 5, at=0.3 * (i // 3)) for i in range(9)]
 
 
 def schedule(steps: Iterable[StepReport]) -> list[str]:

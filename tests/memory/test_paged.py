@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine, run_all, sentence
+from helpers import answers_of, asks, expected_answers, make_engine, run_all, sentence
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.memory import Paged
@@ -18,7 +18,6 @@ from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.techniques import Stages, mix, technique
 from minifuse.testing import Scenario, observe
-from minifuse.testing.models import expected_answer
 from minifuse.work import Span, Work
 
 SIZE = 4
@@ -92,8 +91,7 @@ def test_answers_of_prompts_that_begin_alike_on_several_workers() -> None:
         cost=seconds,
     )  # fmt: skip
     run_all(engine, requests)
-    answers = {name: tuple(sequence.answer) for name, sequence in engine.finished.items()}
-    assert answers == {request.id: expected_answer("llama", request) for request in requests}
+    assert answers_of(engine) == expected_answers("llama", requests)
 
 
 def test_sharing_with_one_at_work_whose_own_source_has_left_is_no_false_alarm() -> None:
