@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+from graphs import lstm, sequence_of
 from helpers import asks, sentence
 
 from minifuse.errors import LawBroken, RequestRefused
@@ -287,3 +288,12 @@ def test_a_broken_rectangle_is_found() -> None:
         with pytest.raises(LawBroken) as error:
             memory.check_integrity()
         assert error.value.law == "conservation"
+
+
+@every_memory
+def test_a_cell_graph_has_no_kv(cls: type[ReservedMemory]) -> None:
+    memory = cls(20)
+    memory.receive(_sequence("text", 2, 2))
+    with pytest.raises(LawBroken, match="graph is a cell graph") as error:
+        memory.receive(sequence_of("graph", lstm(2)))
+    assert error.value.law == "layout"
