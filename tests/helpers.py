@@ -19,13 +19,15 @@ from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build, random_weights
 from minifuse.model.text.transformer import Transformer
+from minifuse.place import Extent
 from minifuse.plan import Plan
-from minifuse.report import StepReport
-from minifuse.request import Request, TextReader, by_request
+from minifuse.report import Ran, StepReport
+from minifuse.request import Request, Sequence, TextReader, by_request
 from minifuse.stages import Attention, Batching, Memory, RunPlan
 from minifuse.techniques import Stages, technique
 from minifuse.testing.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import Trace
+from minifuse.work import Work
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -197,3 +199,17 @@ def schedule(steps: Iterable[StepReport]) -> list[str]:
         work = " ".join(f"{w.sequence}[{w.start}:{w.stop})" for w in step.plan.work)
         lines.append(f"{step.started_s:g}: {work}")
     return lines
+
+
+def plan_of_a(step: int, worker: int = 0) -> Plan:
+    """A prompt of two tokens, of sequence a."""
+    return Plan(step, worker, (Work("a", 0, 2),), (Extent(0, 4),))
+
+
+def sequences_of_a() -> dict[str, Sequence]:
+    return {"a": Sequence(asks("a", 2, 3))}
+
+
+def seven(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+    """Runs any plan: token 7, for sequence a."""
+    return Ran({"a": (7,)})

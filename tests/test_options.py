@@ -1,4 +1,4 @@
-"""Options of a stage: from texts and values, and what is said of wrong ones."""
+"""Options of a stage: parsed from texts and values, described, and refused when wrong."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Options:
     share: float = option(0.5, "part", maximum=1.0)
 
 
-def _parse(**given: Any) -> Options:
-    return parse_options("batching 'toy'", Options, given)
+def _parse(**texts: Any) -> Options:
+    return parse_options("batching 'toy'", Options, texts)
 
 
 def test_defaults() -> None:
@@ -33,7 +33,7 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "value"),
+    ("name", "text", "value"),
     [
         ("count", "3", 3),
         ("count", 3, 3),
@@ -57,14 +57,14 @@ def test_defaults() -> None:
         ("share", "1", 1.0),
     ],
 )
-def test_values(name: str, given: Any, value: Any) -> None:
-    parsed = getattr(_parse(**{name: given}), name)
+def test_values(name: str, text: Any, value: Any) -> None:
+    parsed = getattr(_parse(**{name: text}), name)
     assert parsed == value
     assert type(parsed) is type(value)
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "allowed"),
+    ("name", "text", "allowed"),
     [
         ("count", "0", "a whole number, at least 1"),
         ("count", "-3", "at least 1"),
@@ -91,10 +91,10 @@ def test_values(name: str, given: Any, value: Any) -> None:
         ("share", "1.5", "a number, at most 1"),
     ],
 )
-def test_wrong_values(name: str, given: Any, allowed: str) -> None:
+def test_wrong_values(name: str, text: Any, allowed: str) -> None:
     with pytest.raises(UsageError) as error:
-        _parse(**{name: given})
-    sentence(error.value, "batching 'toy'", name, repr(given), allowed)
+        _parse(**{name: text})
+    sentence(error.value, "batching 'toy'", name, repr(text), allowed)
 
 
 def test_unknown_options() -> None:

@@ -1,4 +1,4 @@
-"""The event log: the file is what the run remembers, decisions are all but the time, other files are refused."""
+"""The event log: the file equals the events, decisions are all but the times, other files are refused."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_file_of_an_interrupted_run_is_whole(tmp_path: Path) -> None:
     assert read_trace(path)[-1]["unfinished"] == ["a"]
 
 
-def test_after_the_end_nothing_more_is_written(tmp_path: Path) -> None:
+def test_nothing_is_written_after_the_end(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     trace = Trace(path)
     trace.end((), 1.0)
@@ -127,10 +127,10 @@ def test_decisions_do_not_depend_on_the_order_of_fields() -> None:
     assert decisions(backwards) == decisions(_events())
 
 
-def test_every_field_of_a_report_is_a_decision_but_its_times() -> None:
+def test_every_field_of_a_report_but_its_times_is_a_decision() -> None:
     from dataclasses import replace
 
-    def told(report: StepReport) -> bytes:
+    def logged(report: StepReport) -> bytes:
         trace = Trace()
         trace.step(report)
         return decisions(trace.events())
@@ -138,9 +138,9 @@ def test_every_field_of_a_report_is_a_decision_but_its_times() -> None:
     def with_plan(**changes: Any) -> StepReport:
         return replace(REPORT, plan=replace(REPORT.plan, **changes))
 
-    assert told(replace(REPORT, started_s=0.0, ended_s=99.0)) == told(REPORT)
+    assert logged(replace(REPORT, started_s=0.0, ended_s=99.0)) == logged(REPORT)
     layout = REPORT.plan.layout
-    others = [
+    changed = [
         replace(REPORT, tokens={"a": (18,)}),
         replace(REPORT, finished={}),
         replace(REPORT, usage=KVUsage(5, 10, 12)),
@@ -156,10 +156,10 @@ def test_every_field_of_a_report_is_a_decision_but_its_times() -> None:
         with_plan(layout=replace(layout, lanes=())),
         with_plan(reasons=()),
     ]
-    assert len({told(report) for report in [REPORT, *others]}) == len(others) + 1
+    assert len({logged(report) for report in [REPORT, *changed]}) == len(changed) + 1
 
 
-# --- files that are none
+# --- files that are not traces
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         b'{"event": "run", "schema": "minifuse.trace/3"}\n5\n',
     ],
 )
-def test_a_file_that_is_no_trace(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_trace(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(content)
     with pytest.raises(UsageError) as error:

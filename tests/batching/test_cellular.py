@@ -44,7 +44,7 @@ def fig_2_5() -> dict[str, tuple[CellGraph, float]]:
 def test_fig_2_5_cellular_batching_to_the_tick() -> None:
     scene = cellular(fig_2_5(), max_batch=4, min_batch=4).run()
     tasks = [(end, names) for end, _, _, names in scene.tasks]
-    # At time 0 two full tasks are formed: a third would have no node of req1, and be smaller than Bsizes.Min().
+    # At time 0 two full tasks are formed; a third would have no node of req1, and be smaller than Bsizes.Min().
     assert tasks[:4] == [
         (1.0, ["req1", "req2", "req3", "req4"]),
         (2.0, ["req1", "req2", "req3", "req4"]),
@@ -57,13 +57,13 @@ def test_fig_2_5_cellular_batching_to_the_tick() -> None:
     assert sum(len(names) for _, names in tasks) == 2 + 3 + 3 + 5 + 5 + 7 + 3 + 4
 
 
-def test_fig_2_5_requests_6_and_7_join_only_if_they_have_come() -> None:
+def test_fig_2_5_requests_6_and_7_join_only_if_they_have_arrived() -> None:
     graphs = fig_2_5()
     for late in ("req6", "req7", "req8"):
         graphs[late] = (graphs[late][0], 2.5)  # after the third task was formed, at 2
     scene = cellular(graphs, max_batch=4, min_batch=4).run()
     assert scene.tasks[2][3] == ["req2", "req3", "req4", "req5"]
-    assert scene.tasks[3][3] == ["req4", "req5", "req6", "req7"]  # at 3: only now is the worker idle again
+    assert scene.tasks[3][3] == ["req4", "req5", "req6", "req7"]  # at 3, when the worker is idle again
     assert scene.tasks[3][0] == 4.0
 
 
@@ -71,7 +71,7 @@ def test_fig_2_5_requests_6_and_7_join_only_if_they_have_come() -> None:
 
 
 def test_a_complete_tree_of_16_leaves_has_17_subgraphs() -> None:
-    """One of the 15 internal nodes and sixteen of one leaf each. The thesis says 31 in that one: that is all nodes."""
+    """One of the 15 internal nodes and sixteen of one leaf each. The thesis has 31 in the first: that is all nodes."""
     graph = complete_tree(16)
     assert len(graph) == 31
     subgraphs = graph.shape.subgraphs
@@ -86,7 +86,7 @@ def test_internal_nodes_wait_for_all_leaves_then_go_level_by_level_in_successive
         ("leaf", 6),
         ("leaf", 6),
         ("leaf", 4),
-        ("internal", 6),  # two of level 1 are left over: they come with what the six have made ready
+        ("internal", 6),  # two of level 1 are left: they join the nodes that these six make ready
         ("internal", 5),
         ("internal", 2),
         ("internal", 1),
@@ -154,7 +154,7 @@ def test_c_otherwise_any_type_with_ready_nodes() -> None:
     assert running[3.0] == ["decoder", "encoder", "decoder alone", "encoder alone"]
 
 
-def test_priority_is_the_later_in_the_graph_or_as_asked() -> None:
+def test_priority_is_the_later_in_the_graph_or_as_set() -> None:
     graphs = {"x": (phases(1, 3), 0.0), "y": (phases(3, 1), 1.0)}  # y's first encoder beside x's first decoder
     scene = cellular(graphs, max_batch=4, max_tasks=1).run()
     assert scene.tasks[1][2] == "decoder"
@@ -165,7 +165,7 @@ def test_priority_is_the_later_in_the_graph_or_as_asked() -> None:
 # --- Algorithm 1: tasks
 
 
-def test_max_tasks_to_submit_bounds_what_a_newcomer_waits_for() -> None:
+def test_max_tasks_to_submit_bounds_how_long_a_newcomer_waits() -> None:
     graphs = {"long": (lstm(20), 0.0), "new": (lstm(1), 0.1)}
     assert cellular(graphs, max_tasks=5).run().left["new"] == 6.0
     assert cellular(graphs, max_tasks=2).run().left["new"] == 3.0
@@ -192,7 +192,7 @@ def test_a_subgraph_is_pinned_to_its_worker_until_no_task_of_it_runs() -> None:
     scene.run()
     for name in "ab":
         assert len({worker for _, worker, _, names in scene.tasks if name in names}) == 1
-    # Unpinned in between, a subgraph may go on elsewhere: worker 1 is given what worker 0 has no time for.
+    # Unpinned in between, a subgraph may continue elsewhere: worker 1 takes what worker 0 has no time for.
     graphs = {"a": (lstm(2), 0.0), "b": (lstm(3), 0.0), "c": (lstm(1), 0.0)}
     scene = cellular(graphs, max_batch=1, max_tasks=1, workers=2).run()
     assert scene.left == {"a": 2.0, "b": 3.0, "c": 3.0}
@@ -207,7 +207,7 @@ def test_leaves_of_one_tree_may_run_on_several_workers() -> None:
     assert scene.left == {"x": 3.0}
 
 
-# --- leaving, and what goes wrong
+# --- leaving, memory and refusals
 
 
 def test_a_request_leaves_as_soon_as_its_last_cell_is_done() -> None:
@@ -217,11 +217,11 @@ def test_a_request_leaves_as_soon_as_its_last_cell_is_done() -> None:
         assert (sequence.finish_reason, sequence.phase) == (FinishReason.STOP, Phase.FINISHED)
 
 
-def test_what_is_in_flight_past_a_stop_token_is_thrown_away_and_counted() -> None:
+def test_nodes_in_flight_beyond_a_stop_token_are_discarded_and_counted() -> None:
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         return Ran({work.sequence: (100 + work.start,) for work in plan.work})
 
-    stop = {"a": {"stop_ids": (101,)}}  # what its second node says
+    stop = {"a": {"stop_ids": (101,)}}  # the token of its second node
     scene = cellular({"a": (lstm(9), 0.0)}, run=run, requests=stop).run()
     assert scene.engine.finished["a"].answer == [100, 101]
     assert scene.left == {"a": 2.0}
@@ -229,7 +229,7 @@ def test_what_is_in_flight_past_a_stop_token_is_thrown_away_and_counted() -> Non
     assert scene.memory.usage().used == scene.memory.usage().reserved == 0
 
 
-def test_memory_bounds_how_many_run_and_nobody_waits_for_ever() -> None:
+def test_memory_bounds_how_many_requests_run_and_all_are_served() -> None:
     graphs = {f"r{i}": (lstm(3 + i), 0.0) for i in range(6)}
     scene = cellular(graphs, capacity=5).run()  # a chain is promised two slots: two run at a time
     assert max(len(names) for *_, names in scene.tasks) == 2
@@ -239,8 +239,8 @@ def test_memory_bounds_how_many_run_and_nobody_waits_for_ever() -> None:
     assert reasons == {"memory-full"}
 
 
-def test_nobody_overtakes_a_request_that_memory_has_no_room_for() -> None:
-    """The tree has a full batch of leaves and no room until a has left; b, of another type, came after it."""
+def test_a_request_without_room_in_memory_is_not_overtaken() -> None:
+    """The tree has a full batch of leaves and no room until a has left; b, of another type, arrived after it."""
     graphs = {"a": (lstm(6), 0.0), "tree": (complete_tree(4), 0.5), "b": (lstm(2), 0.75)}
     scene = cellular(graphs, capacity=8, max_batch=4, max_tasks=1).run()
     assert [name for step in scene.steps for name in step.plan.admitted] == ["a", "tree", "b"]
@@ -248,7 +248,7 @@ def test_nobody_overtakes_a_request_that_memory_has_no_room_for() -> None:
     assert [cell for _, _, cell, _ in scene.tasks[:7]] == ["lstm"] * 6 + ["leaf"]
 
 
-def test_an_unfold_function_that_fails_takes_only_its_own_request_along() -> None:
+def test_a_request_that_cannot_be_unfolded_fails_alone() -> None:
     class Reader(GraphReader):
         def begin(self, request: Request) -> Sequence:
             if request.id == "bad":
@@ -265,32 +265,32 @@ def test_an_unfold_function_that_fails_takes_only_its_own_request_along() -> Non
 
 
 def test_many_waiting_without_room_cost_no_more_than_one() -> None:
-    """Once somebody finds no room, nobody behind is looked at."""
+    """Once a request finds no room, the requests behind it are not looked at."""
     policy, memory = Cellular(), States(4)
     for i in range(500):
         policy.receive(sequence_of(f"r{i}", lstm(5)))
-    asked: list[str] = []
+    tried: list[str] = []
     room = memory.room
 
     def counting() -> Any:
         trying = room()
         admit = trying.admit
 
-        def noted(sequence: Sequence, **given: Any) -> Any:
-            asked.append(sequence.id)
-            return admit(sequence, **given)
+        def noting(sequence: Sequence, **options: Any) -> Any:
+            tried.append(sequence.id)
+            return admit(sequence, **options)
 
-        trying.admit = noted  # type: ignore[method-assign]
+        trying.admit = noting  # type: ignore[method-assign]
         return trying
 
     memory.room = counting  # type: ignore[method-assign]
     proposal = policy.propose(0, 0.0, memory)
-    assert asked == ["r0", "r1", "r2"]
+    assert tried == ["r0", "r1", "r2"]
     assert [work.sequence for work in proposal.work] == ["r0", "r1"]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"max_batch": "0"}, "max_batch"),
         ({"min_batch": "-1"}, "min_batch"),
@@ -304,6 +304,6 @@ def test_many_waiting_without_room_cost_no_more_than_one() -> None:
         ({"workers": "0"}, "workers"),
     ],
 )
-def test_batch_sizes_that_are_not_positive_are_refused(options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_batch_sizes_that_are_not_positive_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Cellular(parse_options("batching stage 'cellular'", Cellular.Options, options))

@@ -31,7 +31,7 @@ def test_iterations_of_a_text_are_in_flight_before_their_tokens_are_known() -> N
     steps = list(engine.run())
     assert len(steps) == 7
     assert engine.finished["a"].answer == [5] * 7
-    assert not any(step.discarded for step in steps)  # the length is known, and never exceeded
+    assert not any(step.discarded for step in steps)  # the maximum length is known, and never exceeded
 
 
 def _in_flight(engine: Engine) -> list[Plan]:
@@ -40,8 +40,8 @@ def _in_flight(engine: Engine) -> list[Plan]:
     return [plan for _, _, plan, _ in executor._running] + [plan for plan, _ in executor._queued]
 
 
-def test_a_prompt_that_is_shared_is_not_computed_again() -> None:
-    """Where memory has the beginning of a prompt already, the first iteration starts behind it."""
+def test_a_shared_prompt_is_not_computed_again() -> None:
+    """Where memory already holds the beginning of a prompt, the first iteration starts behind it."""
     clock = VirtualClock()
     memory = Paged(16, parse_options("test", Paged.Options, {"share": "on", "block_size": "4"}))
     engine = Engine(

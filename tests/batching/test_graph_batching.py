@@ -1,4 +1,4 @@
-"""Graph batching by hand: whose batch it is, what is padded, what is merged, and when everybody returns."""
+"""Graph batching by hand: which requests share a batch, what is padded or merged, and when the batch returns."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_buckets_hold_lengths_above_i_widths_up_to_the_next() -> None:
 
 
 def test_round_robin_over_buckets() -> None:
-    """After bucket 0 it is the turn of bucket 1, though bucket 0 has more, who came earlier."""
+    """After bucket 0 it is the turn of bucket 1, though bucket 0 has more requests, which arrived earlier."""
     graphs = {f"a{i}": (lstm(1), 0.0) for i in range(3)} | {"b": (lstm(2), 0.0), "c": (lstm(3), 0.0)}
     scene = graph_batching(GraphPadded, graphs, max_batch=1, bucket_width=1)
     assert [names for *_, names in scene.batches] == [["a0"], ["b"], ["c"], ["a1"], ["a2"]]
 
 
-def test_segments_of_a_type_are_padded_each_for_itself_and_the_second_to_the_batchs_longest() -> None:
+def test_each_segment_of_a_type_is_padded_and_the_second_to_the_longest_in_the_batch() -> None:
     graphs = {"a": (chain("e", "e", "d"), 0.0), "b": (chain("e", "d", "d"), 0.0)}
     scene = graph_batching(GraphPadded, graphs, bucket_width=2)
     assert scene.waves(0) == [[("a", 0), ("b", 0)], [("a", 1)], [("a", 2), ("b", 1)], [("b", 2)]]
@@ -123,7 +123,7 @@ def test_the_size_of_a_set_bounds_graphs_and_not_batches() -> None:
     assert len(scene.waves(0)[0]) == 4
 
 
-def test_a_full_next_set_is_merged_while_this_one_runs_and_any_other_waits_for_company() -> None:
+def test_a_full_next_set_is_merged_while_this_one_runs_and_a_smaller_one_waits() -> None:
     graphs = {"a": (lstm(4), 0.0), "b": (lstm(1), 1.0), "c": (lstm(1), 2.0), "d": (lstm(1), 3.0)}
     for overlap in ("on", "off"):
         scene = graph_batching(GraphMerged, graphs, overlap=overlap)
@@ -133,7 +133,7 @@ def test_a_full_next_set_is_merged_while_this_one_runs_and_any_other_waits_for_c
 
 
 def test_sets_are_merged_before_they_can_run() -> None:
-    """Of two full sets at time 0 the second is in flight behind the first; without overlap it comes at its end."""
+    """Of two full sets at time 0 the second is in flight behind the first; without overlap it waits for its end."""
     policy, memory = GraphMerged(parse_options("test", GraphMerged.Options, {"max_batch": "1"})), States(9)
     for name in "abc":
         policy.receive(sequence_of(name, lstm(1)))
@@ -150,7 +150,7 @@ TREES = st.recursive(st.integers(0, 9), lambda part: st.lists(part, min_size=1, 
 
 
 def _check(scene: Scene, graphs: dict[str, tuple[CellGraph, float]]) -> None:
-    """Every node once, in batches of one type, after all that it reads; everybody returns with the batch."""
+    """Every node is computed once, in a batch of one type, after all that it reads; requests leave with the batch."""
     done: set[tuple[str, int]] = set()
     for number, step in enumerate(scene.steps):
         for start, stop in step.plan.waves:
@@ -167,8 +167,8 @@ def _check(scene: Scene, graphs: dict[str, tuple[CellGraph, float]]) -> None:
 
 
 @given(st.lists(st.tuples(GRAPHS, st.sampled_from([0.0, 3.0])), min_size=1, max_size=12), st.data())
-def test_padded_batches_of_any_chains(given: list[tuple[CellGraph, float]], data: st.DataObject) -> None:
-    graphs = {f"r{i}": item for i, item in enumerate(given)}
+def test_padded_batches_of_any_chains(arrivals: list[tuple[CellGraph, float]], data: st.DataObject) -> None:
+    graphs = {f"r{i}": item for i, item in enumerate(arrivals)}
     width, pad = data.draw(st.integers(1, 8)), data.draw(st.sampled_from(["bucket", "longest"]))
     scene = graph_batching(GraphPadded, graphs, max_batch=data.draw(st.integers(1, 5)), bucket_width=width, pad=pad)
     _check(scene, graphs)
@@ -179,7 +179,7 @@ def test_padded_batches_of_any_chains(given: list[tuple[CellGraph, float]], data
         rest = sum(max(len(parts[k]) for parts in batch) for k in range(1, len(batch[0])))
         assert step.plan.num_computed == len(batch) * (padded + rest)
         assert len({-(-len(parts[0]) // width) for parts in batch}) == 1
-    assert sum(step.plan.num_tokens for step in scene.steps) == sum(len(graph) for graph, _ in given)
+    assert sum(step.plan.num_tokens for step in scene.steps) == sum(len(graph) for graph, _ in arrivals)
 
 
 @given(st.lists(TREES.map(tree), min_size=1, max_size=9), st.integers(1, 4), st.booleans())

@@ -82,7 +82,7 @@ def test_padded_by_hand() -> None:
     assert _admit(memory, _sequence("c", 2, 2)) == Placement((Extent(0, 3),), Rectangle(0, 1, 3, 0, 2))
 
 
-def test_recompute_forgets_what_was_sampled() -> None:
+def test_recompute_drops_the_kv_of_a_sampled_sequence() -> None:
     memory = Recompute(20)
     a, b = _sequence("a", 3, 4), _sequence("b", 4, 2)
     placement = _admit(memory, a, b)
@@ -90,12 +90,12 @@ def test_recompute_forgets_what_was_sampled() -> None:
     _commit(memory, placement, Work("a", 0, 3), Work("b", 0, 2), sampled=("a",))
     a.tokens.append(1)
     assert memory.missing(a) == (Span(0, 4),)
-    assert memory.missing(b) == (Span(2, 4),)  # a prompt in pieces goes on where it was
+    assert memory.missing(b) == (Span(2, 4),)  # a prompt in pieces continues where it was
     assert memory.usage().used == 5
 
 
 @pytest.mark.parametrize("cls", [Contiguous, Padded])
-def test_missing_is_what_is_not_written(cls: type[ReservedMemory]) -> None:
+def test_tokens_without_kv_are_missing(cls: type[ReservedMemory]) -> None:
     memory = cls(20)
     a = _sequence("a", 5, 3)
     assert memory.missing(a) == (Span(0, 5),)
@@ -112,7 +112,7 @@ def test_missing_is_what_is_not_written(cls: type[ReservedMemory]) -> None:
 
 
 @every_memory
-def test_check_refuses_what_could_never_fit(cls: type[ReservedMemory]) -> None:
+def test_check_refuses_a_request_that_could_never_fit(cls: type[ReservedMemory]) -> None:
     memory = cls(10)
     memory.check(asks("fits", 8, 3))
     with pytest.raises(RequestRefused) as error:
@@ -151,7 +151,7 @@ def test_room_of_a_rectangle() -> None:
 
 
 @every_memory
-def test_what_room_admits_can_be_placed(cls: type[ReservedMemory]) -> None:
+def test_sequences_that_a_room_admits_can_be_placed(cls: type[ReservedMemory]) -> None:
     memory = cls(30)
     sequences = [_sequence(f"s{i}", 1 + i * 3 % 5, 1 + i % 4) for i in range(9)]
     room = memory.room()
@@ -192,7 +192,7 @@ def test_place_without_room_changes_nothing(cls: type[ReservedMemory]) -> None:
 
 @every_memory
 def test_admitting_twice_changes_nothing(cls: type[ReservedMemory]) -> None:
-    """A second extent for one sequence would leave the first to nobody."""
+    """A second extent for one sequence would leave the first without an owner."""
     memory = cls(40)
     twice = _sequence("twice", 2, 2)
     _admit(memory, twice)
@@ -228,12 +228,12 @@ def test_commit_refuses_gaps_and_overruns(cls: type[ReservedMemory], work: Work)
 
 
 @every_memory
-def test_release_is_idempotent_and_takes_strangers(cls: type[ReservedMemory]) -> None:
+def test_release_is_idempotent_and_takes_unknown_sequences(cls: type[ReservedMemory]) -> None:
     memory = cls(40)
-    a, b, stranger = _sequence("a", 3, 4), _sequence("b", 3, 4), _sequence("stranger", 1, 1)
+    a, b, unknown = _sequence("a", 3, 4), _sequence("b", 3, 4), _sequence("unknown", 1, 1)
     placement = _admit(memory, a, b)
     _commit(memory, placement, *_whole(a, b))
-    memory.release(stranger)
+    memory.release(unknown)
     assert memory.usage().used == 6
     memory.release(a)
     after = _books(memory)
@@ -245,7 +245,7 @@ def test_release_is_idempotent_and_takes_strangers(cls: type[ReservedMemory]) ->
     memory.check_integrity()
 
 
-# --- check_integrity can tell
+# --- check_integrity
 
 
 def _contiguous() -> Contiguous:

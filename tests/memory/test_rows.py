@@ -19,7 +19,7 @@ def sequence(name: str, length: int = 2) -> Sequence:
     return sequence_of(name, pair_chain(length))
 
 
-def test_those_admitted_together_are_a_rectangle_in_which_each_keeps_its_row() -> None:
+def test_a_batch_admitted_together_has_adjacent_rows_and_each_sequence_keeps_its_row() -> None:
     memory = Rows(9)
     memory.place(Proposal(work_of(("x", 0)), (sequence("x"),)))
     items = work_of(("a", 0), ("b", 0), ("a", 1))
@@ -32,7 +32,7 @@ def test_those_admitted_together_are_a_rectangle_in_which_each_keeps_its_row() -
     memory.check_integrity()
 
 
-def test_a_plan_that_is_not_of_the_whole_batch_is_no_rectangle() -> None:
+def test_a_plan_for_a_part_of_the_batch_has_no_shape() -> None:
     memory = Rows(9)
     batch = (sequence("a"), sequence("b"))
     assert memory.place(Proposal(work_of(("a", 0)), batch, waves=(Span(0, 1),))).shape is None
@@ -75,7 +75,7 @@ def test_only_chains_have_room_in_a_row() -> None:
         (Proposal((), (Sequence(Request("y", (1,))),)), "layout"),
     ],
 )
-def test_what_no_policy_may_propose(proposal: Proposal, law: str) -> None:
+def test_proposals_that_break_a_law(proposal: Proposal, law: str) -> None:
     memory = Rows(9)
     memory.place(Proposal((), (sequence("x"),)))
     with pytest.raises(LawBroken) as broken:

@@ -1,4 +1,4 @@
-"""Slots for the states of nodes: by hand, and against a model of what is held."""
+"""Slots for the states of nodes: by hand, and against a model of the nodes held."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_tasks_in_flight_keep_what_they_read() -> None:
     memory.check_integrity()
 
 
-def test_a_state_is_free_when_all_who_read_it_have_run_in_whatever_order() -> None:
+def test_a_state_is_free_when_all_its_readers_have_run_in_any_order() -> None:
     memory = States(4)
     x = sequence_of("x", DIAMOND)
     placed = []
@@ -76,7 +76,7 @@ def test_a_state_is_free_when_all_who_read_it_have_run_in_whatever_order() -> No
     assert memory.usage().used == 2
 
 
-def test_waves_of_one_plan_reuse_the_slots_of_those_before_and_give_them_up_when_it_has_run() -> None:
+def test_waves_of_one_plan_reuse_slots_which_are_free_when_the_plan_has_run() -> None:
     memory = States(4)
     x = sequence_of("x", pair_chain(50))
     items = work_of(*(("x", node) for node in range(50)))
@@ -93,7 +93,7 @@ def test_waves_of_one_plan_reuse_the_slots_of_those_before_and_give_them_up_when
     assert memory.usage() == (0, 0, 4, 0)
 
 
-def test_a_slot_that_a_plans_waves_are_done_with_is_nobody_elses_until_the_plan_has_run() -> None:
+def test_a_slot_that_the_waves_are_done_with_is_not_free_until_the_plan_has_run() -> None:
     memory = States(4)
     x, y = sequence_of("x", pair_chain(3)), sequence_of("y", pair_chain(1))
     items = work_of(("x", 0), ("x", 1), ("x", 2))
@@ -102,7 +102,7 @@ def test_a_slot_that_a_plans_waves_are_done_with_is_nobody_elses_until_the_plan_
     assert place.slots(0, 1)[0] == 2
 
 
-def test_what_the_waves_of_a_plan_that_was_given_up_passed_on_is_free() -> None:
+def test_slots_passed_between_the_waves_of_an_abandoned_plan_are_free() -> None:
     memory = States(9)
     x, y = sequence_of("x", pair_chain(5)), sequence_of("y", pair_chain(5))
     items = work_of(*((name, node) for node in range(5) for name in "xy"))
@@ -114,7 +114,7 @@ def test_what_the_waves_of_a_plan_that_was_given_up_passed_on_is_free() -> None:
 
 
 def test_a_plan_of_waves_takes_no_more_than_its_requests_were_promised() -> None:
-    """Its third wave needs two slots and has one from the first: it may not take two others, one of them z's."""
+    """Its third wave needs two slots and has one from the first; it may not take two more, one of which is z's."""
     memory = States(4)
     x, y, z = (
         sequence_of("x", pair_chain(3)),
@@ -153,10 +153,10 @@ def test_promises() -> None:
     full = room.admit(sequence_of("y", pair_chain(9)))
     assert full is not None
     assert full.text == "not admitted: needs 2 slots for its states, and 0 are promised to nobody"
-    assert memory.room().admit(sequence_of("y", pair_chain(9))) is None  # trying changed nothing
+    assert memory.room().admit(sequence_of("y", pair_chain(9))) is None  # trying out changed nothing
 
 
-def test_more_than_was_promised_only_while_nobody_else_was_promised_it() -> None:
+def test_a_sequence_may_exceed_its_promise_only_by_spare_slots() -> None:
     memory = States(5)
     x, y = sequence_of("x", pair_chain(9)), sequence_of("y", pair_chain(9))
     memory.place(Proposal(work_of(("x", 0), ("y", 0)), (x, y)))
@@ -171,7 +171,7 @@ def test_more_than_was_promised_only_while_nobody_else_was_promised_it() -> None
     memory.check_integrity()
 
 
-def test_asking_and_admitting_in_turns() -> None:
+def test_extending_and_admitting_in_turns() -> None:
     memory = States(6)
     x = sequence_of("x", pair_chain(9))
     memory.place(Proposal(work_of(("x", 0)), (x,)))
@@ -182,7 +182,7 @@ def test_asking_and_admitting_in_turns() -> None:
     assert room.extend(x) is not None
 
 
-def test_what_could_never_be_held_is_refused() -> None:
+def test_a_graph_that_could_never_be_held_is_refused() -> None:
     memory = States(3)
     memory.receive(sequence_of("t", TREE))
     with pytest.raises(RequestRefused, match=r"Request 'd' may need slots for 4 states at once and memory holds 3"):
@@ -198,7 +198,7 @@ def test_what_could_never_be_held_is_refused() -> None:
         (Proposal(work_of(("y", 0)), (Sequence(Request("y", (1,))),)), "layout"),  # a text
     ],
 )
-def test_what_no_policy_may_propose(proposal: Proposal, law: str) -> None:
+def test_proposals_that_break_a_law(proposal: Proposal, law: str) -> None:
     memory = States(9)
     memory.place(Proposal((), (sequence_of("x", pair_chain(3)),)))
     with pytest.raises(LawBroken) as broken:
@@ -208,7 +208,7 @@ def test_what_no_policy_may_propose(proposal: Proposal, law: str) -> None:
 
 @dataclass
 class Model:
-    """What is held, the plainest way: a node from when it is placed until all its readers have run."""
+    """The nodes held, in the plainest way: from when a node is placed until all its readers have run."""
 
     graphs: dict[str, CellGraph] = field(default_factory=dict)
     ran: set[tuple[str, int]] = field(default_factory=set)

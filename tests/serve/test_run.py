@@ -153,8 +153,8 @@ def test_ctrl_c_after_an_iteration() -> None:
     assert end["unfinished"] == ["half", "waiting", "to come"]
 
 
-def test_ctrl_c_while_an_answer_is_reasons() -> None:
-    """Both answers of the iteration that was cut short are there, and none is told twice."""
+def test_ctrl_c_in_a_callback() -> None:
+    """Both answers of the interrupted iteration are there, and none is reported twice."""
     stop, ended = _Stop(1), []
 
     def note(answer: Answer) -> None:
@@ -166,8 +166,8 @@ def test_ctrl_c_while_an_answer_is_reasons() -> None:
     assert sorted(answer.request.id for answer in ended) == ["a", "b", "c"]
 
 
-def test_ctrl_c_with_a_refused_twin_of_an_answer_not_yet_reasons() -> None:
-    """The twin's refusal must not pass for the answer of the one that was served under the same id."""
+def test_ctrl_c_with_a_refused_duplicate_of_a_request_just_served() -> None:
+    """The refusal of the duplicate must not pass for the answer of the request served under the same id."""
     stop = _Stop(2)  # the refusal is the first answer
     requests = [asks("a", 2, 1), asks("b", 2, 1), asks("b", 3, 1)]
     served = serve(make_engine(), requests, on_answer=stop)
