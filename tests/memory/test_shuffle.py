@@ -54,7 +54,7 @@ def test_costs_may_be_sizes(arr: list[int]) -> None:
 
 
 @given(st.lists(st.sampled_from(["free", "live", "live", "fixed"]), min_size=1, max_size=20))
-def test_nobody_is_lost_and_nobody_elses_buffer_is_touched(kinds: list[str]) -> None:
+def test_no_content_is_lost_and_no_other_buffer_is_overwritten(kinds: list[str]) -> None:
     live = [i for i, kind in enumerate(kinds) if kind == "live"]
     fixed = [i for i, kind in enumerate(kinds) if kind == "fixed"]
     if not live:
