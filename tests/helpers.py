@@ -19,13 +19,15 @@ from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build, random_weights
 from minifuse.model.text.transformer import Transformer
+from minifuse.place import Extent
 from minifuse.plan import Plan
-from minifuse.report import StepReport
-from minifuse.request import Request, TextReader, by_request
+from minifuse.report import Ran, StepReport
+from minifuse.request import Request, Sequence, TextReader, by_request
 from minifuse.stages import Attention, Batching, Memory, RunPlan
 from minifuse.techniques import Stages, technique
-from minifuse.testing.models import CONTEXT, VOCAB, small_model
+from minifuse.testing.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import Trace
+from minifuse.work import Work
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -173,6 +175,20 @@ def run_all(engine: Engine, requests: Iterable[Request]) -> list[StepReport]:
     return list(engine.run())
 
 
+def answers_of(engine: Engine) -> dict[str, tuple[int, ...]]:
+    """The new tokens of every request that has finished."""
+    return {name: tuple(sequence.answer) for name, sequence in engine.finished.items()}
+
+
+def expected_answers(model: str, requests: Iterable[Request]) -> dict[str, tuple[int, ...]]:
+    """The same, by the oracle."""
+    return {request.id: expected_answer(model, request) for request in requests}
+
+
+# Nine requests of unequal prompts and answers, arriving three at a time.
+CROWD = [asks(f"r{i}", 1 + 3 * i % 7, 2 + i % 5, at=0.3 * (i // 3)) for i in range(9)]
+
+
 def schedule(steps: Iterable[StepReport]) -> list[str]:
     """Each iteration as `start: work`, work being `name[from:to)`.
 
@@ -183,3 +199,17 @@ def schedule(steps: Iterable[StepReport]) -> list[str]:
         work = " ".join(f"{w.sequence}[{w.start}:{w.stop})" for w in step.plan.work)
         lines.append(f"{step.started_s:g}: {work}")
     return lines
+
+
+def plan_of_a(step: int, worker: int = 0) -> Plan:
+    """A prompt of two tokens, of sequence a."""
+    return Plan(step, worker, (Work("a", 0, 2),), (Extent(0, 4),))
+
+
+def sequences_of_a() -> dict[str, Sequence]:
+    return {"a": Sequence(asks("a", 2, 3))}
+
+
+def seven(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+    """Runs any plan: token 7, for sequence a."""
+    return Ran({"a": (7,)})

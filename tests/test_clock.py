@@ -1,4 +1,4 @@
-"""Two clocks: one that only goes forward, one that only moves when told to."""
+"""Two clocks: real time, which only goes forward, and virtual time, which moves when it is set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from minifuse.clock import RealClock, VirtualClock
 
 
-def test_virtual_time_moves_when_told_and_never_back() -> None:
+def test_virtual_time_moves_when_set_and_never_back() -> None:
     clock = VirtualClock()
     assert clock.now() == 0.0
     clock.sleep_until(1e9)
@@ -25,7 +25,7 @@ def test_real_time_starts_when_first_read(monkeypatch: pytest.MonkeyPatch) -> No
     assert [clock.now(), clock.now(), clock.now()] == [0.0, 2.5, 3.0]
 
 
-def test_real_time_sleeps_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_time_sleeps_for_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [50.0], []
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(time, "sleep", slept.append)
@@ -34,4 +34,4 @@ def test_real_time_sleeps_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] = 52.0
     clock.sleep_until(5.0)
     clock.sleep_until(1.0)
-    assert slept == [3.0, 0.0]  # a time that has passed is no reason to sleep, nor to fail
+    assert slept == [3.0, 0.0]  # a time that has passed: no sleep, and no error

@@ -1,4 +1,4 @@
-"""Options of a stage: from texts and values, and what is said of wrong ones."""
+"""Options of a stage: parsed from texts and values, described, and refused when wrong."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from minifuse.options import NoOptions, describe_options, option, parse_options
 
 @dataclass(frozen=True)
 class Options:
-    count: int = option(8, "how many", minimum=1)
+    count: int = option(8, "how many", minimum=1, batch_size=True)
     limit: int | None = option(None, "how many at most", minimum=1)
     window: float = option(0.5, "how long", minimum=0.0, unit="s")
     ratio: float = option(0.25, "how much")
     eager: bool = option(False, "whether at once")
-    order: str = option("first", "who comes first", choices=("first", "shortest"))
+    order: str = option("first", "what comes first", choices=("first", "shortest"))
     workers: int = option(2, "threads", minimum=1, maximum=64)
     share: float = option(0.5, "part", maximum=1.0)
 
 
-def _parse(**given: Any) -> Options:
-    return parse_options("batching 'toy'", Options, given)
+def _parse(**texts: Any) -> Options:
+    return parse_options("batching 'toy'", Options, texts)
 
 
 def test_defaults() -> None:
@@ -33,7 +33,7 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "value"),
+    ("name", "text", "value"),
     [
         ("count", "3", 3),
         ("count", 3, 3),
@@ -57,14 +57,14 @@ def test_defaults() -> None:
         ("share", "1", 1.0),
     ],
 )
-def test_values(name: str, given: Any, value: Any) -> None:
-    parsed = getattr(_parse(**{name: given}), name)
+def test_values(name: str, text: Any, value: Any) -> None:
+    parsed = getattr(_parse(**{name: text}), name)
     assert parsed == value
     assert type(parsed) is type(value)
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "allowed"),
+    ("name", "text", "allowed"),
     [
         ("count", "0", "a whole number, at least 1"),
         ("count", "-3", "at least 1"),
@@ -91,10 +91,10 @@ def test_values(name: str, given: Any, value: Any) -> None:
         ("share", "1.5", "a number, at most 1"),
     ],
 )
-def test_wrong_values(name: str, given: Any, allowed: str) -> None:
+def test_wrong_values(name: str, text: Any, allowed: str) -> None:
     with pytest.raises(UsageError) as error:
-        _parse(**{name: given})
-    sentence(error.value, "batching 'toy'", name, repr(given), allowed)
+        _parse(**{name: text})
+    sentence(error.value, "batching 'toy'", name, repr(text), allowed)
 
 
 def test_unknown_options() -> None:
@@ -112,7 +112,9 @@ def test_no_options() -> None:
 
 
 def test_description() -> None:
-    assert describe_options(Options) == [
+    described = describe_options(Options)
+    assert [option.pop("batch_size") for option in described] == [True] + [False] * 7
+    assert described == [
         {"name": "count", "default": 8, "allowed": "a whole number, at least 1", "help": "how many"},
         {
             "name": "limit",
@@ -128,7 +130,7 @@ def test_description() -> None:
         },
         {"name": "ratio", "default": 0.25, "allowed": "a number", "help": "how much"},
         {"name": "eager", "default": False, "allowed": "on or off", "help": "whether at once"},
-        {"name": "order", "default": "first", "allowed": "first or shortest", "help": "who comes first"},
+        {"name": "order", "default": "first", "allowed": "first or shortest", "help": "what comes first"},
         {"name": "workers", "default": 2, "allowed": "a whole number from 1 to 64", "help": "threads"},
         {"name": "share", "default": 0.5, "allowed": "a number, at most 1", "help": "part"},
     ]

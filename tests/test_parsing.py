@@ -1,4 +1,4 @@
-"""Little texts into values, and every sentence said when they are not."""
+"""Short texts parsed into values, and the sentences that refuse all others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from minifuse.workload.files import Encode, read_jsonl
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """The sentence of a usage error, or nothing: no other exception may come."""
+    """The sentence of a usage error, or nothing: no other exception may be raised."""
     try:
         call()
     except UsageError as error:
@@ -113,18 +113,18 @@ def test_goodput_bounds_are_milliseconds() -> None:
         ("ttft:1,ttft:2", 'The goodput bounds are "ttft:1,ttft:2", with ttft twice: give each at most once.'),
     ],
 )  # fmt: skip
-def test_goodput_bounds_that_are_none(text: str, sentence: str) -> None:
+def test_texts_that_are_not_goodput_bounds(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_goodput(text)
     assert str(caught.value) == sentence
 
 
-def test_words_for_sentences() -> None:
+def test_lists_and_suggestions_in_sentences() -> None:
     assert one_of(["a"]) == "a"
     assert one_of(["a", "b", "c"]) == "a, b or c"
     assert did_you_mean("promt", ["prompt", "seed"]) == ' (did you mean "prompt"?)'
     assert did_you_mean("zzz", ["prompt", "seed"]) == ""
-    assert did_you_mean("prompt", ["prompt", "seed"]) == ""  # it is spelt well: the mistake is elsewhere
+    assert did_you_mean("prompt", ["prompt", "seed"]) == ""  # it is spelt correctly: the mistake is elsewhere
 
 
 def test_null_and_absent_fields_have_their_default() -> None:

@@ -1,28 +1,33 @@
-"""What the loop must carry without being touched: two query spans over one context."""
+"""What the loop must carry unchanged: two spans of queries over one context, and two waves of attention."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import pytest
+from helpers import CROWD, answers_of, expected_answers, make_engine, run_all
 
+from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.attention.layouts import PerSequenceLayout
+from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.batching import Iteration
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.execute import VirtualExecutor
+from minifuse.layout import Layout
 from minifuse.memory import Contiguous
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Plan
-from minifuse.report import Ran
+from minifuse.plan import Placement, Plan
+from minifuse.report import KVUsage, Ran
 from minifuse.request import Request, Sequence, TextReader
 from minifuse.testing.ghost import GhostRunner
-from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, small_model
 from minifuse.work import Span, Work
 
 
 class Forgetful(Contiguous):
-    """Drops the first two tokens' KV of every sequence after each third token, as an eviction from the front would.
+    """Drops the KV of a sequence's first two tokens after each third token, as an eviction from the front would.
 
     They are recomputed beside the new token (Pensieve).
     """
@@ -37,17 +42,18 @@ class Forgetful(Contiguous):
         (tail,) = super().missing(sequence)
         return (Span(0, 2), tail) if sequence.id in self.headless else (tail,)
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> None:
+    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
         for work in plan.work:
             self.cached[work.sequence] = max(self.cached.get(work.sequence, 0), work.stop)
         self.headless.difference_update(sampled)
         for name in sampled:
             if self.cached[name] % 3 == 0:
                 self.headless.add(name)
+        return self.usage()
 
 
 class Spoiling(GhostRunner):
-    """Overwrites the KV that memory has dropped, so that only recomputing it can give the right answer."""
+    """Overwrites the KV that memory has dropped, so that only recomputation can give the right answer."""
 
     memory: Forgetful
 
@@ -75,5 +81,38 @@ def test_two_spans_over_one_context(model: str) -> None:
     twice = [plan for plan in plans if len(plan.work) > len({work.sequence for work in plan.work})]
     assert len(twice) >= 3
     assert {w for plan in twice for w in plan.work if w.start == 0} == {Work(r.id, 0, 2) for r in requests}
-    for request in requests:
-        assert tuple(engine.finished[request.id].answer) == expected_answer(model, request)
+    assert answers_of(engine) == expected_answers(model, requests)
+
+
+class _TwoWaves(PerSequenceLayout):
+    """FluidInfer's seam in miniature: the second half of the work is attended after the first."""
+
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
+        half = (len(work) + 1) // 2
+        return Layout((Span(0, half), Span(half, len(work))) if len(work) > 1 else (Span(0, 1),))
+
+    def backend(self, *where: str) -> AttentionBackend:
+        return self
+
+    def __init__(self) -> None:
+        self.tensors = PerSequenceAttention()
+        self.operators = self.tensors.operators
+        self.waves: list[int] = []
+
+    def batch(self, plan: Plan, sequences: Any, cache: Any) -> Batch:
+        batch = self.tensors.batch(plan, sequences, cache)
+        self.waves.append(len(batch.waves))
+        return batch
+
+    def attend(self, *args: Any) -> Any:
+        return self.tensors.attend(*args)
+
+
+def test_two_waves_through_the_whole_engine() -> None:
+    layout = _TwoWaves()
+    engine = make_engine(model="llama", attention=layout)
+    steps = run_all(engine, CROWD)
+    assert answers_of(engine) == expected_answers("llama", CROWD)
+    assert max(layout.waves) == 2
+    assert [len(step.plan.waves) for step in steps] == layout.waves
+    assert all([w for a, b in step.plan.waves for w in range(a, b)] == [*range(len(step.plan.work))] for step in steps)

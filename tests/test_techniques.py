@@ -1,4 +1,4 @@
-"""The table, mixing its stages, the register, and what is said when a name or a mix is wrong."""
+"""The table of techniques, mixes of its stages, the register, and the errors of a wrong name or mix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minifuse.techniques import TECHNIQUES, Stages, mix, technique
 
 @pytest.fixture
 def own_register(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A register of the test's own: what it adds is in no other test's mixes."""
+    """A register of the test's own, so that what it adds is in no other test's mixes."""
     copy = {kind: dict(stages(kind)) for kind in KINDS}
     monkeypatch.setattr(register_module, "_STAGES", copy)
 
@@ -25,11 +25,11 @@ def own_register(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the table
 
 
-def test_the_five_techniques() -> None:
-    assert {name: tuple(row.stages.values()) for name, row in TECHNIQUES.items() if name in FIVE} == FIVE
+def test_the_baselines() -> None:
+    assert {name: tuple(row.stages.values()) for name, row in TECHNIQUES.items() if name in BASELINES} == BASELINES
 
 
-FIVE = {
+BASELINES = {
     "naive": ("serial", "recompute", "per_sequence"),
     "serial": ("serial", "contiguous", "per_sequence"),
     "static": ("static", "padded", "padded"),
@@ -87,7 +87,7 @@ def test_a_mix_that_changes_nothing_is_the_row() -> None:
         ("recompute", "padded", False),
     ],
 )
-def test_what_fits(memory: str, attention: str, fits: bool) -> None:
+def test_which_memory_fits_which_attention(memory: str, attention: str, fits: bool) -> None:
     for batching in ("serial", "static", "dynamic", "iteration"):
         if fits:
             row = mix(technique("orca"), batching=batching, memory=memory, attention=attention)
@@ -101,13 +101,13 @@ def test_what_fits(memory: str, attention: str, fits: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "near"),
+    ("kind", "name", "near"),
     [("batching", "iterations", "iteration"), ("memory", "contigous", "contiguous"), ("attention", "pad", "padded")],
 )
-def test_unknown_stage(kind: Any, given: str, near: str) -> None:
+def test_unknown_stage(kind: Any, name: str, near: str) -> None:
     with pytest.raises(UsageError) as error:
-        mix(technique("orca"), **{kind: given})
-    sentence(error.value, f"{kind} stage", repr(given), near, *stages(kind))
+        mix(technique("orca"), **{kind: name})
+    sentence(error.value, f"{kind} stage", repr(name), near, *stages(kind))
 
 
 # --- settings
@@ -121,7 +121,7 @@ def test_settings_reach_their_stage() -> None:
     assert (untouched.window, untouched.max_batch) == (0.5, 8)
 
 
-def test_a_rows_own_options_come_first_and_may_be_changed() -> None:
+def test_the_options_of_a_row_may_be_overridden() -> None:
     from dataclasses import replace
 
     row = replace(technique("orca"), options={"batching.max_batch": 2, "batching.token_budget": 7})
@@ -136,7 +136,7 @@ def test_settings_that_name_no_stage(name: str) -> None:
     sentence(error.value, repr(name), "stage.option=value", "batching or memory or attention")
 
 
-def test_settings_a_stage_does_not_have() -> None:
+def test_settings_that_a_stage_does_not_have() -> None:
     with pytest.raises(UsageError) as error:
         Stages.of(technique("dynamic"), 50, {"batching.max_bach": "1"})
     sentence(error.value, "'max_bach'", "'dynamic'", "max_batch", "window")
@@ -170,7 +170,7 @@ def test_a_name_is_registered_once(own_register: None) -> None:
     assert stage("batching", "mine") is Mine
 
 
-def test_kinds_have_names_of_their_own(own_register: None) -> None:
+def test_stages_of_different_kinds_may_share_a_name(own_register: None) -> None:
     class Shared(Contiguous):
         """A memory called like a batching policy."""
 
@@ -181,6 +181,6 @@ def test_kinds_have_names_of_their_own(own_register: None) -> None:
     assert stage("batching", "iteration") is Iteration
 
 
-def test_what_stages_returns_is_a_copy() -> None:
+def test_stages_returns_a_copy() -> None:
     stages("memory").clear()
     assert "contiguous" in stages("memory")

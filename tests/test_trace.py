@@ -1,4 +1,4 @@
-"""The event log: the file is what the run remembers, decisions are all but the time, other files are refused."""
+"""The event log: the file equals the events, decisions are all but the times, other files are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from helpers import asks, make_engine, sentence
 
 from minifuse.errors import UsageError
-from minifuse.layout import Rectangle
+from minifuse.layout import Layout, Rectangle
 from minifuse.place import Extent
 from minifuse.plan import Move, Plan, Reason
 from minifuse.report import KVUsage, Messages, StepReport
@@ -26,14 +26,13 @@ REPORT = StepReport(
         (Work("a", 0, 3), Work("b", 1, 2, "lstm")),
         (Extent(0, 5), Extent(5, 5)),
         admitted=("a",),
-        grid=Rectangle(0, 2, 5, 0, 3),
         moves=(Move("shuffle", 7, 2, 3),),
-        waves=(Span(0, 1), Span(1, 2)),
+        layout=Layout((Span(0, 1), Span(1, 2)), Rectangle(0, 2, 5, 0, 3), ((0,), (1,))),
         reasons=(Reason("memory-full", "c", "not admitted: full"),),
     ),
     started_s=1.5,
     ended_s=2.25,
-    tokens={"a": 17},
+    tokens={"a": (17, 18)},
     finished={"a": FinishReason.STOP},
     usage=KVUsage(4, 10, 12),
     moving_s=0.125,
@@ -54,13 +53,14 @@ def test_a_step_as_an_event() -> None:
         "admitted": ["a"],
         "evicted": [],
         "phase": "running",
-        "grid": [0, 2, 5, 0, 3],
+        "shape": {"kind": "Rectangle", "offset": 0, "rows": 2, "stride": 5, "start": 0, "stop": 3},
         "moves": [["shuffle", 7, 2, 3, None]],
         "waves": [[0, 1], [1, 2]],
+        "lanes": [[0], [1]],
         "reasons": [["memory-full", "c", "not admitted: full"]],
         "computed": 6,
         "idle": 2,
-        "tokens": {"a": 17},
+        "tokens": {"a": [17, 18]},
         "finished": {"a": "stop"},
         "kv": [4, 10, 12, 0],
         "wall": {"start_s": 1.5, "end_s": 2.25, "moving_s": 0.125, "messages": 5, "message_bytes": 640},
@@ -90,7 +90,7 @@ def test_the_file_of_an_interrupted_run_is_whole(tmp_path: Path) -> None:
     assert read_trace(path)[-1]["unfinished"] == ["a"]
 
 
-def test_after_the_end_nothing_more_is_written(tmp_path: Path) -> None:
+def test_nothing_is_written_after_the_end(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     trace = Trace(path)
     trace.end((), 1.0)
@@ -105,14 +105,14 @@ def test_after_the_end_nothing_more_is_written(tmp_path: Path) -> None:
 
 def _events(**changes: Any) -> list[dict[str, Any]]:
     wait = {"event": "wait", "reasons": [["window-open", "a", "not yet"]], "wall": {"start_s": 0.0, "end_s": 1.0}}
-    step = {"event": "step", "step": 0, "tokens": {"a": 1}, "wall": {"start_s": 0.0, "end_s": 1.0}}
+    step = {"event": "step", "step": 0, "tokens": {"a": [1]}, "wall": {"start_s": 0.0, "end_s": 1.0}}
     return [{"event": "run", "schema": SCHEMA}, wait, step | changes]
 
 
 def test_decisions_leave_out_the_time_and_nothing_else() -> None:
     assert decisions(_events()) == decisions(_events(wall={"start_s": 5.0, "end_s": 7.0}))
     assert decisions(_events()) != decisions(_events(step=1))
-    assert decisions(_events()) != decisions(_events(tokens={"a": 2}))
+    assert decisions(_events()) != decisions(_events(tokens={"a": [2]}))
     assert decisions(_events()) != decisions(_events(walls=1))
     assert decisions(_events()) != decisions(_events()[:2])
     assert decisions(_events()) != decisions(reversed(_events()))
@@ -127,10 +127,10 @@ def test_decisions_do_not_depend_on_the_order_of_fields() -> None:
     assert decisions(backwards) == decisions(_events())
 
 
-def test_every_field_of_a_report_is_a_decision_but_its_times() -> None:
+def test_every_field_of_a_report_but_its_times_is_a_decision() -> None:
     from dataclasses import replace
 
-    def told(report: StepReport) -> bytes:
+    def logged(report: StepReport) -> bytes:
         trace = Trace()
         trace.step(report)
         return decisions(trace.events())
@@ -138,9 +138,10 @@ def test_every_field_of_a_report_is_a_decision_but_its_times() -> None:
     def with_plan(**changes: Any) -> StepReport:
         return replace(REPORT, plan=replace(REPORT.plan, **changes))
 
-    assert told(replace(REPORT, started_s=0.0, ended_s=99.0)) == told(REPORT)
-    others = [
-        replace(REPORT, tokens={"a": 18}),
+    assert logged(replace(REPORT, started_s=0.0, ended_s=99.0)) == logged(REPORT)
+    layout = REPORT.plan.layout
+    changed = [
+        replace(REPORT, tokens={"a": (18,)}),
         replace(REPORT, finished={}),
         replace(REPORT, usage=KVUsage(5, 10, 12)),
         with_plan(step=5),
@@ -149,15 +150,16 @@ def test_every_field_of_a_report_is_a_decision_but_its_times() -> None:
         with_plan(places=(Extent(0, 5), Extent(6, 5))),
         with_plan(admitted=()),
         with_plan(phase=Phase.PREPROCESSING),
-        with_plan(grid=None),
+        with_plan(layout=replace(layout, shape=None)),
         with_plan(moves=()),
-        with_plan(waves=(Span(0, 2),)),
+        with_plan(layout=replace(layout, waves=())),
+        with_plan(layout=replace(layout, lanes=())),
         with_plan(reasons=()),
     ]
-    assert len({told(report) for report in [REPORT, *others]}) == len(others) + 1
+    assert len({logged(report) for report in [REPORT, *changed]}) == len(changed) + 1
 
 
-# --- files that are none
+# --- files that are not traces
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         b'{"event": "run", "schema": "minifuse.trace/3"}\n5\n',
     ],
 )
-def test_a_file_that_is_no_trace(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_trace(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(content)
     with pytest.raises(UsageError) as error:

@@ -106,9 +106,10 @@ class Padded(ReservedMemory):
         return extents
 
     def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+        super().commit(plan, sampled)
         for work, extent in zip(plan.work, plan.extents, strict=True):
             self.columns = max(self.columns, extent.offset % self.shape.width + work.stop)
-        return super().commit(plan, sampled)
+        return self.usage()
 
     def _free(self, sequence_id: str, extent: Extent) -> None:
         if not self.extents:

@@ -60,7 +60,7 @@ class Case:
         return RaggedIndex.of(queries, contexts, self.tables, self.page, *self.heads, CPU)
 
     def attend(self, poison: float = float("nan")) -> Tensor:
-        """With `poison` in all the slots that are nobody's."""
+        """With `poison` in all slots that no sequence uses."""
         keys, values = (
             torch.full((self.num_slots, self.heads[1], HEAD_DIM), poison, dtype=self.dtype) for _ in range(2)
         )
@@ -71,7 +71,7 @@ class Case:
         return attend(q, keys, values, self.index())
 
     def wanted(self) -> Tensor:
-        """Every sequence alone, in float64, and of it the rows asked for."""
+        """Every sequence alone, in float64, and the rows of the work taken from it."""
         whole = [oracle.attention(*(x.double() for x in qkv)) for qkv in self.qkv]
         return torch.cat([x[context - count :] for x, (count, context) in zip(whole, self.work, strict=True)])
 
@@ -92,14 +92,14 @@ def close(got: Tensor, wanted: Tensor, atol: float = 1e-12) -> None:
 
 @given(cases())
 @settings(max_examples=150, deadline=None)
-def test_ragged_work_is_the_oracles(case: Case) -> None:
-    """What lies in other slots is never read, be it NaN."""
+def test_ragged_work_agrees_with_the_oracle(case: Case) -> None:
+    """The content of other slots is never read, even NaN."""
     close(case.attend(), case.wanted())
 
 
 @given(cases(), st.integers(1, 7), st.integers(1, 200), st.sampled_from([0, 100]))
 @settings(max_examples=100, deadline=None)
-def test_however_it_is_cut(case: Case, block: int, elements: int, few: int) -> None:
+def test_any_division_of_the_work(case: Case, block: int, elements: int, few: int) -> None:
     """Blocks of queries, parts of groups, and either way to weight the values: the constants only cost or save time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectorised, "BLOCK", block)
@@ -110,7 +110,7 @@ def test_however_it_is_cut(case: Case, block: int, elements: int, few: int) -> N
 
 @given(cases(), st.sampled_from([0.0, -1e6, 1e300]))
 @settings(max_examples=50, deadline=None)
-def test_the_same_bits_whatever_lies_in_foreign_slots(case: Case, poison: float) -> None:
+def test_other_slots_do_not_change_a_bit(case: Case, poison: float) -> None:
     assert torch.equal(case.attend(0.5), case.attend(poison))
 
 
@@ -159,14 +159,14 @@ def test_scores_of_16_bit_tensors_are_float32() -> None:
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=40), st.integers(1, vectorised.BLOCK))
 @settings(max_examples=50, deadline=None)
 def test_work_grows_with_tokens(contexts: list[int], queries: int) -> None:
-    """A batch with one long sequence costs little more than its tokens: nobody is padded to it."""
+    """A batch with one long sequence costs little more than its tokens: no other is padded to it."""
     counts = [min(queries, context) for context in contexts]
     index = RaggedIndex.of(counts, contexts, [[0]] * len(contexts), 0, 2, 1, CPU)
     assert sum(contexts) <= index.num_gathered <= vectorised.WASTE * sum(contexts) + vectorised.SLACK * len(contexts)
     assert index.num_gathered == sum(part.kv.numel() for part in index.groups)
 
 
-def test_sequences_alike_are_one_product() -> None:
+def test_equal_sequences_are_one_product() -> None:
     index = RaggedIndex.of([1] * 32, [64] * 32, [[64 * s] for s in range(32)], 0, 2, 1, CPU)
     assert [tuple(part.kv.shape) for part in index.groups] == [(32, 64)]
 

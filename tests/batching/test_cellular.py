@@ -5,100 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from graphs import Arriving, GraphReader, Scene, chain, complete_tree, lstm, sequence_of
+from helpers import unit
 
-from minifuse.attention.layouts import PagedLayout, PerSequenceLayout
+from minifuse.attention.cell_layouts import CellsLayout
 from minifuse.batching import Cellular
 from minifuse.cell_graph import CellGraph, Node, Output
-from minifuse.clock import VirtualClock
-from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.execute import VirtualExecutor
-from minifuse.memory import Contiguous, Paged, States
+from minifuse.memory import States
 from minifuse.options import parse_options
 from minifuse.plan import Plan
-from minifuse.report import Ran, StepReport
-from minifuse.request import FinishReason, Phase, Request, Sequence, TextReader
-
-# --- graphs, and an engine on which every cell takes one unit of time
-
-
-def chain(*cells: str) -> CellGraph:
-    """Nodes one after the other, of these cells."""
-    return CellGraph(tuple(Node(cell, (Output(i - 1),) if i else (7,)) for i, cell in enumerate(cells)))
+from minifuse.report import Ran
+from minifuse.request import FinishReason, Phase, Request, Sequence
+from minifuse.stages import RunPlan
 
 
-def lstm(length: int) -> CellGraph:
-    return chain(*["lstm"] * length)
-
-
-def complete_tree(leaves: int) -> CellGraph:
-    """Leaves 0 .. leaves - 1, then level by level up to the root."""
-    nodes = [Node("leaf", (i,)) for i in range(leaves)]
-    level = list(range(leaves))
-    while len(level) > 1:
-        pairs = [level[i : i + 2] for i in range(0, len(level), 2)]
-        level = list(range(len(nodes), len(nodes) + len(pairs)))
-        nodes += [Node("internal", (Output(left), Output(right))) for left, right in pairs]
-    return CellGraph(tuple(nodes))
-
-
-class Nothing:
-    """Limits that let everything through."""
-
-    def check(self, request: Request) -> None: ...
-
-
-class Scene:
-    """Requests that are cell graphs, served by `Cellular` in unit time. `says` gives what a plan says."""
-
-    def __init__(
-        self,
-        graphs: dict[str, tuple[CellGraph, float]],
-        capacity: int = 1000,
-        says: Any = lambda plan, sequences: Ran({}),
-        requests: dict[str, dict[str, Any]] | None = None,
-        **options: Any,
-    ) -> None:
-        self.clock = VirtualClock()
-        self.policy = Cellular(parse_options("test", Cellular.Options, options))
-        self.memory = States(capacity)
-        self.engine = Engine(
-            self.policy,
-            self.memory,
-            PerSequenceLayout(),
-            VirtualExecutor(self.clock, lambda plan: 1.0, says),
-            self.clock,
-            limits=Nothing(),
-            unfold=lambda request: graphs[request.id][0],
-        )
-        for name, (_, arrival) in graphs.items():
-            self.engine.submit(Request(name, (1,), arrival_s=arrival, **(requests or {}).get(name, {})))
-        self.steps: list[StepReport] = []
-
-    def run(self) -> Scene:
-        for step in self.engine.run():
-            self.steps.append(step)
-            self.memory.check_integrity()
-        return self
-
-    @property
-    def left(self) -> dict[str, float]:
-        """When each request left."""
-        return {name: step.ended_s for step in self.steps for name in step.finished}
-
-    @property
-    def tasks(self) -> list[tuple[float, int, str, list[str]]]:
-        """(when it ended, worker, type, whose nodes) of each task, in the order submitted."""
-        found = [
-            (step.ended_s, step.plan.worker, step.plan.work[0].cell, [work.sequence for work in step.plan.work])
-            for step in sorted(self.steps, key=lambda step: step.plan.step)
-        ]
-        assert all(len({work.cell for work in step.plan.work}) == 1 for step in self.steps)
-        return found
-
-    def nodes(self, task: int) -> list[tuple[str, int]]:
-        step = next(step for step in self.steps if step.plan.step == task)
-        return [(work.sequence, work.start) for work in step.plan.work]
+def cellular(
+    graphs: Arriving,
+    capacity: int = 1000,
+    run: RunPlan = lambda plan, sequences: Ran({}),
+    requests: dict[str, dict[str, Any]] | None = None,
+    **options: Any,
+) -> Scene:
+    """A scene in which every cell takes one second."""
+    policy = Cellular(parse_options("test", Cellular.Options, options))
+    return Scene(policy, States(capacity), CellsLayout(), graphs, cost=unit, run=run, requests=requests)
 
 
 # --- Fig. 2.5
@@ -111,9 +42,9 @@ def fig_2_5() -> dict[str, tuple[CellGraph, float]]:
 
 
 def test_fig_2_5_cellular_batching_to_the_tick() -> None:
-    scene = Scene(fig_2_5(), max_batch=4, min_batch=4).run()
+    scene = cellular(fig_2_5(), max_batch=4, min_batch=4).run()
     tasks = [(end, names) for end, _, _, names in scene.tasks]
-    # At time 0 two full tasks are formed: a third would have no node of req1, and be smaller than Bsizes.Min().
+    # At time 0 two full tasks are formed; a third would have no node of req1, and be smaller than Bsizes.Min().
     assert tasks[:4] == [
         (1.0, ["req1", "req2", "req3", "req4"]),
         (2.0, ["req1", "req2", "req3", "req4"]),
@@ -126,13 +57,13 @@ def test_fig_2_5_cellular_batching_to_the_tick() -> None:
     assert sum(len(names) for _, names in tasks) == 2 + 3 + 3 + 5 + 5 + 7 + 3 + 4
 
 
-def test_fig_2_5_requests_6_and_7_join_only_if_they_have_come() -> None:
+def test_fig_2_5_requests_6_and_7_join_only_if_they_have_arrived() -> None:
     graphs = fig_2_5()
     for late in ("req6", "req7", "req8"):
         graphs[late] = (graphs[late][0], 2.5)  # after the third task was formed, at 2
-    scene = Scene(graphs, max_batch=4, min_batch=4).run()
+    scene = cellular(graphs, max_batch=4, min_batch=4).run()
     assert scene.tasks[2][3] == ["req2", "req3", "req4", "req5"]
-    assert scene.tasks[3][3] == ["req4", "req5", "req6", "req7"]  # at 3: only now is the worker idle again
+    assert scene.tasks[3][3] == ["req4", "req5", "req6", "req7"]  # at 3, when the worker is idle again
     assert scene.tasks[3][0] == 4.0
 
 
@@ -140,7 +71,7 @@ def test_fig_2_5_requests_6_and_7_join_only_if_they_have_come() -> None:
 
 
 def test_a_complete_tree_of_16_leaves_has_17_subgraphs() -> None:
-    """One of the 15 internal nodes and sixteen of one leaf each. The thesis says 31 in that one: that is all nodes."""
+    """One of the 15 internal nodes and sixteen of one leaf each. The thesis has 31 in the first: that is all nodes."""
     graph = complete_tree(16)
     assert len(graph) == 31
     subgraphs = graph.shape.subgraphs
@@ -150,12 +81,12 @@ def test_a_complete_tree_of_16_leaves_has_17_subgraphs() -> None:
 
 
 def test_internal_nodes_wait_for_all_leaves_then_go_level_by_level_in_successive_tasks() -> None:
-    scene = Scene({"x": (complete_tree(16), 0.0)}, max_batch=6).run()
+    scene = cellular({"x": (complete_tree(16), 0.0)}, max_batch=6).run()
     assert [(cell, len(names)) for _, _, cell, names in scene.tasks] == [
         ("leaf", 6),
         ("leaf", 6),
         ("leaf", 4),
-        ("internal", 6),  # two of level 1 are left over: they come with what the six have made ready
+        ("internal", 6),  # two of level 1 are left: they join the nodes that these six make ready
         ("internal", 5),
         ("internal", 2),
         ("internal", 1),
@@ -165,7 +96,7 @@ def test_internal_nodes_wait_for_all_leaves_then_go_level_by_level_in_successive
 
 
 def test_levels_of_several_trees_share_tasks() -> None:
-    scene = Scene({name: (complete_tree(4), 0.0) for name in "ab"}, max_batch=64).run()
+    scene = cellular({name: (complete_tree(4), 0.0) for name in "ab"}, max_batch=64).run()
     assert [(cell, len(names)) for _, _, cell, names in scene.tasks] == [("leaf", 8), ("internal", 4), ("internal", 2)]
 
 
@@ -178,7 +109,7 @@ def test_types_that_take_turns_do_not_deadlock() -> None:
     """a -> b -> a', and a' reads a as well: a and a' are connected, but a' waits for b, which waits for a."""
     graph = CellGraph((Node("a", (1,)), Node("b", (Output(0),)), Node("a", (Output(1), Output(0)))))
     assert graph.shape.subgraphs == ((0,), (1,), (2,))
-    assert Scene({"x": (graph, 0.0)}).run().left == {"x": 3.0}
+    assert cellular({"x": (graph, 0.0)}).run().left == {"x": 3.0}
 
 
 # --- Algorithm 1: which type
@@ -191,7 +122,7 @@ def phases(n_encoder: int, n_decoder: int) -> CellGraph:
 def test_a_full_batch_goes_before_priority() -> None:
     """Criterion (a): three encoders make a full batch; the decoder, of higher priority, has one ready node."""
     graphs = {"d": (phases(1, 3), 0.0), **{f"e{i}": (phases(2, 1), 0.5) for i in range(3)}}
-    scene = Scene(graphs, max_batch=3, max_tasks=1).run()
+    scene = cellular(graphs, max_batch=3, max_tasks=1).run()
     assert [(cell, names) for _, _, cell, names in scene.tasks[:2]] == [
         ("encoder", ["d"]),
         ("encoder", ["e0", "e1", "e2"]),
@@ -201,10 +132,10 @@ def test_a_full_batch_goes_before_priority() -> None:
 def test_b_without_a_full_batch_a_type_of_which_no_task_runs_goes_before_priority() -> None:
     """Criterion (b): a decoder task runs on worker 0, so worker 1 takes an encoder, though decoders are preferred."""
     graphs = {"x": (phases(1, 4), 0.0), "y": (phases(1, 4), 0.0), "z": (phases(4, 1), 1.5)}
-    scene = Scene(graphs, max_batch=1, max_tasks=1, workers=2).run()
+    scene = cellular(graphs, max_batch=1, max_tasks=1, workers=2).run()
     # One node a batch: every type with a ready node has a full batch, so (a) decides: decoders only, while there are.
     assert [cell for _, _, cell, _ in scene.tasks[2:6]] == ["decoder"] * 4
-    scene = Scene(graphs, max_batch=5, max_tasks=1, workers=2).run()
+    scene = cellular(graphs, max_batch=5, max_tasks=1, workers=2).run()
     at_two = [(worker, cell) for end, worker, cell, _ in scene.tasks if end == 2.0]
     assert at_two == [(0, "decoder")]
     at_three = {worker: cell for end, worker, cell, _ in scene.tasks if end in (2.5, 3.0)}
@@ -215,7 +146,7 @@ def test_c_otherwise_any_type_with_ready_nodes() -> None:
     """Criterion (c): tasks of both types run already, and a third worker still gets work, the preferred decoder."""
     graphs = {name: (phases(2, 4), 0.0) for name in ("p", "q", "r")}
     graphs |= {name: (phases(9, 1), 0.0) for name in ("s", "t", "u")}
-    scene = Scene(graphs, max_batch=2, max_tasks=1, workers=4).run()
+    scene = cellular(graphs, max_batch=2, max_tasks=1, workers=4).run()
     running: dict[float, list[str]] = {}
     for end, _, cell, names in scene.tasks:
         running.setdefault(end, []).append(cell if len(names) == 2 else f"{cell} alone")
@@ -223,37 +154,37 @@ def test_c_otherwise_any_type_with_ready_nodes() -> None:
     assert running[3.0] == ["decoder", "encoder", "decoder alone", "encoder alone"]
 
 
-def test_priority_is_the_later_in_the_graph_or_as_asked() -> None:
+def test_priority_is_the_later_in_the_graph_or_as_set() -> None:
     graphs = {"x": (phases(1, 3), 0.0), "y": (phases(3, 1), 1.0)}  # y's first encoder beside x's first decoder
-    scene = Scene(graphs, max_batch=4, max_tasks=1).run()
+    scene = cellular(graphs, max_batch=4, max_tasks=1).run()
     assert scene.tasks[1][2] == "decoder"
-    scene = Scene(graphs, max_batch=4, max_tasks=1, priorities="encoder,decoder").run()
+    scene = cellular(graphs, max_batch=4, max_tasks=1, priorities="encoder,decoder").run()
     assert scene.tasks[1][2] == "encoder"
 
 
 # --- Algorithm 1: tasks
 
 
-def test_max_tasks_to_submit_bounds_what_a_newcomer_waits_for() -> None:
+def test_max_tasks_to_submit_bounds_how_long_a_newcomer_waits() -> None:
     graphs = {"long": (lstm(20), 0.0), "new": (lstm(1), 0.1)}
-    assert Scene(graphs, max_tasks=5).run().left["new"] == 6.0
-    assert Scene(graphs, max_tasks=2).run().left["new"] == 3.0
+    assert cellular(graphs, max_tasks=5).run().left["new"] == 6.0
+    assert cellular(graphs, max_tasks=2).run().left["new"] == 3.0
 
 
 def test_the_first_task_may_be_smaller_than_the_smallest_batch_size() -> None:
-    scene = Scene({"a": (lstm(3), 0.0)}, max_batch=4, min_batch=4).run()
+    scene = cellular({"a": (lstm(3), 0.0)}, max_batch=4, min_batch=4).run()
     assert [end for end, *_ in scene.tasks] == [1.0, 2.0, 3.0]  # a turn of one task each time
 
 
 def test_types_have_maximum_batch_sizes_of_their_own() -> None:
     graphs = {f"r{i}": (phases(1, 1), 0.0) for i in range(4)}
-    scene = Scene(graphs, max_batch=4, max_batches="decoder=2").run()
+    scene = cellular(graphs, max_batch=4, max_batches="decoder=2").run()
     assert [(cell, len(names)) for _, _, cell, names in scene.tasks] == [("encoder", 4), ("decoder", 2), ("decoder", 2)]
 
 
 def test_a_subgraph_is_pinned_to_its_worker_until_no_task_of_it_runs() -> None:
     graphs = {"a": (lstm(4), 0.0), "b": (lstm(4), 0.0)}
-    scene = Scene(graphs, max_batch=1, max_tasks=2, workers=2)
+    scene = cellular(graphs, max_batch=1, max_tasks=2, workers=2)
     scene.engine.receive()
     scene.engine.dispatch()
     pins = {name: [sub.pinned for sub in subs] for name, subs in scene.policy.subgraphs.items()}
@@ -261,46 +192,46 @@ def test_a_subgraph_is_pinned_to_its_worker_until_no_task_of_it_runs() -> None:
     scene.run()
     for name in "ab":
         assert len({worker for _, worker, _, names in scene.tasks if name in names}) == 1
-    # Unpinned in between, a subgraph may go on elsewhere: worker 1 is given what worker 0 has no time for.
+    # Unpinned in between, a subgraph may continue elsewhere: worker 1 takes what worker 0 has no time for.
     graphs = {"a": (lstm(2), 0.0), "b": (lstm(3), 0.0), "c": (lstm(1), 0.0)}
-    scene = Scene(graphs, max_batch=1, max_tasks=1, workers=2).run()
+    scene = cellular(graphs, max_batch=1, max_tasks=1, workers=2).run()
     assert scene.left == {"a": 2.0, "b": 3.0, "c": 3.0}
     with pytest.raises(LawBroken, match="a was to be evicted"):
         scene.memory.room().evict(Sequence(Request("a", (1,))))
 
 
 def test_leaves_of_one_tree_may_run_on_several_workers() -> None:
-    scene = Scene({"x": (complete_tree(4), 0.0)}, max_batch=2, max_tasks=1, workers=2).run()
+    scene = cellular({"x": (complete_tree(4), 0.0)}, max_batch=2, max_tasks=1, workers=2).run()
     found = [(worker, cell) for _, worker, cell, _ in scene.tasks]
     assert found == [(0, "leaf"), (1, "leaf"), (0, "internal"), (0, "internal")]
     assert scene.left == {"x": 3.0}
 
 
-# --- leaving, and what goes wrong
+# --- leaving, memory and refusals
 
 
 def test_a_request_leaves_as_soon_as_its_last_cell_is_done() -> None:
-    scene = Scene({"a": (lstm(1), 0.0), "b": (lstm(5), 0.0)}).run()
+    scene = cellular({"a": (lstm(1), 0.0), "b": (lstm(5), 0.0)}).run()
     assert scene.left == {"a": 1.0, "b": 5.0}
     for sequence in scene.engine.finished.values():
         assert (sequence.finish_reason, sequence.phase) == (FinishReason.STOP, Phase.FINISHED)
 
 
-def test_what_is_in_flight_past_a_stop_token_is_thrown_away_and_counted() -> None:
-    def says(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        return Ran({work.sequence: 100 + work.start for work in plan.work})
+def test_nodes_in_flight_beyond_a_stop_token_are_discarded_and_counted() -> None:
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        return Ran({work.sequence: (100 + work.start,) for work in plan.work})
 
-    stop = {"a": {"stop_ids": (101,)}}  # what its second node says
-    scene = Scene({"a": (lstm(9), 0.0)}, says=says, requests=stop).run()
+    stop = {"a": {"stop_ids": (101,)}}  # the token of its second node
+    scene = cellular({"a": (lstm(9), 0.0)}, run=run, requests=stop).run()
     assert scene.engine.finished["a"].answer == [100, 101]
     assert scene.left == {"a": 2.0}
     assert [step.discarded for step in scene.steps] == [0, 0, 1, 1, 1]
     assert scene.memory.usage().used == scene.memory.usage().reserved == 0
 
 
-def test_memory_bounds_how_many_run_and_nobody_waits_for_ever() -> None:
+def test_memory_bounds_how_many_requests_run_and_all_are_served() -> None:
     graphs = {f"r{i}": (lstm(3 + i), 0.0) for i in range(6)}
-    scene = Scene(graphs, capacity=5).run()  # a chain is promised two slots: two run at a time
+    scene = cellular(graphs, capacity=5).run()  # a chain is promised two slots: two run at a time
     assert max(len(names) for *_, names in scene.tasks) == 2
     assert set(scene.left) == set(graphs)
     assert max(step.usage.used for step in scene.steps) <= 5
@@ -308,24 +239,24 @@ def test_memory_bounds_how_many_run_and_nobody_waits_for_ever() -> None:
     assert reasons == {"memory-full"}
 
 
-def test_nobody_overtakes_a_request_that_memory_has_no_room_for() -> None:
-    """The tree has a full batch of leaves and no room until a has left; b, of another type, came after it."""
+def test_a_request_without_room_in_memory_is_not_overtaken() -> None:
+    """The tree has a full batch of leaves and no room until a has left; b, of another type, arrived after it."""
     graphs = {"a": (lstm(6), 0.0), "tree": (complete_tree(4), 0.5), "b": (lstm(2), 0.75)}
-    scene = Scene(graphs, capacity=8, max_batch=4, max_tasks=1).run()
+    scene = cellular(graphs, capacity=8, max_batch=4, max_tasks=1).run()
     assert [name for step in scene.steps for name in step.plan.admitted] == ["a", "tree", "b"]
     assert scene.left["a"] == 6.0
     assert [cell for _, _, cell, _ in scene.tasks[:7]] == ["lstm"] * 6 + ["leaf"]
 
 
-def test_an_unfold_function_that_fails_takes_only_its_own_request_along() -> None:
-    scene = Scene({"good": (lstm(2), 0.0), "bad": (lstm(1), 0.5)})
+def test_a_request_that_cannot_be_unfolded_fails_alone() -> None:
+    class Reader(GraphReader):
+        def begin(self, request: Request) -> Sequence:
+            if request.id == "bad":
+                raise RequestRefused("Request 'bad' could not be unfolded: ValueError: no such word.")
+            return super().begin(request)
 
-    def unfold(request: Request) -> CellGraph:
-        if request.id == "bad":
-            raise RequestRefused("Request 'bad' could not be unfolded: ValueError: no such word.")
-        return lstm(2)
-
-    scene.engine.unfold = unfold
+    scene = cellular({"good": (lstm(2), 0.0), "bad": (lstm(1), 0.5)})
+    scene.engine.reader = Reader(scene.graphs)
     scene.run()
     assert scene.left == {"good": 2.0}
     assert scene.engine.refused == {"bad": "Request 'bad' could not be unfolded: ValueError: no such word."}
@@ -333,8 +264,33 @@ def test_an_unfold_function_that_fails_takes_only_its_own_request_along() -> Non
     assert not scene.engine.unfinished
 
 
+def test_many_waiting_without_room_cost_no_more_than_one() -> None:
+    """Once a request finds no room, the requests behind it are not looked at."""
+    policy, memory = Cellular(), States(4)
+    for i in range(500):
+        policy.receive(sequence_of(f"r{i}", lstm(5)))
+    tried: list[str] = []
+    room = memory.room
+
+    def counting() -> Any:
+        trying = room()
+        admit = trying.admit
+
+        def noting(sequence: Sequence, **options: Any) -> Any:
+            tried.append(sequence.id)
+            return admit(sequence, **options)
+
+        trying.admit = noting  # type: ignore[method-assign]
+        return trying
+
+    memory.room = counting  # type: ignore[method-assign]
+    proposal = policy.propose(0, 0.0, memory)
+    assert tried == ["r0", "r1", "r2"]
+    assert [work.sequence for work in proposal.work] == ["r0", "r1"]
+
+
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"max_batch": "0"}, "max_batch"),
         ({"min_batch": "-1"}, "min_batch"),
@@ -348,80 +304,6 @@ def test_an_unfold_function_that_fails_takes_only_its_own_request_along() -> Non
         ({"workers": "0"}, "workers"),
     ],
 )
-def test_batch_sizes_that_are_not_positive_are_refused(options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_batch_sizes_that_are_not_positive_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Cellular(parse_options("batching stage 'cellular'", Cellular.Options, options))
-
-
-# --- transformers: a cell is one iteration (2.9)
-
-
-def test_iterations_of_a_text_are_in_flight_before_their_tokens_are_known() -> None:
-    clock = VirtualClock()
-    engine = Engine(
-        Cellular(parse_options("test", Cellular.Options, {"max_tasks": 3})),
-        Contiguous(100),
-        PerSequenceLayout(),
-        VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: 5 for w in plan.work})),
-        clock,
-        reader=TextReader(10, 50),
-    )
-    engine.submit(Request("a", (1, 2, 3), 7, stop_ids=(9,)))
-    engine.receive()
-    engine.dispatch()
-    assert [(work.start, work.stop) for plan in _in_flight(engine) for work in plan.work] == [(0, 3), (3, 4), (4, 5)]
-    steps = list(engine.run())
-    assert len(steps) == 7
-    assert engine.finished["a"].answer == [5] * 7
-    assert not any(step.discarded for step in steps)  # the length is known, and never exceeded
-
-
-def _in_flight(engine: Engine) -> list[Plan]:
-    executor = engine.executor
-    assert isinstance(executor, VirtualExecutor)
-    return [plan for _, _, plan, _ in executor._running] + [plan for plan, _ in executor._queued]
-
-
-def test_many_waiting_without_room_cost_no_more_than_one() -> None:
-    """Once somebody finds no room, nobody behind is looked at."""
-    policy, memory = Cellular(), States(4)
-    for i in range(500):
-        policy.receive(Sequence(Request(f"r{i}", (1,)), graph=lstm(5)))
-    asked: list[str] = []
-    room = memory.room
-
-    def counting() -> Any:
-        trying = room()
-        admit = trying.admit
-
-        def noted(sequence: Sequence, **given: Any) -> Any:
-            asked.append(sequence.id)
-            return admit(sequence, **given)
-
-        trying.admit = noted  # type: ignore[method-assign]
-        return trying
-
-    memory.room = counting  # type: ignore[method-assign]
-    proposal = policy.propose(0, 0.0, memory)
-    assert asked == ["r0", "r1", "r2"]
-    assert [work.sequence for work in proposal.work] == ["r0", "r1"]
-
-
-def test_a_prompt_that_is_shared_is_not_computed_again() -> None:
-    """Where memory has the beginning of a prompt already, the first iteration starts behind it."""
-    clock = VirtualClock()
-    memory = Paged(16, parse_options("test", Paged.Options, {"share": "on", "block_size": "4"}))
-    engine = Engine(
-        Cellular(parse_options("test", Cellular.Options, {"max_tasks": 1})),
-        memory,
-        PagedLayout(),
-        VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: 5 for w in plan.work})),
-        clock,
-        reader=TextReader(20, 50),
-    )
-    prompt = tuple(range(9))
-    engine.submit(Request("a", prompt, 4))
-    engine.submit(Request("b", prompt, 2, arrival_s=0.5))
-    works = [work for step in engine.run() for work in step.plan.work]
-    assert next((work.start, work.stop) for work in works if work.sequence == "b") == (8, 9)
-    memory.check_integrity()

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine, run_all, schedule
+from helpers import answers_of, asks, expected_answers, make_engine, run_all, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,10 +16,10 @@ from minifuse.layout import Region
 from minifuse.plan import Plan
 from minifuse.report import StepReport
 from minifuse.request import Phase
-from minifuse.testing.models import CONFIGS, expected_answer
+from minifuse.testing.models import CONFIGS
 
 PREPARING = 0.4
-BINARY = 7 / 16  # where times are compared: sums of it are exact
+BINARY = 7 / 16  # for times that are compared: sums of it are exact
 
 
 def seconds(plan: Plan) -> float:
@@ -84,7 +84,7 @@ def test_the_five_phases() -> None:
     assert all(sequence.phase is Phase.FINISHED for sequence in engine.finished.values())
 
 
-def test_every_iteration_gives_everyone_a_token_whatever_its_step() -> None:
+def test_every_iteration_produces_a_token_for_every_running_request() -> None:
     requests = [asks(f"r{i}", 2 + i, 4 + i % 3, at=0.7 * i) for i in range(6)]
     steps = _main(run_all(_fusion(), requests))
     for step in steps:
@@ -95,22 +95,22 @@ def test_every_iteration_gives_everyone_a_token_whatever_its_step() -> None:
         assert where == list(range(where[0], where[0] + request.max_new_tokens))
 
 
-def test_inline_the_main_stream_stands_still_while_prompts_are_computed() -> None:
+def test_inline_the_main_stream_waits_while_prompts_are_computed() -> None:
     steps = run_all(
         _fusion(batching_preprocess="inline"), [asks("a", 3, 3), asks("b", 4, 2, at=0.5), asks("c", 2, 2, at=0.6)]
     )
     assert _order(steps) == [
         "0: a[0:2)",
         "0.4: a[2:3)",
-        "1.4: b[0:3) c[0:1)",  # one pass for all who have come
+        "1.4: b[0:3) c[0:1)",  # one pass for all that have arrived
         "1.8: a[3:4) b[3:4) c[1:2)",
         "2.8: a[4:5) b[4:5) c[2:3)",
     ]
     assert {step.plan.worker for step in steps} == {0}
 
 
-def test_inline_newcomers_do_not_keep_the_others_from_their_tokens() -> None:
-    """Somebody comes during every pass over prompts: still there is an iteration between two of them."""
+def test_inline_newcomers_do_not_starve_running_requests() -> None:
+    """A request arrives during every pass over prompts: there is still an iteration between two passes."""
     requests = [asks(f"r{i}", 3, 4, at=0.3 * i) for i in range(5)]
     steps = run_all(_fusion(batching_preprocess="inline"), requests)
     phases = [step.plan.phase for step in steps]
@@ -126,7 +126,7 @@ def test_a_prompt_of_one_token_has_nothing_to_pre_process() -> None:
 
 
 def test_first_come_first_served_whatever_the_priority() -> None:
-    """There are no priorities: the order is that of arrival."""
+    """Priorities are not used: the order is that of arrival."""
     requests = [asks(name, 3, 2, priority=priority) for name, priority in (("a", 0), ("b", 5), ("c", 9), ("d", -1))]
     steps = run_all(_fusion(memory_slots=1), requests)
     firsts = sorted((step.ended_s, name) for step in steps for name in step.tokens)
@@ -136,7 +136,7 @@ def test_first_come_first_served_whatever_the_priority() -> None:
 
 
 def test_a_short_prompt_may_overtake_a_long_one_in_pre_processing() -> None:
-    """Each has a thread of its own: who is ready joins, and does not wait for another's prompt."""
+    """Each has a thread of its own: a request joins when it is ready, and waits for no other prompt."""
 
     def by_length(plan: Plan) -> float:
         return plan.num_tokens if plan.phase is Phase.PREPROCESSING else 1.0
@@ -171,7 +171,7 @@ def test_a_request_of_several_prompts_waits_until_all_of_them_fit() -> None:
     joined = {name: step.started_s for step in reversed(main) for name in step.tokens}
     left = {name: step.ended_s for step in main for name in step.finished}
     assert joined["g/0"] == joined["g/1"] >= left["a"]
-    assert joined["z"] >= joined["g/0"]  # nobody overtakes it, although a slot was free all along
+    assert joined["z"] >= joined["g/0"]  # z does not overtake it, although a slot was free all along
     reasons = {reason for step in main for reason in step.plan.reasons}
     assert any(reason.code == "memory-full" and reason.sequence == "g/1" for reason in reasons)
 
@@ -197,10 +197,10 @@ def test_idle_rows_are_computed_and_counted_without_shuffle() -> None:
         assert all(isinstance(step.plan.shape, Region) for step in steps)
 
 
-# --- why somebody waits
+# --- reasons
 
 
-def test_why_somebody_is_not_fused() -> None:
+def test_reasons_of_requests_that_are_not_fused() -> None:
     steps = run_all(_fusion(memory_slots=2), [asks("a", 3, 4), asks("b", 3, 4), asks("c", 3, 1), asks("d", 3, 1)])
     reasons = [[(reason.code, reason.sequence) for reason in step.plan.reasons] for step in _main(steps)]
     full, waits = [("memory-full", "c")], [("to-preprocess", "c")]
@@ -211,7 +211,7 @@ def test_why_somebody_is_not_fused() -> None:
 
 
 def _counted(arrivals: list[float], tokens: list[int]) -> tuple[int, int]:
-    """Iterations of the main stream and tokens in them, told from the arrivals alone.
+    """Iterations of the main stream and tokens in them, from the arrivals alone.
 
     One request is pre-processed at a time, and joins at the first boundary at which it is ready.
     """
@@ -242,9 +242,7 @@ def _counted(arrivals: list[float], tokens: list[int]) -> tuple[int, int]:
     st.booleans(),
 )
 def test_iterations_against_an_independent_count(crowd: list[tuple[float, int]], shuffle: bool) -> None:
-    arrivals = [
-        math.floor(arrival * 8) / 8 for arrival, _ in sorted(crowd)
-    ]  # sums of eighths, halves and 0.4 tie rarely
+    arrivals = [math.floor(arrival * 8) / 8 for arrival, _ in sorted(crowd)]  # sums with BINARY rarely tie
     tokens = [number for _, number in crowd]
     requests = [asks(f"r{i}", 3, n, at=at) for i, (at, n) in enumerate(zip(arrivals, tokens, strict=True))]
     engine = make_engine(
@@ -263,13 +261,12 @@ def test_iterations_against_an_independent_count(crowd: list[tuple[float, int]],
 @pytest.mark.parametrize("preprocess", ["worker", "inline"])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_tokens_of_every_family(model: str, preprocess: str, shuffle: bool) -> None:
-    """GPT and LLaMA: the oracle's tokens, however requests come and go (the laws try many more)."""
+    """GPT and LLaMA: the oracle's tokens, whatever the arrivals and lengths (the laws try many more)."""
     requests = [asks(f"r{i}", 1 + 5 * i % 7, 2 + 3 * i % 8, at=0.4 * i) for i in range(8)]
     named = {"batching.preprocess": preprocess, "memory.shuffle": shuffle, "memory.slots": 4}
     engine = make_engine("fusion", settings=named, model=model, cost=seconds)
     steps = run_all(engine, requests)
-    for request in requests:
-        assert tuple(engine.finished[request.id].answer) == expected_answer(model, request)
+    assert answers_of(engine) == expected_answers(model, requests)
     assert any(step.plan.moves for step in steps) == shuffle
     assert any(step.plan.num_idle for step in steps) == (not shuffle)
 

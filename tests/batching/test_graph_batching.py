@@ -1,94 +1,40 @@
-"""Graph batching by hand: whose batch it is, what is padded, what is merged, and when everybody returns."""
+"""Graph batching by hand: which requests share a batch, what is padded or merged, and when the batch returns."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from graphs import Arriving, Scene, chain, lstm, sequence_of, tree
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minifuse.attention.cell_layouts import CellsLayout, PaddedCellsLayout
 from minifuse.batching import GraphMerged, GraphPadded
 from minifuse.batching.graph_padded import segments
-from minifuse.cell_graph import CellGraph, Node, Output
-from minifuse.clock import VirtualClock
-from minifuse.engine import Engine
+from minifuse.cell_graph import CellGraph, Node
 from minifuse.errors import RequestRefused, UsageError
-from minifuse.execute import VirtualExecutor
-from minifuse.layout import Rectangle
+from minifuse.layout import StateRows
 from minifuse.memory import Rows, States
 from minifuse.options import parse_options
-from minifuse.plan import Plan
-from minifuse.report import Ran, StepReport
-from minifuse.request import Request, Sequence
 
 
-def chain(*cells: str) -> CellGraph:
-    return CellGraph(tuple(Node(cell, (Output(i - 1),) if i else (7,)) for i, cell in enumerate(cells)))
-
-
-def lstm(length: int) -> CellGraph:
-    return chain(*["lstm"] * length)
-
-
-def tree(shape: Any) -> CellGraph:
-    """Nested tuples of leaves."""
-    nodes: list[Node] = []
-
-    def add(part: Any) -> int:
-        inputs = tuple(Output(add(child)) for child in part) if isinstance(part, tuple) else (part,)
-        nodes.append(Node("internal" if isinstance(part, tuple) else "leaf", inputs))
-        return len(nodes) - 1
-
-    add(shape)
-    return CellGraph(tuple(nodes))
-
-
-class Nothing:
-    def check(self, request: Request) -> None: ...
-
-
-class Scene:
-    """Requests that are cell graphs, under a policy of graph batching; every wave takes one unit of time."""
-
-    def __init__(
-        self, policy: type[Any], graphs: dict[str, tuple[CellGraph, float]], capacity: int = 500, **options: Any
-    ) -> None:
-        self.policy = policy(parse_options("test", policy.Options, options))
-        padded = policy is GraphPadded
-        self.memory = Rows(capacity) if padded else States(capacity)
-        clock = VirtualClock()
-        self.engine = Engine(
-            self.policy,
-            self.memory,
-            PaddedCellsLayout() if padded else CellsLayout(),
-            VirtualExecutor(clock, lambda plan: float(len(plan.waves)), lambda plan, sequences: Ran({})),
-            clock,
-            limits=Nothing(),
-            unfold=lambda request: graphs[request.id][0],
-        )
-        for name, (_, arrival) in graphs.items():
-            self.engine.submit(Request(name, (1,), arrival_s=arrival))
-        self.steps: list[StepReport] = []
-        for step in self.engine.run():
-            self.steps.append(step)
-            self.memory.check_integrity()
-
-    @property
-    def batches(self) -> list[tuple[float, float, list[str]]]:
-        """When each began and ended, and whose it was."""
-        return [(step.started_s, step.ended_s, sorted(step.finished)) for step in self.steps]
-
-    def waves(self, step: int) -> list[list[tuple[str, int]]]:
-        plan: Plan = self.steps[step].plan
-        return [[(work.sequence, work.start) for work in plan.work[start:stop]] for start, stop in plan.waves]
+def graph_batching(policy: type[Any], graphs: Arriving, capacity: int = 500, **options: Any) -> Scene:
+    """A scene under a policy of graph batching, run to its end; every wave takes one second."""
+    padded = policy is GraphPadded
+    return Scene(
+        policy(parse_options("test", policy.Options, options)),
+        Rows(capacity) if padded else States(capacity),
+        PaddedCellsLayout() if padded else CellsLayout(),
+        graphs,
+        cost=lambda plan: float(len(plan.waves)),
+    ).run()
 
 
 def test_fig_2_5_graph_batching_ends_its_batches_at_5_and_12() -> None:
     lengths = {"req1": 2, "req2": 3, "req3": 3, "req4": 5, "req5": 5, "req6": 7, "req7": 3, "req8": 4}
     graphs = {name: (lstm(n), 0.0 if i < 4 else 0.5 + 0.25 * (i - 4)) for i, (name, n) in enumerate(lengths.items())}
-    scene = Scene(GraphPadded, graphs, max_batch=4, pad="longest")
+    scene = graph_batching(GraphPadded, graphs, max_batch=4, pad="longest")
     assert scene.batches == [
         (0.0, 5.0, ["req1", "req2", "req3", "req4"]),
         (5.0, 12.0, ["req5", "req6", "req7", "req8"]),
@@ -97,63 +43,63 @@ def test_fig_2_5_graph_batching_ends_its_batches_at_5_and_12() -> None:
 
 
 def test_a_batch_of_three_by_hand() -> None:
-    scene = Scene(GraphPadded, {"a": (lstm(2), 0.0), "b": (lstm(1), 0.0), "c": (lstm(3), 0.0)}, pad="longest")
+    scene = graph_batching(GraphPadded, {"a": (lstm(2), 0.0), "b": (lstm(1), 0.0), "c": (lstm(3), 0.0)}, pad="longest")
     assert scene.waves(0) == [[("a", 0), ("b", 0), ("c", 0)], [("a", 1), ("c", 1)], [("c", 2)]]
     plan = scene.steps[0].plan
-    assert plan.shape == Rectangle(0, 3, 3, 0, 3)
+    assert plan.shape == StateRows(0, 3, 3)
     assert (plan.num_computed, plan.num_tokens, plan.num_idle) == (9, 6, 3)
 
 
 def test_inputs_are_padded_to_the_end_of_their_bucket() -> None:
     """A request of length 21 is padded to 30 (2.7.3)."""
-    scene = Scene(GraphPadded, {"a": (lstm(21), 0.0)})
+    scene = graph_batching(GraphPadded, {"a": (lstm(21), 0.0)})
     plan = scene.steps[0].plan
     assert plan.num_computed == 30
     assert len(plan.waves) == 30
     assert [start == stop for start, stop in plan.waves] == [False] * 21 + [True] * 9
-    assert Scene(GraphPadded, {"a": (lstm(21), 0.0)}, pad="longest").steps[0].plan.num_computed == 21
+    assert graph_batching(GraphPadded, {"a": (lstm(21), 0.0)}, pad="longest").steps[0].plan.num_computed == 21
 
 
 def test_buckets_hold_lengths_above_i_widths_up_to_the_next() -> None:
     graphs = {f"r{n}": (lstm(n), 0.0) for n in (1, 9, 10, 11, 20, 21)}
-    scene = Scene(GraphPadded, graphs, bucket_width=10)
+    scene = graph_batching(GraphPadded, graphs, bucket_width=10)
     assert [names for *_, names in scene.batches] == [["r1", "r10", "r9"], ["r11", "r20"], ["r21"]]
 
 
 def test_round_robin_over_buckets() -> None:
-    """After bucket 0 it is the turn of bucket 1, though bucket 0 has more, who came earlier."""
+    """After bucket 0 it is the turn of bucket 1, though bucket 0 has more requests, which arrived earlier."""
     graphs = {f"a{i}": (lstm(1), 0.0) for i in range(3)} | {"b": (lstm(2), 0.0), "c": (lstm(3), 0.0)}
-    scene = Scene(GraphPadded, graphs, max_batch=1, bucket_width=1)
+    scene = graph_batching(GraphPadded, graphs, max_batch=1, bucket_width=1)
     assert [names for *_, names in scene.batches] == [["a0"], ["b"], ["c"], ["a1"], ["a2"]]
 
 
-def test_segments_of_a_type_are_padded_each_for_itself_and_the_second_to_the_batchs_longest() -> None:
+def test_each_segment_of_a_type_is_padded_and_the_second_to_the_longest_in_the_batch() -> None:
     graphs = {"a": (chain("e", "e", "d"), 0.0), "b": (chain("e", "d", "d"), 0.0)}
-    scene = Scene(GraphPadded, graphs, bucket_width=2)
+    scene = graph_batching(GraphPadded, graphs, bucket_width=2)
     assert scene.waves(0) == [[("a", 0), ("b", 0)], [("a", 1)], [("a", 2), ("b", 1)], [("b", 2)]]
     assert segments(graphs["a"][0].shape) == ((0, 1), (2,))
 
 
 def test_only_chains_can_be_padded() -> None:
-    scene = Scene(GraphPadded, {"t": (tree((1, 2)), 0.0), "a": (lstm(2), 0.0)})
+    scene = graph_batching(GraphPadded, {"t": (tree((1, 2)), 0.0), "a": (lstm(2), 0.0)})
     assert list(scene.engine.refused) == ["t"]
     assert "no chain" in scene.engine.refused["t"]
     assert "use graph-merged or cellular" in scene.engine.refused["t"]
     assert [names for *_, names in scene.batches] == [["a"]]
     policy = GraphPadded()
     with pytest.raises(RequestRefused):
-        policy.receive(Sequence(Request("x", (1,)), graph=CellGraph((Node("a", (1,)), Node("a", (2,))))))
+        policy.receive(sequence_of("x", CellGraph((Node("a", (1,)), Node("a", (2,))))))
 
 
 def test_memory_bounds_a_batch() -> None:
-    scene = Scene(GraphPadded, {f"r{i}": (lstm(2), 0.0) for i in range(5)}, capacity=2, pad="longest")
+    scene = graph_batching(GraphPadded, {f"r{i}": (lstm(2), 0.0) for i in range(5)}, capacity=2, pad="longest")
     assert [len(names) for *_, names in scene.batches] == [2, 2, 1]
     assert scene.steps[0].plan.reasons[0].code == "memory-full"
 
 
 def test_merging_two_trees_level_by_level() -> None:
     graphs = {"x": (tree(((1, 2), 3)), 0.0), "y": (tree((4, 5)), 0.0)}
-    scene = Scene(GraphMerged, graphs, overlap="off")
+    scene = graph_batching(GraphMerged, graphs, overlap="off")
     assert scene.waves(0) == [
         [("x", 0), ("x", 1), ("x", 3), ("y", 0), ("y", 1)],
         [("x", 2), ("y", 2)],
@@ -167,30 +113,30 @@ def test_a_lone_complete_tree_is_batched_within_itself() -> None:
     sixteen: Any = 0
     for _ in range(4):
         sixteen = (sixteen, sixteen)
-    scene = Scene(GraphMerged, {"x": (tree(sixteen), 0.0)})
+    scene = graph_batching(GraphMerged, {"x": (tree(sixteen), 0.0)})
     assert [len(wave) for wave in scene.waves(0)] == [16, 8, 4, 2, 1]
 
 
 def test_the_size_of_a_set_bounds_graphs_and_not_batches() -> None:
-    scene = Scene(GraphMerged, {name: (tree((1, 2)), 0.0) for name in "abc"}, max_batch=2, overlap="off")
+    scene = graph_batching(GraphMerged, {name: (tree((1, 2)), 0.0) for name in "abc"}, max_batch=2, overlap="off")
     assert [names for *_, names in scene.batches] == [["a", "b"], ["c"]]
     assert len(scene.waves(0)[0]) == 4
 
 
-def test_a_full_next_set_is_merged_while_this_one_runs_and_any_other_waits_for_company() -> None:
+def test_a_full_next_set_is_merged_while_this_one_runs_and_a_smaller_one_waits() -> None:
     graphs = {"a": (lstm(4), 0.0), "b": (lstm(1), 1.0), "c": (lstm(1), 2.0), "d": (lstm(1), 3.0)}
     for overlap in ("on", "off"):
-        scene = Scene(GraphMerged, graphs, overlap=overlap)
+        scene = graph_batching(GraphMerged, graphs, overlap=overlap)
         assert scene.batches == [(0.0, 4.0, ["a"]), (4.0, 5.0, ["b", "c", "d"])]
-    two = Scene(GraphMerged, graphs, overlap="on", max_batch=2)
+    two = graph_batching(GraphMerged, graphs, overlap="on", max_batch=2)
     assert two.batches[1:] == [(4.0, 5.0, ["b", "c"]), (5.0, 6.0, ["d"])]
 
 
 def test_sets_are_merged_before_they_can_run() -> None:
-    """Of two full sets at time 0 the second is in flight behind the first; without overlap it comes at its end."""
+    """Of two full sets at time 0 the second is in flight behind the first; without overlap it waits for its end."""
     policy, memory = GraphMerged(parse_options("test", GraphMerged.Options, {"max_batch": "1"})), States(9)
     for name in "abc":
-        policy.receive(Sequence(Request(name, (1,)), graph=lstm(1)))
+        policy.receive(sequence_of(name, lstm(1)))
     assert policy.depth == 2
     assert [len(policy.propose(0, 0.0, memory).work) for _ in range(2)] == [1, 1]
     assert GraphMerged(parse_options("test", GraphMerged.Options, {"overlap": "off"})).depth == 1
@@ -204,7 +150,7 @@ TREES = st.recursive(st.integers(0, 9), lambda part: st.lists(part, min_size=1, 
 
 
 def _check(scene: Scene, graphs: dict[str, tuple[CellGraph, float]]) -> None:
-    """Every node once, in batches of one type, after all that it reads; everybody returns with the batch."""
+    """Every node is computed once, in a batch of one type, after all that it reads; requests leave with the batch."""
     done: set[tuple[str, int]] = set()
     for number, step in enumerate(scene.steps):
         for start, stop in step.plan.waves:
@@ -221,10 +167,10 @@ def _check(scene: Scene, graphs: dict[str, tuple[CellGraph, float]]) -> None:
 
 
 @given(st.lists(st.tuples(GRAPHS, st.sampled_from([0.0, 3.0])), min_size=1, max_size=12), st.data())
-def test_padded_batches_of_any_chains(given: list[tuple[CellGraph, float]], data: st.DataObject) -> None:
-    graphs = {f"r{i}": item for i, item in enumerate(given)}
+def test_padded_batches_of_any_chains(arrivals: list[tuple[CellGraph, float]], data: st.DataObject) -> None:
+    graphs = {f"r{i}": item for i, item in enumerate(arrivals)}
     width, pad = data.draw(st.integers(1, 8)), data.draw(st.sampled_from(["bucket", "longest"]))
-    scene = Scene(GraphPadded, graphs, max_batch=data.draw(st.integers(1, 5)), bucket_width=width, pad=pad)
+    scene = graph_batching(GraphPadded, graphs, max_batch=data.draw(st.integers(1, 5)), bucket_width=width, pad=pad)
     _check(scene, graphs)
     for step in scene.steps:
         batch = [segments(graphs[name][0].shape) or () for name in step.plan.sequences]
@@ -233,13 +179,13 @@ def test_padded_batches_of_any_chains(given: list[tuple[CellGraph, float]], data
         rest = sum(max(len(parts[k]) for parts in batch) for k in range(1, len(batch[0])))
         assert step.plan.num_computed == len(batch) * (padded + rest)
         assert len({-(-len(parts[0]) // width) for parts in batch}) == 1
-    assert sum(step.plan.num_tokens for step in scene.steps) == sum(len(graph) for graph, _ in given)
+    assert sum(step.plan.num_tokens for step in scene.steps) == sum(len(graph) for graph, _ in arrivals)
 
 
 @given(st.lists(TREES.map(tree), min_size=1, max_size=9), st.integers(1, 4), st.booleans())
 def test_merged_sets_of_any_trees(trees: list[CellGraph], max_batch: int, overlap: bool) -> None:
     graphs = {f"r{i}": (graph, 0.0) for i, graph in enumerate(trees)}
-    scene = Scene(GraphMerged, graphs, max_batch=max_batch, overlap="on" if overlap else "off")
+    scene = graph_batching(GraphMerged, graphs, max_batch=max_batch, overlap="on" if overlap else "off")
     _check(scene, graphs)
     assert all(len(step.finished) <= max_batch for step in scene.steps)
 

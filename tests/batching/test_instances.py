@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from helpers import asks, make_engine, run_all, schedule
+from helpers import answers_of, asks, expected_answers, make_engine, run_all, schedule
 
 from minifuse.clock import RealClock
 from minifuse.execute import RealExecutor
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
-from minifuse.testing.models import expected_answer
 
 
 def test_each_request_has_a_worker_from_its_arrival_to_its_end() -> None:
@@ -45,7 +44,7 @@ def test_the_prompts_of_a_request_share_an_instance() -> None:
     ]
 
 
-def test_all_instances_taken_and_why() -> None:
+def test_a_request_waits_for_a_free_instance() -> None:
     steps = run_all(make_engine("instances", settings={"batching.instances": 2}), [asks(n, 2, 2) for n in "abc"])
     reasons = {reason for step in steps for reason in step.plan.reasons}
     assert {(reason.code, reason.sequence) for reason in reasons} == {("batch-full", "c")}
@@ -54,7 +53,7 @@ def test_all_instances_taken_and_why() -> None:
     assert started == {"a": 0.0, "b": 0.0, "c": 2.0}
 
 
-def test_memory_for_one_at_a_time() -> None:
+def test_memory_with_room_for_one_request() -> None:
     steps = run_all(make_engine("instances", capacity=5), [asks(n, 3, 2) for n in "ab"])
     assert {(r.code, r.sequence) for step in steps for r in step.plan.reasons} == {("memory-full", "b")}
     started = {work.sequence: step.started_s for step in reversed(steps) for work in step.plan.work}
@@ -62,7 +61,7 @@ def test_memory_for_one_at_a_time() -> None:
 
 
 def test_instances_in_threads_give_the_oracles_tokens() -> None:
-    """The first plans of three instances meet at a barrier: they really run at the same time."""
+    """The first plans of three instances meet at a barrier, so they really run at the same time."""
     engine = make_engine("instances", model="llama")
     compute, barrier = engine.executor._run, threading.Barrier(3)  # type: ignore[attr-defined]
 
@@ -79,6 +78,5 @@ def test_instances_in_threads_give_the_oracles_tokens() -> None:
         steps = run_all(engine, requests)
     finally:
         engine.executor.close()
-    for request in requests:
-        assert tuple(engine.finished[request.id].answer) == expected_answer("llama", request)
+    assert answers_of(engine) == expected_answers("llama", requests)
     assert {step.plan.worker for step in steps} == {0, 1, 2}

@@ -1,4 +1,4 @@
-"""vllm's schedules worked out by hand: prompts alone, who is evicted, who comes back, and with how much work."""
+"""The schedules of vllm by hand: prompts alone, which requests are evicted, and how much work they return with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _evicted(steps: list[StepReport]) -> dict[float, tuple[str, ...]]:
 
 
 def test_prompts_run_in_iterations_of_their_own() -> None:
-    """b comes during a's prompt; a waits for its second token until b's prompt is computed."""
+    """b arrives during a's prompt; a waits for its second token until b's prompt is computed."""
     steps = run_all(_vllm(), [asks("a", 3, 3), asks("b", 2, 3, at=0.5)])
     assert schedule(steps) == ["0: a[0:3)", "1: b[0:2)", "2: a[3:4) b[2:3)", "3: a[4:5) b[3:4)"]
 
@@ -38,7 +38,7 @@ def test_a_prompt_of_one_token_is_a_single_token() -> None:
     steps = run_all(_vllm(), [asks("a", 3, 3), asks("b", 1, 2, at=0.5)])
     assert schedule(steps) == ["0: a[0:3)", "1: a[3:4) b[0:1)", "2: a[4:5) b[1:2)"]
     waiting = run_all(_vllm(), [asks("a", 3, 1), asks("b", 1, 1), asks("c", 3, 1)])
-    assert schedule(waiting) == ["0: a[0:3)", "1: b[0:1)", "2: c[0:3)"]  # nobody is overtaken
+    assert schedule(waiting) == ["0: a[0:3)", "1: b[0:1)", "2: c[0:3)"]  # c does not overtake b
     assert [str(reason) for reason in waiting[0].plan.reasons] == [
         "b not admitted: prompts and single tokens run in iterations of their own"
     ]
@@ -49,11 +49,11 @@ def test_a_token_budget_cuts_prompts() -> None:
     assert schedule(steps) == [
         "0: a[0:4)",
         "1: a[4:6) b[0:2)",
-        "2: a[6:7) b[2:3)",  # what is left of b's prompt is a single token
+        "2: a[6:7) b[2:3)",  # the rest of b's prompt is a single token
     ]
 
 
-def test_a_budget_goes_round_among_those_who_run() -> None:
+def test_a_token_budget_serves_requests_in_order_of_age() -> None:
     steps = run_all(_vllm(settings={"batching.token_budget": 1}), [asks("a", 1, 2), asks("b", 1, 1)])
     assert schedule(steps) == ["0: a[0:1)", "1: a[1:2)", "2: b[0:1)"]
 
@@ -63,7 +63,7 @@ def test_a_budget_goes_round_among_those_who_run() -> None:
 CROWDED = [asks("a", 3, 5), asks("b", 3, 3)]
 
 
-def test_an_evicted_request_is_computed_again_with_all_its_text() -> None:
+def test_an_evicted_request_recomputes_all_its_text() -> None:
     steps = run_all(_vllm(4), CROWDED)
     assert schedule(steps) == [
         "0: a[0:3) b[0:3)",  # two blocks each
@@ -79,7 +79,7 @@ def test_an_evicted_request_is_computed_again_with_all_its_text() -> None:
     assert "b evicted: the others have no room for their next token" in map(str, steps[2].plan.reasons)
 
 
-def test_a_swapped_request_goes_on_with_a_single_token() -> None:
+def test_a_swapped_request_continues_with_a_single_token() -> None:
     steps = run_all(_vllm(4, settings=SWAP), CROWDED)
     assert schedule(steps)[2:] == ["2: a[4:5)", "3: a[5:6)", "4: a[6:7)", "5: b[4:5)"]
     assert [step.plan.moves for step in steps[:3]] == [(), (), (Move("swap_out", 4, 0, 4),)]
@@ -88,13 +88,13 @@ def test_a_swapped_request_goes_on_with_a_single_token() -> None:
     assert [step.usage.host for step in steps] == [0, 0, 4, 4, 4, 0]
 
 
-def test_what_the_host_has_no_room_for_is_computed_again() -> None:
+def test_kv_that_the_host_has_no_room_for_is_recomputed() -> None:
     steps = run_all(_vllm(4, settings={**SWAP, "memory.host": 3}), CROWDED)
     assert schedule(steps) == schedule(run_all(_vllm(4), CROWDED))
     assert not any(step.plan.moves for step in steps)
 
 
-def test_who_is_evicted_is_suspended_until_it_is_admitted_again() -> None:
+def test_an_evicted_request_is_suspended_until_it_is_admitted_again() -> None:
     engine = _vllm(4)
     for request in CROWDED:
         engine.submit(request)
@@ -102,8 +102,8 @@ def test_who_is_evicted_is_suspended_until_it_is_admitted_again() -> None:
     assert phases == [Phase.RUNNING, Phase.RUNNING, Phase.SUSPENDED, Phase.SUSPENDED, Phase.SUSPENDED]
 
 
-def test_the_newest_are_evicted_first_and_come_back_in_order_of_age() -> None:
-    """c must go, then b; both are served again before d, who came after them."""
+def test_the_newest_are_evicted_first_and_readmitted_in_order_of_age() -> None:
+    """c is evicted, then b; both are served again before d, which arrived after them."""
     requests = [asks("a", 2, 4), asks("b", 2, 4), asks("c", 2, 2), asks("d", 2, 1, at=1.5)]
     steps = run_all(_vllm(4), requests)
     assert schedule(steps) == [
@@ -111,7 +111,7 @@ def test_the_newest_are_evicted_first_and_come_back_in_order_of_age() -> None:
         "1: a[2:3) b[2:3)",  # one block was left: a's; b has c's
         "2: a[3:4) b[3:4)",
         "3: a[4:5)",
-        "4: b[0:5)",  # three of four blocks: c does not fit, and d, who would, does not overtake it
+        "4: b[0:5)",  # three of four blocks: c does not fit, and d, which would, does not overtake it
         "5: c[0:3) d[0:2)",
     ]
     assert _evicted(steps) == {1.0: ("c",), 3.0: ("b",)}
@@ -119,15 +119,15 @@ def test_the_newest_are_evicted_first_and_come_back_in_order_of_age() -> None:
     assert full in map(str, steps[4].plan.reasons)
 
 
-def test_several_go_at_once_and_one_may_go_for_itself() -> None:
-    """Three blocks, all full: a gets c's; then b is the newest of those who are left, and has no room either."""
+def test_several_are_evicted_at_once_and_one_may_be_evicted_for_its_own_token() -> None:
+    """Three blocks, all full: a gets c's; then b is the newest of those left, and has no room either."""
     steps = run_all(_vllm(3), [asks("a", 2, 3), asks("b", 2, 2), asks("c", 2, 2)])
     assert schedule(steps) == ["0: a[0:2) b[0:2) c[0:2)", "1: a[2:3)", "2: a[3:4)", "3: b[0:3)", "4: c[0:3)"]
     assert _evicted(steps) == {1.0: ("c", "b")}
 
 
-def test_nobody_is_admitted_in_an_iteration_that_evicts() -> None:
-    """With swap, who comes back has a single token, and could join at once the iteration that evicts it."""
+def test_an_iteration_that_evicts_admits_none() -> None:
+    """With swap, a returning request has a single token, and could join the very iteration that evicts it."""
     steps = run_all(_vllm(4, settings=SWAP), [*CROWDED, asks("c", 1, 2, at=1.5)])
     assert steps[2].plan.evicted
     assert schedule(steps)[2:4] == ["2: a[4:5)", "3: a[5:6)"]
@@ -149,7 +149,7 @@ def _crowd(seed: int) -> tuple[list[Request], int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("start", [0, 20, 40])
-def test_the_oldest_is_never_evicted_and_everyone_ends(start: int) -> None:
+def test_the_oldest_is_never_evicted_and_all_requests_end(start: int) -> None:
     evictions = 0
     for seed in range(start, start + 20):
         requests, blocks, settings = _crowd(seed)

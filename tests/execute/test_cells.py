@@ -1,4 +1,4 @@
-"""Batches of cells on tensors: what is gathered, what is padded, and that every row gets its own inputs."""
+"""Batches of cells on tensors: gathers, padding, and every row's own inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from minifuse.cell_graph import CellGraph, Node, Output, Zeros
 from minifuse.errors import LawBroken
 from minifuse.execute.cells import CellRunner
-from minifuse.layout import Rectangle
+from minifuse.layout import Layout, StateRows
 from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.model import CellModel
 from minifuse.place import State
@@ -21,7 +21,7 @@ from minifuse.work import Span, Work
 
 
 class Step(nn.Module):
-    """x' = 10 x + word, so that a state spells out the words it came from; and its double, of the same shape."""
+    """x' = 10 x + word, so that a state spells out its words; and its double, of the same shape."""
 
     def forward(self, word: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         x = 10 * x + word[:, None]
@@ -83,7 +83,7 @@ def test_the_same_requests_in_the_same_order_are_not_gathered() -> None:
     assert [float(part[0]) for part in third.results["a"][2]] == [123, 246]
 
 
-def test_newcomers_join_with_zeros_those_who_run() -> None:
+def test_newcomers_with_zeros_join_running_requests() -> None:
     scene = Scene(a=spell(1, 2), b=spell(4, 5))
     scene.run(("a", 0, State((), 7)))
     joined = scene.run(("b", 0, State((), 3)), ("a", 1, State((7,), 9)))
@@ -114,13 +114,13 @@ def test_an_input_may_come_from_different_outputs_in_one_batch() -> None:
 
 
 def test_tensors_floats_and_lists_are_constants() -> None:
-    given = [torch.tensor([5.0, 5.0]), [6.0, 6.0], Zeros((2,))]
-    scene = Scene(**{name: CellGraph((Node("step", (1, x)),)) for name, x in zip("abc", given, strict=True)})
+    constants = [torch.tensor([5.0, 5.0]), [6.0, 6.0], Zeros((2,))]
+    scene = Scene(**{name: CellGraph((Node("step", (1, x)),)) for name, x in zip("abc", constants, strict=True)})
     scene.run(*[(name, 0, State((), i)) for i, name in enumerate("abc")])
     assert [scene.state(slot) for slot in range(3)] == [51, 61, 1]
 
 
-def test_waves_run_one_after_the_other_and_a_plan_may_say_several_tokens() -> None:
+def test_waves_run_one_after_the_other_and_a_plan_may_produce_several_tokens() -> None:
     nodes = (*spell(1, 2).nodes, Node("speaker", (Output(0),)), Node("speaker", (Output(1),)))
     scene = Scene(a=CellGraph(nodes), b=CellGraph((*spell(7).nodes, Node("speaker", (Output(0),)))))
     ran = scene.run(
@@ -130,13 +130,12 @@ def test_waves_run_one_after_the_other_and_a_plan_may_say_several_tokens() -> No
         ("b", 1, State((1,), 3)),
         ("a", 2, State((0,), 4)),
         ("a", 3, State((2,), 5)),
-        waves=(Span(0, 2), Span(2, 3), Span(3, 5), Span(5, 6)),
+        layout=Layout((Span(0, 2), Span(2, 3), Span(3, 5), Span(5, 6))),
     )
-    assert ran.answers == {"a": (1, 12)}
-    assert ran.tokens == {"b": 7}
+    assert ran.tokens == {"a": (1, 12), "b": (7,)}
 
 
-def test_a_padded_plan_computes_whole_rows_and_leaves_the_idle_as_they_are() -> None:
+def test_a_padded_plan_computes_whole_rows_and_leaves_idle_states_as_they_are() -> None:
     scene = Scene(a=spell(1, 2, 3), b=spell(4), c=spell(5, 6))
     rows = {"a": 2, "b": 3, "c": 4}
     calls: list[int] = []
@@ -147,7 +146,7 @@ def test_a_padded_plan_computes_whole_rows_and_leaves_the_idle_as_they_are() -> 
     for step, names in enumerate(steps):
         waves.append(Span(len(items), len(items) + len(names)))
         items += [(name, step, State((rows[name],) * (step > 0), rows[name])) for name in names]
-    ran = scene.run(*items, waves=tuple(waves), grid=Rectangle(2, 3, 4, 0, 4))
+    ran = scene.run(*items, layout=Layout(tuple(waves), StateRows(2, 3, 4)))
     hook.remove()
     assert calls == [3, 3, 3, 3]
     spelt = {name: float(outputs[0][0]) for name in "abc" for outputs in ran.results[name].values()}
@@ -155,14 +154,14 @@ def test_a_padded_plan_computes_whole_rows_and_leaves_the_idle_as_they_are() -> 
     assert ran.gathers.copies == 0
 
 
-def test_rows_of_a_rectangle_may_read_from_different_places() -> None:
-    """A step in which one row goes on from its state and another begins."""
+def test_rows_of_a_batch_may_read_from_different_places() -> None:
+    """A step in which one row continues from its state and another begins."""
     scene = Scene(a=spell(1, 2), b=spell(7))
     items = [("a", 0, State((), 2)), ("a", 1, State((2,), 2)), ("b", 0, State((), 3))]
-    ran = scene.run(*items, waves=(Span(0, 1), Span(1, 3)), grid=Rectangle(2, 2, 2, 0, 2))
+    ran = scene.run(*items, layout=Layout((Span(0, 1), Span(1, 3)), StateRows(2, 2, 2)))
     assert {name: float(ran.results[name][node][0][0]) for name, node in (("a", 1), ("b", 0))} == {"a": 12, "b": 7}
 
 
-def test_a_plan_cannot_begin_with_nothing() -> None:
+def test_a_plan_cannot_begin_with_an_empty_wave() -> None:
     with pytest.raises(LawBroken, match="begins with a wave of nothing"):
-        Scene(a=spell(1)).run(waves=(Span(0, 0),), grid=Rectangle(0, 1, 1, 0, 1))
+        Scene(a=spell(1)).run(layout=Layout((Span(0, 0),), StateRows(0, 1, 1)))

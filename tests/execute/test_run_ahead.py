@@ -1,4 +1,4 @@
-"""Iterations in flight: each starts from the token that the one before it has said, known to the engine or not."""
+"""Iterations in flight: each starts from the last token produced, whether or not the engine has taken it in."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ def _plan(step: int, *work: Work, worker: int = 0) -> Plan:
 
 
 class _Echo:
-    """Says, for whoever is due a token, the last token read plus one; notes what was read."""
+    """Produces, for every sequence due a token, the last token read plus one; notes what was read."""
 
     def __init__(self) -> None:
         self.read: list[list[int]] = []
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        said = {}
+        produced = {}
         for name, start, stop, _ in plan.work:
             self.read.append(sequences[name].tokens[start:stop])
             assert len(self.read[-1]) == stop - start
             if stop == len(sequences[name].tokens):
-                said[name] = self.read[-1][-1] + 1
-        return Ran(said)
+                produced[name] = (self.read[-1][-1] + 1,)
+        return Ran(produced)
 
 
-def test_each_iteration_reads_what_the_last_one_said() -> None:
+def test_each_iteration_reads_the_token_of_the_one_before() -> None:
     run = _Echo()
     ahead = RunAhead(run)
     a = Sequence(Request("a", (3, 4), 9))
     spans = [(0, 2), (2, 3), (3, 4)]
-    said = [ahead(_plan(i, Work("a", *span)), {"a": a}).tokens for i, span in enumerate(spans)]
-    assert said == [{"a": 5}, {"a": 6}, {"a": 7}]
+    produced = [ahead(_plan(i, Work("a", *span)), {"a": a}).tokens for i, span in enumerate(spans)]
+    assert produced == [{"a": (5,)}, {"a": (6,)}, {"a": (7,)}]
     assert run.read == [[3, 4], [5], [6]]
-    assert a.tokens == [3, 4]  # only the engine writes there
+    assert a.tokens == [3, 4]  # only the engine writes to it
 
 
-def test_it_goes_on_from_what_the_engine_wrote_down() -> None:
+def test_the_engines_tokens_come_before_its_own() -> None:
     run = _Echo()
     ahead = RunAhead(run)
     a = Sequence(Request("a", (3,), 9))
     ahead(_plan(0, Work("a", 0, 1)), {"a": a})
-    a.tokens += [40]  # the engine knows better than this worker, which did not compute that
+    a.tokens += [40]  # the engine has more tokens than this worker computed
     a.tokens += [50]
-    assert ahead(_plan(1, Work("a", 2, 3), worker=0), {"a": a}).tokens == {"a": 51}
-    assert ahead(_plan(2, Work("a", 2, 3), worker=1), {"a": a}).tokens == {"a": 51}  # and so does another worker
+    assert ahead(_plan(1, Work("a", 2, 3), worker=0), {"a": a}).tokens == {"a": (51,)}
+    assert ahead(_plan(2, Work("a", 2, 3), worker=1), {"a": a}).tokens == {"a": (51,)}  # and so on another worker
 
 
-def test_past_the_end_of_an_answer_it_computes_on_and_remembers_nobody() -> None:
+def test_beyond_the_end_of_an_answer_it_computes_on_and_keeps_no_copy() -> None:
     run = _Echo()
     ahead = RunAhead(run)
     a = Sequence(Request("a", (3,), 9, stop_ids=(4,)))
-    assert ahead(_plan(0, Work("a", 0, 1)), {"a": a}).tokens == {"a": 4}
-    for step in (1, 2):  # planned before anybody knew that 4 came, which ends it
+    assert ahead(_plan(0, Work("a", 0, 1)), {"a": a}).tokens == {"a": (4,)}
+    for step in (1, 2):  # planned before token 4 was known, which ends the answer
         ahead(_plan(step, Work("a", step, step + 1)), {"a": a})
     a.tokens += [4]
     a.phase = Phase.FINISHED

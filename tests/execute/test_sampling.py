@@ -110,7 +110,7 @@ def _splitmix(x: int) -> int:
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(INT64, st.integers(0, 2**40), st.integers(1, 9))
-def test_noise_is_the_hash_worked_out_in_whole_numbers(seed: int, position: int, vocab: int) -> None:
+def test_noise_is_the_hash_in_integer_arithmetic(seed: int, position: int, vocab: int) -> None:
     """The same on every machine: the reference is SplitMix64 in Python's own integers."""
     got = gumbel_noise(torch.tensor([seed]), torch.tensor([position]), vocab)[0].tolist()
     key = _splitmix(_splitmix(seed & MASK) ^ position)
@@ -121,7 +121,7 @@ def test_noise_is_the_hash_worked_out_in_whole_numbers(seed: int, position: int,
 
 @pytest.mark.parametrize("bits", [0, -1])
 def test_noise_is_finite_at_both_ends_of_the_hash(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An infinite draw would beat every logit, and beside a token that is kept out (-inf) make it NaN."""
+    """An infinite draw would beat every logit, and make NaN of a masked one (-inf)."""
     monkeypatch.setattr(noise_module, "_mix", lambda x: torch.full_like(x, bits))
     noise = gumbel_noise(torch.tensor([0]), torch.tensor([0]), 3)
     assert noise.isfinite().all()
@@ -184,8 +184,8 @@ def test_top_sets_by_hand() -> None:
     assert kept(0, 0.0) == [0]
 
 
-def test_of_many_equals_the_lowest_ids_stay() -> None:
-    """A sort that is not stable keeps the order of few equals by luck, of thousands not."""
+def test_of_many_equal_logits_the_lowest_ids_are_kept() -> None:
+    """An unstable sort may keep the order of a few equals by luck, but not of thousands."""
     kept = keep_top(torch.zeros(1, 5000, dtype=torch.float64), [7], [1.0])[0].isfinite().nonzero().flatten()
     assert kept.tolist() == list(range(7))
 
@@ -210,7 +210,7 @@ PARAMS = st.builds(
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(PARAMS, st.integers(0, 5000)), min_size=1, max_size=9), st.randoms(use_true_random=False))
-def test_a_row_is_drawn_alike_in_any_company(rows: list[tuple[Sampling, int]], rng: random.Random) -> None:
+def test_a_row_is_drawn_alike_in_any_batch(rows: list[tuple[Sampling, int]], rng: random.Random) -> None:
     logits = _logits(len(rows), rows=len(rows))
     together = sample(logits, [p for p, _ in rows], [place for _, place in rows])
     alone = [sample(logits[i : i + 1], [p], [place])[0] for i, (p, place) in enumerate(rows)]
@@ -238,7 +238,7 @@ def test_position_and_seed_both_matter() -> None:
     assert sample(flat, [Sampling(1.0, seed=1)] * 200, [7] * 200) == [by_place[7]] * 200
 
 
-def test_any_seed_is_taken() -> None:
+def test_any_seed_is_accepted() -> None:
     flat = torch.zeros(1, 10**4)
 
     def drawn(seed: int) -> int:

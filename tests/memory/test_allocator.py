@@ -14,7 +14,7 @@ from minifuse.memory.allocator import RunAllocator
 
 
 class RunsAgainstASet(RuleBasedStateMachine):
-    """Everything `RunAllocator` says must follow from the set of free slots."""
+    """All that `RunAllocator` returns must follow from the set of free slots."""
 
     @initialize(capacity=st.integers(0, 24))
     def begin(self, capacity: int) -> None:

@@ -1,4 +1,4 @@
-"""The pool of blocks against the plainest model there is: of each block, how many hold it."""
+"""The pool of blocks against the plainest model there is: a count of the holders of each block."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class BlocksAgainstACount(RuleBasedStateMachine):
         block = data.draw(st.sampled_from(sorted(self.held)))
         self.pool.give_back(block)
         self.held[block] -= 1
-        self.held += Counter()  # forget those that nobody holds
+        self.held += Counter()  # drop the blocks without a holder
 
     @rule(block=st.integers(-2, 7))
-    def touch_what_nobody_holds(self, block: int) -> None:
+    def touch_a_block_without_a_holder(self, block: int) -> None:
         if block in self.held:
             return
         with pytest.raises(LawBroken, match=f"block {block} was given back twice, or never handed out") as error:
@@ -65,10 +65,10 @@ class BlocksAgainstACount(RuleBasedStateMachine):
     def copy(self) -> None:
         twin = self.pool.copy()
         self.frozen.append((self.pool, list(self.pool.holders), list(self.pool.free)))
-        self.pool = twin  # the copy is what goes on; the original must not feel it
+        self.pool = twin  # the copy is used from here on; the original must not change
 
     @invariant()
-    def says_who_holds_what(self) -> None:
+    def holders_agree(self) -> None:
         if not hasattr(self, "pool"):
             return
         pool = self.pool
@@ -85,7 +85,7 @@ TestBlocksAgainstACount = BlocksAgainstACount.TestCase
 TestBlocksAgainstACount.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
 
 
-def test_the_lowest_first_and_the_last_given_back_again() -> None:
+def test_the_lowest_block_is_taken_first_and_the_last_given_back_next() -> None:
     pool = BlockPool(3)
     assert [pool.take() for _ in range(3)] == [0, 1, 2]
     pool.give_back(2)
@@ -93,7 +93,7 @@ def test_the_lowest_first_and_the_last_given_back_again() -> None:
     assert (pool.take(), pool.take()) == (0, 2)
 
 
-def test_a_block_is_free_when_the_last_one_has_given_it_back() -> None:
+def test_a_block_is_free_when_its_last_holder_has_given_it_back() -> None:
     pool = BlockPool(1)
     pool.take()
     pool.share(0)
@@ -104,7 +104,7 @@ def test_a_block_is_free_when_the_last_one_has_given_it_back() -> None:
 
 
 @pytest.mark.parametrize("held", [[0, 1], [0, 0, 2], [0, 0, 1, 2], [0, 0, 1, 1]], ids=str)
-def test_check_wants_each_block_as_often_as_it_is_held(held: list[int]) -> None:
+def test_check_counts_the_holders_of_each_block(held: list[int]) -> None:
     pool = BlockPool(3)
     pool.take()
     pool.take()
@@ -116,7 +116,7 @@ def test_check_wants_each_block_as_often_as_it_is_held(held: list[int]) -> None:
 
 
 @pytest.mark.parametrize("free", [[], [1], [2, 2], [2, 3]], ids=str)
-def test_check_wants_all_others_to_be_free_once(free: list[int]) -> None:
+def test_check_counts_every_other_block_as_free_once(free: list[int]) -> None:
     pool = BlockPool(3)
     pool.take()
     pool.take()

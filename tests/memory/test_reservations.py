@@ -6,10 +6,11 @@ import copy
 from typing import Any
 
 import pytest
+from graphs import lstm, sequence_of
 from helpers import asks, sentence
 
 from minifuse.errors import LawBroken, RequestRefused
-from minifuse.layout import Rectangle
+from minifuse.layout import Layout, Rectangle
 from minifuse.memory import Contiguous, Padded, Recompute
 from minifuse.memory.reserved import ReservedMemory
 from minifuse.place import Extent
@@ -34,7 +35,7 @@ def _admit(memory: ReservedMemory, *sequences: Sequence) -> Placement:
 
 
 def _commit(memory: ReservedMemory, placement: Placement, *work: Work, sampled: tuple[str, ...] = ()) -> None:
-    memory.commit(Plan(0, 0, work, placement.places, grid=placement.shape), sampled)
+    memory.commit(Plan(0, 0, work, placement.places, layout=Layout(shape=placement.shape)), sampled)
 
 
 def _books(memory: ReservedMemory) -> dict[str, Any]:
@@ -74,14 +75,14 @@ def test_padded_by_hand() -> None:
     assert step.shape == Rectangle(0, 2, 8, 5, 6)
     memory.release(b)
     assert memory.usage() == KVUsage(10, 16, 16)  # a finished row keeps its place
-    assert memory.place(Proposal((Work("a", 3, 4),))).grid == Rectangle(0, 2, 8, 5, 6)
+    assert memory.place(Proposal((Work("a", 3, 4),))).shape == Rectangle(0, 2, 8, 5, 6)
     memory.release(a)
     assert memory.usage() == KVUsage(0, 0, 16)
     # The next batch has a rectangle of its own.
     assert _admit(memory, _sequence("c", 2, 2)) == Placement((Extent(0, 3),), Rectangle(0, 1, 3, 0, 2))
 
 
-def test_recompute_forgets_what_was_sampled() -> None:
+def test_recompute_drops_the_kv_of_a_sampled_sequence() -> None:
     memory = Recompute(20)
     a, b = _sequence("a", 3, 4), _sequence("b", 4, 2)
     placement = _admit(memory, a, b)
@@ -89,12 +90,12 @@ def test_recompute_forgets_what_was_sampled() -> None:
     _commit(memory, placement, Work("a", 0, 3), Work("b", 0, 2), sampled=("a",))
     a.tokens.append(1)
     assert memory.missing(a) == (Span(0, 4),)
-    assert memory.missing(b) == (Span(2, 4),)  # a prompt in pieces goes on where it was
+    assert memory.missing(b) == (Span(2, 4),)  # a prompt in pieces continues where it was
     assert memory.usage().used == 5
 
 
 @pytest.mark.parametrize("cls", [Contiguous, Padded])
-def test_missing_is_what_is_not_written(cls: type[ReservedMemory]) -> None:
+def test_tokens_without_kv_are_missing(cls: type[ReservedMemory]) -> None:
     memory = cls(20)
     a = _sequence("a", 5, 3)
     assert memory.missing(a) == (Span(0, 5),)
@@ -111,7 +112,7 @@ def test_missing_is_what_is_not_written(cls: type[ReservedMemory]) -> None:
 
 
 @every_memory
-def test_check_refuses_what_could_never_fit(cls: type[ReservedMemory]) -> None:
+def test_check_refuses_a_request_that_could_never_fit(cls: type[ReservedMemory]) -> None:
     memory = cls(10)
     memory.check(asks("fits", 8, 3))
     with pytest.raises(RequestRefused) as error:
@@ -150,7 +151,7 @@ def test_room_of_a_rectangle() -> None:
 
 
 @every_memory
-def test_what_room_admits_can_be_placed(cls: type[ReservedMemory]) -> None:
+def test_sequences_that_a_room_admits_can_be_placed(cls: type[ReservedMemory]) -> None:
     memory = cls(30)
     sequences = [_sequence(f"s{i}", 1 + i * 3 % 5, 1 + i % 4) for i in range(9)]
     room = memory.room()
@@ -191,7 +192,7 @@ def test_place_without_room_changes_nothing(cls: type[ReservedMemory]) -> None:
 
 @every_memory
 def test_admitting_twice_changes_nothing(cls: type[ReservedMemory]) -> None:
-    """A second extent for one sequence would leave the first to nobody."""
+    """A second extent for one sequence would leave the first without an owner."""
     memory = cls(40)
     twice = _sequence("twice", 2, 2)
     _admit(memory, twice)
@@ -227,12 +228,12 @@ def test_commit_refuses_gaps_and_overruns(cls: type[ReservedMemory], work: Work)
 
 
 @every_memory
-def test_release_is_idempotent_and_takes_strangers(cls: type[ReservedMemory]) -> None:
+def test_release_is_idempotent_and_takes_unknown_sequences(cls: type[ReservedMemory]) -> None:
     memory = cls(40)
-    a, b, stranger = _sequence("a", 3, 4), _sequence("b", 3, 4), _sequence("stranger", 1, 1)
+    a, b, unknown = _sequence("a", 3, 4), _sequence("b", 3, 4), _sequence("unknown", 1, 1)
     placement = _admit(memory, a, b)
     _commit(memory, placement, *_whole(a, b))
-    memory.release(stranger)
+    memory.release(unknown)
     assert memory.usage().used == 6
     memory.release(a)
     after = _books(memory)
@@ -244,7 +245,7 @@ def test_release_is_idempotent_and_takes_strangers(cls: type[ReservedMemory]) ->
     memory.check_integrity()
 
 
-# --- check_integrity can tell
+# --- check_integrity
 
 
 def _contiguous() -> Contiguous:
@@ -287,3 +288,12 @@ def test_a_broken_rectangle_is_found() -> None:
         with pytest.raises(LawBroken) as error:
             memory.check_integrity()
         assert error.value.law == "conservation"
+
+
+@every_memory
+def test_a_cell_graph_has_no_kv(cls: type[ReservedMemory]) -> None:
+    memory = cls(20)
+    memory.receive(_sequence("text", 2, 2))
+    with pytest.raises(LawBroken, match="graph is a cell graph") as error:
+        memory.receive(sequence_of("graph", lstm(2)))
+    assert error.value.law == "layout"

@@ -3,53 +3,46 @@
 from __future__ import annotations
 
 import pytest
+from graphs import pair_chain, sequence_of, work_of
 
 from minifuse.cell_graph import CellGraph, Node, Output
 from minifuse.errors import LawBroken, RequestRefused
-from minifuse.layout import Rectangle
+from minifuse.layout import StateRows
 from minifuse.memory import Rows
 from minifuse.place import State
 from minifuse.plan import Proposal
 from minifuse.request import Request, Sequence
-from minifuse.work import Span, Work
-
-
-def chain(length: int) -> CellGraph:
-    return CellGraph(tuple(Node("a", (Output(i - 1), Output(i - 1, 1)) if i else (7,)) for i in range(length)))
+from minifuse.work import Span
 
 
 def sequence(name: str, length: int = 2) -> Sequence:
-    return Sequence(Request(name, (1,)), graph=chain(length))
+    return sequence_of(name, pair_chain(length))
 
 
-def work(*nodes: tuple[str, int]) -> tuple[Work, ...]:
-    return tuple(Work(name, node, node + 1, "a") for name, node in nodes)
-
-
-def test_those_admitted_together_are_a_rectangle_in_which_each_keeps_its_row() -> None:
+def test_a_batch_admitted_together_has_adjacent_rows_and_each_sequence_keeps_its_row() -> None:
     memory = Rows(9)
-    memory.place(Proposal(work(("x", 0)), (sequence("x"),)))
-    items = work(("a", 0), ("b", 0), ("a", 1))
+    memory.place(Proposal(work_of(("x", 0)), (sequence("x"),)))
+    items = work_of(("a", 0), ("b", 0), ("a", 1))
     waves = (Span(0, 2), Span(2, 3), Span(3, 3))
     placed = memory.place(Proposal(items, (sequence("a"), sequence("b", 1)), waves=waves))
     assert placed.places == (State((), 1), State((), 2), State((1, 1), 1))
-    assert placed.shape == Rectangle(1, 2, 3, 0, 3)
+    assert placed.shape == StateRows(1, 2, 3)
     assert placed.waves == waves
     assert memory.usage() == (3, 3, 9, 0)
     memory.check_integrity()
 
 
-def test_a_plan_that_is_not_of_the_whole_batch_is_no_rectangle() -> None:
+def test_a_plan_for_a_part_of_the_batch_has_no_shape() -> None:
     memory = Rows(9)
     batch = (sequence("a"), sequence("b"))
-    assert memory.place(Proposal(work(("a", 0)), batch, waves=(Span(0, 1),))).grid is None
-    assert memory.place(Proposal(work(("a", 1), ("b", 0)), waves=(Span(0, 2),))).grid is None
+    assert memory.place(Proposal(work_of(("a", 0)), batch, waves=(Span(0, 1),))).shape is None
+    assert memory.place(Proposal(work_of(("a", 1), ("b", 0)), waves=(Span(0, 2),))).shape is None
 
 
 def test_a_batch_needs_its_rows_side_by_side() -> None:
     memory = Rows(3)
     three = [sequence(name) for name in "abc"]
-    memory.place(Proposal(work(), tuple(three)))
+    memory.place(Proposal(work_of(), tuple(three)))
     memory.release(three[0])
     memory.release(three[2])
     room = memory.room()
@@ -64,25 +57,25 @@ def test_a_batch_needs_its_rows_side_by_side() -> None:
 
 def test_only_chains_have_room_in_a_row() -> None:
     memory = Rows(3)
-    memory.check_graph("c", chain(5))
+    memory.receive(sequence("c", 5))
     fork = CellGraph((Node("a", (1,)), Node("a", (Output(0),)), Node("a", (Output(0),))))
     join = CellGraph((Node("a", (1,)), Node("a", (2,)), Node("a", (Output(0), Output(1)))))
     two = CellGraph((Node("a", (1,)), Node("a", (2,))))
     for graph in (fork, join, two):
         with pytest.raises(RequestRefused, match="choose the memory 'states'"):
-            memory.check_graph("g", graph)
+            memory.receive(sequence_of("g", graph))
 
 
 @pytest.mark.parametrize(
     ("proposal", "law"),
     [
-        (Proposal(work(("y", 0))), "conservation"),
+        (Proposal(work_of(("y", 0))), "conservation"),
         (Proposal((), (sequence("x"),)), "conservation"),
         (Proposal(evict=(sequence("x"),)), "conservation"),
         (Proposal((), (Sequence(Request("y", (1,))),)), "layout"),
     ],
 )
-def test_what_no_policy_may_propose(proposal: Proposal, law: str) -> None:
+def test_proposals_that_break_a_law(proposal: Proposal, law: str) -> None:
     memory = Rows(9)
     memory.place(Proposal((), (sequence("x"),)))
     with pytest.raises(LawBroken) as broken:

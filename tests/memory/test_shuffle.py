@@ -14,7 +14,7 @@ arrays = st.lists(st.integers(0, 1), min_size=1, max_size=24)
 
 
 def _outside(arr: list[int], offset: int) -> int:
-    """What lies outside the window at `offset` that has room for all: the copies it takes."""
+    """The copies it takes to fill the window at `offset`: the elements outside of it."""
     size = sum(element != 0 for element in arr)
     return sum(arr) - sum(arr[offset : offset + size])
 
@@ -54,13 +54,13 @@ def test_costs_may_be_sizes(arr: list[int]) -> None:
 
 
 @given(st.lists(st.sampled_from(["free", "live", "live", "fixed"]), min_size=1, max_size=20))
-def test_nobody_is_lost_and_nobody_elses_buffer_is_touched(kinds: list[str]) -> None:
+def test_no_content_is_lost_and_no_other_buffer_is_overwritten(kinds: list[str]) -> None:
     live = [i for i, kind in enumerate(kinds) if kind == "live"]
     fixed = [i for i, kind in enumerate(kinds) if kind == "fixed"]
     if not live:
         return
     result = shuffle(live, fixed, len(kinds))
-    held: dict[int, int] = {buffer: buffer for buffer in live}  # where each buffer's content is -> whose it was
+    held: dict[int, int] = {buffer: buffer for buffer in live}  # where each content lies -> the buffer it was in
     for source, target in result.moves:
         assert target not in held
         assert target not in fixed

@@ -1,4 +1,4 @@
-"""Adjacent buffers: who gets which slot, the region, the shuffle, and what is refused."""
+"""Adjacent buffers: which sequence gets which slot, the region, the shuffle, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.layout import Region
+from minifuse.layout import Layout, Region
 from minifuse.memory import Slots
 from minifuse.place import Extent
 from minifuse.plan import Move, Placement, Plan, Proposal
@@ -24,7 +24,7 @@ def _slots(slots: int, shuffle: bool = True) -> Slots:
 
 
 class Stream:
-    """A main stream by hand: everyone in memory gets a token in each iteration."""
+    """A main stream by hand: each iteration produces a token for every sequence in memory."""
 
     def __init__(self, slots: int, shuffle: bool = True) -> None:
         self.memory = _slots(slots, shuffle)
@@ -36,7 +36,7 @@ class Stream:
         work = tuple(Work(s.id, *span) for s in self.running.values() for span in self.memory.missing(s))
         placement = self.memory.place(Proposal(work, admit))
         self.memory.check_integrity()
-        plan = Plan(0, 0, work, placement.places, grid=placement.shape, moves=placement.moves)
+        plan = Plan(0, 0, work, placement.places, layout=Layout(shape=placement.shape), moves=placement.moves)
         self.memory.commit(plan, self.running)
         for sequence in self.running.values():
             sequence.tokens.append(0)
@@ -68,7 +68,7 @@ def test_newcomers_are_placed_next_to_the_region() -> None:
     assert stream.slots() == {"a": 0, "b": 1, "c": 2, "d": 3}
 
 
-def test_the_first_to_come_is_the_first_to_leave() -> None:
+def test_equal_lengths_make_the_region_a_queue() -> None:
     """With equal lengths the region is a queue: it moves on through memory and nothing is ever copied (V-C)."""
     stream = Stream(4)
     stream.iterate("a", "b")
@@ -81,7 +81,7 @@ def test_the_first_to_come_is_the_first_to_leave() -> None:
     assert (_region(placement), stream.slots(), placement.moves) == ((1, 3), {"c": 2, "d": 3, "e": 1}, ())
 
 
-def test_an_empty_memory_begins_anew() -> None:
+def test_an_empty_memory_starts_again_from_slot_0() -> None:
     stream = Stream(3)
     stream.iterate("a", "b", "c")
     stream.leave("a", "b", "c")
@@ -121,18 +121,18 @@ def test_a_newcomer_takes_a_hole_that_is_computed_anyway() -> None:
     assert (_region(placement), stream.slots()["e"]) == ((0, 4), 2)
 
 
-def test_with_shuffle_the_others_close_up() -> None:
+def test_with_shuffle_the_remaining_sequences_close_up() -> None:
     stream = Stream(8)
     stream.iterate(*"abcd")
     stream.iterate()
     stream.leave("b")
     placement = stream.iterate()
     assert (_region(placement), placement.moves) == ((0, 3), (Move("shuffle", 3 * WIDTH, WIDTH, 2),))
-    assert stream.slots() == {"a": 0, "c": 2, "d": 1}  # a to the others would be one copy too: the first window wins
+    assert stream.slots() == {"a": 0, "c": 2, "d": 1}  # moving a would be one copy too: the first window wins
 
 
 def test_fig_6_in_memory() -> None:
-    """Copies of what each has cached, no more; everyone's extent follows."""
+    """Copies of what each has cached, no more; the extents follow."""
     names = "abcdefghijklmnop"
     live = [2, 3, 4, 7, 10, 11, 13, 14, 15]
     stream = Stream(16)
@@ -148,8 +148,8 @@ def test_fig_6_in_memory() -> None:
     assert placement.places == tuple(Extent(slot * WIDTH, WIDTH) for slot in stream.slots().values())
 
 
-def test_who_has_no_kv_yet_is_not_copied() -> None:
-    """A newcomer takes a hole, and then closes up with the others: it is moved, and nothing is copied."""
+def test_a_newcomer_without_kv_is_moved_without_a_copy() -> None:
+    """A newcomer takes a hole, and then closes up with the running sequences: nothing of it is copied."""
     stream = Stream(8)
     stream.iterate(*"abcdefgh")
     stream.leave("b", "c", "d", "e")
@@ -178,7 +178,7 @@ def test_pre_processing_takes_the_next_slot_and_leaves_the_region_alone() -> Non
     assert _region(stream.iterate()) == (1, 2)
 
 
-def test_who_is_being_pre_processed_is_neither_moved_nor_overwritten() -> None:
+def test_a_sequence_in_pre_processing_is_neither_moved_nor_overwritten() -> None:
     """x takes b's place while a and c run: they close up around it, and it is idle there until it is fused."""
     stream = Stream(3)
     stream.iterate(*"abc")
@@ -189,7 +189,7 @@ def test_who_is_being_pre_processed_is_neither_moved_nor_overwritten() -> None:
     assert stream.memory.slot("x") == 1
 
 
-def test_shuffled_around_who_is_being_pre_processed() -> None:
+def test_the_shuffle_leaves_a_sequence_in_pre_processing_where_it_is() -> None:
     stream = Stream(6)
     stream.iterate(*"abcdef")
     stream.leave("b", "c", "d")
@@ -211,7 +211,7 @@ def _with_a_hole() -> tuple[Slots, dict[str, Sequence]]:
 
 
 def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
-    """c moves to b's place; until that plan has run, nobody gets c's old slot, and might write into it too soon."""
+    """c moves to b's place; until that plan has run, no newcomer gets c's old slot and writes into it too soon."""
     memory, _ = _with_a_hole()
     work = (Work("a", 1, 2), Work("c", 1, 2))
     placement = memory.place(Proposal(work))
@@ -219,13 +219,13 @@ def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
     assert memory.room().admit(Sequence(asks("x"))) is not None
     with pytest.raises(LawBroken, match="0 slots are free"):
         _preprocess(memory, "x")
-    memory.commit(Plan(1, 0, work, placement.places, grid=placement.shape, moves=placement.moves), "ac")
+    memory.commit(Plan(1, 0, work, placement.places, layout=Layout(shape=placement.shape), moves=placement.moves), "ac")
     assert memory.room().admit(Sequence(asks("x"))) is None
     _, placement = _preprocess(memory, "x")
     assert placement.places == (Extent(2 * WIDTH, WIDTH),)
 
 
-def test_a_slot_that_was_to_be_copied_from_is_not_lost_when_its_owner_is_given_up() -> None:
+def test_a_slot_to_be_copied_from_is_not_lost_when_its_owner_is_abandoned() -> None:
     memory, sequences = _with_a_hole()
     memory.place(Proposal((Work("a", 1, 2), Work("c", 1, 2))))
     for name in "ac":  # interrupted: the plan is never committed
@@ -237,7 +237,7 @@ def test_a_slot_that_was_to_be_copied_from_is_not_lost_when_its_owner_is_given_u
 # --- refusals
 
 
-def test_a_slot_has_an_equal_part() -> None:
+def test_slots_divide_memory_equally() -> None:
     memory = Slots(43, Slots.Options(4))
     assert memory.width == 10
     assert memory.usage() == KVUsage(0, 0, 43)
@@ -246,7 +246,7 @@ def test_a_slot_has_an_equal_part() -> None:
     sentence(error.value, "4 slots", "3 tokens", "memory.slots", "--kv-memory")
 
 
-def test_what_never_fits_is_refused() -> None:
+def test_a_request_that_never_fits_is_refused() -> None:
     memory = _slots(2)
     memory.check(asks("fits", 8, 3))
     with pytest.raises(RequestRefused) as error:
@@ -284,7 +284,7 @@ def test_admitted_without_room() -> None:
     assert stream.memory.extents == before
 
 
-def test_broken_books_are_noticed() -> None:
+def test_corrupt_books_are_noticed() -> None:
     for extent in (Extent(3, WIDTH), Extent(2 * WIDTH, WIDTH), Extent(0, WIDTH + 1), Extent(-WIDTH, WIDTH)):
         memory = _slots(2)
         memory.extents["a"] = extent
@@ -296,13 +296,13 @@ def test_broken_books_are_noticed() -> None:
         memory.check_integrity()
 
 
-# --- any coming and going
+# --- any arrivals and departures
 
 
 @settings(max_examples=200)
 @given(st.data())
-def test_any_coming_and_going(data: st.DataObject) -> None:
-    """Whoever comes and goes: with shuffle the region is exactly who runs, without it nobody is ever copied."""
+def test_any_arrivals_and_departures(data: st.DataObject) -> None:
+    """With shuffle the region is exactly the running sequences; without it nothing is ever copied."""
     shuffle = data.draw(st.booleans())
     num_slots = data.draw(st.integers(1, 8))
     stream = Stream(num_slots, shuffle)

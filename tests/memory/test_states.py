@@ -1,25 +1,22 @@
-"""Slots for the states of nodes: by hand, and against a model of what is held."""
+"""Slots for the states of nodes: by hand, and against a model of the nodes held."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import pytest
+from graphs import pair_chain, sequence_of, work_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minifuse.cell_graph import CellGraph, Node, Output
 from minifuse.errors import LawBroken, RequestRefused
+from minifuse.layout import Layout
 from minifuse.memory import States
 from minifuse.place import State
 from minifuse.plan import Placement, Plan, Proposal
 from minifuse.request import Request, Sequence
 from minifuse.work import Span, Work
-
-
-def chain(length: int) -> CellGraph:
-    return CellGraph(tuple(Node("a", (Output(i - 1), Output(i - 1, 1)) if i else (7,)) for i in range(length)))
-
 
 TREE = CellGraph((Node("leaf", (1,)), Node("leaf", (2,)), Node("internal", (Output(0), Output(1)))))
 DIAMOND = CellGraph(
@@ -27,43 +24,35 @@ DIAMOND = CellGraph(
 )
 
 
-def sequence(name: str, graph: CellGraph) -> Sequence:
-    return Sequence(Request(name, (1,)), graph=graph)
-
-
-def work(*nodes: tuple[str, int]) -> tuple[Work, ...]:
-    return tuple(Work(name, node, node + 1, "a") for name, node in nodes)
-
-
 def plan(step: int, items: tuple[Work, ...], placement: Placement) -> Plan:
-    return Plan(step, 0, items, placement.places, waves=placement.waves)
+    return Plan(step, 0, items, placement.places, layout=Layout(placement.waves))
 
 
 def test_a_chain_of_three_by_hand() -> None:
     """The example of the docstring: three chains in nine slots, whose second batch reads the first's as one run."""
     memory = States(9)
-    chains = [sequence(name, chain(3)) for name in "xyz"]
-    first = work(("x", 0), ("y", 0), ("z", 0))
+    chains = [sequence_of(name, pair_chain(3)) for name in "xyz"]
+    first = work_of(("x", 0), ("y", 0), ("z", 0))
     placed = memory.place(Proposal(first, tuple(chains)))
     assert placed.places == (State((), 0), State((), 1), State((), 2))
     memory.commit(plan(0, first, placed), ())
-    second = work(("x", 1), ("y", 1), ("z", 1))
+    second = work_of(("x", 1), ("y", 1), ("z", 1))
     placed = memory.place(Proposal(second))
     assert placed.places == (State((0, 0), 3), State((1, 1), 4), State((2, 2), 5))
     assert memory.usage().used == 6
     memory.commit(plan(1, second, placed), ())
     assert memory.usage() == (3, 6, 9, 0)
-    third = work(("x", 2), ("y", 2), ("z", 2))
+    third = work_of(("x", 2), ("y", 2), ("z", 2))
     assert [place.slot for place in memory.place(Proposal(third)).places] == [0, 1, 2]
     memory.check_integrity()
 
 
 def test_tasks_in_flight_keep_what_they_read() -> None:
     memory = States(4)
-    x = sequence("x", chain(4))
+    x = sequence_of("x", pair_chain(4))
     plans = []
     for node in range(4):
-        items = work(("x", node))
+        items = work_of(("x", node))
         plans.append(plan(node, items, memory.place(Proposal(items, (x,) if node == 0 else ()))))
     assert [p.places[0].slots(0, 1)[0] for p in plans] == [0, 1, 2, 3]  # nothing has run: nothing is free
     memory.commit(plans[0], ())
@@ -73,12 +62,12 @@ def test_tasks_in_flight_keep_what_they_read() -> None:
     memory.check_integrity()
 
 
-def test_a_state_is_free_when_all_who_read_it_have_run_in_whatever_order() -> None:
+def test_a_state_is_free_when_all_its_readers_have_run_in_any_order() -> None:
     memory = States(4)
-    x = sequence("x", DIAMOND)
+    x = sequence_of("x", DIAMOND)
     placed = []
     for node in range(3):
-        items = work(("x", node))
+        items = work_of(("x", node))
         placed.append(plan(node, items, memory.place(Proposal(items, (x,) if node == 0 else ()))))
     memory.commit(placed[0], ())
     memory.commit(placed[2], ())
@@ -87,10 +76,10 @@ def test_a_state_is_free_when_all_who_read_it_have_run_in_whatever_order() -> No
     assert memory.usage().used == 2
 
 
-def test_waves_of_one_plan_reuse_the_slots_of_those_before_and_give_them_up_when_it_has_run() -> None:
+def test_waves_of_one_plan_reuse_slots_which_are_free_when_the_plan_has_run() -> None:
     memory = States(4)
-    x = sequence("x", chain(50))
-    items = work(*(("x", node) for node in range(50)))
+    x = sequence_of("x", pair_chain(50))
+    items = work_of(*(("x", node) for node in range(50)))
     waves = tuple(Span(i, i + 1) for i in range(50))
     placed = memory.place(Proposal(items, (x,), waves=waves))
     slots = [place.slots(0, 1)[0] for place in placed.places]
@@ -104,19 +93,19 @@ def test_waves_of_one_plan_reuse_the_slots_of_those_before_and_give_them_up_when
     assert memory.usage() == (0, 0, 4, 0)
 
 
-def test_a_slot_that_a_plans_waves_are_done_with_is_nobody_elses_until_the_plan_has_run() -> None:
+def test_a_slot_that_the_waves_are_done_with_is_not_free_until_the_plan_has_run() -> None:
     memory = States(4)
-    x, y = sequence("x", chain(3)), sequence("y", chain(1))
-    items = work(("x", 0), ("x", 1), ("x", 2))
+    x, y = sequence_of("x", pair_chain(3)), sequence_of("y", pair_chain(1))
+    items = work_of(("x", 0), ("x", 1), ("x", 2))
     memory.place(Proposal(items, (x,), waves=(Span(0, 1), Span(1, 2), Span(2, 3))))
-    (place,) = memory.place(Proposal(work(("y", 0)), (y,))).places
+    (place,) = memory.place(Proposal(work_of(("y", 0)), (y,))).places
     assert place.slots(0, 1)[0] == 2
 
 
-def test_what_the_waves_of_a_plan_that_was_given_up_passed_on_is_free() -> None:
+def test_slots_passed_between_the_waves_of_an_abandoned_plan_are_free() -> None:
     memory = States(9)
-    x, y = sequence("x", chain(5)), sequence("y", chain(5))
-    items = work(*((name, node) for node in range(5) for name in "xy"))
+    x, y = sequence_of("x", pair_chain(5)), sequence_of("y", pair_chain(5))
+    items = work_of(*((name, node) for node in range(5) for name in "xy"))
     memory.place(Proposal(items, (x, y), waves=tuple(Span(2 * i, 2 * i + 2) for i in range(5))))
     memory.release(x)
     memory.release(y)
@@ -125,89 +114,93 @@ def test_what_the_waves_of_a_plan_that_was_given_up_passed_on_is_free() -> None:
 
 
 def test_a_plan_of_waves_takes_no_more_than_its_requests_were_promised() -> None:
-    """Its third wave needs two slots and has one from the first: it may not take two others, one of them z's."""
+    """Its third wave needs two slots and has one from the first; it may not take two more, one of which is z's."""
     memory = States(4)
-    x, y, z = sequence("x", chain(3)), sequence("y", chain(1)), sequence("z", chain(1))
-    items = work(("x", 0), ("x", 1), ("x", 2), ("y", 0))
+    x, y, z = (
+        sequence_of("x", pair_chain(3)),
+        sequence_of("y", pair_chain(1)),
+        sequence_of("z", pair_chain(1)),
+    )
+    items = work_of(("x", 0), ("x", 1), ("x", 2), ("y", 0))
     placed = memory.place(Proposal(items, (x, y, z), waves=(Span(0, 1), Span(1, 2), Span(2, 4))))
     assert [place.slots(0, 1)[0] for place in placed.places] == [0, 1, 0, 2]
-    (place,) = memory.place(Proposal(work(("z", 0)))).places
+    (place,) = memory.place(Proposal(work_of(("z", 0)))).places
     assert place.slots(0, 1)[0] == 3
 
 
 def test_a_batch_is_scattered_when_no_run_is_long_enough() -> None:
     memory = States(4)
     names = "abcd"
-    ones = {name: sequence(name, chain(1)) for name in names}
-    items = work(*((name, 0) for name in names))
+    ones = {name: sequence_of(name, pair_chain(1)) for name in names}
+    items = work_of(*((name, 0) for name in names))
     placed = memory.place(Proposal(items, tuple(ones.values())))
     memory.commit(plan(0, items, placed), ())
     for name in "ac":
         memory.release(ones[name])
-    new = [sequence(name, chain(1)) for name in "ef"]
-    places = memory.place(Proposal(work(("e", 0), ("f", 0)), tuple(new))).places
+    new = [sequence_of(name, pair_chain(1)) for name in "ef"]
+    places = memory.place(Proposal(work_of(("e", 0), ("f", 0)), tuple(new))).places
     assert [place.slots(0, 1)[0] for place in places] == [0, 2]
     memory.check_integrity()
 
 
 def test_promises() -> None:
     """A chain may hold two states at once, a tree twice its leaves, and any other graph all."""
-    assert [graph.most_held for graph in (chain(1), chain(9), TREE, DIAMOND)] == [1, 2, 3, 4]
+    assert [graph.most_held for graph in (pair_chain(1), pair_chain(9), TREE, DIAMOND)] == [1, 2, 3, 4]
     memory = States(5)
     room = memory.room()
-    assert room.admit(sequence("x", chain(9))) is None
-    assert room.admit(sequence("t", TREE)) is None
-    full = room.admit(sequence("y", chain(9)))
+    assert room.admit(sequence_of("x", pair_chain(9))) is None
+    assert room.admit(sequence_of("t", TREE)) is None
+    full = room.admit(sequence_of("y", pair_chain(9)))
     assert full is not None
     assert full.text == "not admitted: needs 2 slots for its states, and 0 are promised to nobody"
-    assert memory.room().admit(sequence("y", chain(9))) is None  # trying changed nothing
+    assert memory.room().admit(sequence_of("y", pair_chain(9))) is None  # trying out changed nothing
 
 
-def test_more_than_was_promised_only_while_nobody_else_was_promised_it() -> None:
+def test_a_sequence_may_exceed_its_promise_only_by_spare_slots() -> None:
     memory = States(5)
-    x, y = sequence("x", chain(9)), sequence("y", chain(9))
-    memory.place(Proposal(work(("x", 0), ("y", 0)), (x, y)))
+    x, y = sequence_of("x", pair_chain(9)), sequence_of("y", pair_chain(9))
+    memory.place(Proposal(work_of(("x", 0), ("y", 0)), (x, y)))
     room = memory.room()
     assert [room.extend(x) is None for _ in range(3)] == [True, True, False]  # its second slot, the spare one, no more
     assert room.extend(y) is None  # y's own is not touched
-    memory.place(Proposal(work(("x", 1))))
-    memory.place(Proposal(work(("x", 2))))
+    memory.place(Proposal(work_of(("x", 1))))
+    memory.place(Proposal(work_of(("x", 2))))
     assert memory.usage() == (4, 5, 5, 0)
     assert memory.room().extend(x) is not None
     assert memory.room().extend(y) is None
     memory.check_integrity()
 
 
-def test_asking_and_admitting_in_turns() -> None:
+def test_extending_and_admitting_in_turns() -> None:
     memory = States(6)
-    x = sequence("x", chain(9))
-    memory.place(Proposal(work(("x", 0)), (x,)))
+    x = sequence_of("x", pair_chain(9))
+    memory.place(Proposal(work_of(("x", 0)), (x,)))
     room = memory.room()
     assert [room.extend(x) is None for _ in range(4)] == [True] * 4  # one of its own, three of the four to spare
-    assert room.admit(sequence("y", chain(9))) is not None  # which leave one
-    assert room.admit(sequence("z", chain(1))) is None
+    assert room.admit(sequence_of("y", pair_chain(9))) is not None  # which leave one
+    assert room.admit(sequence_of("z", pair_chain(1))) is None
     assert room.extend(x) is not None
 
 
-def test_what_could_never_be_held_is_refused() -> None:
+def test_a_graph_that_could_never_be_held_is_refused() -> None:
     memory = States(3)
-    memory.check_graph("t", TREE)
+    memory.receive(sequence_of("t", TREE))
     with pytest.raises(RequestRefused, match=r"Request 'd' may need slots for 4 states at once and memory holds 3"):
-        memory.check_graph("d", DIAMOND)
+        memory.receive(sequence_of("d", DIAMOND))
 
 
 @pytest.mark.parametrize(
     ("proposal", "law"),
     [
-        (Proposal(work(("x", 1))), "ghost"),  # what it reads was never computed
-        (Proposal(work(("x", 0)), (sequence("x", chain(3)),)), "conservation"),  # admitted twice
-        (Proposal(evict=(sequence("x", chain(3)),)), "conservation"),
-        (Proposal(work(("y", 0)), (Sequence(Request("y", (1,))),)), "layout"),  # a text
+        (Proposal(work_of(("x", 1))), "ghost"),  # what it reads was never computed
+        (Proposal(work_of(("x", 0)), (sequence_of("x", pair_chain(3)),)), "conservation"),  # admitted twice
+        (Proposal(evict=(sequence_of("x", pair_chain(3)),)), "conservation"),
+        (Proposal(work_of(("y", 0)), (Sequence(Request("y", (1,))),)), "layout"),  # a text
     ],
 )
-def test_what_no_policy_may_propose(proposal: Proposal, law: str) -> None:
+def test_proposals_that_break_a_law(proposal: Proposal, law: str) -> None:
     memory = States(9)
-    memory.place(Proposal((), (sequence("x", chain(3)),)))
+    memory.place(Proposal((), (sequence_of("x", pair_chain(3)),)))
     with pytest.raises(LawBroken) as broken:
         memory.place(proposal)
     assert broken.value.law == law
@@ -215,7 +208,7 @@ def test_what_no_policy_may_propose(proposal: Proposal, law: str) -> None:
 
 @dataclass
 class Model:
-    """What is held, the plainest way: a node from when it is placed until all its readers have run."""
+    """The nodes held, in the plainest way: from when a node is placed until all its readers have run."""
 
     graphs: dict[str, CellGraph] = field(default_factory=dict)
     ran: set[tuple[str, int]] = field(default_factory=set)
@@ -230,14 +223,14 @@ class Model:
         }
 
 
-GRAPHS = st.sampled_from([chain(1), chain(2), chain(5), TREE, DIAMOND])
+GRAPHS = st.sampled_from([pair_chain(1), pair_chain(2), pair_chain(5), TREE, DIAMOND])
 
 
 @given(st.data(), st.lists(GRAPHS, min_size=1, max_size=4), st.integers(4, 12))
 def test_against_a_model(data: st.DataObject, graphs: list[CellGraph], capacity: int) -> None:
     """Random batches of ready nodes, several plans in flight, in any order of completion that keeps dependencies."""
     memory, model = States(capacity), Model()
-    waiting = {f"r{i}": sequence(f"r{i}", graph) for i, graph in enumerate(graphs)}
+    waiting = {f"r{i}": sequence_of(f"r{i}", graph) for i, graph in enumerate(graphs)}
     model.graphs = dict(zip(waiting, graphs, strict=True))
     live: dict[str, Sequence] = {}
     flying: list[Plan] = []
@@ -256,7 +249,7 @@ def test_against_a_model(data: st.DataObject, graphs: list[CellGraph], capacity:
             and all((name, source) in model.placed for source in model.graphs[name].sources[node])
         ]
         chosen = [item for item in ready if data.draw(st.booleans()) and room.extend(live[item[0]]) is None]
-        items = work(*chosen)
+        items = work_of(*chosen)
         placed = memory.place(Proposal(items, tuple(admit)))
         for (name, node), place in zip(chosen, placed.places, strict=True):
             assert isinstance(place, State)

@@ -19,7 +19,7 @@ def _storage(slots: int = 12) -> KVStorage:
 
 
 def _numbered(slots: int = 12) -> KVStorage:
-    """Every number tells its layer, slot, head and dimension."""
+    """Every number encodes its layer, slot, head and dimension."""
     storage = _storage(slots)
     storage.keys.copy_(torch.arange(storage.keys.numel()).view_as(storage.keys))
     storage.values.copy_(-storage.keys - 1)

@@ -1,7 +1,7 @@
-"""Block tables against a model that knows nothing of blocks: of every slot, the text that was last written there.
+"""Block tables against a model without blocks, which knows the text last written in each slot.
 
-Several plans are under way at a time and end in any order; what one of them moves and writes happens when it ends. So
-whatever is read too early, freed too early or written in somebody else's block shows as another text.
+Several plans are in flight at a time and end in any order; the moves and writes of a plan happen when it ends. So a
+block that is read too early, freed too early or overwritten by another sequence shows as a wrong text.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Flight:
     evicted: list[str] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
-    tables: dict[str, tuple[int, ...]] = field(default_factory=dict)  # as the plan was told them
+    tables: dict[str, tuple[int, ...]] = field(default_factory=dict)  # as they were when the plan was made
 
     @property
     def names(self) -> set[str]:
         return {*self.admitted, *self.evicted, *(work.sequence for work in self.work)}
 
     def copies(self) -> list[tuple[Slot, Slot]]:
-        """Slot by slot: from where, to where."""
+        """The source and the target of every slot copied."""
         return [
             ((TIERS[move.kind][0], move.source + i), (TIERS[move.kind][1], move.target + i))
             for move in self.moves
@@ -59,7 +59,7 @@ class Flight:
     def sources(self, tier: str, size: int) -> Counter[int]:
         """Blocks that must be held until the moves have been made, as often as they are copied from.
 
-        Not those that are swapped out: their owner has left them, and no other plan is under way.
+        Blocks that are swapped out are left out: their owner has given them up, and no other plan is in flight.
         """
         kind = "copy" if tier == "device" else "swap_in"
         return Counter(
@@ -84,10 +84,10 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         self.num_blocks, self.num_host = capacity // size, host // size
         self.tables = Tables(self.num_blocks, self.num_host, size, swap=swap, share=share, watermark=watermark)
         self.contents: dict[Slot, Text] = {}
-        self.sequences: dict[str, Sequence] = {}  # all who are alive
-        self.cached: dict[str, int] = {}  # of those who have been admitted and not dropped
-        self.whole: dict[str, int] = {}  # blocks set aside for each one on the device, taken or not
-        self.lifelong: set[str] = set()  # on the device, with all that they may ever need
+        self.sequences: dict[str, Sequence] = {}  # waiting, running or suspended
+        self.cached: dict[str, int] = {}  # of sequences with KV on either tier
+        self.whole: dict[str, int] = {}  # blocks set aside for each sequence on the device, taken or not
+        self.lifelong: set[str] = set()  # sequences on the device with blocks for their longest answer
         self.away: set[str] = set()
         self.flights: list[Flight] = []
         self.count = 0
@@ -101,11 +101,11 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         return {name for flight in self.flights for name in flight.names}
 
     def idle(self) -> list[str]:
-        """On the device, and nobody is at work on it."""
+        """Sequences on the device that no plan in flight works on."""
         return [name for name in self.whole if name not in self.in_flight()]
 
     def extent(self, name: str) -> int:
-        """Tokens that it has KV for, or will have when the plans that are under way have run."""
+        """Tokens that it has KV for, or will have when the plans in flight have run."""
         return max([self.cached[name], *(w.stop for f in self.flights for w in f.work if w.sequence == name)])
 
     def table_length(self, name: str) -> int:
@@ -126,7 +126,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         return table[token // self.size] * self.size + token % self.size
 
     def shared(self, newcomer: Sequence) -> int:
-        """Tokens at the beginning that somebody has who lies on the device for good; never the newcomer's last."""
+        """Tokens of the longest common beginning with a sequence whose KV is in place; never the newcomer's last."""
         best = 0
         for name in self.whole if self.share else ():
             if any(name in flight.admitted and self._arrives(flight, name) for flight in self.flights):
@@ -139,32 +139,32 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         return min(len(newcomer) - 1, self.cached[name])
 
     def _arrives(self, flight: Flight, name: str) -> bool:
-        """Whether some of what it has is still being copied to where it will lie."""
+        """Whether some of its KV is still to be copied to its blocks by this plan."""
         mine = {("device", self.slot(flight.tables[name], i)) for i in range(self.cached[name])}
         return any(target in mine for _, target in flight.copies())
 
     # --- plans
 
-    def _ask(self, data: Any) -> None:
-        """There are always some who wait. (Were this a rule, hypothesis would leave it out of every second example.)"""
+    def _fill_queue(self, data: Any) -> None:
+        """Keep some requests waiting. (As a rule, hypothesis would leave this out of every second example.)"""
         while len(self.sequences) < 4:
             name, self.count = f"s{self.count}", self.count + 1
             self.sequences[name] = Sequence(asks(name, data.draw(PROMPTS), data.draw(st.integers(2, 9))))
 
     @rule(data=st.data())
     def plan(self, data: Any) -> None:
-        """Some come or come back, some who are there get work. Those who evict have one worker."""
+        """Admit some sequences and give some on the device work. A policy that evicts has one worker."""
         if len(self.flights) > 2 or any(flight.evicted for flight in self.flights):
             self.run(data)
-        self._ask(data)
+        self._fill_queue(data)
         self._plan(data, Flight())
 
     @rule(data=st.data())
     def plan_with_evictions(self, data: Any) -> None:
-        """Those who evict have one worker: no other plan is under way."""
+        """A policy that evicts has one worker: no other plan is in flight."""
         while self.flights:
             self.run(data)
-        self._ask(data)
+        self._fill_queue(data)
         flight = Flight()
         some = st.lists(st.sampled_from(sorted(self.whole)), min_size=1, max_size=2, unique=True)
         for name in data.draw(some) if self.whole else ():
@@ -236,7 +236,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         return True
 
     def _work(self, name: str, flight: Flight, data: Any) -> None:
-        """All that it misses, or a piece of it."""
+        """Compute all its missing tokens, or a piece of them."""
         start, length = self.cached[name], len(self.sequences[name])
         stop = length if data.draw(st.integers(0, 2)) else data.draw(st.integers(start + 1, length))
         needed = self.blocks_of(stop) - self.table_length(name)
@@ -259,7 +259,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         assert pickle.dumps(vars(self.tables)) == before, "NoRoom has changed something"
 
     def _check_targets(self, mine: Flight) -> None:
-        """What a plan is to write is nobody else's, unless for the same token of the same text."""
+        """The slots a plan writes belong to no other sequence, unless for the same token of the same text."""
         written = {target: None for _, target in mine.copies()} | {
             ("device", self.slot(mine.tables[work.sequence], i)): self.text(work.sequence, i)
             for work in mine.work
@@ -277,11 +277,11 @@ class TablesAgainstTexts(RuleBasedStateMachine):
     def _tables(self) -> list[tuple[str, list[int]]]:
         return list(self.tables.blocks.items())
 
-    # --- what comes of them
+    # --- their end
 
     @rule(data=st.data())
     def run(self, data: Any) -> None:
-        """One of the plans under way, not always the first, runs now: moves in order, writes, reads; then it ends."""
+        """One of the plans in flight, not always the first, runs now: moves in order, writes, reads; then it ends."""
         if not self.flights:
             return
         flight = self.flights.pop(data.draw(st.integers(0, len(self.flights) - 1)))
@@ -307,7 +307,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def leave(self, data: Any) -> None:
-        """Somebody whose turn it is not, on the device, on the host or nowhere, gives up."""
+        """A sequence without a plan in flight, on the device, on the host or waiting, is abandoned."""
         idle = sorted(self.sequences.keys() - self.in_flight())
         if len(idle) > 3:
             self._forget(data.draw(st.sampled_from(idle)))
@@ -321,7 +321,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
 
     @rule()
     def try_out(self) -> None:
-        """Whatever is done to a copy, the original does not feel."""
+        """Changes to a copy leave the original as it is."""
         before, twin = pickle.dumps(vars(self.tables)), self.tables.copy()
         assert pickle.dumps(vars(twin)) == before
         for name in [*twin.blocks][:2]:
@@ -337,10 +337,10 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         assert pickle.dumps(vars(self.tables)) == before
         self.tables = self.tables.copy()
 
-    # --- what must hold all the time
+    # --- invariants
 
     @invariant()
-    def everybody_finds_its_own_text(self) -> None:
+    def every_sequence_reads_its_own_text(self) -> None:
         if not hasattr(self, "tables"):
             return
         moving = self.in_flight()
@@ -374,7 +374,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
 
     @invariant()
     def promises_can_be_kept(self) -> None:
-        """Whoever was promised a whole life could have it now, whoever is first."""
+        """Every sequence with blocks set aside could take them all now, in any order."""
         if not hasattr(self, "tables") or not self.lifelong:
             return
         for order in (sorted(self.lifelong), sorted(self.lifelong, reverse=True)):
@@ -383,7 +383,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
                 twin.grow(name, self.extent(name), self.sequences[name].request.max_cached)
 
     def teardown(self) -> None:
-        """When all have left, nothing is held."""
+        """When all sequences have left, no block is held."""
         if not hasattr(self, "tables"):
             return
         for name in list(self.sequences):

@@ -51,8 +51,8 @@ REQUESTS = [
 def tokens_of(steps: list[StepReport]) -> dict[str, tuple[int, ...]]:
     answers: dict[str, tuple[int, ...]] = {}
     for step in steps:
-        for name, token in step.tokens.items():
-            answers[name] = (*answers.get(name, ()), token)
+        for name, tokens in step.tokens.items():
+            answers[name] = (*answers.get(name, ()), *tokens)
     return answers
 
 

@@ -26,7 +26,7 @@ from minifuse.place import Extent
 from minifuse.plan import Plan
 from minifuse.report import Messages
 from minifuse.request import Request, Sequence
-from minifuse.work import Span, Work
+from minifuse.work import Work
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ def test_a_rank_caches_its_own_heads_and_attention_knows_nothing_of_ranks(size: 
     attention = PerSequenceAttention()
 
     def plan(step: int, a: tuple[int, int], b: tuple[int, int]) -> Plan:
-        return Plan(step, 0, (Work("a", *a), Work("b", *b)), (Extent(0, 9), Extent(9, 9)), waves=(Span(0, 2),))
+        return Plan(step, 0, (Work("a", *a), Work("b", *b)), (Extent(0, 9), Extent(9, 9)))
 
     def serve(model: Transformer) -> torch.Tensor:
         cache = KVStorage(model.config, 18, model.dtype, model.device)

@@ -8,7 +8,7 @@ import pytest
 from helpers import sentence
 
 from minifuse.errors import UsageError
-from minifuse.layout import Rectangle
+from minifuse.layout import Layout, Rectangle
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.presets import preset
 from minifuse.place import Extent
@@ -43,7 +43,7 @@ def test_flops_by_hand() -> None:
 
 
 def test_a_rectangle_is_computed_read_and_attended_whole() -> None:
-    padded = Plan(0, 0, PLAN.work, PLAN.places, grid=Rectangle(0, 2, 12, 0, 10))
+    padded = Plan(0, 0, PLAN.work, PLAN.places, layout=Layout(shape=Rectangle(0, 2, 12, 0, 10)))
     cost = Roofline(TOY, "float32", COMPUTE_BOUND)
     assert padded.num_computed == 20
     assert cost(padded) - cost(PLAN) == 2 * 864 * (20 - 4) + 4 * 16 * (20 * 10 - 16)

@@ -25,7 +25,7 @@ def made(text: str) -> CellModel:
 
 
 def same(model: CellModel, split: CellModel, request: Request) -> OperatorGraph:
-    """Check every result, and that there are no others."""
+    """Check every result, and that there are no more."""
     expected = evaluate(model, graph := model.unfold(request))
     found = evaluate(split, expanded := split.unfold(request))
     assert isinstance(expanded, OperatorGraph)
@@ -59,7 +59,7 @@ def test_results_are_those_of_the_cells(model: str, request_: Request) -> None:
 
 
 def test_operators_of_the_lstm() -> None:
-    """Its chunk is part of the product, and equal operators are one type wherever they stand."""
+    """Its chunk is part of the product, and equal operators are one type wherever they are."""
     split = by_operator(made("lstm:hidden=8,vocab=30"))
     graph = split.unfold(Request("r0", (4,)))
     assert sorted(node.cell for node in graph.nodes) == sorted(
@@ -77,7 +77,7 @@ def test_types_are_shared_by_the_cells_of_a_model() -> None:
 
 
 class Odd(nn.Module):
-    """Views of inputs, weights in the open, constants, what hands an input on, one output twice, and dead code."""
+    """Views of inputs, bare weights, constants, an input returned as it is, one output twice, and dead code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def odd(cell: nn.Module) -> CellModel:
 
 
 @pytest.mark.parametrize("cell", [Odd(), Augmented()])
-def test_odd_cells(cell: nn.Module) -> None:
+def test_unusual_cells(cell: nn.Module) -> None:
     model = odd(cell)
     same(model, by_operator(model), Request("r0", ()))
 

@@ -1,4 +1,4 @@
-"""Types are recognised by definition, weights and inputs; whatever a user's code does wrong is said in one sentence."""
+"""Types are recognised by definition, weights and inputs; errors in a user's code are refused in one sentence."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Add(nn.Module):
         return x + self.factor * self.weight * y, x.clone()
 
 
-def nodes(*given: tuple[Any, ...]) -> CellGraph:
-    return CellGraph(tuple(Node(cell, tuple(inputs)) for cell, *inputs in given))
+def nodes(*rows: tuple[Any, ...]) -> CellGraph:
+    return CellGraph(tuple(Node(cell, tuple(inputs)) for cell, *inputs in rows))
 
 
 def model(cells: dict[str, nn.Module], graph: CellGraph, *more: CellGraph) -> CellModel:
-    """What `given` is, a request unfolds into."""
+    """A model whose requests unfold into the graph that they give."""
     examples = [Request("example", (), given=one) for one in (graph, *more)]
     return CellModel("mine", cells, lambda request: request.given, examples, dtype="float64")
 
@@ -92,13 +92,13 @@ def test_a_type_is_learned_once() -> None:
     assert made.types["a"] is known
 
 
-def test_other_attributes_are_another_definition() -> None:
+def test_different_attributes_are_different_definitions() -> None:
     one, other = Add(), Add(3.0)
     other.weight = one.weight
     assert types({"a": one, "b": other}, nodes(("b", ZEROS, ZEROS), ("a", ZEROS, ZEROS))) == [["b", "a"]]
 
 
-def test_other_shapes_are_other_types_with_names_of_their_own() -> None:
+def test_different_shapes_are_different_types_with_names_of_their_own() -> None:
     wide, int32 = Zeros((2, 3)), torch.ones(4, dtype=torch.int32)
     graph = nodes(
         ("add", ZEROS, ZEROS), ("add", wide, wide), ("add", ZEROS, int32), ("add", wide, 3), ("add", wide, Output(1))
@@ -193,7 +193,7 @@ def test_running_a_batch() -> None:
     assert x.shape == (5, 4)
 
 
-def test_nodes_may_stand_in_any_order() -> None:
+def test_nodes_may_be_in_any_order() -> None:
     made = model({"add": Add()}, ONE)
     graph = nodes(("add", Output(1), ZEROS), ("add", ZEROS, (1.0, 1.0, 1.0, 1.0)))
     assert unfold(made, graph) is graph
@@ -253,7 +253,7 @@ def test_graphs_that_cannot_be_computed(graph: Any, message: str) -> None:
     assert unfold(made, ONE) is ONE
 
 
-def test_an_unfolding_that_raises_fails_only_its_request() -> None:
+def test_an_unfold_function_that_raises_fails_only_its_request() -> None:
     def raises(request: Request) -> CellGraph:
         if request.prompt:
             raise ValueError("no such\nthing.")
@@ -291,7 +291,7 @@ class Calls(nn.Module):
         (lambda x: x @ x.new_ones(3, 3), None, "which the cell cannot take .RuntimeError.*see its forward"),
     ],
 )
-def test_cells_that_are_none(function: Callable[[Tensor], Any], says: Any, message: str) -> None:
+def test_modules_that_are_not_cells(function: Callable[[Tensor], Any], says: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message) as refused:
         model({"calls": Calls(function, says)}, nodes(("calls", ZEROS)))
     sentence(refused.value, "example of the model mine")
@@ -315,8 +315,8 @@ def test_what_the_user_checks() -> None:
 @pytest.mark.parametrize(
     "value", [2**70, (1.0, 10**400), torch.zeros(2, device="meta"), torch.zeros(2).to_sparse(), True, "x", None]
 )
-def test_a_constant_that_is_no_number_refuses_its_request_alone(value: Any) -> None:
-    """It must not come as far as a batch, where it would take others along."""
+def test_a_constant_that_is_not_a_number_refuses_only_its_request(value: Any) -> None:
+    """It must not reach a batch, where it would fail other requests too."""
 
     class Plain(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def made(text: str, dtype: str = "float64", seed: int = 0) -> CellModel:
 
 
 def bend(module: nn.Module) -> None:
-    """Give it biases other than zero, so that a lost or swapped one is seen."""
+    """Give it biases other than zero, so that a lost or swapped one is noticed."""
     generator = torch.Generator().manual_seed(5)
     for name, parameter in module.named_parameters():
         if name.endswith("bias"):
@@ -48,7 +48,7 @@ def by_torch(cell: LSTM) -> nn.LSTM:
     return theirs.requires_grad_(False)
 
 
-def test_the_lstm_is_that_of_torch() -> None:
+def test_the_lstm_agrees_with_torch() -> None:
     model = made("lstm:hidden=12,vocab=30")
     cell = model.cells["lstm"]
     assert isinstance(cell, LSTM)
@@ -62,7 +62,7 @@ def test_the_lstm_is_that_of_torch() -> None:
     torch.testing.assert_close(outputs[4][1], c[0, 0], **EXACT)
 
 
-def test_a_batch_of_lstm_cells_is_each_of_its_rows() -> None:
+def test_a_batch_of_lstm_cells_computes_each_row_as_alone() -> None:
     model = made("lstm:hidden=12,vocab=30")
     words, h, c = torch.tensor([3, 9, 27]), torch.randn(3, 12).double(), torch.randn(3, 12).double()
     together = model.run("lstm", words, h, c)
@@ -87,16 +87,16 @@ def translated(model: CellModel, request: Request) -> list[int]:
     state = (torch.zeros(1, 12).double(), torch.zeros(1, 12).double())
     for word in request.prompt:
         state = step(encoder, word, state)
-    said, word = [], 1
-    while len(said) < request.max_new_tokens and not (word == 2 and not request.ignore_eos):
+    produced, word = [], 1
+    while len(produced) < request.max_new_tokens and not (word == 2 and not request.ignore_eos):
         state = step(decoder.lstm, word, state)
         word = int((decoder.projection.weight @ state[0][0]).argmax())
-        said.append(word)
-    return said
+        produced.append(word)
+    return produced
 
 
 @pytest.mark.parametrize("ignore_eos", [False, True])
-def test_seq2seq_is_its_definition(ignore_eos: bool) -> None:
+def test_seq2seq_agrees_with_its_definition(ignore_eos: bool) -> None:
     model = made("seq2seq:hidden=12,vocab=40", seed=4)
     for cell in model.cells.values():
         bend(cell)
@@ -127,22 +127,22 @@ def test_the_first_decoder_reads_go_and_the_last_encoder() -> None:
     assert model.types["encoder"].depth < model.types["decoder"].depth
 
 
-def test_a_random_seq2seq_says_varied_words_and_sometimes_eos() -> None:
+def test_a_random_seq2seq_produces_varied_words_and_sometimes_eos() -> None:
     model = made("seq2seq:hidden=64,vocab=500", "float32")
-    said: list[int] = []
+    produced: list[int] = []
     h, c = torch.zeros(50, 64), torch.zeros(50, 64)
     h, c = model.run("encoder", torch.arange(3, 53), h, c)
     word = torch.ones(50, dtype=torch.int64)
     for _ in range(40):
         h, c, word = model.run("decoder", word, h, c)
-        said += word.tolist()
-    assert not {0, 1} & set(said)
-    assert len(set(said)) > 250
-    assert 0.008 < said.count(2) / len(said) < 0.04
+        produced += word.tolist()
+    assert not {0, 1} & set(produced)
+    assert len(set(produced)) > 250
+    assert 0.008 < produced.count(2) / len(produced) < 0.04
 
 
 def tai(cells: dict[str, nn.Module], tree: Any) -> tuple[Tensor, Tensor]:
-    """Tai et al.'s equations 9 to 14, each gate by itself, straight from the tree."""
+    """Tai et al., equations 9 to 14, each gate by itself, straight from the tree."""
     if isinstance(tree, int):
         leaf = cells["leaf"]
         assert isinstance(leaf, Leaf)
@@ -169,7 +169,7 @@ def tai(cells: dict[str, nn.Module], tree: Any) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("tree", [7, (7,), (1, 2), ((1, 2), 3), (1, (2, (3, 4, 5)), (6,)), [[1, 2], [3, 4]]])
-def test_the_treelstm_is_its_equations(tree: Any) -> None:
+def test_the_treelstm_agrees_with_its_equations(tree: Any) -> None:
     model = made("treelstm:hidden=6,vocab=12,children=3")
     for cell in model.cells.values():
         bend(cell)
@@ -188,7 +188,7 @@ def test_fewer_children_count_as_zeros() -> None:
         torch.testing.assert_close(ours, theirs, **EXACT)
 
 
-def test_deep_trees_are_no_deeper_for_python() -> None:
+def test_deep_trees_do_not_exceed_pythons_recursion_limit() -> None:
     model = made("treelstm:hidden=4,vocab=12")
     text = "(1 7)"
     for _ in range(5000):
@@ -303,7 +303,7 @@ def test_weights_are_those_of_the_seed_whatever_the_dtype() -> None:
     assert not torch.equal(*(model.cells["leaf"].state_dict()["gates.weight"] for model in (one, other)))
 
 
-def test_packed_weights_give_the_same() -> None:
+def test_packed_weights_compute_the_same() -> None:
     packed, plain = made("seq2seq:hidden=32,vocab=50", "float32"), made("seq2seq:hidden=32,vocab=50", "float64")
     word, h, c = torch.tensor([4, 7, 9]), torch.randn(3, 32), torch.randn(3, 32)
     ours, theirs = packed.run("decoder", word, h, c), plain.run("decoder", word, h.double(), c.double())

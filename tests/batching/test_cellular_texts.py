@@ -1,0 +1,60 @@
+"""Cellular batching of transformers: a cell is one iteration (BatchMaker, 2.9)."""
+
+from __future__ import annotations
+
+from minifuse.attention.layouts import PagedLayout, PerSequenceLayout
+from minifuse.batching import Cellular
+from minifuse.clock import VirtualClock
+from minifuse.engine import Engine
+from minifuse.execute import VirtualExecutor
+from minifuse.memory import Contiguous, Paged
+from minifuse.options import parse_options
+from minifuse.plan import Plan
+from minifuse.report import Ran
+from minifuse.request import Request, TextReader
+
+
+def test_iterations_of_a_text_are_in_flight_before_their_tokens_are_known() -> None:
+    clock = VirtualClock()
+    engine = Engine(
+        Cellular(parse_options("test", Cellular.Options, {"max_tasks": 3})),
+        Contiguous(100),
+        PerSequenceLayout(),
+        VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: (5,) for w in plan.work})),
+        clock,
+        reader=TextReader(10, 50),
+    )
+    engine.submit(Request("a", (1, 2, 3), 7, stop_ids=(9,)))
+    engine.receive()
+    engine.dispatch()
+    assert [(work.start, work.stop) for plan in _in_flight(engine) for work in plan.work] == [(0, 3), (3, 4), (4, 5)]
+    steps = list(engine.run())
+    assert len(steps) == 7
+    assert engine.finished["a"].answer == [5] * 7
+    assert not any(step.discarded for step in steps)  # the maximum length is known, and never exceeded
+
+
+def _in_flight(engine: Engine) -> list[Plan]:
+    executor = engine.executor
+    assert isinstance(executor, VirtualExecutor)
+    return [plan for _, _, plan, _ in executor._running] + [plan for plan, _ in executor._queued]
+
+
+def test_a_shared_prompt_is_not_computed_again() -> None:
+    """Where memory already holds the beginning of a prompt, the first iteration starts behind it."""
+    clock = VirtualClock()
+    memory = Paged(16, parse_options("test", Paged.Options, {"share": "on", "block_size": "4"}))
+    engine = Engine(
+        Cellular(parse_options("test", Cellular.Options, {"max_tasks": 1})),
+        memory,
+        PagedLayout(),
+        VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: (5,) for w in plan.work})),
+        clock,
+        reader=TextReader(20, 50),
+    )
+    prompt = tuple(range(9))
+    engine.submit(Request("a", prompt, 4))
+    engine.submit(Request("b", prompt, 2, arrival_s=0.5))
+    works = [work for step in engine.run() for work in step.plan.work]
+    assert next((work.start, work.stop) for work in works if work.sequence == "b") == (8, 9)
+    memory.check_integrity()

@@ -1,0 +1,214 @@
+"""The executor of real time: one worker in the caller's thread, several in threads, plans in order."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from helpers import plan_of_a, sequences_of_a, seven
+
+from minifuse.clock import RealClock
+from minifuse.execute import RealExecutor
+from minifuse.plan import Plan
+from minifuse.report import Ran
+from minifuse.request import Sequence
+
+
+class _FakeClock:
+    """A real clock for tests: every reading is a second later."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        self.time += 1.0
+        return self.time
+
+    def sleep_until(self, when: float) -> None:
+        self.slept.append(when)
+
+
+def test_one_worker_runs_its_plan_in_wait() -> None:
+    clock = _FakeClock()
+    executor = RealExecutor(seven, clock)
+    executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
+    (completion,) = executor.wait(None)
+    assert (completion.plan.step, completion.ran.tokens, completion.ended_s) == (0, {"a": (7,)}, 1.0)
+    assert executor.wait(5.0) == []
+    assert clock.slept == [5.0]
+    executor.close()
+
+
+def test_one_workers_error_is_raised_by_wait() -> None:
+    def broken(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        raise ValueError("broken")
+
+    executor = RealExecutor(broken, _FakeClock())
+    executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
+    with pytest.raises(ValueError, match="broken"):
+        executor.wait(None)
+
+
+def test_several_workers_do_not_wait_for_each_other() -> None:
+    gate = threading.Event()
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        if plan.worker == 0:
+            assert gate.wait(60)
+        return Ran({"a": (plan.worker,)})
+
+    executor = RealExecutor(run, RealClock(), workers=2)
+    try:
+        executor.submit(plan_of_a(0, 0), sequences_of_a(), 0.0)
+        executor.submit(plan_of_a(1, 1), sequences_of_a(), 0.0)
+        assert [(c.plan.step, c.ran.tokens) for c in executor.wait(None)] == [(1, {"a": (1,)})]
+        assert executor.wait(0.0) == []  # the time has passed; worker 0 still runs
+        gate.set()
+        assert [(c.plan.step, c.ran.tokens) for c in executor.wait(None)] == [(0, {"a": (0,)})]
+    finally:
+        gate.set()
+        executor.close()
+
+
+def test_a_time_that_has_passed_comes_before_plans_that_ended_after_it() -> None:
+    """As in virtual time: an arrival at 0 s is received before plans that end later."""
+    executor = RealExecutor(seven, RealClock(), workers=2)
+    executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
+    assert executor.wait(0.0) == []
+    (completion,) = executor.wait(None)
+    assert completion.plan.step == 0
+    assert executor.wait(0.0) == []  # and it is reported once
+    executor.close()
+
+
+def test_the_first_worker_never_waits_for_the_others() -> None:
+    """Four prompts take both threads; the main stream goes on beside them."""
+    gate = threading.Event()
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        assert plan.worker == 0 or gate.wait(60)
+        return Ran({"a": (plan.worker,)})
+
+    executor = RealExecutor(run, RealClock(), workers=5, threads=2)
+    try:
+        for worker in (1, 2, 3, 4, 0):
+            executor.submit(plan_of_a(worker, worker), sequences_of_a(), 0.0)
+        assert [c.plan.worker for c in executor.wait(None)] == [0]
+    finally:
+        gate.set()
+        executor.close()
+
+
+def test_plans_that_ended_before_a_time_that_has_passed_come_first() -> None:
+    executor = RealExecutor(seven, clock := RealClock(), workers=2)
+    executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
+    executor.submit(plan_of_a(1, 1), sequences_of_a(), 0.0)
+    while executor._ended.qsize() < 2:
+        time.sleep(0.001)
+    now = clock.now()
+    ended = executor.wait(now)
+    assert sorted(c.plan.step for c in ended) == [0, 1]
+    assert len({c.ended_s for c in ended}) == 1  # one event
+    assert ended[0].ended_s <= now
+    executor.close()
+
+
+def test_no_more_plans_at_once_than_threads() -> None:
+    running, most, lock = [0], [0], threading.Lock()
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        threading.Event().wait(0.01)
+        with lock:
+            running[0] -= 1
+        return Ran({})
+
+    executor = RealExecutor(run, RealClock(), workers=6, threads=2)
+    for step in range(6):
+        executor.submit(plan_of_a(step, step + 1), sequences_of_a(), 0.0)
+    steps: list[int] = []
+    while len(steps) < 6:
+        steps += [c.plan.step for c in executor.wait(None)]
+    executor.close()
+    assert sorted(steps) == [*range(6)]
+    assert most == [2]
+
+
+def test_an_idle_pool_sleeps_until_the_next_event() -> None:
+    clock = _FakeClock()
+    executor = RealExecutor(seven, clock, workers=2)
+    assert executor.wait(9.0) == []
+    assert clock.slept == [9.0]
+    executor.close()
+
+
+def test_an_error_in_a_thread_is_raised_by_wait() -> None:
+    def broken(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        raise ValueError("broken")
+
+    executor = RealExecutor(broken, RealClock(), workers=2)
+    executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
+    with pytest.raises(ValueError, match="broken"):
+        executor.wait(None)
+    executor.close()
+
+
+def test_close_waits_for_running_plans() -> None:
+    gate, ended = threading.Event(), []
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        assert gate.wait(60)
+        ended.append(plan.step)
+        return Ran({})
+
+    executor = RealExecutor(run, RealClock(), workers=2)
+    executor.submit(plan_of_a(0, 0), sequences_of_a(), 0.0)
+    threading.Timer(0.05, gate.set).start()
+    executor.close()
+    assert ended == [0]
+    with pytest.raises(RuntimeError):
+        executor.submit(plan_of_a(1, 1), sequences_of_a(), 0.0)
+
+
+def test_one_worker_runs_one_plan_at_each_wait_in_order() -> None:
+    ran: list[int] = []
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        ran.append(plan.step)
+        return Ran({"a": (1,)})
+
+    executor = RealExecutor(run, RealClock(), depth=3)
+    for step in range(3):
+        executor.submit(plan_of_a(step), sequences_of_a(), 0.0)
+    assert ran == []
+    for step in range(3):
+        (completion,) = executor.wait(None)
+        assert (completion.plan.step, ran) == (step, list(range(step + 1)))
+    executor.close()
+
+
+def test_each_worker_runs_its_plans_in_order() -> None:
+    ran: list[tuple[int, int]] = []
+    first = threading.Event()
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        if plan.step == 0:
+            first.wait(10)  # worker 0 is slow; its second plan must wait for it, worker 1's must not
+        ran.append((plan.worker, plan.step))
+        if plan.step == 3:
+            first.set()
+        return Ran({})
+
+    executor = RealExecutor(run, RealClock(), 2, depth=2)
+    for step, worker in ((0, 0), (1, 0), (2, 1), (3, 1)):
+        executor.submit(plan_of_a(step, worker), sequences_of_a(), 0.0)
+    done: list[int] = []
+    while len(done) < 4:
+        done += [completion.plan.step for completion in executor.wait(None)]
+    executor.close()
+    assert ran[:2] == [(1, 2), (1, 3)]
+    assert [step for worker, step in ran if worker == 0] == [0, 1]

@@ -1,0 +1,102 @@
+"""The executor of virtual time: plans end in the order of their costs, on devices of their own or on one."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import asks, plan_of_a, sequences_of_a, seven
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minifuse.clock import VirtualClock
+from minifuse.execute import VirtualExecutor
+from minifuse.execute.virtual import placeholder_tokens
+from minifuse.place import Extent
+from minifuse.plan import Plan
+from minifuse.report import Ran
+from minifuse.request import Sequence
+from minifuse.work import Work
+
+
+def test_virtual_completions_come_in_the_order_of_their_ends() -> None:
+    clock = VirtualClock()
+    seconds = {0: 3.0, 1: 1.0, 2: 2.0, 3: 1.0}
+    executor = VirtualExecutor(clock, lambda plan: seconds[plan.step], seven)
+    for step in (0, 2, 3, 1):
+        executor.submit(plan_of_a(step, worker=step), sequences_of_a(), 10.0)
+    assert [(c.plan.step, c.ended_s, c.ran.tokens) for c in executor.wait(None)] == [
+        (1, 11.0, {"a": (7,)}),
+        (3, 11.0, {"a": (7,)}),
+    ]
+    assert clock.now() == 11.0
+    assert executor.wait(11.5) == []
+    assert clock.now() == 11.5
+    assert [c.plan.step for c in executor.wait(12.0)] == [2]  # an end at the very time counts
+    assert [c.plan.step for c in executor.wait(99.0)] == [0]
+    assert clock.now() == 13.0
+    assert executor.wait(20.0) == []
+    assert clock.now() == 20.0
+
+
+def test_a_worker_runs_its_plans_in_order_in_virtual_time() -> None:
+    """Worker 0 has plans of 3, 1 and 2 s, worker 1 one of 5 s: a queued plan waits for its own worker alone."""
+    clock = VirtualClock()
+    seconds = {0: 3.0, 1: 1.0, 2: 5.0, 3: 2.0}
+    executor = VirtualExecutor(clock, lambda plan: seconds[plan.step], seven)
+    for step, worker in ((0, 0), (1, 0), (2, 1), (3, 0)):
+        executor.submit(plan_of_a(step, worker), sequences_of_a(), 0.0)
+    ended = [(c.plan.step, c.ended_s) for _ in range(4) for c in executor.wait(None)]
+    assert ended == [(0, 3.0), (1, 4.0), (2, 5.0), (3, 6.0)]
+
+
+def test_a_plan_submitted_between_two_does_not_overtake_the_one_that_is_queued() -> None:
+    clock = VirtualClock()
+    executor = VirtualExecutor(clock, lambda plan: 1.0, seven)
+    executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
+    executor.submit(plan_of_a(1), sequences_of_a(), 0.0)
+    assert [c.plan.step for c in executor.wait(None)] == [0]
+    executor.submit(plan_of_a(2), sequences_of_a(), 1.0)  # before the executor is waited on again
+    assert [[(c.plan.step, c.ended_s) for c in executor.wait(None)] for _ in range(2)] == [[(1, 2.0)], [(2, 3.0)]]
+
+
+def test_workers_that_share_a_device_share_its_time() -> None:
+    """Two plans of 4 s, the second begun at 2 s: 2 s alone, then both at half speed, then the rest of the second."""
+    executor = VirtualExecutor(VirtualClock(), lambda plan: 4.0, seven, shared=True)
+    executor.submit(plan_of_a(0, 0), sequences_of_a(), 0.0)
+    assert executor.wait(2.0) == []
+    executor.submit(plan_of_a(1, 1), sequences_of_a(), 2.0)
+    assert executor.wait(5.0) == []
+    assert [(c.plan.step, c.ended_s) for c in executor.wait(None)] == [(0, 6.0)]
+    assert [(c.plan.step, c.ended_s) for c in executor.wait(99.0)] == [(1, 8.0)]
+    executor.submit(plan_of_a(2, 0), sequences_of_a(), 10.0)  # after a pause, alone
+    assert [(c.plan.step, c.ended_s) for c in executor.wait(None)] == [(2, 14.0)]
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 5)), min_size=1, max_size=6))
+def test_a_shared_device_is_always_busy_and_shared_equally(plans: list[tuple[float, float]]) -> None:
+    """Against a count in small steps of time."""
+    begins, costs = [begin for begin, _ in sorted(plans)], [cost for _, cost in sorted(plans)]
+    executor = VirtualExecutor(VirtualClock(), lambda plan: costs[plan.step], seven, shared=True)
+    ends: dict[int, float] = {}
+    for step, begin in enumerate(begins):
+        while done := executor.wait(begin):
+            ends |= {c.plan.step: c.ended_s for c in done}
+        executor.submit(plan_of_a(step, step), sequences_of_a(), begin)
+    while len(ends) < len(plans):
+        ends |= {c.plan.step: c.ended_s for c in executor.wait(None)}
+    left, now, small = dict(enumerate(costs)), 0.0, 0.01
+    counted: dict[int, float] = {}
+    while left:
+        running = [step for step in left if begins[step] <= now]
+        for step in running:
+            left[step] -= small / len(running)
+            if left[step] <= 0:
+                counted[step] = now + small
+                del left[step]
+        now += small
+    assert ends == pytest.approx(counted, abs=0.2)
+
+
+def test_placeholders_are_for_sequences_whose_last_token_is_computed() -> None:
+    sequences = {name: Sequence(asks(name, 3, 2)) for name in "ab"}
+    plan = Plan(0, 0, (Work("a", 0, 2), Work("b", 0, 3)), (Extent(0, 4), Extent(4, 4)))
+    assert placeholder_tokens(plan, sequences) == Ran({"b": (-1,)})

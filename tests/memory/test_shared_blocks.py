@@ -1,0 +1,182 @@
+"""Blocks that prompts share: what is copied, when it may be read, and what is still promised to others."""
+
+from __future__ import annotations
+
+from helpers import answers_of, asks, expected_answers, make_engine, run_all
+from paged_scene import SIZE, PagedScene
+
+from minifuse.memory import Paged
+from minifuse.plan import Move, Placement, Plan, Proposal
+from minifuse.report import KVUsage
+from minifuse.request import Request, Sequence
+from minifuse.techniques import Stages, mix, technique
+from minifuse.testing import Scenario, observe
+from minifuse.work import Span, Work
+
+# --- by hand
+
+
+def test_a_block_shared_in_part_is_copied_and_a_whole_one_is_not() -> None:
+    served = PagedScene(share=True)
+    beginning = (1, 2, 3, 4, 5, 6)
+    served.ask("a", beginning)
+    served.iterate(admit="a")
+    b = served.ask("b", (*beginning, 7))
+    assert served.memory.missing(b) == (Span(6, 7),)
+    placement = served.iterate(admit="b")
+    assert (served.blocks(placement), placement.moves) == ([(0, 2)], (Move("copy", 4, 8, 2),))
+    c = served.ask("c", (*beginning[:4], 9))
+    assert served.memory.missing(c) == (Span(4, 5),)
+    placement = served.iterate(admit="c")
+    assert (served.blocks(placement), placement.moves) == ([(0, 3)], ())
+    assert served.memory.usage() == KVUsage(4 + 2 + 3 + 1, 16, 24, 0)  # the first block counts once
+    placement = served.iterate("a")  # a continues in its own block, which b has copied and no longer holds
+    assert (served.blocks(placement), placement.moves) == ([(0, 1)], ())
+
+
+def test_the_last_token_of_a_shared_prompt_is_computed() -> None:
+    served = PagedScene(share=True)
+    served.ask("a", (1, 2, 3, 4, 5, 6))
+    served.iterate(admit="a")
+    b = served.ask("b", (1, 2, 3, 4, 5, 6))
+    assert served.memory.missing(b) == (Span(5, 6),)
+    assert served.iterate(admit="b").moves == (Move("copy", 4, 8, 1),)
+
+
+def test_without_share_nothing_is_shared() -> None:
+    served = PagedScene()
+    served.ask("a", (1, 2, 3, 4, 5, 6))
+    served.iterate(admit="a")
+    b = served.ask("b", (1, 2, 3, 4, 5, 6))
+    assert served.memory.missing(b) == (Span(0, 6),)
+    assert served.blocks(served.iterate(admit="b")) == [(2, 3)]
+
+
+def test_the_longest_beginning_is_shared() -> None:
+    served = PagedScene(share=True)
+    served.ask("a", (1, 2, 3, 8))
+    served.ask("b", (1, 2, 3, 4, 5))
+    served.iterate(admit="ab")
+    assert served.memory.missing(served.ask("c", (1, 2, 3, 4, 9))) == (Span(4, 5),)
+
+
+def test_a_shared_block_stays_with_its_other_owners() -> None:
+    served = PagedScene(share=True, preemption="swap")
+    served.ask("a", (1, 2, 3, 4, 5))
+    served.iterate(admit="a")
+    served.ask("b", (1, 2, 3, 4, 6))
+    served.iterate(admit="b")
+    moves = served.iterate(evict="a").moves
+    assert moves == (Move("swap_out", 0, 0, 5),)
+    assert served.memory.usage() == KVUsage(5, 8, 24, 5)
+    assert served.blocks(served.iterate("b")) == [(0, 2)]
+
+
+# --- several workers, whose plans end in any order
+
+
+class Slots:
+    """What lies in the slots of the device: the text up to each token. A plan's moves and work are done by `run`."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, tuple[int, ...]] = {}
+
+    def run(self, placement: Placement, work: Work, sequence: Sequence) -> None:
+        for move in placement.moves:
+            for i in range(move.num_tokens):
+                self.texts[move.target + i] = self.texts.get(move.source + i, ())
+        for t, slot in enumerate(placement.places[0].slots(0, work.stop)):
+            own = tuple(sequence.tokens[: t + 1])
+            if t >= work.start:
+                self.texts[slot] = own
+            assert self.texts.get(slot) == own, f"{sequence.id} reads token {t} from slot {slot}: not its own text"
+
+
+def test_a_copy_that_has_not_been_made_is_not_copied_from() -> None:
+    """b, on another worker, is to copy what it shares of a's last block; a leaves, and only b has this beginning.
+
+    c begins like both, and its plan may run before b's: it must not read from the block that b has not filled yet.
+    """
+    memory, slots = Paged(10 * SIZE, Paged.Options(SIZE, share=True)), Slots()
+    endings: dict[str, tuple[int, ...]] = {"a": (), "b": (7,), "c": (8,)}
+    a, b, c = (Sequence(asks(name, (1, 2, 3, 4, 5, 6, *ending), 1)) for name, ending in endings.items())
+
+    def plan(sequence: Sequence) -> tuple[Placement, Work]:
+        work = Work(sequence.id, *memory.missing(sequence)[0])
+        return memory.place(Proposal((work,), (sequence,))), work
+
+    def complete(placement: Placement, work: Work, sequence: Sequence) -> None:
+        slots.run(placement, work, sequence)
+        memory.commit(Plan(0, 0, (work,), placement.places, moves=placement.moves), {sequence.id})
+        memory.release(sequence)
+        memory.check_integrity()
+
+    first = plan(a)
+    slots.run(*first, a)
+    memory.commit(Plan(0, 0, (first[1],), first[0].places), {"a"})
+    of_b = plan(b)
+    memory.release(a)
+    of_c = plan(c)
+    memory.check_integrity()
+    complete(*of_c, c)
+    complete(*of_b, b)
+    assert memory.usage().reserved == 0
+
+
+def test_answers_of_prompts_that_begin_alike_on_several_workers() -> None:
+    """The same through the engine, with a model: c's plan is faster than b's, and its answer is its own."""
+    settings = {"memory.block_size": SIZE, "memory.share": True, "batching.instances": 3}
+    stages = Stages.of(mix(technique("instances"), memory="paged", attention="paged"), 40, settings)
+    beginning = (1, 2, 3, 4, 5, 6)
+    requests: list[Request] = [
+        asks("a", beginning, 2), asks("b", (*beginning, 7), 1, at=1.5), asks("c", (*beginning, 8), 1, at=2.0)
+    ]  # fmt: skip
+
+    def seconds(plan: Plan) -> float:
+        return 4.0 if plan.work[0].sequence == "b" else 1.0
+
+    engine = make_engine(
+        "instances", model="llama", batching=stages.batching, memory=stages.memory, attention=stages.attention,
+        cost=seconds,
+    )  # fmt: skip
+    run_all(engine, requests)
+    assert answers_of(engine) == expected_answers("llama", requests)
+
+
+def test_sharing_with_a_running_sequence_whose_source_has_left_breaks_no_law() -> None:
+    """b, running, shares the whole of a's block; a leaves, and c shares it with b: it was written long ago."""
+    row = mix(technique("instances"), memory="paged", attention="paged")
+    beginning = (1, 2, 3, 4)
+    requests = (
+        asks("a", beginning, 2), asks("b", (*beginning, 7), 1, at=0.015), asks("c", (*beginning, 8), 1, at=0.02)
+    )  # fmt: skip
+    options = (("batching.instances", 3), ("memory.block_size", SIZE), ("memory.share", True))
+    seen = observe(row, Scenario("llama", requests, 40, options))
+    assert [(work.sequence, work.start) for step in seen.steps for work in step.plan.work][2:] == [("b", 4), ("c", 4)]
+
+
+# --- promises
+
+
+def test_a_newcomer_without_work_takes_no_block_that_another_was_promised() -> None:
+    """g/0 shares all that its pre-processing would compute, so it is admitted without work beside g/1's work.
+
+    So a is the first to write in the block that both hold. The blocks of all were set aside, 3 + 1 + 1 of 5; a must
+    get its third.
+    """
+    stages = Stages.of(
+        mix(technique("fusion"), memory="paged", attention="paged"),
+        5 * SIZE,
+        {"memory.block_size": SIZE, "memory.share": True},
+    )
+    engine = make_engine("fusion", batching=stages.batching, memory=stages.memory, attention=stages.attention)
+    beginning = (1, 2, 3, 4, 5, 6)
+    run_all(
+        engine,
+        [
+            asks("a", beginning, 4),
+            asks("g/0", beginning, 3, at=1.5, group="g"),
+            asks("g/1", (9, 10, 11), 2, at=1.5, group="g"),
+        ],
+    )
+    assert set(engine.finished) == {"a", "g/0", "g/1"}

@@ -1,0 +1,98 @@
+"""Metrics of random traces: sums that must agree, and latencies against brute force."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from events import request, step
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minifuse.metrics import compute_metrics, percentile
+from minifuse.trace import Event
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 100))
+def test_percentile_agrees_with_numpy(values: list[float], percent: float) -> None:
+    values.sort()
+    got = percentile(values, percent)
+    assert values[0] <= got <= values[-1]
+    assert got == pytest.approx(float(np.percentile(values, percent)), rel=1e-9, abs=1e-9)
+
+
+def random_trace(seed: int) -> list[Event]:
+    """Requests served in random batches, some steps overlapping as on several workers, some requests unfinished."""
+    rng = random.Random(seed)
+    events: list[Event] = [{"event": "run", "kv_bytes_per_token": 3}]
+    left = {f"r{i}": rng.randint(1, 5) for i in range(rng.randint(1, 5))}
+    length = {name: rng.randint(1, 6) for name in left}
+    events += [request(name, rng.random() / 2, length[name]) for name in left]
+    done = dict.fromkeys(left, 0)
+    now = 1.0
+    for _ in range(rng.randint(0, 12)):
+        chosen = [name for name in left if rng.random() < 0.6]
+        work: list[list[Any]] = []
+        for name in chosen:
+            work.append([name, rng.choice((0, done[name])) if done[name] else 0, length[name]])
+            done[name], length[name], left[name] = length[name], length[name] + 1, left[name] - 1
+        ended = {name: rng.choice(("stop", "length")) for name in chosen if not left[name]}
+        left = {name: count for name, count in left.items() if count}
+        start, now = now - rng.random() / 10, now + rng.random()
+        used = rng.randint(0, 50)
+        events.append(step(start, now, work, {name: [1] for name in chosen}, finished=ended, idle=rng.randint(0, 3),
+                           kv=[used, used + rng.randint(0, 50), 100, 0]))  # fmt: skip
+    return events
+
+
+@given(st.integers(0, 10_000))
+def test_sums_agree(seed: int) -> None:
+    events = random_trace(seed)
+    metrics = compute_metrics(events, {"e2e": 1e9})
+    steps = [event for event in events if event["event"] == "step"]
+    tokens, requests, kv = metrics["tokens"], metrics["requests"], metrics["kv"]
+    assert tokens["computed"] == tokens["prefill"] + tokens["decode"] + tokens["idle"]
+    distinct = {(name, token) for s in steps for name, start, stop in s["work"] for token in range(start, stop)}
+    assert tokens["recomputed"] == tokens["prefill"] + tokens["decode"] - len(distinct)
+    assert tokens["output"] == sum(len(produced) for s in steps for produced in s["tokens"].values())
+    assert requests["total"] == sum(event["event"] == "request" for event in events)
+    finished = requests["stop"] + requests["length"]
+    assert requests["total"] == finished + requests["interrupted"]
+    assert metrics["goodput"]["requests"] == finished
+    if finished:
+        parts = metrics["queueing_s"]["mean"] + metrics["computing_s"]["mean"]
+        assert parts == pytest.approx(metrics["e2e_s"]["mean"])
+        assert metrics["ttft_s"]["max"] <= metrics["e2e_s"]["max"]
+        assert metrics["latency_bound_s"] == (metrics["itl_s"]["max"] if metrics["itl_s"] else None)
+    for found in metrics.values():
+        if isinstance(found, dict) and "p50" in found:
+            assert found["p50"] <= found["p90"] <= found["p99"] <= found["max"]
+            assert found["mean"] <= found["max"] * (1 + 1e-12)
+    if steps:
+        assert kv["mean_used_tokens"] <= kv["peak_used_tokens"] * (1 + 1e-12)
+        assert kv["peak_used_bytes"] == 3 * kv["peak_used_tokens"]
+        assert kv["peak_used_tokens"] <= kv["peak_reserved_tokens"] <= kv["capacity_tokens"]
+
+
+@given(st.integers(0, 10_000))
+def test_latencies_against_brute_force(seed: int) -> None:
+    events = random_trace(seed)
+    metrics = compute_metrics(events)
+    gaps, tpots = [], []
+    for event in events:
+        if event["event"] == "request":
+            mine = [e for e in events if e["event"] == "step" and event["id"] in e["tokens"]]
+            if mine and event["id"] in mine[-1]["finished"]:
+                times = [e["wall"]["end_s"] for e in mine]
+                gaps += [late - early for early, late in pairwise(times)]
+                tpots += [(times[-1] - times[0]) / (len(times) - 1)] if len(times) > 1 else []
+    assert (metrics["itl_s"] or {"mean": math.nan})["mean"] == pytest.approx(
+        sum(gaps) / len(gaps) if gaps else math.nan, nan_ok=True
+    )
+    assert (metrics["tpot_s"] or {"p50": math.nan})["p50"] == pytest.approx(
+        float(np.median(tpots)) if tpots else math.nan, nan_ok=True
+    )

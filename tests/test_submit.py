@@ -1,0 +1,99 @@
+"""What may be submitted: the prompts of one request together, and nothing that could never be served."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import asks, make_engine, run_all, sentence
+
+from minifuse.errors import RequestRefused
+from minifuse.request import Request
+from minifuse.testing.models import CONTEXT, VOCAB
+
+# --- requests of several prompts
+
+
+def test_prompts_of_one_request_are_submitted_as_one() -> None:
+    engine = make_engine()
+    engine.submit(asks("g/0", 2, 1, group="g"), asks("g/1", 3, 1, group="g"))
+    assert [step.plan.num_tokens for step in engine.run()] == [5]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "parts"),
+    [
+        ([asks("a", group="g"), asks("b", group="h")], ["'a' and 'b'", "group or arrival"]),
+        ([asks("a", group="g"), asks("b", at=1.0, group="g")], ["'a' and 'b'", "group or arrival"]),
+        ([asks("a", group="g"), asks("a", group="g")], ["'a' was submitted twice"]),
+        ([asks("a"), asks("b")], ["'a' to 'b'", "no group"]),
+        ([asks("a", group="g"), asks("b", 300, 101, group="g")], ["'b'", "context"]),
+        ([asks("a", 20, 21, group="g"), asks("b", 20, 21, group="g")], ["'g' with its 2 prompts", "80 tokens", "70"]),
+    ],
+)
+def test_prompts_that_are_not_one_request(prompts: list[Request], parts: list[str]) -> None:
+    engine = make_engine(capacity=70)
+    with pytest.raises(RequestRefused) as error:
+        engine.submit(*prompts)
+    sentence(error.value, *parts)
+    assert not engine.unfinished
+    engine.submit(asks("b"))  # the refused request left nothing behind
+
+
+def test_a_group_is_submitted_once() -> None:
+    """Otherwise two requests would be queued as one, which might never fit."""
+    engine = make_engine("fusion", settings={"memory.slots": 2})
+    engine.submit(asks("a", group="g"), asks("b", group="g"))
+    for again in ((asks("c", group="g"), asks("d", group="g")), (asks("e", group="g"),)):
+        with pytest.raises(RequestRefused) as error:
+            engine.submit(*again)
+        sentence(error.value, "group 'g'", "before")
+    assert len(list(engine.run())) > 0
+    assert set(engine.finished) == {"a", "b"}
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("request_", "parts"),
+    [
+        (asks("bad", ()), ["empty prompt", "at least one token"]),
+        (asks("bad", 2, 0), ["0 new tokens", "at least 1"]),
+        (asks("bad", 2, -5), ["-5 new tokens"]),
+        (asks("bad", (1, VOCAB)), [f"token id {VOCAB}", f"0 to {VOCAB - 1}", "tokenizer"]),
+        (asks("bad", (1, -1)), ["token id -1"]),
+        (asks("bad", CONTEXT - 3, 4), [f"{CONTEXT - 3} prompt tokens", "4 more", f"context is {CONTEXT}"]),
+        (asks("bad", 20, 12), ["31 tokens", "holds 30", "--kv-memory"]),
+        (asks("good"), ["submitted twice", "id of its own"]),
+    ],
+    ids=["empty", "zero", "negative", "vocabulary", "negative id", "context", "memory", "twice"],
+)
+def test_a_refusal_says_why_and_changes_nothing_else(request_: Request, parts: list[str]) -> None:
+    engine = make_engine(capacity=30)
+    engine.submit(asks("good", 3, 4))
+    with pytest.raises(RequestRefused) as error:
+        engine.submit(request_)
+    sentence(error.value, repr(request_.id), *parts)
+    refused = [event for event in engine.trace.events() if event["event"] == "refused"]
+    assert refused == [{"event": "refused", "id": request_.id, "why": str(error.value)}]
+    # The iterations are those of a run without it.
+    alone = make_engine(capacity=30)
+    assert [step.decisions() for step in engine.run()] == [
+        step.decisions() for step in run_all(alone, [asks("good", 3, 4)])
+    ]
+    assert list(engine.finished) == ["good"]
+
+
+def test_a_refused_id_may_be_used_again() -> None:
+    engine = make_engine(capacity=30)
+    with pytest.raises(RequestRefused):
+        engine.submit(asks("a", ()))
+    assert list(run_all(engine, [asks("a", 2, 1)])[0].finished) == ["a"]
+    with pytest.raises(RequestRefused, match="twice"):
+        engine.submit(asks("a", 2, 1))  # also after it has finished
+
+
+def test_a_request_that_just_fits_is_served() -> None:
+    engine = make_engine(capacity=CONTEXT - 1)
+    steps = run_all(engine, [asks("a", CONTEXT - 4, 4), asks("b", (VOCAB - 1, 0), 1)])
+    assert steps[-1].ended_s == 5
+    assert len(engine.finished["a"]) == CONTEXT
