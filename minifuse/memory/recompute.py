@@ -30,9 +30,10 @@ class Recompute(Contiguous):
         return (Span(start, len(sequence)),)
 
     def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+        usage = super().commit(plan, sampled)
         self.spent.difference_update(work.sequence for work in plan.work)
         self.spent.update(sampled)
-        return super().commit(plan, sampled)
+        return usage
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)

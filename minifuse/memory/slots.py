@@ -134,9 +134,10 @@ class Slots(ReservedMemory):
         return tuple(moves)
 
     def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+        super().commit(plan, sampled)
         for move in plan.moves:
             self.leaving.pop(move.source // self.width, None)
-        return super().commit(plan, sampled)
+        return self.usage()
 
     def _free(self, sequence_id: str, extent: Extent) -> None:
         self.fused.discard(sequence_id)
