@@ -6,7 +6,7 @@ from minifuse.parsing import unknown
 from minifuse.reproduce.batchmaker import EXPERIMENTS as BATCHMAKER
 from minifuse.reproduce.experiment import SCALES, SHARE, Column, Conditions, Experiment, Finding, Panel, Point
 from minifuse.reproduce.flover import EXPERIMENTS as FLOVER
-from minifuse.reproduce.pensieve_fig317 import EXPERIMENTS as PENSIEVE
+from minifuse.reproduce.pensieve import EXPERIMENTS as PENSIEVE
 
 __all__ = [
     "EXPERIMENTS",
@@ -25,7 +25,7 @@ EXPERIMENTS: dict[str, Experiment] = {row.name: row for row in (*FLOVER, *BATCHM
 
 
 def experiments(name: str) -> tuple[Experiment, ...]:
-    """The experiment called `name`, or all those of the paper called so, in the paper's order.
+    """The experiment with this name, or all experiments of the paper with this name, in the paper's order.
 
     Raises:
         UsageError: there is none; the message names the nearest.

@@ -76,11 +76,15 @@ def test_all_figures_of_a_paper_as_one_json_object(minifuse: Cli) -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_tables_fit_a_terminal(minifuse: Cli, name: str) -> None:
+def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(minifuse: Cli, tmp_path: Path, name: str) -> None:
     scale = "paper" if name.startswith("flover") else "quick"
-    small = [part for key, value in SMALL.items() if key in EXPERIMENTS[name].takes for part in (f"--{key}", value)]
-    said = minifuse("reproduce", name, "--scale", scale, *small)
+    row = EXPERIMENTS[name]
+    small = [part for key, value in SMALL.items() if key in row.takes for part in (f"--{key}", value)]
+    said = minifuse("reproduce", name, "--scale", scale, *small, "--out", tmp_path)
     assert said.code == 0
+    assert said.out.startswith(f"{name}: {row.shows}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}-{scale}.json", f"{name}-{scale}.md"]
+    assert (tmp_path / f"{name}-{scale}.md").read_text().startswith(f"# {name}: {row.paper}, {row.figure}\n")
     assert max(len(line.rstrip()) for line in said.out.splitlines()[1:] if not line.startswith("- ")) <= 80
 
 
