@@ -6,7 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["SCALES", "SHARE", "Column", "Conditions", "Experiment", "Finding", "Panel", "Point", "Run", "Say", "Value"]
+__all__ = [
+    "SCALES",
+    "SHARE",
+    "Column",
+    "Conditions",
+    "Experiment",
+    "Finding",
+    "Panel",
+    "Point",
+    "Run",
+    "Say",
+    "Value",
+    "beside",
+]
 
 SCALES = ("quick", "cpu", "paper")
 SHARE = 2.0  # rates up to this are shares of the measured peak, rates above it requests per second
@@ -75,6 +88,11 @@ class Column:
         return f"{value:,.0f}" if isinstance(value, float) and abs(value) >= 999.5 else f"{value:.3g}"
 
 
+def beside(head: str, key: str, form: str | None = None, here: str | None = None) -> tuple[Column, Column]:
+    """The paper's value beside the measured one, in the same `form` unless `here` gives another."""
+    return Column(f"{head}\npaper", "paper", key, form), Column(f"{head}\nhere", "measured", key, here or form)
+
+
 @dataclass(frozen=True, slots=True)
 class Panel:
     """One plot of a figure."""
@@ -102,12 +120,11 @@ class Experiment:
     """A figure or table of a paper that can be run again.
 
     `prepare` refuses what cannot be run (`UsageError`) before anything heavy is loaded, and returns what runs it.
-    `takes` names the optional `Conditions` that this experiment uses; every experiment uses those that are not listed.
+    `takes` names the optional `Conditions` that this experiment uses.
     """
 
-    name: str
     paper: str
-    figure: str
+    number: str
     shows: str
     prepare: Callable[[Conditions], Run]
     takes: frozenset[str] = frozenset({"model", "tokens"})
@@ -115,7 +132,15 @@ class Experiment:
     @property
     def group(self) -> str:
         """The name that stands for all experiments of the paper."""
-        return self.name.partition("-")[0]
+        return self.paper.lower()
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}-fig{self.number}"
+
+    @property
+    def figure(self) -> str:
+        return f"Fig. {self.number}"
 
     def as_json(self, finding: Finding) -> dict[str, Any]:
         """A finding in plain values."""

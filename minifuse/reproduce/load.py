@@ -9,7 +9,7 @@ from typing import Protocol
 
 from minifuse.reproduce.contest import take_turns
 from minifuse.reproduce.curve import ALIKE, Contender, Curve, Outcome
-from minifuse.reproduce.experiment import SHARE, Column, Conditions, Panel, Point, Say, Value
+from minifuse.reproduce.experiment import SHARE, Column, Conditions, Panel, Point, Say, Value, beside
 from minifuse.request import Request
 
 __all__ = ["AT_ONCE", "MODERATE", "Load", "best_size", "curve_panel", "peak_panel", "sweep"]
@@ -173,13 +173,10 @@ def curve_panel(title: str, load: Load) -> Panel:
 
 PEAK_COLUMNS = (
     Column("\n", "at", "contender", "{}"),
-    Column("max batch\npaper", "paper", "max_batch", "{}"),
-    Column("max batch\nhere", "measured", "max_batch", "{}"),
+    *beside("max batch", "max_batch", "{}"),
     Column("at once\nreq/s", "measured", "capacity"),
-    Column("peak req/s\npaper", "paper", "peak"),
-    Column("peak req/s\nhere", "measured", "peak"),
-    Column("least p90 ms\npaper", "paper", "p90_ms"),
-    Column("least p90 ms\nhere", "measured", "p90_ms"),
+    *beside("peak req/s", "peak"),
+    *beside("least p90 ms", "p90_ms"),
 )
 
 

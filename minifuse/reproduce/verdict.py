@@ -8,7 +8,7 @@ from minifuse.reproduce.curve import ALIKE, Curve
 from minifuse.reproduce.experiment import Point, Value
 from minifuse.reproduce.load import MODERATE, Load
 
-__all__ = ["against_paper", "aim", "bounds", "chosen", "cut_aim", "cuts", "gain_aim", "shown"]
+__all__ = ["against_paper", "aim", "cut_aim", "cuts", "gain_aim", "shown", "sweep_notes"]
 
 SHORT_OF = 0.9  # a gain below this part of the paper's is named
 
@@ -79,25 +79,34 @@ def cuts(ours: Curve, *baselines: Curve) -> dict[float, float]:
     return parts
 
 
-def bounds(load: Load) -> str:
-    """What the rates are shares of, and the peak of each contender."""
+def sweep_notes(load: Load, published: str, where: str = "") -> tuple[str, str]:
+    """How the largest batches were chosen, and the peaks.
+
+    Args:
+        published: the largest batch of the thesis, and how it was chosen.
+        where: put in front of both, in brackets.
+    """
+    start = f"({where}) {load.workload}" if where else load.workload
+    return f"{start}: {_chosen(load, published)}", f"{start}: {_peaks(load)}"
+
+
+def _chosen(load: Load, published: str) -> str:
+    sizes = next(iter(load.capacities.values()))
+    if len(sizes) == 1:
+        return f"batches of up to {next(iter(sizes))} for every contender."
+    text = ", ".join(f"{curve.contender.head} {curve.max_batch}" for curve in load.curves.values())
+    return (
+        f"the largest batch of each is the smallest of {', '.join(map(str, sizes))} at which all requests at once are "
+        f"served as fast as at the best, or within {ALIKE:.0%}: {text} (thesis: {published})."
+    )
+
+
+def _peaks(load: Load) -> str:
     largest = max(load.curves.values(), key=lambda curve: curve.capacity)
     first, *rest = sorted(load.curves.values(), key=lambda curve: -curve.peak)
     peaks = ", ".join(f"{curve.contender.head} {shown(curve.peak)}" for curve in rest)
     return (
-        f"{load.workload}: rates are shares of the largest capacity, {shown(load.peak)} requests/s of "
-        f"{largest.contender.head}. What can be served here is bounded by {first.contender.head}, at "
-        f"{shown(first.peak)} requests/s; the peaks of the other contenders: {peaks}."
-    )
-
-
-def chosen(load: Load, published: str) -> str:
-    """How the largest batches were chosen, and those of the thesis."""
-    sizes = next(iter(load.capacities.values()))
-    if len(sizes) == 1:
-        return f"{load.workload}: batches of up to {next(iter(sizes))} for every contender."
-    text = ", ".join(f"{curve.contender.head} {curve.max_batch}" for curve in load.curves.values())
-    return (
-        f"{load.workload}: the largest batch of each is the smallest of {', '.join(map(str, sizes))} at which all "
-        f"requests at once are served as fast as at the best, or within {ALIKE:.0%}: {text} (thesis: {published})."
+        f"rates are shares of the largest capacity, {shown(load.peak)} requests/s of {largest.contender.head}. What "
+        f"can be served here is bounded by {first.contender.head}, at {shown(first.peak)} requests/s; the peaks of the "
+        f"other contenders: {peaks}."
     )

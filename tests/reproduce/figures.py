@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from minifuse.reproduce import EXPERIMENTS, Conditions, Finding
+from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.curve import Contender, Curve, Outcome
+from minifuse.reproduce.experiment import Conditions, Finding
 
 
 def found(name: str, **conditions: Any) -> Finding:

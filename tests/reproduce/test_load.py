@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from reproduce.figures import curve, outcome
 
-from minifuse.reproduce import Conditions
 from minifuse.reproduce.batchmaker.contenders import PADDED
 from minifuse.reproduce.batchmaker.setting import Setting
 from minifuse.reproduce.curve import Contender, Curve, Outcome
+from minifuse.reproduce.experiment import Conditions
 from minifuse.reproduce.load import (
     Load,
     best_size,
@@ -22,7 +22,7 @@ from minifuse.reproduce.load import (
     sweep,
     with_moderate,
 )
-from minifuse.reproduce.verdict import bounds, chosen
+from minifuse.reproduce.verdict import sweep_notes
 from minifuse.request import Request
 
 
@@ -119,12 +119,14 @@ def test_a_sweep_chooses_batches_then_offers_every_contender_the_same_requests()
     assert [len(loaded[i][3]) for i in (0, 3, 6)] == [10, 20, 40]
     prompts = [request.prompt for request in loaded[-1][3]]
     assert [request.prompt for request in loaded[0][3]] == prompts[:10]
-    assert "cellular 8, longest 8, bucket 8" in chosen(load, "512")
-    assert "160 requests/s of cellular" in bounds(load)
-    peaks = peak_panel("peaks", load, {"cellular": {"peak": 5.0}}).points
-    assert [point.measured["max_batch"] for point in peaks] == [8, 8, 8]
-    assert [point.measured["p90_ms"] for point in peaks] == [1.0, 4.0, 4.0]
-    assert peaks[0].paper == {"peak": 5.0}
+    chosen, peaks = sweep_notes(load, "512", "a")
+    assert chosen.startswith("(a) wmt15: the largest batch of each is the smallest of 4, 8, 16 at which")
+    assert chosen.endswith(": cellular 8, longest 8, bucket 8 (thesis: 512).")
+    assert "160 requests/s of cellular" in peaks
+    points = peak_panel("peaks", load, {"cellular": {"peak": 5.0}}).points
+    assert [point.measured["max_batch"] for point in points] == [8, 8, 8]
+    assert [point.measured["p90_ms"] for point in points] == [1.0, 4.0, 4.0]
+    assert points[0].paper == {"peak": 5.0}
     first = curve_panel("load", load).points[0]
     assert (first.at["share"], first.measured["longest_p90_ms"]) == (0.25, 4.0)
 

@@ -6,7 +6,7 @@ import pytest
 from reproduce.figures import curve, outcome
 
 import minifuse.reproduce.batchmaker.paper as paper
-from minifuse.reproduce import Point
+from minifuse.reproduce.experiment import Point
 from minifuse.reproduce.verdict import against_paper, aim, cut_aim, cuts, gain_aim, shown
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.reproduce.batchmaker.contenders import ABOUT_PADDED, BASELINES, PADDED
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
-from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say
+from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, beside
 from minifuse.reproduce.load import Load, curve_panel, peak_panel, sweep
-from minifuse.reproduce.verdict import aim, bounds, chosen, shown
+from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
-__all__ = ["FIG2_11"]
+__all__ = ["EXPERIMENT"]
 
 IDEAL_COLUMNS = (
     Column("\nbatch", "at", "max_batch", "{}"),
-    Column("ideal req/s\npaper", "paper", "ideal"),
-    Column("ideal req/s\nhere", "measured", "ideal"),
+    *beside("ideal req/s", "ideal"),
     Column("cellular\nreq/s", "measured", "cellular"),
 )
 
@@ -29,7 +28,7 @@ def draw(setting: Setting, say: Say) -> Finding:
         load = loads[workload] = sweep(setting, say, PADDED, workload)
         name = workload.removeprefix("wmt15:").replace("=", " ")
         panels += (curve_panel(f"Fig. 2.11: {name}", load), peak_panel(f"Fig. 2.11: peaks, {name}", load))
-        notes += (chosen(load, BY_FIG_3), bounds(load))
+        notes += sweep_notes(load, BY_FIG_3)
     fixed = loads[paper.DATASETS_11[0]]
     say("the ideal: chains of 24 steps, batch after batch, without any scheduling")
     ideals = {size: size / ideal_s(setting, size) for size in setting.sizes}
@@ -93,7 +92,7 @@ def ideal_s(setting: Setting, rows: int) -> float:
     return setting.timed(run)
 
 
-FIG2_11 = experiment(
+EXPERIMENT = experiment(
     "2.11",
     "LSTM: lengths of growing variance, and the share of the ideal",
     "lstm",

@@ -8,9 +8,9 @@ from minifuse.reproduce.batchmaker.setting import Setting, experiment
 from minifuse.reproduce.curve import Contender
 from minifuse.reproduce.experiment import Finding, Panel, Say, Value
 from minifuse.reproduce.load import curve_panel, peak_panel, sweep
-from minifuse.reproduce.verdict import aim, bounds, chosen, cut_aim, gain_aim
+from minifuse.reproduce.verdict import aim, cut_aim, gain_aim, sweep_notes
 
-__all__ = ["FIG2_13"]
+__all__ = ["EXPERIMENT"]
 
 WORKERS = {"quick": (1, 2), "cpu": (1, 2), "paper": tuple(paper.PEAK_13)}
 SIZES = f"{paper.ENCODER_BATCH_13} for encoders, {paper.DECODER_BATCH_13} for decoders and for padded batches"
@@ -57,8 +57,7 @@ def draw(setting: Setting, say: Say) -> Finding:
         ours = max(one, two, key=lambda curve: curve.peak)
         gain = two.peak / one.peak - 1
         notes += (
-            f"({where}) {chosen(load, SIZES)}",
-            f"({where}) {bounds(load)}",
+            *sweep_notes(load, SIZES, where),
             gain_aim(f"Seq2Seq, {where},", ours, load.stronger(*BASELINES), paper.GAIN_13),
             cut_aim(f"Seq2Seq, {where},", ours, [load.curves[name] for name in BASELINES], paper.CUTS_13),
             aim(
@@ -71,7 +70,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     return Finding(setting.facts(), tuple(panels), tuple(notes))
 
 
-FIG2_13 = experiment(
+EXPERIMENT = experiment(
     "2.13",
     "Seq2Seq on several workers, with one and with two largest batches",
     "seq2seq",

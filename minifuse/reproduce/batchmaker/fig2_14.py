@@ -8,9 +8,9 @@ from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
 from minifuse.reproduce.curve import Curve
 from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, Value
 from minifuse.reproduce.load import curve_panel, peak_panel, sweep
-from minifuse.reproduce.verdict import aim, bounds, chosen, cut_aim
+from minifuse.reproduce.verdict import aim, cut_aim, sweep_notes
 
-__all__ = ["FIG2_14"]
+__all__ = ["EXPERIMENT"]
 
 PUBLISHED: dict[str, dict[str, Value]] = {
     "cellular": {"max_batch": paper.TREE_BATCH, "peak": paper.PEAK_14},
@@ -42,8 +42,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     notes = (
         *setting.notes(),
         ABOUT_MERGED,
-        chosen(load, BY_FIG_3),
-        bounds(load),
+        *sweep_notes(load, BY_FIG_3),
         f"Throughput at equal latency: where the 90th percentile is {equal_s * 1e3:.3g} ms, twice the highest of the "
         "contenders' lowest, on straight lines between neighbouring rates of each curve; where a curve ends below "
         "that, its last rate's.",
@@ -65,7 +64,7 @@ def _gain_aim(name: str, ours: Curve, theirs: Curve, equal_s: float, published: 
     return aim(f"TreeLSTM, throughput over {name}", here, f"{published:g}x", gain >= published)
 
 
-FIG2_14 = experiment(
+EXPERIMENT = experiment(
     "2.14",
     "TreeLSTM: cellular against merged graphs, per operator and per cell",
     "treelstm",

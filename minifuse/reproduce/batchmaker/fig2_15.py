@@ -5,17 +5,16 @@ from __future__ import annotations
 import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.reproduce.batchmaker.contenders import ABOUT_MERGED, MERGED, batch_sizes
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
-from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say
+from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, beside
 from minifuse.reproduce.load import curve_panel, peak_panel, sweep
-from minifuse.reproduce.verdict import aim, bounds, chosen, shown
+from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
-__all__ = ["FIG2_15"]
+__all__ = ["EXPERIMENT"]
 
 IDEAL_COLUMNS = (
     Column("\n", "at", "contender", "{}"),
     Column("peak\nreq/s", "measured", "peak"),
-    Column("of the ideal\npaper", "paper", "share", "{:.0%}"),
-    Column("of the ideal\nhere", "measured", "share", "{:.0%}"),
+    *beside("of the ideal", "share", "{:.0%}"),
 )
 
 
@@ -44,8 +43,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     notes = (
         *setting.notes(),
         ABOUT_MERGED,
-        chosen(load, BY_FIG_3),
-        bounds(load),
+        *sweep_notes(load, BY_FIG_3),
         batch_sizes(load),
         aim(
             "share of the ideal on identical trees",
@@ -80,7 +78,7 @@ def ideal_s(setting: Setting, trees: int) -> float:
     return setting.timed(tree)
 
 
-FIG2_15 = experiment(
+EXPERIMENT = experiment(
     "2.15",
     "TreeLSTM: identical trees, and the share of a hand-written ideal",
     "treelstm",

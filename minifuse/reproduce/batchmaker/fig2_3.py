@@ -7,13 +7,12 @@ from itertools import pairwise
 from statistics import median
 
 import minifuse.reproduce.batchmaker.paper as paper
-from minifuse.reproduce.batchmaker.machine import how_fitted
-from minifuse.reproduce.batchmaker.setting import STEADY, Setting, experiment
-from minifuse.reproduce.experiment import Column, Conditions, Finding, Panel, Point, Say, Value
+from minifuse.reproduce.batchmaker.setting import STEADY, Setting, experiment, how_fitted
+from minifuse.reproduce.experiment import Column, Conditions, Finding, Panel, Point, Say, Value, beside
 from minifuse.reproduce.load import best_size
 from minifuse.reproduce.verdict import aim
 
-__all__ = ["FIG2_3"]
+__all__ = ["EXPERIMENT"]
 
 BATCHES = tuple(2**power for power in range(12))
 STEEP = 1.8  # doubling the batch multiplies time by at least this: "approximately doubles"
@@ -73,14 +72,10 @@ def _panel(title: str, seconds: dict[int, float], published: bool = False) -> Pa
         us = paper.STEP_US.get(batch) if published else None
         theirs: dict[str, Value] = {} if us is None else {"us": us, "rows_per_s": batch / us * 1e6}
         points.append(Point({"batch": batch}, {"us": second * 1e6, "rows_per_s": batch / second}, theirs))
-    columns = [
-        Column("\nbatch", "at", "batch", "{:,}"),
-        Column("us\npaper", "paper", "us"),
-        Column("us\nhere", "measured", "us"),
-        Column("rows/s\npaper", "paper", "rows_per_s"),
-        Column("rows/s\nhere", "measured", "rows_per_s"),
-    ]
+    columns = [Column("\nbatch", "at", "batch", "{:,}"), *beside("us", "us"), *beside("rows/s", "rows_per_s")]
     return Panel(title, tuple(column for column in columns if published or column.part != "paper"), tuple(points))
 
 
-FIG2_3 = experiment("2.3", "one LSTM step at batch sizes of 1 to 2048: time and throughput", "lstm", draw, ("hidden",))
+EXPERIMENT = experiment(
+    "2.3", "one LSTM step at batch sizes of 1 to 2048: time and throughput", "lstm", draw, ("hidden",)
+)

@@ -17,7 +17,7 @@ from minifuse.request import Request
 from minifuse.serve.build import Settings
 from minifuse.simulate.cost import Hardware
 
-__all__ = ["FIG2_5"]
+__all__ = ["EXPERIMENT"]
 
 # The lengths and arrivals of req5 to req8 are made up: the thesis' text says that they come before the first batch
 # ends, that req5 is there at 2 and req6 and req7 at 3, and that the second batch takes 7.
@@ -170,10 +170,9 @@ def _notes(lives: Mapping[str, Mapping[str, Life]]) -> tuple[str, ...]:
     )
 
 
-FIG2_5 = Experiment(
-    "batchmaker-fig2.5",
+EXPERIMENT = Experiment(
     "BatchMaker",
-    "Fig. 2.5",
+    "2.5",
     "the timeline of eight requests: when each joins and leaves, graph against cellular",
     lambda conditions: partial(draw, conditions),
     frozenset(),

@@ -7,9 +7,9 @@ from minifuse.reproduce.batchmaker.contenders import ABOUT_PADDED, BASELINES, PA
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
 from minifuse.reproduce.experiment import Finding, Say, Value
 from minifuse.reproduce.load import curve_panel, peak_panel, sweep
-from minifuse.reproduce.verdict import bounds, chosen, cut_aim, gain_aim
+from minifuse.reproduce.verdict import cut_aim, gain_aim, sweep_notes
 
-__all__ = ["FIG2_7"]
+__all__ = ["EXPERIMENT"]
 
 PUBLISHED: dict[str, dict[str, Value]] = {
     "cellular": {"max_batch": paper.MAX_BATCH, "peak": paper.PEAK_7, "p90_ms": paper.P90_7},
@@ -33,16 +33,14 @@ def draw(setting: Setting, say: Say) -> Finding:
     notes = (
         *setting.notes(),
         ABOUT_PADDED,
-        f"(2.7a) {chosen(best, BY_FIG_3)}",
-        f"(2.7a) {bounds(best)}",
+        *sweep_notes(best, BY_FIG_3, "2.7a"),
         gain_aim("LSTM,", ours, best.stronger(*BASELINES), paper.GAIN_7),
         cut_aim("LSTM,", ours, baselines, paper.CUTS_7),
         f"In the thesis the baselines' latency exceeds 500 ms at {paper.SLOWEST_7:,.0f} requests/s, and BatchMaker's "
         f"does not change up to {paper.FLAT_7:,.0f}.",
-        f"(2.7b) {chosen(equal, BY_FIG_3)}",
-        f"(2.7b) {bounds(equal)}",
+        *sweep_notes(equal, BY_FIG_3, "2.7b"),
     )
     return Finding(setting.facts(), panels, notes)
 
 
-FIG2_7 = experiment("2.7", "LSTM: latency against throughput, cellular against padded batching", "lstm", draw)
+EXPERIMENT = experiment("2.7", "LSTM: latency against throughput, cellular against padded batching", "lstm", draw)

@@ -7,9 +7,9 @@ from minifuse.reproduce.batchmaker.contenders import padded
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
 from minifuse.reproduce.experiment import Finding, Say
 from minifuse.reproduce.load import curve_panel, peak_panel, sweep
-from minifuse.reproduce.verdict import aim, bounds, chosen, shown
+from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
-__all__ = ["FIG2_8"]
+__all__ = ["EXPERIMENT"]
 
 
 def draw(setting: Setting, say: Say) -> Finding:
@@ -25,8 +25,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     best = max(load.curves.values(), key=lambda curve: curve.peak)
     notes = (
         *setting.notes(),
-        chosen(load, BY_FIG_3),
-        bounds(load),
+        *sweep_notes(load, BY_FIG_3),
         aim(
             "width 1 has the best peak",
             f"{shown(narrow.peak)} requests/s, and the best is {best.contender.head} with {shown(best.peak)}",
@@ -46,4 +45,4 @@ def draw(setting: Setting, say: Say) -> Finding:
     return Finding(setting.facts(), panels, notes)
 
 
-FIG2_8 = experiment("2.8", "LSTM: padded batching with buckets of several widths", "lstm", draw)
+EXPERIMENT = experiment("2.8", "LSTM: padded batching with buckets of several widths", "lstm", draw)

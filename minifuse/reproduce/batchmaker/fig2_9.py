@@ -10,9 +10,9 @@ from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
 from minifuse.reproduce.curve import Outcome
 from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, Value
 from minifuse.reproduce.load import sweep
-from minifuse.reproduce.verdict import aim, chosen, shown
+from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
-__all__ = ["FIG2_9"]
+__all__ = ["EXPERIMENT"]
 
 QUARTER = paper.RATE_9 / paper.PEAK_7  # of the peak: the load
 
@@ -33,7 +33,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     notes = (
         *setting.notes(),
         ABOUT_PADDED,
-        chosen(load, BY_FIG_3),
+        sweep_notes(load, BY_FIG_3)[0],
         f"At {shown(rate)} requests/s, {QUARTER:.0%} of the largest capacity (thesis: {paper.RATE_9:,.0f} of "
         f"{paper.PEAK_7:,.0f}). Cellular batching then computes {outcomes['cellular'].mean_batch:.1f} rows a task; a "
         f"newcomer waits for up to {paper.MAX_TASKS} tasks, which were submitted before it came.",
@@ -69,6 +69,6 @@ def _percentiles(title: str, what: str, outcomes: Mapping[str, Outcome]) -> Pane
     return Panel(title, columns, tuple(points))
 
 
-FIG2_9 = experiment(
+EXPERIMENT = experiment(
     "2.9", "LSTM: queueing and computing time at a quarter of the peak", "lstm", draw, ("hidden", "requests")
 )

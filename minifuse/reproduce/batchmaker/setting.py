@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.metrics import compute_metrics
-from minifuse.model.cells.config import CellSource, resolve_cells
+from minifuse.model.cells.config import CellConfig, CellSource, resolve_cells
 from minifuse.plan import Plan, State, Work
-from minifuse.reproduce.batchmaker.machine import fitted, how_fitted, scheduling_s
 from minifuse.reproduce.contest import serve_all, timed
 from minifuse.reproduce.curve import Contender, Outcome
 from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Run, Say
+from minifuse.reproduce.machine import fit_arithmetic
 from minifuse.request import Request
 from minifuse.serve.build import Settings
 from minifuse.simulate.cost import Hardware, hardware
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from minifuse.model.cells.model import CellModel
 
-__all__ = ["BY_FIG_3", "STEADY", "Setting", "experiment"]
+__all__ = ["BY_FIG_3", "STEADY", "Setting", "experiment", "fitted", "how_fitted", "scheduling_s"]
 
 STEADY = 5  # runs of what is timed by itself, at least; medians count
 BY_FIG_3 = f"{paper.MAX_BATCH}, by Fig. 2.3"  # how the thesis chose its largest batch
@@ -49,6 +49,36 @@ SCALES = {
     "cpu": Scale(paper.HIDDEN, None, "real", 800, (32, 64, 128, 256), (0.1, 0.25, 0.5, 0.8, 1.0, 1.2)),
     "paper": Scale(paper.HIDDEN, paper.VOCAB, "virtual", 6000, (64, 128, 256, 512), (0.1, 0.25, 0.4, 0.6, 0.8, 1, 1.2)),
 }
+
+
+@cache
+def fitted() -> Hardware:
+    """The V100 on which one LSTM step takes 185 us at batch 64 and 784 us at 512, hidden 1024, as in the thesis.
+
+    >>> f"{fitted().wide_flops / 1e12:.1f} TFLOPS, {fitted().overhead_s * 1e6:.0f} us"
+    '12.5 TFLOPS, 99 us'
+    """
+    return fit_arithmetic(hardware(paper.MACHINE), 2 * CellConfig("lstm", paper.HIDDEN).sizes["lstm"], paper.STEP_US)
+
+
+def scheduling_s() -> float:
+    """Seconds that scheduling and gathering add to a task of BatchMaker: 250 us instead of 185 (2.7.3)."""
+    return (paper.TASK_US - paper.STEP_US[paper.SMALL_BATCH_7]) * 1e-6
+
+
+def how_fitted() -> str:
+    """The note on what was fitted to what."""
+    machine, sheet = fitted(), hardware(paper.MACHINE)
+    assert machine.wide_flops is not None
+    assert sheet.wide_flops is not None
+    times = " and ".join(f"{us:g} us at batch {batch}" for batch, us in paper.STEP_US.items())
+    return (
+        f"Virtual time of a V100: two numbers are fitted to the two times that the thesis gives of an LSTM step, "
+        f"{times} (hidden {paper.HIDDEN}, float32): {machine.wide_flops / 1e12:.1f} TFLOPS "
+        f"({machine.wide_flops / sheet.wide_flops:.0%} of the data sheet's) and {machine.overhead_s * 1e6:.0f} us for "
+        f"each batch. A task of cellular batching takes {scheduling_s() * 1e6:.0f} us more, as the thesis says "
+        "scheduling and gathering do; what the baselines need beside computing is not modelled, which favours them."
+    )
 
 
 class Setting:
@@ -100,12 +130,7 @@ class Setting:
         return cell_workload(workload, self.kind, count, self.source.config.vocab_size, arrival, self.conditions.seed)
 
     def run(self, contender: Contender, max_batch: int, workload: str, requests: Sequence[Request]) -> Outcome:
-        """Serve requests of a workload with one contender.
-
-        Raises:
-            UsageError: the contender cannot serve one of them.
-            KeyboardInterrupt: Ctrl-C.
-        """
+        """Serve requests of a workload with one contender; raises as `serve_all` does."""
         options = contender.sized(max_batch)
         slot_bytes = self._batched(contender).slot_bytes
         settings = replace(
@@ -244,4 +269,4 @@ def experiment(
     def prepare(conditions: Conditions) -> Run:
         return partial(draw, Setting(conditions, kind, **(other or {}).get(conditions.scale, {})))
 
-    return Experiment(f"batchmaker-fig{number}", "BatchMaker", f"Fig. {number}", shows, prepare, frozenset(takes))
+    return Experiment("BatchMaker", number, shows, prepare, frozenset(takes))

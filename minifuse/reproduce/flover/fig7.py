@@ -10,7 +10,7 @@ from minifuse.reproduce.flover.setting import FUSION, INSTANCES, SPEEDUP, Settin
 from minifuse.reproduce.verdict import against_paper
 from minifuse.workload.laws import Arrival
 
-__all__ = ["FIG7"]
+__all__ = ["EXPERIMENT"]
 
 # By scale; intervals in the paper's milliseconds. `quick` and `cpu` leave out what takes longest.
 REQUESTS = {"quick": (2, 4), "cpu": (2, 4, 8), "paper": (2, 4, 8)}
@@ -79,10 +79,9 @@ def prepare(conditions: Conditions) -> Run:
     return partial(draw, Setting(conditions, TOKENS[conditions.scale], [(CROWD, 1.0)]))
 
 
-FIG7 = Experiment(
-    "flover-fig7",
+EXPERIMENT = Experiment(
     "Flover",
-    "Fig. 7",
+    "7",
     "2 to 8 requests at constant intervals: the speed-up over concurrent instances",
     prepare,
 )

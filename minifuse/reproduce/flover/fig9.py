@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import minifuse.reproduce.flover.paper as paper
-from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
+from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value, beside
 from minifuse.reproduce.flover.setting import INSTANCES, SPEEDUP, Setting
 from minifuse.reproduce.verdict import against_paper
 from minifuse.workload.laws import Arrival, Uniform
 
-__all__ = ["FIG9"]
+__all__ = ["EXPERIMENT"]
 
 REQUESTS_A, REQUESTS_B = 32, 16
 INTERVAL, SHORTEST = 20, 128  # the paper's milliseconds and tokens
@@ -37,7 +37,7 @@ COLUMNS = (
     Column("moved\nMiB", "measured", "moved_mib"),
     Column("moved\nms", "measured", "moving_ms"),
 )
-GAIN = Column("gain\npaper", "paper", "gain", "<={:.0f}x"), Column("gain\nhere", "measured", "gain", "{:.2f}x")
+GAIN = beside("gain", "gain", "<={:.0f}x", "{:.2f}x")
 
 
 def draw(setting: Setting, say: Say) -> Finding:
@@ -125,10 +125,9 @@ def prepare(conditions: Conditions) -> Run:
     return partial(draw, setting)
 
 
-FIG9 = Experiment(
-    "flover-fig9",
+EXPERIMENT = Experiment(
     "Flover",
-    "Fig. 9",
+    "9",
     "answers of random lengths: the memory shuffle on and off, and the speed-up over instances",
     prepare,
 )

@@ -18,7 +18,7 @@ from minifuse.model.text.load import load_weights, resolve
 from minifuse.model.text.presets import preset
 from minifuse.plan import Extent, Plan, Work
 from minifuse.reproduce.contest import serve_all, take_turns
-from minifuse.reproduce.experiment import Column, Conditions, Say, Value
+from minifuse.reproduce.experiment import Column, Conditions, Say, Value, beside
 from minifuse.reproduce.flover.outcome import Outcome, median_run, observe
 from minifuse.reproduce.machine import fit_bandwidth, half_precision
 from minifuse.request import Request
@@ -32,10 +32,7 @@ BATCHES = (1, 2, 4, 8, 16, 32)  # at which the fused stream's throughput is meas
 ALONE_ROUNDS = 3
 
 FUSION, INSTANCES = Column("fusion\ns", "measured", "fusion_s"), Column("inst.\ns", "measured", "instances_s")
-SPEEDUP = (
-    Column("speed-up\npaper", "paper", "speedup", "{:.1f}x"),
-    Column("speed-up\nhere", "measured", "speedup", "{:.2f}x"),
-)
+SPEEDUP = beside("speed-up", "speedup", "{:.1f}x", "{:.2f}x")
 
 
 @dataclass(frozen=True, slots=True)

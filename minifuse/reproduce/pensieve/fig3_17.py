@@ -12,7 +12,7 @@ from typing import Any
 from minifuse.reproduce.experiment import Column, Experiment, Finding, Panel, Point, Say, Value
 from minifuse.reproduce.pensieve.setting import BATCH, Setting
 
-__all__ = ["FIG3_17"]
+__all__ = ["EXPERIMENT"]
 
 PAST = Column("past\ntokens", "at", "past_tokens", "{:,}")
 IDEAL = Column("ideal\nms", "measured", "ideal_ms")
@@ -157,10 +157,9 @@ def _times(point: Point, name: str) -> float:
     return times
 
 
-FIG3_17 = Experiment(
-    "pensieve-fig3.17",
+EXPERIMENT = Experiment(
     "Pensieve",
-    "Fig. 3.17",
+    "3.17",
     "attention of 8 query tokens over past KV in blocks, against copying it out, rounds and contiguous KV",
     lambda conditions: partial(draw, Setting(conditions)),
 )

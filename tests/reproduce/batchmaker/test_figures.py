@@ -9,10 +9,11 @@ import pytest
 from reproduce.figures import found
 
 import minifuse.reproduce.batchmaker.paper as paper
-from minifuse.reproduce import EXPERIMENTS, Conditions, Finding, Panel
+from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.batchmaker import fig2_11, fig2_15
 from minifuse.reproduce.batchmaker.fig2_5 import Life
 from minifuse.reproduce.batchmaker.setting import Setting
+from minifuse.reproduce.experiment import Conditions, Finding, Panel
 
 SMALL = {"hidden": 4, "requests": 8}
 

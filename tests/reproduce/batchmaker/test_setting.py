@@ -8,11 +8,10 @@ from statistics import pstdev
 import pytest
 
 import minifuse.reproduce.batchmaker.paper as paper
-from minifuse.reproduce import Conditions
 from minifuse.reproduce.batchmaker.contenders import MERGED, padded
-from minifuse.reproduce.batchmaker.machine import fitted, scheduling_s
-from minifuse.reproduce.batchmaker.setting import Setting
+from minifuse.reproduce.batchmaker.setting import Setting, fitted, scheduling_s
 from minifuse.reproduce.curve import Contender
+from minifuse.reproduce.experiment import Conditions
 from minifuse.reproduce.load import AT_ONCE
 from minifuse.simulate.cost import hardware
 

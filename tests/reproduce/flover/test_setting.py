@@ -8,7 +8,8 @@ import pytest
 from helpers import sentence
 
 from minifuse.errors import UsageError
-from minifuse.reproduce import EXPERIMENTS, Conditions
+from minifuse.reproduce import EXPERIMENTS
+from minifuse.reproduce.experiment import Conditions
 from minifuse.reproduce.flover.setting import Setting, calibrated
 from minifuse.reproduce.machine import half_precision
 from minifuse.simulate.cost import hardware

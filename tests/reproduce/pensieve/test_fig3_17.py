@@ -11,7 +11,8 @@ from helpers import sentence
 from reproduce.figures import found
 
 from minifuse.errors import MachineError, UsageError
-from minifuse.reproduce import EXPERIMENTS, Conditions, Point
+from minifuse.reproduce import EXPERIMENTS
+from minifuse.reproduce.experiment import Conditions, Point
 from minifuse.reproduce.pensieve import setting as module
 from minifuse.reproduce.pensieve.fig3_17 import notes, slope, spread
 from minifuse.reproduce.pensieve.setting import Setting
