@@ -44,8 +44,8 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Mapping[str
 
 
 def aim(what: str, here: str, published: str, met: bool | None) -> str:
-    """One aim: what was found here, what the thesis gives, and whether it was met; None if that cannot be told."""
-    verdict = "cannot be told" if met is None else "met" if met else "not met"
+    """One aim: what was found here, what the thesis gives, and whether it was met; None if it cannot be judged."""
+    verdict = "cannot be judged" if met is None else "met" if met else "not met"
     return f"Aim, {what}: {verdict}: {here} (thesis: {published})."
 
 

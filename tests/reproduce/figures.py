@@ -15,8 +15,8 @@ def found(name: str, **conditions: Any) -> Finding:
     return EXPERIMENTS[name].prepare(Conditions(**conditions))(lambda what: None)
 
 
-def outcome(throughput: float, p90: float = 1.0, **others: float) -> Outcome:
-    values = {field.name: others.get(field.name, 0.0) for field in fields(Outcome)}
+def outcome(throughput: float, p90: float = 1.0, **more: float) -> Outcome:
+    values = {field.name: more.get(field.name, 0.0) for field in fields(Outcome)}
     return Outcome(**{**values, "throughput": throughput, "p90": p90})
 
 

@@ -28,8 +28,8 @@ def test_aims_are_judged_by_their_numbers() -> None:
     met = "Aim, LSTM, 90th percentile at moderate load: met: -50.0% at 10 requests/s (thesis: -37.5% to -90.5%)."
     assert cut_aim("LSTM,", ours, [theirs], paper.CUTS_7) == met
     assert ": not met: -50.0%" in cut_aim("", ours, [theirs], 0.87)
-    assert ": cannot be told: no rate lies below 50%" in cut_aim("", ours, [curve(15.0, theirs.points)], 0.28)
-    assert aim("a", "b", "c", None) == "Aim, a: cannot be told: b (thesis: c)."
+    assert ": cannot be judged: no rate lies below 50%" in cut_aim("", ours, [curve(15.0, theirs.points)], 0.28)
+    assert aim("a", "b", "c", None) == "Aim, a: cannot be judged: b (thesis: c)."
     assert [shown(rate) for rate in (0.1234, 999.0, 12345.6)] == ["0.123", "999", "12,346"]
 
 

@@ -56,7 +56,7 @@ def draw(setting: Setting, say: Say) -> Finding:
         ),
         Panel(f"Fig. 9b: shuffle against none, {REQUESTS_B} requests", (*COLUMNS, *GAIN), points_b),
     )
-    moving = "virtual time does not tell apart" if setting.virtual else "are of all its copies together"
+    moving = "virtual time does not give separately" if setting.virtual else "are of all its copies together"
     notes = (
         *setting.notes(),
         "Shuffle on, off: overall latency in s. Idle: the share of idle tokens in all tokens computed without shuffle. "

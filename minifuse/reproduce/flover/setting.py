@@ -185,7 +185,7 @@ class Setting:
         return observe(requests, serve_all(name, self.source, settings, self.model, requests, collect)[1])
 
     def fusion(self, requests: Sequence[Request], shuffle: bool = True, preprocess: str | None = None) -> Outcome:
-        """Flover: a slot for every prompt. Prompts are pre-processed as `preprocess`, or else the scale, says."""
+        """Flover: a slot for every prompt. Without `preprocess` prompts are pre-processed where the scale has it."""
         width = max(request.max_length for request in requests)
         options: dict[str, Any] = {
             "memory.slots": len(requests),
@@ -210,7 +210,7 @@ class Setting:
         instances: bool = True,
         unshuffled: bool = False,
     ) -> tuple[dict[str, Outcome], dict[str, Value]]:
-        """Serve the same requests by fusion and, if asked, by instances and by fusion without shuffle.
+        """Serve the same requests by fusion and, if wanted, by instances and by fusion without shuffle.
 
         Returns:
             The outcomes of the contenders, and a point's values: overall latencies, and how many times as fast as

@@ -19,8 +19,8 @@ __all__ = ["ALLOWED", "PAGE", "TRIES", "Scene", "error", "future_of", "made_of",
 PAGE = 16  # slots in a block
 TRIES = 3
 CHECKED = 3  # requests
-# The root mean square of a query's errors, in parts of that of its result. To lose sight of one token of n costs about
-# n ** -0.5, which is 0.008 for 16384; what rounding costs lies well below.
+# The root mean square of a query's errors, relative to that of its result. Missing one token of n costs about
+# n ** -0.5, which is 0.008 for 16384; rounding costs much less.
 ALLOWED = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
 T = TypeVar("T")

@@ -44,7 +44,7 @@ def beside(arrivals: list[float], tokens: list[int], seconds: float) -> Count:
 
 
 def between(arrivals: list[float], tokens: list[int], seconds: float) -> Count:
-    """The main stream itself prepares all who have arrived: once, then there is an iteration."""
+    """The main stream itself prepares all requests that have arrived, then runs an iteration."""
     left, prepared, running, now = list(tokens), set[int](), [], 0.0
     while any(left):
         new = {i for i, arrival in enumerate(arrivals) if arrival <= now} - prepared
