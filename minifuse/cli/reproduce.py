@@ -19,7 +19,8 @@ from minifuse.cli.asked import DTYPES
 from minifuse.cli.text import console
 from minifuse.errors import UsageError
 from minifuse.parsing import did_you_mean, one_of, parse_float, parse_int
-from minifuse.reproduce import EXPERIMENTS, SCALES, SHARE, Conditions, Experiment, Finding, Panel, experiments
+from minifuse.reproduce import EXPERIMENTS, experiments
+from minifuse.reproduce.experiment import SCALES, SHARE, Conditions, Experiment, Finding, Panel
 from minifuse.reproduce.provenance import provenance
 from minifuse.serve.interrupt import undisturbed
 

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from minifuse.parsing import unknown
-from minifuse.reproduce.batchmaker import EXPERIMENTS as BATCHMAKER
-from minifuse.reproduce.experiment import SCALES, SHARE, Column, Conditions, Experiment, Finding, Panel, Point
-from minifuse.reproduce.flover import EXPERIMENTS as FLOVER
-from minifuse.reproduce.pensieve_fig317 import EXPERIMENTS as PENSIEVE
+from minifuse.reproduce.batchmaker import fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, fig2_11, fig2_13, fig2_14, fig2_15
+from minifuse.reproduce.experiment import Experiment
+from minifuse.reproduce.flover import fig7, fig8, fig9
+from minifuse.reproduce.pensieve import fig3_17
 
-__all__ = [
-    "EXPERIMENTS",
-    "SCALES",
-    "SHARE",
-    "Column",
-    "Conditions",
-    "Experiment",
-    "Finding",
-    "Panel",
-    "Point",
-    "experiments",
-]
+__all__ = ["EXPERIMENTS", "experiments"]
 
-EXPERIMENTS: dict[str, Experiment] = {row.name: row for row in (*FLOVER, *BATCHMAKER, *PENSIEVE)}
+FLOVER = (fig7, fig8, fig9)
+BATCHMAKER = (fig2_3, fig2_5, fig2_7, fig2_8, fig2_9, fig2_11, fig2_13, fig2_14, fig2_15)
+PENSIEVE = (fig3_17,)
+EXPERIMENTS: dict[str, Experiment] = {
+    figure.EXPERIMENT.name: figure.EXPERIMENT for figure in (*FLOVER, *BATCHMAKER, *PENSIEVE)
+}
 
 
 def experiments(name: str) -> tuple[Experiment, ...]:
-    """The experiment called `name`, or all those of the paper called so, in the paper's order.
+    """The experiment with this name, or all experiments of the paper with this name, in the paper's order.
 
     Raises:
         UsageError: there is none; the message names the nearest.

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["SCALES", "SHARE", "Column", "Conditions", "Experiment", "Finding", "Panel", "Point", "Run", "Say", "Value"]
+__all__ = [
+    "SCALES",
+    "SHARE",
+    "Column",
+    "Conditions",
+    "Experiment",
+    "Finding",
+    "Panel",
+    "Point",
+    "Run",
+    "Say",
+    "Value",
+    "beside",
+]
 
 SCALES = ("quick", "cpu", "paper")
 SHARE = 2.0  # rates up to this are shares of the measured peak, rates above it requests per second
@@ -16,15 +29,16 @@ Value = float | int | str | tuple[float, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What the reader may choose. None is left to the experiment, which knows what suits its scale.
+    """What the reader may choose; None leaves the choice to the experiment, which knows what suits its scale.
 
-    `quick` shows in seconds that all works, `cpu` is real time on a small machine, `paper` is the paper's own scale: in
-    virtual time where a cost model can tell, otherwise on a GPU. `tokens` are those of one request's answer, or its
-    queries where a figure is of attention alone; `rounds` is raised where so few could not be measured. The dtype
-    `auto` is the half precision that suits the scale's machine, or float32 where the paper computed in it.
+    `quick` shows in seconds that everything works, `cpu` is real time on a small machine, `paper` is the paper's own
+    scale: in virtual time where there is a cost model for it, otherwise on a GPU. `tokens` is the length of a request's
+    answer, or the number of its queries where a figure measures attention alone; `rounds` is raised where so few cannot
+    be measured. The dtype `auto` is the half precision that suits the scale's machine, or float32 where the paper
+    computed in it.
 
-    `hidden` is the hidden size of a model of cells, `rates` are those at which requests arrive, and `requests` how many
-    of them there are. An experiment says which of these it `takes`.
+    `hidden` is the hidden size of a model of cells, `rates` are the rates at which requests arrive, and `requests` is
+    the number of requests. An experiment lists in `takes` which of these it uses.
     """
 
     scale: str = "cpu"
@@ -40,7 +54,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a figure: where it lies, what was measured there, and what the paper's text says of it."""
+    """One point of a figure: where it lies, what was measured there, and what the paper's text gives for it."""
 
     at: Mapping[str, Value]
     measured: Mapping[str, Value]
@@ -49,7 +63,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of the table that a panel is printed as: which value of a point, and how it is written.
+    """One column of the table that a panel is printed as: which value of a point, and its format.
 
     The head has two lines; neighbours may share the first. Without a `form` a number has three digits, or all of a
     larger whole part.
@@ -74,6 +88,11 @@ class Column:
         return f"{value:,.0f}" if isinstance(value, float) and abs(value) >= 999.5 else f"{value:.3g}"
 
 
+def beside(head: str, key: str, form: str | None = None, here: str | None = None) -> tuple[Column, Column]:
+    """The paper's value beside the measured one, in the same `form` unless `here` gives another."""
+    return Column(f"{head}\npaper", "paper", key, form), Column(f"{head}\nhere", "measured", key, here or form)
+
+
 @dataclass(frozen=True, slots=True)
 class Panel:
     """One plot of a figure."""
@@ -85,14 +104,14 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an experiment found: its conditions as plain values, the panels, and what their reader must know."""
+    """The result of an experiment: its conditions as plain values, the panels, and notes on how to read them."""
 
     facts: Mapping[str, Any]
     panels: tuple[Panel, ...]
     notes: tuple[str, ...]
 
 
-Say = Callable[[str], None]  # told what is being measured
+Say = Callable[[str], None]  # reports what is being measured
 Run = Callable[[Say], Finding]
 
 
@@ -101,12 +120,11 @@ class Experiment:
     """A figure or table of a paper that can be run again.
 
     `prepare` refuses what cannot be run (`UsageError`) before anything heavy is loaded, and returns what runs it.
-    `takes` are those of the `Conditions` that may be chosen, of the ones that not every experiment has a use for.
+    `takes` names the optional `Conditions` that this experiment uses.
     """
 
-    name: str
     paper: str
-    figure: str
+    number: str
     shows: str
     prepare: Callable[[Conditions], Run]
     takes: frozenset[str] = frozenset({"model", "tokens"})
@@ -114,7 +132,15 @@ class Experiment:
     @property
     def group(self) -> str:
         """The name that stands for all experiments of the paper."""
-        return self.name.partition("-")[0]
+        return self.paper.lower()
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}-fig{self.number}"
+
+    @property
+    def figure(self) -> str:
+        return f"Fig. {self.number}"
 
     def as_json(self, finding: Finding) -> dict[str, Any]:
         """A finding in plain values."""
@@ -125,14 +151,7 @@ class Experiment:
             "shows": self.shows,
             **finding.facts,
             "panels": [
-                {
-                    "title": panel.title,
-                    "points": [
-                        {"at": dict(point.at), "measured": dict(point.measured), "paper": dict(point.paper)}
-                        for point in panel.points
-                    ],
-                }
-                for panel in finding.panels
+                {"title": panel.title, "points": [asdict(point) for point in panel.points]} for panel in finding.panels
             ],
             "notes": list(finding.notes),
         }

@@ -1,4 +1,4 @@
-"""Where a figure comes from: written into every result that is kept."""
+"""Where a result comes from: written into every result that is kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["provenance"]
 def provenance(**run: Any) -> dict[str, Any]:
     """Commit (None outside a checkout) and whether the tree was clean, machine, versions; `run` adds to it."""
     versions = {name: _version(name) for name in ("minifuse", "torch", "transformers", "numpy")}
-    # Installed inside somebody else's repository, this file is none of that one's.
+    # Installed inside another repository, this file is not tracked there.
     commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", __file__) else None
     return {
         "commit": commit,
@@ -30,7 +30,7 @@ def provenance(**run: Any) -> dict[str, Any]:
 
 
 def _torch() -> dict[str, Any]:
-    """What torch computed with; nothing where it was not needed."""
+    """The threads and GPU of torch; nothing if torch was not needed."""
     if (torch := sys.modules.get("torch")) is None:
         return {}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else None

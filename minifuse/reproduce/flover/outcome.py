@@ -1,0 +1,64 @@
+"""What Flover reads from a run: overall latency, overlap, iterations, and the work of the shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median, median_low
+
+from minifuse.batching.fusion import MAIN
+from minifuse.report import StepReport
+from minifuse.request import Phase, Request
+
+__all__ = ["Outcome", "median_run", "observe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of serving a list of requests. Times are seconds.
+
+    `latency_s` is the overall latency: from the arrival of the first request to the end of the last. `overlap` is the
+    mean number of requests that run in an iteration of the main stream, divided by the number of all requests (Flover,
+    VI-C); `iterations` are those of the main stream, pre-processing left out.
+    """
+
+    latency_s: float
+    iterations: int
+    overlap: float
+    iteration_s: float  # median of the main stream
+    idle_tokens: int
+    idle_share: float  # of the tokens computed
+    num_moves: int  # slots copied by the shuffle
+    moved_tokens: int
+    moving_s: float
+    rounds_s: tuple[float, ...] = ()  # the overall latency of every round, of which this is the median
+
+
+def observe(requests: Sequence[Request], reports: Sequence[StepReport]) -> Outcome:
+    """Read an outcome from the iterations that served `requests`, all of them to the end.
+
+    >>> # two requests of 4 tokens, the second fused after the first two iterations of the first:
+    >>> # 6 iterations run 1, 1, 2, 2, 1, 1 requests, so the overlap is (8 / 6) / 2 = 2/3
+    """
+    request_of = {request.id: request.group or request.id for request in requests}
+    main = [report for report in reports if report.plan.worker == MAIN and report.plan.phase is Phase.RUNNING]
+    running = [len({request_of[work.sequence] for work in report.plan.work}) for report in main]
+    moves = [move for report in reports for move in report.plan.moves]
+    idle = sum(report.plan.num_idle for report in reports)
+    return Outcome(
+        latency_s=max(report.ended_s for report in reports) - min(request.arrival_s for request in requests),
+        iterations=len(main),
+        overlap=fmean(running) / len(set(request_of.values())),
+        iteration_s=median(report.ended_s - report.started_s for report in main),
+        idle_tokens=idle,
+        idle_share=idle / sum(report.plan.num_computed for report in reports),
+        num_moves=len(moves),
+        moved_tokens=sum(move.num_tokens for move in moves),
+        moving_s=sum(report.moving_s for report in reports),
+    )
+
+
+def median_run(runs: Sequence[Outcome]) -> Outcome:
+    """The run with the median latency, of an even number the lower median, and the latencies of all."""
+    latencies = tuple(run.latency_s for run in runs)
+    return replace(runs[latencies.index(median_low(latencies))], rounds_s=latencies)

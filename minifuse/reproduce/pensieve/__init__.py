@@ -1,0 +1,1 @@
+"""Pensieve's experiments (thesis, chapter 3)."""

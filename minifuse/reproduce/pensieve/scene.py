@@ -1,0 +1,144 @@
+"""A batch of requests for Pensieve's Figure 3.17: its KV in blocks in any order, and the correct result."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from minifuse.reproduce.contest import timed
+
+__all__ = ["ALLOWED", "PAGE", "TRIES", "Scene", "error", "future_of", "made_of", "wanted_of"]
+
+PAGE = 16  # slots in a block
+TRIES = 3
+CHECKED = 3  # requests
+# The root mean square of a query's errors, relative to that of its result. Missing one token of n costs about
+# n ** -0.5, which is 0.008 for 16384; rounding costs much less.
+ALLOWED = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A batch of S requests with as many query tokens each, and one layer's KV in blocks that lie in a random order."""
+
+    num_queries: int
+    contexts: Sequence[int]  # tokens of each, up to and including the last query
+    tables: Sequence[Sequence[int]]  # block numbers
+    q: Tensor  # [S * num_queries, num_heads, head_dim]
+    keys: Tensor  # [slots, num_kv_heads, head_dim]
+    values: Tensor
+    kernels: bool  # with the Triton kernels, which take CUDA tensors or, in their interpreter, any
+
+    @classmethod
+    def drawn(
+        cls,
+        num_queries: int,
+        pasts: Sequence[int],
+        heads: tuple[int, int, int],
+        dtype: torch.dtype,
+        device: torch.device,
+        seed: int = 0,
+        kernels: bool | None = None,
+    ) -> Scene:
+        """Random numbers in a random order.
+
+        Args:
+            pasts: tokens of each request before its queries.
+            heads: num_heads, num_kv_heads, head_dim.
+            kernels: None: where there is a GPU.
+        """
+        num_heads, num_kv_heads, head_dim = heads
+        contexts = [past + num_queries for past in pasts]
+        counts = [-(-context // PAGE) for context in contexts]
+        blocks = list(range(sum(counts)))
+        random.Random(f"pensieve blocks {seed}").shuffle(blocks)
+        ends = [0, *accumulate(counts)]
+        generator = torch.Generator(device).manual_seed(seed)
+
+        def normal(rows: int, heads: int) -> Tensor:
+            return torch.randn((rows, heads, head_dim), dtype=dtype, device=device, generator=generator)
+
+        return cls(
+            num_queries,
+            contexts,
+            [blocks[begin:end] for begin, end in pairwise(ends)],
+            normal(len(pasts) * num_queries, num_heads),
+            normal(len(blocks) * PAGE, num_kv_heads),
+            normal(len(blocks) * PAGE, num_kv_heads),
+            device.type == "cuda" if kernels is None else kernels,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.q.device
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        return self.q.shape[1], self.keys.shape[1]
+
+    def slots(self, s: int) -> list[int]:
+        """Where the context of request s lies, token by token."""
+        return [self.tables[s][t // PAGE] * PAGE + t % PAGE for t in range(self.contexts[s])]
+
+
+def wanted_of(scene: Scene) -> dict[int, Tensor]:
+    """The correct result of a sample of the requests, the shortest and longest among them, plainly and in float64."""
+    by_length = sorted(range(len(scene.contexts)), key=lambda s: scene.contexts[s])
+    sample = {by_length[i * (len(by_length) - 1) // (CHECKED - 1)] for i in range(CHECKED)}
+    n, (num_heads, num_kv_heads) = scene.num_queries, scene.heads
+    found = {}
+    for s in sample:
+        slots = torch.tensor(scene.slots(s), device=scene.device)
+        k, v = (kv[slots].double().repeat_interleave(num_heads // num_kv_heads, 1) for kv in (scene.keys, scene.values))
+        q = scene.q[s * n : (s + 1) * n].double()
+        scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[2])
+        scores.masked_fill_(future_of(n, [scene.contexts[s]], scene.device)[0], -math.inf)
+        found[s] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
+    return found
+
+
+def future_of(num_queries: int, contexts: Sequence[int], device: torch.device) -> Tensor:
+    """[contexts, num_queries, longest], True at the positions behind a query, which it must not see.
+
+    >>> future_of(2, [3], torch.device("cpu")).int().tolist()
+    [[[0, 0, 1], [0, 0, 0]]]
+    """
+    column = torch.arange(max(contexts), device=device)
+    last = torch.tensor(contexts, device=device)[:, None] - num_queries + torch.arange(num_queries, device=device)
+    return column > last[..., None]
+
+
+def error(found: Tensor, wanted: Mapping[int, Tensor], scene: Scene) -> float:
+    """The largest error of the queries in `wanted`: root mean square, relative to that of the result.
+
+    Args:
+        found: [T, num_heads, head_dim].
+        wanted: by request, its rows in float64.
+    """
+    n = scene.num_queries
+    worst = 0.0
+    for s, rows in wanted.items():
+        off = (found[s * n : (s + 1) * n].double() - rows).flatten(1).norm(dim=1) / rows.flatten(1).norm(dim=1)
+        worst = max(worst, float(off.nan_to_num(math.inf).max()))
+    return worst
+
+
+def made_of(scene: Scene, make: Callable[[], T]) -> tuple[T, float]:
+    """What `make` builds on the CPU for the device, and the seconds until it is there."""
+
+    def build() -> T:
+        built = make()
+        if scene.device.type == "cuda":
+            torch.cuda.synchronize()
+        return built
+
+    return build(), timed(build, TRIES)
