@@ -585,7 +585,7 @@ def model_of(name: str, device: torch.device, numerics: str = "fast") -> Transfo
     drawn = random_weights(build(CONFIGS[name], "float32"), seed=7)  # on the CPU: the same weights everywhere
     model.load_state_dict(drawn.state_dict())
     if numerics == "reference":
-        model.keep_order()
+        model.compute_row_by_row()
     return model
 
 

@@ -57,7 +57,7 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
         options["memory.slots"] = 4
     weights = copy.deepcopy(small_model(model)).float()
     if numerics == "reference":
-        weights.keep_order()
+        weights.compute_row_by_row()
     stages = Stages.of(row, CAPACITY.get(name, 60), options)
     memory = stages.memory
     cache = KVStorage(weights.config, memory.capacity, weights.dtype, weights.device, memory.host_capacity)

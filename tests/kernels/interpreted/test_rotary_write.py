@@ -89,9 +89,9 @@ def test_the_twin_agrees_with_the_layers_and_with_complex_numbers(shape, interle
     rows = RotaryTable(Rotary(dim=dim, theta=THETA, interleaved=interleaved), CONTEXT).double()(positions)
     pair = (rows.cos, rows.sin)
     out = rotate_and_write_torch(q, k, v, keys, values, slots, pair, interleaved=interleaved)
-    torch.testing.assert_close(out, rows.turn(q), rtol=0, atol=1e-14)
+    torch.testing.assert_close(out, rows.rotate(q), rtol=0, atol=1e-14)
     torch.testing.assert_close(out, rotated(q, positions, dim, interleaved), rtol=0, atol=2e-5)  # float32 angles
-    torch.testing.assert_close(keys, written(keys, slots, rows.turn(k)), equal_nan=True, rtol=0, atol=1e-14)
+    torch.testing.assert_close(keys, written(keys, slots, rows.rotate(k)), equal_nan=True, rtol=0, atol=1e-14)
     torch.testing.assert_close(values, written(values, slots, v), equal_nan=True, rtol=0, atol=0)
 
 
@@ -181,5 +181,5 @@ def test_what_does_not_fit_is_refused(name, change, message):
 def test_a_table_that_no_head_can_take_is_refused(dim):
     q, k, v, keys, values, slots, _ = inputs(3, 4, 2, 8)
     row = torch.ones(3, 1, dim)
-    with pytest.raises(KernelError, match=f"cos has {dim} dimensions and a head 8: give an even number"):
+    with pytest.raises(KernelError, match=f"cos has {dim} dimensions and a head 8: give an even number from 2 to 8"):
         rotate_and_write(q, k, v, keys, values, slots, (row, row))
