@@ -113,7 +113,7 @@ def test_moves_of_nothing():
         ([(-1, 5, 2)], "stay within them"),
         ([(3, -1, 1)], "stay within them"),
         ([(3, 5, -1)], "stay within them"),
-        ([(0, 10, 4), (5, 13, 2)], r"one move ends at slots \[10, 14\) and another begins at 13: one target each."),
+        ([(0, 10, 4), (5, 13, 2)], r"a move writes slots \[10, 14\) and another begins at 13: give disjoint targets."),
         ([(0, 3, 4)], r"the source \[0, 4\) overlaps a target: do one move after the other."),
         ([(3, 0, 4)], r"the source \[3, 7\) overlaps a target"),
         ([(0, 10, 4), (11, 5, 2)], r"the source \[11, 13\) overlaps a target"),
