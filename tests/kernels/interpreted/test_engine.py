@@ -1,4 +1,4 @@
-"""The whole engine on the kernels: every technique serves, and in reference numerics all have the same bits."""
+"""The engine on the kernels: every technique serves, and in reference numerics all have the same bits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CAPACITY = {"vllm, swapping": 10, "vllm, recomputing": 10}
 
 
 class _Recording(TorchRunner):
-    """Remembers the logits of every token drawn."""
+    """Records the logits of every sampled token."""
 
     def __init__(self, model: Transformer, cache: KVStorage, backend: object) -> None:
         super().__init__(model, cache, backend)
@@ -65,7 +65,7 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
         1e4 if "grid" in stages.attention.reads else float("nan")
     )  # an idle token of a rectangle reads its own slot
     for tier in (cache.keys, cache.values):
-        tier.fill_(poison)  # whoever reads what nobody has written will show
+        tier.fill_(poison)  # a read of a slot that has not been written shows
     run = _Recording(weights, cache, stages.attention.backend("cpu", "float32", numerics))
     clock = VirtualClock()
     executor = VirtualExecutor(clock, lambda plan: 0.01, run)
@@ -78,7 +78,7 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
 
 
 @pytest.mark.parametrize(("name", "model"), list(zip(ROWS, cycle(CONFIGS), strict=False)))
-def test_answers_are_the_oracles(name: str, model: str) -> None:
+def test_tokens_are_the_oracles(name: str, model: str) -> None:
     engine, _, steps = _serve(name, model)
     for request in REQUESTS:
         assert tuple(engine.finished[request.id].answer) == expected_answer(model, request)
@@ -98,8 +98,8 @@ def test_reference_logits_are_the_same_bits_under_every_technique() -> None:
             assert torch.equal(logits, alone.logits[key]), f"{name}: {key} differs"
 
 
-def test_fast_logits_are_not() -> None:
-    """Otherwise the test above would show nothing."""
+def test_fast_logits_differ_between_techniques() -> None:
+    """Otherwise the test of the reference numerics would prove nothing."""
     _, alone, _ = _serve("serial", "llama")
     _, run, _ = _serve("naive", "llama")
     assert any(not torch.equal(logits, alone.logits[key]) for key, logits in run.logits.items())

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from attention_cases import REFUSED, Context, as_views, assert_near, assert_refused, expected, lay_out, parts_of
+from kernel_cases import REFUSED, Context, as_views, assert_near, assert_refused, expected, lay_out, parts_of
 from torch import Tensor
 
 from minifuse.kernels.multi_token import multi_token_attention, multi_token_attention_torch

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attention_cases import as_views, assert_near, assert_refused
+from kernel_cases import as_views, assert_near, assert_refused
 from torch import Tensor
 
 from minifuse.kernels.ragged import Ragged

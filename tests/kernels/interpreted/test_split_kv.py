@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_cases import (
+from kernel_cases import (
     REFUSED,
     Context,
     Part,

@@ -1,4 +1,4 @@
-"""Contexts for the tests of the attention kernels: their KV in blocks or in consecutive slots, with NaN elsewhere."""
+"""Shared by the tests of the kernels: contexts with KV in blocks or consecutive slots and NaN elsewhere, and checks."""
 
 from __future__ import annotations
 
@@ -127,6 +127,13 @@ def assert_near(got: Tensor, want: Tensor, factor: float = 1.0) -> None:
     """`got` is finite, and within `factor` times the tolerance of its dtype."""
     assert got.isfinite().all()
     torch.testing.assert_close(got.double(), want, rtol=0, atol=factor * TOLERANCE[got.dtype])
+
+
+def assert_rounded(got: Tensor, want: Tensor, dtype: torch.dtype, rtol: float, atol: float) -> None:
+    """`got` is contiguous, of `dtype`, and as near to the float64 tensor `want` as its rounding allows."""
+    assert got.dtype == dtype
+    assert got.is_contiguous()
+    torch.testing.assert_close(got.double(), want, rtol=rtol, atol=atol)
 
 
 def assert_refused(kernel: Callable[..., Tensor], sentence: str, *arguments: Any, **options: Any) -> None:
