@@ -3,8 +3,8 @@
     python benchmarks/engine.py                      # everything; writes benchmarks/results/engine.{json,md}
     python benchmarks/engine.py --quick --out /tmp   # a minute, to see that it works
 
-Contenders take turns within each round, in an order that rotates; medians over rounds are reported. Ratios are of one
-run on one machine; absolute figures of different runs should not be compared.
+Contenders take turns within each round, in an order that rotates; medians over rounds are reported. Ratios compare
+contenders within one run on one machine; absolute figures of different runs should not be compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from peers import generate, generate_batch, peer_model
 from rich.console import Console
 from rich.table import Table
 
-from minifuse.execute import runner
+from minifuse.execute import texts
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.transformer import Transformer
 from minifuse.report import StepReport
@@ -40,7 +40,7 @@ from minifuse.techniques import technique
 PEERS = {"generate": generate, "generate_batch": generate_batch}
 OURS = ("static", "orca")
 KV_MEMORY = 512 * 2**20
-SLOW = "generate_batch"  # raced in fewer rounds: it takes longer than all others together
+SLOW = "generate_batch"  # raced in fewer rounds: it takes longer than all other contenders together
 
 
 Result = tuple[float, dict[str, list[int]]]  # seconds, and each request's new tokens
@@ -68,7 +68,7 @@ class Case:
         ]
 
 
-def ours(name: str, model: Transformer, case: Case, requests: Sequence[Request]) -> Result:
+def serve_with(name: str, model: Transformer, case: Case, requests: Sequence[Request]) -> Result:
     """Seconds and tokens of one technique of this engine."""
     settings = Settings(kv_memory=KV_MEMORY, stage_options={"batching.max_batch": case.batch})
     engine = build_engine(technique(name), resolve_text(case.model), settings, model)
@@ -77,15 +77,15 @@ def ours(name: str, model: Transformer, case: Case, requests: Sequence[Request])
     return time.perf_counter() - start, {a.request.id: list(a.token_ids) for a in served.answers}
 
 
-def inside_a_run(model: Transformer, case: Case, name: str, requests: Sequence[Request]) -> dict[str, float]:
-    """Where a run's time goes.
+def profile_run(model: Transformer, case: Case, name: str, requests: Sequence[Request]) -> dict[str, float]:
+    """Measure the parts of a run.
 
     Returns:
-        outside_model: the part spent outside `forward`: planning, batch tensors, sampling, commit, trace.
-        decode_iteration_s: the median iteration in which every place of the batch decodes one token.
+        outside_model: the fraction spent outside `forward`: planning, batch tensors, sampling, commit, trace.
+        decode_iteration_s: the median iteration in which a full batch decodes one token each.
     """
     inside = 0.0
-    forward = runner.forward
+    forward = texts.forward
 
     def timed(*arguments: Any) -> Any:
         nonlocal inside
@@ -96,61 +96,61 @@ def inside_a_run(model: Transformer, case: Case, name: str, requests: Sequence[R
 
     settings = Settings(kv_memory=KV_MEMORY, stage_options={"batching.max_batch": case.batch})
     engine = build_engine(technique(name), resolve_text(case.model), settings, model)
-    full: list[float] = []
+    full_decodes: list[float] = []
 
-    def note(report: StepReport) -> None:
+    def record(report: StepReport) -> None:
         if report.plan.num_tokens == len(report.plan.work) == case.batch:
-            full.append(report.ended_s - report.started_s)
+            full_decodes.append(report.ended_s - report.started_s)
 
-    runner.forward = timed
+    texts.forward = timed
     start = time.perf_counter()
     try:
-        serve(engine, requests, on_step=note)
+        serve(engine, requests, on_step=record)
     finally:
-        runner.forward = forward
+        texts.forward = forward
     return {
         "outside_model": 1 - inside / (time.perf_counter() - start),
-        "decode_iteration_s": statistics.median(full),
+        "decode_iteration_s": statistics.median(full_decodes),
     }
 
 
 def race(case: Case, model: Transformer, peer: Any, rounds: int, slow_rounds: int, seed: int) -> dict[str, Any]:
-    """Tokens per second of every contender: medians, and every round's figure."""
+    """Tokens per second of every contender: medians, and the figures of all rounds."""
     requests = case.requests(model.config.vocab_size, seed)
-    tokens = sum(request.max_new_tokens for request in requests)
+    num_tokens = sum(request.max_new_tokens for request in requests)
     contenders: dict[str, Callable[[], Result]] = {
-        **{name: partial(ours, name, model, case, requests) for name in OURS},
+        **{name: partial(serve_with, name, model, case, requests) for name in OURS},
         **{name: partial(run, peer, requests, case.batch) for name, run in PEERS.items()},
     }
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     answers: dict[str, dict[str, list[int]]] = {}
-    for turn in range(rounds):
+    for number in range(rounds):
         names = list(contenders)
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            if name == SLOW and turn >= slow_rounds:
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            if name == SLOW and number >= slow_rounds:
                 continue
-            took, answers[name] = contenders[name]()
-            seconds[name].append(took)
-    speed = {name: tokens / statistics.median(times) for name, times in seconds.items() if times}
+            elapsed, answers[name] = contenders[name]()
+            seconds[name].append(elapsed)
+    speed = {name: num_tokens / statistics.median(times) for name, times in seconds.items() if times}
     reference = answers["generate"]
     same = {
-        name: sum(given[r.id] == reference[r.id] for r in requests) / len(requests) for name, given in answers.items()
+        name: sum(tokens[r.id] == reference[r.id] for r in requests) / len(requests) for name, tokens in answers.items()
     }
     return {
         "model": case.model,
         "workload": case.workload,
         "batch": case.batch,
         "requests": len(requests),
-        "new_tokens": tokens,
+        "new_tokens": num_tokens,
         "tokens_per_s": speed,
         "seconds": seconds,
         "answers_equal_to_generate": same,
-        "inside": {name: inside_a_run(model, case, name, requests) for name in OURS},
+        "inside": {name: profile_run(model, case, name, requests) for name in OURS},
     }
 
 
 def against_limits(row: dict[str, Any], model: Transformer, bandwidth: float, rate: float) -> dict[str, float]:
-    """The limit of a decode iteration, and what share of it each technique reaches.
+    """The shortest possible decode iteration, and the share of that limit that each technique reaches.
 
     The limit is the longer of reading the weights once and two flops per weight and token.
     """
@@ -201,7 +201,7 @@ def main(
                 row = race(case, model, peer, rounds, slow_rounds, seed)
                 row["limit"] = against_limits(row, model, bandwidth, rate)
                 rows.append(row)
-                speeds = ", ".join(f"{who} {speed:.0f}" for who, speed in row["tokens_per_s"].items())
+                speeds = ", ".join(f"{contender} {speed:.0f}" for contender, speed in row["tokens_per_s"].items())
                 typer.echo(f"{name} {workload} batch {batch}: {speeds} tokens/s", err=True)
     results = {
         "benchmark": "engine",
@@ -212,11 +212,11 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     (out / "engine.json").write_text(json.dumps(results, indent=1) + "\n")
     (out / "engine.md").write_text(_page(results))
-    shown = Table("model", "workload", "batch", *OURS, *PEERS)
+    summary = Table("model", "workload", "batch", *OURS, *PEERS)
     for row in rows:
         figures = [f"{row['tokens_per_s'].get(name, float('nan')):.0f}" for name in (*OURS, *PEERS)]
-        shown.add_row(row["model"], row["workload"], str(row["batch"]), *figures)
-    Console().print(shown)
+        summary.add_row(row["model"], row["workload"], str(row["batch"]), *figures)
+    Console().print(summary)
 
 
 def _page(results: dict[str, Any]) -> str:

@@ -1,11 +1,11 @@
-"""The kernels against their rooflines and against what a stock install offers, in one run.
+"""The kernels against their rooflines and against the kernels of a stock install, in one run.
 
     python benchmarks/kernels.py                      # everything; writes benchmarks/results/kernels.{json,md}
     python benchmarks/kernels.py --quick --out /tmp   # small sizes, to see that it works
 
-What the machine can do at best (copy bandwidth, bf16 matrix rate, the link to the host) is measured first, in the same
-run; then each kernel is compared with its twin in float32, and only if it is right it is timed. Without a CUDA device
-the same tables are written, and say "not measured".
+The limits of the machine (copy bandwidth, bf16 matrix rate, the link to the host) are measured first, in the same run.
+Then each kernel is compared with its twin in float32, and timed only if it is right. Without a CUDA device the same
+tables are written, with "not measured" in place of figures.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=30, help="rounds, each contender once in each")
     parser.add_argument("--only", default="", help="only cases whose kernel's name contains this")
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds")
-    given = parser.parse_args(arguments)
-    if given.rounds < 1:
-        parser.error(f"--rounds is {given.rounds}: give at least 1.")
-    cases = [case for case in (quick() if given.quick else full()) if given.only in case.kernel]
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error(f"--rounds is {options.rounds}: give at least 1.")
+    cases = [case for case in (quick() if options.quick else full()) if options.only in case.kernel]
     if not cases:
         known = ", ".join(dict.fromkeys(case.kernel for case in full()))
-        parser.error(f"--only is {given.only!r} and no kernel is called so: give a part of {known}.")
-    settings = {"rounds": min(given.rounds, 5) if given.quick else given.rounds, "quick": given.quick}
+        parser.error(f"--only is {options.only!r} and no kernel has that in its name: give a part of {known}.")
+    settings = {"rounds": min(options.rounds, 5) if options.quick else options.rounds, "quick": options.quick}
     if torch.cuda.is_available():
         results = measured(cases, torch.device("cuda"), torch.bfloat16, **settings)
-    elif _measured(given.out / "kernels.json"):
+    elif _has_figures(options.out / "kernels.json"):
         print(
-            f"There is no CUDA device, and {given.out} holds what was measured on one: give another --out.",
+            f"There is no CUDA device, and {options.out} has figures measured on one: give another --out.",
             file=sys.stderr,
         )
         return 3
     else:
         results = unmeasured(cases, **settings)
-        print("There is no CUDA device: nothing was measured, and the tables say so.", file=sys.stderr)
-    write(results, given.out)
+        print("There is no CUDA device: nothing was measured, and the tables have no figures.", file=sys.stderr)
+    write(results, options.out)
     print(summary(results))
     failed = [row for row in results["rows"] if row["failure"]]
     for row in failed:
@@ -56,8 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _measured(path: Path) -> bool:
-    """Whether a file of results has any."""
+def _has_figures(path: Path) -> bool:
+    """Whether a file of results exists and was measured on a device."""
     return path.exists() and any(json.loads(path.read_text()).get("limits", {}).values())
 
 

@@ -1,4 +1,4 @@
-"""What this machine can do at best: read bandwidth and matrix-product rate, measured in the same run as any claim."""
+"""The limits of this machine: read bandwidth and matrix-product rate, measured in the same run as the contenders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["matrix_rate", "read_bandwidth"]
 
 
 def _best(work: Callable[[], object], seconds: float = 2.0) -> float:
-    """The shortest of as many runs of `work` as fit into `seconds`."""
+    """Seconds of the shortest run of `work`, of as many as fit into `seconds`."""
     work()
     best, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -22,7 +22,7 @@ def _best(work: Callable[[], object], seconds: float = 2.0) -> float:
 
 
 def read_bandwidth(size: int = 400_000_000) -> float:
-    """Bytes per second of reading `size` bytes once, all threads."""
+    """Bytes per second of reading `size` bytes once with all threads."""
     data = torch.ones(size // 4)
     return data.nbytes / _best(data.sum)
 

@@ -1,4 +1,4 @@
-"""The peers: transformers' `generate` (static, left-padded) and its continuous batching, on the same weights."""
+"""The baselines: transformers' `generate` (static, left-padded) and its continuous batching, on the same weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["generate", "generate_batch", "peer_model"]
 
 
 def peer_model(model: Transformer) -> Any:
-    """transformers' LLaMA with the weights of ours."""
+    """transformers' LLaMA with the weights of `model`."""
     c = model.config
     assert c.rotary is not None
     config = {
@@ -71,7 +71,7 @@ def generate(model: Any, requests: Sequence[Request], batch: int) -> tuple[float
 def generate_batch(model: Any, requests: Sequence[Request], batch: int) -> tuple[float, dict[str, list[int]]]:
     """Seconds and tokens of transformers' continuous batching, with a token budget of at least `batch`.
 
-    The manager behind `generate_batch` is driven directly, because only it takes a length per request; its start-up and
+    The manager behind `generate_batch` is used directly, because only it takes a length per request; its start-up and
     the allocation of its cache are not timed.
     """
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
@@ -95,12 +95,13 @@ def generate_batch(model: Any, requests: Sequence[Request], batch: int) -> tuple
     return seconds, answers
 
 
-def _collect(manager: Any, answers: dict[str, list[int]], wanted: int) -> None:
+def _collect(manager: Any, answers: dict[str, list[int]], count: int) -> None:
+    """Wait for `count` answers."""
     done = 0
-    while done < wanted:
+    while done < count:
         result = manager.get_result(timeout=1)
         if result is not None and result.is_finished():
             answers[result.request_id] = list(result.generated_tokens)
             done += 1
         elif not manager.is_running():
-            raise RuntimeError("transformers' continuous batching stopped before it had answered")
+            raise RuntimeError("transformers' continuous batching stopped before all requests were finished")

@@ -1,11 +1,11 @@
-"""Attention over sequences of uneven lengths: by tokens, request by request, or padded to the longest, in one run.
+"""Attention over sequences of uneven lengths: ragged, request by request, or padded to the longest, in one run.
 
     python benchmarks/ragged.py                      # everything; writes benchmarks/results/ragged.{json,md}
     python benchmarks/ragged.py --quick --out /tmp   # seconds, to see that it works
 
 The contenders are the attention stages as the engine runs them, on one layer's storage: `paged` over blocks and over
 runs, `per_sequence` over runs, and `padded` over a rectangle as wide as the longest context. They take turns within
-each round, in an order that rotates; medians over rounds are reported. All must agree before any of them is timed.
+each round, in an order that rotates; medians over rounds are reported. Before any is timed, all results must agree.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from minifuse.attention.backend import Backend
 from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
-from minifuse.layout import Rectangle
+from minifuse.layout import Layout, Rectangle
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.place import Extent, Pages, Place
 from minifuse.plan import Plan
 from minifuse.reproduce.provenance import provenance
 from minifuse.request import Request, Sequence
-from minifuse.work import Span, Work
+from minifuse.work import Work
 
 BLOCK = 16
 CONTENDERS = ("paged", "paged, in runs", "per_sequence", "padded")
@@ -66,14 +66,14 @@ def cases(quick: bool) -> list[Case]:
 
 
 class Contender:
-    """An attention stage on a plan of its own layout, with the same keys and values as the others."""
+    """An attention stage on a plan in its own layout; all contenders have the same keys and values."""
 
     def __init__(self, name: str, case: Case, config: ModelConfig, dtype: torch.dtype) -> None:
         sequences = {f"s{i}": Sequence(Request(f"s{i}", (0,) * n, 2)) for i, n in enumerate(case.contexts)}
         pairs = list(zip(case.queries, case.contexts, strict=True))
         work = tuple(Work(f"s{i}", n - q, n) for i, (q, n) in enumerate(pairs))
-        self.grid, places = _places(name, case)
-        self.plan = Plan(0, 0, work, places, grid=self.grid, waves=(Span(0, len(work)),))
+        shape, places = _places(name, case)
+        self.plan = Plan(0, 0, work, places, layout=Layout(shape=shape))
         slots = max(max(place.slots(0, n)) for place, n in zip(places, case.contexts, strict=True)) + 1
         self.cache = KVStorage(config, slots, dtype, torch.device("cpu"))
         self.backend: Backend = {"per_sequence": PerSequenceAttention, "padded": PaddedAttention}.get(
@@ -81,25 +81,25 @@ class Contender:
         )()
         generator = torch.Generator().manual_seed(0)
         width = config.num_heads + 2 * config.num_kv_heads
-        asked = []
+        last_heads = []
         for i, (queries, n) in enumerate(pairs):
             heads = torch.randn(n, width, config.head_dim, generator=generator).to(dtype)
-            own = torch.tensor(places[i].slots(0, n))
-            self.cache.keys[0, own] = heads[:, config.num_heads : -config.num_kv_heads]
-            self.cache.values[0, own] = heads[:, -config.num_kv_heads :]
-            asked.append(heads[n - queries :])
+            own_slots = torch.tensor(places[i].slots(0, n))
+            self.cache.keys[0, own_slots] = heads[:, config.num_heads : -config.num_kv_heads]
+            self.cache.values[0, own_slots] = heads[:, -config.num_kv_heads :]
+            last_heads.append(heads[n - queries :])
         started = time.perf_counter()
         self.batch = self.backend.batch(self.plan, sequences, self.cache)
         self.batch_s = time.perf_counter() - started
         self.rows = self.batch.real
         self.heads = torch.zeros(self.plan.num_computed, width, config.head_dim, dtype=dtype)
-        self.heads[slice(None) if self.rows is None else self.rows] = torch.cat(asked)
+        self.heads[slice(None) if self.rows is None else self.rows] = torch.cat(last_heads)
 
     def attend(self) -> torch.Tensor:
         (wave,) = self.batch.waves
         return self.backend.attend(self.heads, None, self.cache, 0, wave)
 
-    def answer(self) -> torch.Tensor:
+    def result(self) -> torch.Tensor:
         return self.attend() if self.rows is None else self.attend()[self.rows]
 
 
@@ -117,25 +117,25 @@ def _places(name: str, case: Case) -> tuple[Rectangle | None, tuple[Place, ...]]
 
 
 def race(case: Case, config: ModelConfig, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
-    """Milliseconds of one layer's attention, and of laying a batch out, which is done once for all layers."""
+    """Milliseconds of one layer's attention, and of making the batch, which is done once for all layers."""
     contenders = {name: Contender(name, case, config, dtype) for name in CONTENDERS}
-    answers = {name: contender.answer().float() for name, contender in contenders.items()}
-    for name, answer in answers.items():
-        worst = (answer - answers["per_sequence"]).abs().max().item()
+    results = {name: contender.result().float() for name, contender in contenders.items()}
+    for name, result in results.items():
+        worst = (result - results["per_sequence"]).abs().max().item()
         assert worst < 64 * torch.finfo(dtype).eps, f"{name} is off by {worst} in {case}"
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(rounds + 1):
-        names = [CONTENDERS[(turn + i) % len(CONTENDERS)] for i in range(len(CONTENDERS))]
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        names = [CONTENDERS[(number + i) % len(CONTENDERS)] for i in range(len(CONTENDERS))]
         for name in names:
             started = time.perf_counter()
             contenders[name].attend()
-            if turn:  # the first round warms up
-                taken[name].append(time.perf_counter() - started)
+            if number:  # the first round is a warm-up
+                times[name].append(time.perf_counter() - started)
     return {
         "case": case.name,
         "heads": [config.num_heads, config.num_kv_heads, config.head_dim],
         "dtype": str(dtype).removeprefix("torch."),
-        "layer_ms": {name: statistics.median(seconds) * 1e3 for name, seconds in taken.items()},
+        "layer_ms": {name: statistics.median(seconds) * 1e3 for name, seconds in times.items()},
         "batch_ms": {name: contender.batch_s * 1e3 for name, contender in contenders.items()},
         "computed_tokens": {name: contender.plan.num_computed for name, contender in contenders.items()},
     }
@@ -143,7 +143,7 @@ def race(case: Case, config: ModelConfig, dtype: torch.dtype, rounds: int) -> di
 
 @torch.inference_mode()
 def main(
-    rounds: Annotated[int, typer.Option(min=1, help="turns of each contender")] = 15,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds, each contender once in each")] = 15,
     quick: Annotated[bool, typer.Option("--quick", help="short contexts and few rounds")] = False,
     out: Annotated[Path, typer.Option(help="folder for ragged.json and ragged.md")] = Path(__file__).parent / "results",
 ) -> None:
@@ -170,15 +170,15 @@ _HEADS = ("heads", "dtype", "batch", *(f"{name}, ms" for name in CONTENDERS), "p
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    taken = row["layer_ms"]
+    milliseconds = row["layer_ms"]
     heads, kv_heads, _ = row["heads"]
     return [
         f"{heads}/{kv_heads}",
         row["dtype"],
         row["case"],
-        *(f"{taken[name]:.2f}" for name in CONTENDERS),
-        f"{taken['per_sequence'] / taken['paged']:.2f}x",
-        f"{taken['padded'] / taken['paged']:.1f}x",
+        *(f"{milliseconds[name]:.2f}" for name in CONTENDERS),
+        f"{milliseconds['per_sequence'] / milliseconds['paged']:.2f}x",
+        f"{milliseconds['padded'] / milliseconds['paged']:.1f}x",
     ]
 
 

@@ -1,1 +1,1 @@
-"""What `python benchmarks/kernels.py` is made of."""
+"""The parts of `python benchmarks/kernels.py`."""

@@ -36,10 +36,10 @@ class Heads:
 
 
 def attention_work(parts: Sequence[tuple[int, int]], heads: Heads) -> Work:
-    """Of (queries, context) pairs, the queries being the last tokens of each context.
+    """The work of (queries, context) pairs, where the queries are the last tokens of each context.
 
-    A query and the token it sees take 4 flops per head and dimension: with c cached and n new tokens, a chunk sees
-    n c + n (n + 1) / 2 pairs.
+    A query and a token that it attends to cost 4 flops per head and dimension: with c cached and n new tokens, a chunk
+    has n c + n (n + 1) / 2 such pairs.
 
     >>> attention_work([(2, 3)], Heads(1, 1, 10)).flops  # pairs: 1 cached x 2 + 3
     200
@@ -52,7 +52,7 @@ def attention_work(parts: Sequence[tuple[int, int]], heads: Heads) -> Work:
 
 @dataclass(frozen=True)
 class _KV:
-    """The same contexts in one piece each, one after the other, and in permuted pages, with NaN in unwritten slots."""
+    """The same contexts in consecutive slots, one after the other, and in permuted blocks with NaN in unused slots."""
 
     keys: Tensor  # [tokens, num_kv_heads, head_dim]
     values: Tensor
@@ -70,16 +70,16 @@ class _KV:
         order = permuted(sum(blocks)).split(blocks)
         tables = torch.full((len(contexts), max(blocks)), -1, dtype=torch.int32)
         slots = []
-        for row, (mine, context) in enumerate(zip(order, contexts, strict=True)):
-            tables[row, : len(mine)] = mine
+        for row, (own_blocks, context) in enumerate(zip(order, contexts, strict=True)):
+            tables[row, : len(own_blocks)] = own_blocks
             token = torch.arange(context)
-            slots.append(mine[token // page] * page + token % page)
-        where = torch.cat(slots).to(device)
+            slots.append(own_blocks[token // page] * page + token % page)
+        all_slots = torch.cat(slots).to(device)
         shape = (sum(blocks) * page, heads.kv, heads.dim)
         paged = []
         for kv in (keys, values):
             paged.append(torch.full(shape, float("nan"), device=device, dtype=dtype))
-            paged[-1][where] = kv
+            paged[-1][all_slots] = kv
         return cls(keys, values, paged[0], paged[1], starts, tables.to(device))
 
 
@@ -88,7 +88,7 @@ def _int32(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _raggeds(parts: Sequence[tuple[int, int]], kv: _KV, page: int) -> tuple[Ragged, Ragged]:
-    """Over pages, and over contexts in one piece."""
+    """The batch over blocks, and over consecutive slots."""
     device = kv.keys.device
     queries, contexts = zip(*parts, strict=True)
     bounds, lengths = _int32([0, *accumulate(queries)], device), _int32(contexts, device)
@@ -98,14 +98,14 @@ def _raggeds(parts: Sequence[tuple[int, int]], kv: _KV, page: int) -> tuple[Ragg
 
 
 def _twin(twin: Callable[..., Tensor], q: Tensor, keys: Tensor, values: Tensor, *rest: Any) -> list[Tensor]:
-    """A twin in float32, one KV head after the other: the scores of all would not fit."""
+    """A twin in float32, one KV head after the other: the scores of all heads would not fit."""
     heads = zip(q.chunk(keys.shape[1], 1), keys.split(1, 1), values.split(1, 1), strict=True)
     return [torch.cat([twin(*(x.float() for x in head), *rest) for head in heads], 1)]
 
 
 def chunks(parts: Sequence[tuple[int, int]], heads: Heads, name: str = "", page: int = 16) -> Case:
     """Multi-token attention of (queries, context) pairs."""
-    counted = name or ", ".join(f"{n} of {context} tokens" for n, context in parts)
+    size = name or ", ".join(f"{n} of {context} tokens" for n, context in parts)
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
         from minifuse.kernels.multi_token import multi_token_attention, multi_token_attention_torch
@@ -127,7 +127,7 @@ def chunks(parts: Sequence[tuple[int, int]], heads: Heads, name: str = "", page:
 
     return Case(
         "multi_token_attention",
-        f"{counted}, {heads}, pages of {page}",
+        f"{size}, {heads}, pages of {page}",
         CHUNK_TARGET,
         attention_work(parts, heads),
         ("multi_token_attention", "the same on contiguous KV", FLASH, CUDNN, FLEX),
@@ -136,7 +136,7 @@ def chunks(parts: Sequence[tuple[int, int]], heads: Heads, name: str = "", page:
 
 
 def _peers_of_a_chunk(q: Tensor, keys: Tensor, values: Tensor) -> dict[str, Contender | str]:
-    """The last len(q) tokens of one context. PyTorch wants heads before tokens: views, which its kernels read as is."""
+    """PyTorch's attention of the last len(q) tokens of one context. It takes heads before tokens: views, not copies."""
     from torch.nn.attention.bias import causal_lower_right
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -197,7 +197,7 @@ def decode(contexts: Sequence[int], heads: Heads, name: str, page: int = 16) -> 
 
 
 def _peers_of_decode(q: Tensor, kv: _KV, contexts: Sequence[int]) -> dict[str, Contender | str]:
-    """Over a rectangle of KV, which is as wide as the longest context; flex_attention skips what is beyond a length."""
+    """PyTorch's attention over a rectangle of KV as wide as the longest context; flex_attention skips the padding."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     longest, rows = max(contexts), len(contexts)
@@ -229,7 +229,7 @@ def _peers_of_decode(q: Tensor, kv: _KV, contexts: Sequence[int]) -> dict[str, C
 
 
 def _padded(kv: Tensor, starts: Sequence[int], contexts: Sequence[int]) -> Tensor:
-    """[rows, longest, num_kv_heads, head_dim], zeros at the end of the shorter ones."""
+    """[rows, longest, num_kv_heads, head_dim], with zeros after shorter contexts."""
     out = kv.new_zeros((len(contexts), max(contexts), *kv.shape[1:]))
     for row, (start, context) in enumerate(zip(starts, contexts, strict=True)):
         out[row, :context] = kv[start : start + context]
@@ -252,14 +252,14 @@ def buffers(lengths: Sequence[int], width: int, heads: Heads, name: str, page: i
             keys[row * width : row * width + length] = kv.keys[start : start + length]
             values[row * width : row * width + length] = kv.values[start : start + length]
         region = {"offset": 0, "size": len(lengths), "width": width, "max_length": max(lengths)}
-        held = _int32(lengths, device)
+        lengths_ = _int32(lengths, device)
 
         def twin(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return slots_attention_torch(q, k, v, held, **region)
+            return slots_attention_torch(q, k, v, lengths_, **region)
 
         return Trial(
             {
-                "slots_attention": Contender(lambda: slots_attention(q, keys, values, held, **region)),
+                "slots_attention": Contender(lambda: slots_attention(q, keys, values, lengths_, **region)),
                 "decode_attention, paged": Contender(
                     lambda: decode_attention(q, kv.paged_keys, kv.paged_values, paged)
                 ),

@@ -1,4 +1,4 @@
-"""What is measured: a kernel at one size, the least it must do there, and who else does the same."""
+"""The unit of measurement: a kernel at one size, the least work of that size, and the contenders that do it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 __all__ = ["BF16", "Case", "Contender", "Limits", "Trial", "Work", "error_of", "normal", "permuted"]
 
-BF16 = 2  # bytes; what work is counted in
+BF16 = 2  # bytes; the type in which work is counted
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine can do at best, measured in the same run."""
+    """The limits of the machine, measured in the same run."""
 
     copy: float  # bytes per second, read + written
     matrix: float  # bf16 floating-point operations per second
@@ -26,7 +26,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Work:
-    """The least that a case must do: each input read once, each output written once."""
+    """The least work of a case: each input read once, each output written once."""
 
     moved: int = 0  # bytes read and written in the device's memory
     flops: int = 0
@@ -34,7 +34,7 @@ class Work:
     to_device: int = 0
 
     def floor(self, limits: Limits) -> tuple[float, str]:
-        """Seconds in which it could be done at best, and what limits it.
+        """The shortest possible time in seconds, and the limit that decides it.
 
         >>> Work(moved=4_000, flops=10).floor(Limits(copy=1_000, matrix=100, to_host=1, to_device=1))
         (4.0, 'bandwidth')
@@ -50,7 +50,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to do a case's work. `read` turns what `run` returns into tensors shaped as the expected ones."""
+    """One way to do a case's work. `read` turns the result of `run` into tensors shaped as the expected ones."""
 
     run: Callable[[], Any]
     read: Callable[[Any], Sequence[Tensor]] = lambda out: [out]
@@ -58,25 +58,25 @@ class Contender:
 
 @dataclass(frozen=True)
 class Trial:
-    """A case on a device: its tensors lie ready. A contender that cannot take part is the reason why."""
+    """A case with its tensors on a device. A contender that cannot take part is a string, the reason."""
 
     contenders: Mapping[str, Contender | str]
-    expected: Callable[[], Sequence[Tensor]]  # by the twin in float32; empty: there is nothing to compare
-    tolerance: float | None = None  # of `error_of`; None: what rounding to the trial's dtype explains
+    expected: Callable[[], Sequence[Tensor]]  # by the twin in float32; empty: nothing to compare
+    tolerance: float | None = None  # of `error_of`; None: that of rounding to the trial's dtype
 
 
 @dataclass(frozen=True)
 class Case:
     kernel: str
     size: str
-    target: str  # what shared/KERNELS.md asks for
+    target: str  # the figure that the kernel should reach
     work: Work
-    contenders: tuple[str, ...]  # the kernel first, then its peers
+    contenders: tuple[str, ...]  # the kernel first, then its baselines
     prepare: Callable[[torch.device, torch.dtype], Trial]
 
 
 def error_of(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
-    """The largest relative error of a row: norm of the difference over norm of what is expected. NaN never passes."""
+    """The largest relative error of a row: norm of the difference over norm of the expected row; infinite for NaN."""
     worst = 0.0
     for one, other in zip(got, want, strict=True):
         if one.shape != other.shape:
@@ -88,10 +88,10 @@ def error_of(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
             difference = (rows.float() - expected.float()).norm(dim=-1)
             norm = expected.float().norm(dim=-1)
             relative = torch.where(difference == 0, 0.0, difference / norm)
-            found = relative.max().item()
-            if found != found:
+            largest = relative.max().item()
+            if largest != largest:
                 return float("inf")
-            worst = max(worst, found)
+            worst = max(worst, largest)
     return worst
 
 

@@ -1,4 +1,4 @@
-"""Which sizes are measured: those of the targets, and small ones to see that everything works."""
+"""The measured sizes: those of the targets, and small ones to check that everything works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["full", "quick"]
 
 
 def full() -> list[Case]:
-    """Chunks of 2k and more at contexts of 8k and more, decode over 1 GB of KV and more, 64 MB and more of the rest."""
+    """Chunks of at least 2k tokens at contexts of at least 8k, decode over at least 1 GB of KV, else at least 64 MB."""
     heads = Heads()
     skewed = [65536, *[16384] * 7, *[2048] * 56]
     return [
@@ -41,6 +41,7 @@ def full() -> list[Case]:
 
 
 def quick() -> list[Case]:
+    """Every kernel at sizes that take seconds."""
     heads, storage = Heads(8, 2, 128), Storage(2, 2, 128)
     return [
         *(chunks([part], heads) for part in ((256, 1024), (1024, 1024))),

@@ -41,16 +41,16 @@ class Storage:
 
 
 def moves(count: int, run: int, storage: Storage, name: str) -> Case:
-    """`count` runs of `run` tokens go from every second place of the storage, in a random order, to those between."""
-    which = permuted(count).tolist()
-    jobs = [(2 * source * run, (2 * target + 1) * run, run) for source, target in enumerate(which)]
+    """Move `count` runs of `run` tokens from the even places of the storage to the odd places, in a random order."""
+    targets = permuted(count).tolist()
+    jobs = [(2 * source * run, (2 * target + 1) * run, run) for source, target in enumerate(targets)]
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
         from minifuse.kernels.copy import move_slots, move_slots_torch
 
         keys, values = storage.normal(2 * count * run, device, dtype)
 
-        def by(function: Callable[..., None]) -> Contender:
+        def contender(function: Callable[..., None]) -> Contender:
             return Contender(lambda: function(keys, values, jobs), lambda _: [keys, values])
 
         def expected() -> list[Tensor]:
@@ -58,7 +58,7 @@ def moves(count: int, run: int, storage: Storage, name: str) -> Case:
             move_slots_torch(after[0], after[1], jobs)
             return after
 
-        return Trial({"move_slots": by(move_slots), "torch": by(move_slots_torch)}, expected, EXACT)
+        return Trial({"move_slots": contender(move_slots), "torch": contender(move_slots_torch)}, expected, EXACT)
 
     size = f"{name}: {count} runs of {run} tokens, {storage}"
     work = Work(moved=2 * count * run * storage.token_bytes)
@@ -66,7 +66,7 @@ def moves(count: int, run: int, storage: Storage, name: str) -> Case:
 
 
 def _scattered(blocks: int, block: int, device: torch.device) -> Tensor:
-    """Slots of `blocks` of twice as many blocks, in a random order."""
+    """The slots of `blocks` blocks, a random half of all, in a random order."""
     chosen = permuted(2 * blocks)[:blocks, None] * block
     return (chosen + torch.arange(block)).flatten().to(device)
 
@@ -117,7 +117,7 @@ def staged(kernel: str, blocks: int, block: int, storage: Storage) -> Case:
 def swaps(kind: str, blocks: int, block: int, storage: Storage) -> Case:
     """A swap of scattered blocks to or from adjacent slots of pinned memory, as the engine does it.
 
-    Exposed time: what it adds to matrix products that run beside it, the swap being on a stream of its own.
+    Exposed time: the time that the swap, on a stream of its own, adds to matrix products that run at the same time.
     """
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
@@ -163,7 +163,7 @@ def swaps(kind: str, blocks: int, block: int, storage: Storage) -> Case:
             compute()
             main.wait_stream(other)
 
-        def taken() -> list[Tensor]:
+        def swapped() -> list[Tensor]:
             if device.type == "cuda":
                 torch.cuda.synchronize()
             return [*host] if out else [kv[:, slots.to(device)] for kv in (cache.keys, cache.values)]
@@ -173,14 +173,14 @@ def swaps(kind: str, blocks: int, block: int, storage: Storage) -> Case:
                 return [kv[:, slots.to(device)].cpu() for kv in (cache.keys, cache.values)]
             return [kv.to(device) for kv in host]
 
-        def nothing(_: Any) -> list[Tensor]:  # to compare: it stands for what a swap did before
-            return taken()
+        def unchanged(_: Any) -> list[Tensor]:  # these contenders do not swap: an earlier swap is compared
+            return swapped()
 
         contenders = {
-            kind: Contender(swap, lambda _: taken()),
-            "one copy of as many bytes": Contender(memcpy, nothing),
-            COMPUTE: Contender(compute, nothing),
-            BESIDE: Contender(beside, nothing),
+            kind: Contender(swap, lambda _: swapped()),
+            "one copy of as many bytes": Contender(memcpy, unchanged),
+            COMPUTE: Contender(compute, unchanged),
+            BESIDE: Contender(beside, unchanged),
         }
         return Trial(contenders, expected, EXACT)
 

@@ -1,4 +1,4 @@
-"""From cases to results: check first, then time, then compare with the roofline."""
+"""From cases to results: check the results first, then time, then compare with the roofline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_DEVICE = "no CUDA device"
 
 
 def unmeasured(cases: Sequence[Case], **settings: Any) -> dict[str, Any]:
-    """The results of a machine that cannot measure: what is known by arithmetic, and nothing else."""
+    """The results without a device: only the figures that follow from arithmetic."""
     rows = [_row(case, {}, dict.fromkeys(case.contenders, NO_DEVICE), {}, None) for case in cases]
     return _results(rows, dict.fromkeys(Limits.__dataclass_fields__), settings)
 
@@ -33,7 +33,7 @@ def unmeasured(cases: Sequence[Case], **settings: Any) -> dict[str, Any]:
 def measured(
     cases: Sequence[Case], device: torch.device, dtype: torch.dtype, *, rounds: int, **settings: Any
 ) -> dict[str, Any]:
-    """Measure all cases; one that fails is noted and does not stop the others."""
+    """Measure all cases; the failure of a case is recorded and does not stop the run."""
     limits = limits_of(device, rounds)
     rows = []
     with torch.inference_mode():
@@ -51,13 +51,13 @@ def _measure(case: Case, device: torch.device, dtype: torch.dtype, rounds: int, 
         able = {name: trial.contenders[name] for name in errors}
         runs = {name: contender.run for name, contender in able.items() if isinstance(contender, Contender)}
         timings = race(runs, rounds, device) if runs else {}
-    except Exception as error:  # out of memory, say: the other cases are worth having
-        return _row(case, {}, dict.fromkeys(case.contenders, _said(error)), {}, limits)
+    except Exception as error:  # for example out of memory: the other cases can still be measured
+        return _row(case, {}, dict.fromkeys(case.contenders, _first_line(error)), {}, limits)
     return _row(case, timings, reasons, errors, limits)
 
 
 def _check(trial: Trial, device: torch.device, dtype: torch.dtype) -> tuple[dict[str, float], dict[str, str]]:
-    """Each contender's error, and why others cannot be timed: they do not run here, or are wrong."""
+    """The error of each contender that can be timed, and the reason for each that cannot: it fails, or is wrong."""
     tolerance = ROUNDING[dtype] if trial.tolerance is None else trial.tolerance
     want = trial.expected()
     errors: dict[str, float] = {}
@@ -72,7 +72,7 @@ def _check(trial: Trial, device: torch.device, dtype: torch.dtype) -> tuple[dict
             error = error_of(contender.read(out), want) if want else 0.0
             del out
         except Exception as failure:
-            reasons[name] = _said(failure)
+            reasons[name] = _first_line(failure)
             continue
         if error <= tolerance:
             errors[name] = error
@@ -84,13 +84,13 @@ def _check(trial: Trial, device: torch.device, dtype: torch.dtype) -> tuple[dict
 
 
 def _poison(like: Sequence[Tensor], dtype: torch.dtype) -> None:
-    """Leave NaN in the memory that the allocator is about to hand out, so that what is not written shows."""
+    """Leave NaN in the memory that the allocator hands out next, so that unwritten elements show."""
     for tensor in like:
         if tensor.is_floating_point():
             torch.full_like(tensor, float("nan"), dtype=dtype)
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     line = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {line}"[:200]
 
@@ -109,7 +109,7 @@ def _row(
     errors: Mapping[str, float],
     limits: Limits | None,
 ) -> dict[str, Any]:
-    """One case's results. What was not measured is None, and its contender has a reason."""
+    """One case's results. A figure that was not measured is None, and its contender has a reason."""
     ours = case.contenders[0]
     seconds = timings[ours].seconds if ours in timings else None
     floor, bound = (None, None) if limits is None else case.work.floor(limits)

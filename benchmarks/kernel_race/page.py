@@ -16,6 +16,7 @@ There was no CUDA device: nothing was measured. Bytes and flops are counted, tar
 
 
 def write(results: dict[str, Any], folder: Path) -> None:
+    """Write kernels.json and kernels.md into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "kernels.json").write_text(json.dumps(results, indent=1) + "\n")
     (folder / "kernels.md").write_text(page(results))
@@ -44,7 +45,7 @@ def _share(row: dict[str, Any]) -> str:
 
 
 def _reached(row: dict[str, Any]) -> str:
-    """The rate in the unit of what limits it."""
+    """The rate, in the unit of the limit that decides it."""
     if row["seconds"] is None:
         return NOT_MEASURED
     work = row["work"]
@@ -113,12 +114,12 @@ def page(results: dict[str, Any]) -> str:
     origin, limits, rows = results["provenance"], results["limits"], results["rows"]
     versions = ", ".join(f"{name} {number}" for name, number in origin["versions"].items())
     device = origin["machine"].get("cuda")
-    lacking = "" if device else NO_DEVICE
+    notice = "" if device else NO_DEVICE
     return f"""# Kernels against their rooflines
 
 Device: {device or "none"}; {versions}, triton {origin["triton"]};
 commit {origin["commit"]}{"" if origin["clean"] else " with changes"}.
-{lacking}
+{notice}
 bfloat16, medians of {origin["rounds"]} rounds, contenders interleaved, the L2 emptied before every launch; times are
 the device's, by CUDA events. Measured in the same run:
 

@@ -1,4 +1,4 @@
-"""Norm, rotary and KV write, SwiGLU, the LSTM cell and the choice of a token: all are to be bound by bandwidth."""
+"""Norm, rotary and KV write, SwiGLU, the LSTM cell and sampling: all should be bound by bandwidth."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _one(out: Tensor) -> list[Tensor]:
     return [out]
 
 
-def _both(twin: Callable[..., Any], *given: Any, read: Callable[[Any], list[Tensor]] = _one) -> dict[str, Contender]:
-    """The twin, as it is and compiled."""
+def _twins(twin: Callable[..., Any], *inputs: Any, read: Callable[[Any], list[Tensor]] = _one) -> dict[str, Contender]:
+    """The twin as a contender, in eager mode and compiled."""
     compiled = torch.compile(twin, dynamic=False)
-    return {TORCH: Contender(lambda: twin(*given), read), COMPILED: Contender(lambda: compiled(*given), read)}
+    return {TORCH: Contender(lambda: twin(*inputs), read), COMPILED: Contender(lambda: compiled(*inputs), read)}
 
 
 def norms(n: int, hidden: int, residual: bool) -> Case:
@@ -35,7 +35,7 @@ def norms(n: int, hidden: int, residual: bool) -> Case:
         from minifuse.kernels.rms_norm import rms_norm, rms_norm_torch
 
         x, added, weight = (normal(shape, device, dtype, i) for i, shape in enumerate([(n, hidden)] * 2 + [(hidden,)]))
-        given = (x, weight, 1e-5, added) if residual else (x, weight, 1e-5)
+        inputs = (x, weight, 1e-5, added) if residual else (x, weight, 1e-5)
 
         def read(out: Any) -> list[Tensor]:
             return [*out] if residual else [out]
@@ -47,8 +47,8 @@ def norms(n: int, hidden: int, residual: bool) -> Case:
             return [rms_norm_torch(summed.float(), weight.float(), 1e-5), summed]
 
         contenders: dict[str, Contender | str] = {
-            "rms_norm": Contender(lambda: rms_norm(*given), read),
-            **_both(rms_norm_torch, *given, read=read),
+            "rms_norm": Contender(lambda: rms_norm(*inputs), read),
+            **_twins(rms_norm_torch, *inputs, read=read),
             "F.rms_norm": "does not add"
             if residual
             else Contender(lambda: F.rms_norm(x, (hidden,), weight, 1e-5), read),
@@ -81,11 +81,11 @@ def rotations(n: int, heads: Heads) -> Case:
             out = rotate_and_write_torch(q.float(), k.float(), v.float(), stored[0], stored[1], slots, rotary)
             return [out, *(kv[slots] for kv in stored)]
 
-        given = (q, k, v, keys, values, slots, rotary)
+        inputs = (q, k, v, keys, values, slots, rotary)
         return Trial(
             {
-                "rotate_and_write": Contender(lambda: rotate_and_write(*given), read),
-                TORCH: Contender(lambda: rotate_and_write_torch(*given), read),
+                "rotate_and_write": Contender(lambda: rotate_and_write(*inputs), read),
+                TORCH: Contender(lambda: rotate_and_write_torch(*inputs), read),
             },
             expected,
         )
@@ -100,7 +100,7 @@ def gates(n: int, width: int) -> Case:
         from minifuse.kernels.swiglu import silu_mul, silu_mul_torch
 
         x = normal((n, 2 * width), device, dtype, 1)
-        contenders = {"silu_mul": Contender(lambda: silu_mul(x)), **_both(silu_mul_torch, x)}
+        contenders = {"silu_mul": Contender(lambda: silu_mul(x)), **_twins(silu_mul_torch, x)}
         return Trial(contenders, lambda: [silu_mul_torch(x.float())])
 
     work = Work(moved=3 * BF16 * n * width)
@@ -111,29 +111,29 @@ def lstm(n: int, width: int) -> Case:
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
         from minifuse.kernels.lstm import lstm_cell, lstm_cell_torch
 
-        given = (normal((n, 4 * width), device, dtype, 1), normal((n, width), device, dtype, 2))
+        inputs = (normal((n, 4 * width), device, dtype, 1), normal((n, width), device, dtype, 2))
         contenders = {
-            "lstm_cell": Contender(lambda: lstm_cell(*given), list),
-            **_both(lstm_cell_torch, *given, read=list),
+            "lstm_cell": Contender(lambda: lstm_cell(*inputs), list),
+            **_twins(lstm_cell_torch, *inputs, read=list),
         }
-        return Trial(contenders, lambda: [*lstm_cell_torch(*(x.float() for x in given))])
+        return Trial(contenders, lambda: [*lstm_cell_torch(*(x.float() for x in inputs))])
 
     work = Work(moved=7 * BF16 * n * width)  # four gates and the cell; the hidden state and the new cell
     return Case("lstm_cell", f"{n} x {width}", TARGET, work, ("lstm_cell", TORCH, COMPILED), prepare)
 
 
 def choices(n: int, vocab_size: int, noisy: bool) -> Case:
-    """argmax of logits in the run's dtype, or of float32 logits with Gumbel noise, which float64 arithmetic bounds."""
+    """argmax of logits in the run's dtype, or of float32 logits with Gumbel noise, bound by float64 arithmetic."""
     kernel = "gumbel_argmax" if noisy else "argmax"
 
     def prepare(device: torch.device, dtype: torch.dtype) -> Trial:
         from minifuse.kernels.sampling import argmax, argmax_torch, gumbel_argmax, gumbel_argmax_torch
 
         x = normal((n, vocab_size), device, torch.float32 if noisy else dtype, 1)
-        given = (x, permuted(n).to(device), torch.arange(n, device=device)) if noisy else (x,)
+        inputs = (x, permuted(n).to(device), torch.arange(n, device=device)) if noisy else (x,)
         ours, twin = (gumbel_argmax, gumbel_argmax_torch) if noisy else (argmax, argmax_torch)
-        contenders = {kernel: Contender(lambda: ours(*given)), TORCH: Contender(lambda: twin(*given))}
-        return Trial(contenders, lambda: [twin(*given)], 0.0)
+        contenders = {kernel: Contender(lambda: ours(*inputs)), TORCH: Contender(lambda: twin(*inputs))}
+        return Trial(contenders, lambda: [twin(*inputs)], 0.0)
 
     row = vocab_size * (FLOAT32 if noisy else BF16) + INT64 * (3 if noisy else 1)
     return Case(kernel, f"{n} x {vocab_size}", CHOICE_TARGET, Work(moved=n * row), (kernel, TORCH), prepare)

@@ -1,4 +1,4 @@
-"""Device time of single launches, by CUDA events, and what the machine can do at best."""
+"""Device time of single launches, by CUDA events, and the limits of the machine."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MOST_SWEEPS = 200
 @dataclass(frozen=True)
 class Timing:
     seconds: float  # on the device, the median over rounds
-    host_seconds: float  # that the call keeps the host busy, likewise
-    rounds: tuple[float, ...]  # every round's device time
+    host_seconds: float  # that the call occupies the host, the median over rounds
+    rounds: tuple[float, ...]  # the device time of each round
 
 
 def race(contenders: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device) -> dict[str, Timing]:
-    """Let contenders take turns, each round begun by another one.
+    """Time the contenders in rounds, each of which another contender begins.
 
-    Before each launch a large buffer is written, which empties the L2, and whose writing takes longer than the host
-    needs to enqueue the launch: what is timed is the device's work and not the waiting for it.
+    Before each launch a large buffer is written, which empties the L2 and takes longer than the host needs to enqueue
+    the launch: the device's work is timed, and not its wait for the host.
     """
     sweep = torch.empty(SWEEP if device.type == "cuda" else 1, dtype=torch.uint8, device=device)
     for _ in range(WARMUP):
@@ -45,15 +45,15 @@ def race(contenders: Mapping[str, Callable[[], Any]], rounds: int, device: torch
     }
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     names = list(contenders)
-    for turn in range(rounds):
-        start = turn % len(names)
+    for number in range(rounds):
+        start = number % len(names)
         for name in names[start:] + names[:start]:
             times[name].append(_once(contenders[name], lambda name=name: [sweep.zero_() for _ in range(sweeps[name])]))
-    found = {}
-    for name, taken in times.items():
-        on_device, on_host = ([pair[i] for pair in taken] for i in (0, 1))
-        found[name] = Timing(statistics.median(on_device), statistics.median(on_host), tuple(on_device))
-    return found
+    timings = {}
+    for name, pairs in times.items():
+        on_device, on_host = ([pair[i] for pair in pairs] for i in (0, 1))
+        timings[name] = Timing(statistics.median(on_device), statistics.median(on_host), tuple(on_device))
+    return timings
 
 
 def _once(run: Callable[[], Any], before: Callable[[], Any]) -> tuple[float, float]:

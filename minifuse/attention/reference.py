@@ -19,7 +19,7 @@ __all__ = ["ReferenceAttention"]
 
 
 class _RowByRow(TorchOperators):
-    """Rotates token by token: see `minifuse.model.transformer.RowByRow`."""
+    """Rotates token by token: see `minifuse.model.text.transformer.RowByRow`."""
 
     def rotate_and_write(
         self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
@@ -27,7 +27,7 @@ class _RowByRow(TorchOperators):
         if rotary is not None:
             num_kv_heads = keys.shape[1]
             turned = [
-                rotary.rows(i, i + 1).turn(row[:, :-num_kv_heads].clone()) for i, row in enumerate(heads.split(1))
+                rotary.rows(i, i + 1).rotate(row[:, :-num_kv_heads].clone()) for i, row in enumerate(heads.split(1))
             ]
             heads = torch.cat((torch.cat(turned), heads[:, -num_kv_heads:]), 1)
         return super().rotate_and_write(heads, None, keys, values, slots, live)

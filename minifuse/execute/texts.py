@@ -54,7 +54,7 @@ class TorchRunner:
     @torch.inference_mode()
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         """The sampled token of every sequence whose work reached its last token."""
-        with self.attention.operators.turn, self._streams.of(plan.worker):
+        with self.attention.operators.lock, self._streams.of(plan.worker):
             moving_s = self._move(plan)
             tokens = self._compute(plan, sequences)
             if not tokens and self.cache.device.type == "cuda":

@@ -1,7 +1,7 @@
 """Triton kernels, one concept a file, each beside the PyTorch twin that is its specification.
 
-A file holds the kernel, its twin (`..._torch`), its launcher, which checks what it is given, and `SHIPPED`: the forms
-that are compiled ahead of time. Importing this package does not import Triton.
+A file holds the kernel, its twin (`..._torch`), its launcher, which checks its arguments, and `SHIPPED`: the forms that
+are compiled ahead of time. Importing this package does not import Triton.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ __all__ = ["MODULES", "shipped"]
 MODULES = (
     "multi_token",
     "split_kv",
+    "splits",
     "slots",
     "rotary_write",
     "rms_norm",
@@ -28,6 +29,6 @@ MODULES = (
 
 
 def shipped() -> list[Shipped]:
-    """Every compiled form that is shipped. Imports Triton."""
+    """Every shipped form of every kernel. Imports Triton."""
     modules = (importlib.import_module(f"{__name__}.{name}") for name in MODULES)
     return [form for module in modules for form in module.SHIPPED]

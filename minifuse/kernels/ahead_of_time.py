@@ -1,12 +1,11 @@
-"""Every shipped kernel compiled ahead of time, which needs no GPU: what it will take of one.
+"""Compile every shipped kernel ahead of time, without a GPU, and report what it will use of one.
 
     python -m minifuse.kernels.ahead_of_time                             # compile everything for sm_80 and sm_90
-    python -m minifuse.kernels.ahead_of_time --out benchmarks/results    # keep the table
+    python -m minifuse.kernels.ahead_of_time --out benchmarks/results    # write the table
     python -m minifuse.kernels.ahead_of_time --check benchmarks/results/kernels-registers.json
 
-Registers decide how many programs share an SM, shared memory whether there is room for one at all; a stack means that
-registers did not suffice and some were spilled to memory. The table is the same wherever it is made, as long as the
-version of Triton is, which brings its own assembler.
+Registers decide how many programs share an SM, and shared memory whether one fits at all; a stack means that registers
+were spilled to memory. The table depends on the version of Triton alone, which brings its own assembler.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ __all__ = ["CAPABILITIES", "Compiled", "Registers", "compile_form", "target_of"]
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of A100; of H100 and H200: bytes that one program may have
 CAPABILITIES = tuple(SHARED_MEMORY)
-PIPE_WIDTH = 120  # of the table where no terminal limits it
+PIPE_WIDTH = 120  # columns of the printed table where the output is no terminal
 SCHEMA = "minifuse.kernels-registers/1"
 NAME = "kernels-registers"
-REFRESH = "run python -m minifuse.kernels.ahead_of_time --out benchmarks/results and commit what it wrote"
+REFRESH = "run python -m minifuse.kernels.ahead_of_time --out benchmarks/results and commit the files it writes"
 
 
 @dataclass(frozen=True, order=True)
@@ -48,9 +47,9 @@ class Compiled:
 
     name: str
     target: str  # "sm_90"
-    registers: int  # of a thread
-    stack: int  # bytes of a thread; 0: nothing was spilled
-    shared: int  # bytes of a program
+    registers: int  # per thread
+    stack: int  # bytes per thread; 0: nothing was spilled
+    shared: int  # bytes per program
 
     @property
     def key(self) -> tuple[str, str]:
@@ -59,31 +58,31 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Registers:
-    """The table that is kept: what every shipped form took, compiled by one version of Triton."""
+    """The committed table: registers, stack and shared memory of every form, as one version of Triton compiles it."""
 
     triton: str
     rows: tuple[Compiled, ...]
 
     @classmethod
     def read(cls, path: Path) -> Registers:
-        """The table that `write` has written.
+        """Read a table written by `write`.
 
         Raises:
-            UsageError: there is none at `path`.
+            UsageError: there is no such table at `path`.
         """
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["schema"] == SCHEMA:
-                return cls(kept["triton"], tuple(Compiled(**row) for row in kept["rows"]))
+            table = json.loads(path.read_text(encoding="utf-8"))
+            if table["schema"] == SCHEMA:
+                return cls(table["triton"], tuple(Compiled(**row) for row in table["rows"]))
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        raise UsageError(f"{path} is no table of kernels ({SCHEMA}): {REFRESH}.")
+        raise UsageError(f"{path} is not a table of kernels ({SCHEMA}): {REFRESH}.")
 
     def write(self, folder: Path) -> None:
-        """Into kernels-registers.json and kernels-registers.md in `folder`."""
-        kept = {"schema": SCHEMA, "triton": self.triton, "rows": [asdict(row) for row in self.rows]}
+        """Write kernels-registers.json and kernels-registers.md into `folder`."""
+        table = {"schema": SCHEMA, "triton": self.triton, "rows": [asdict(row) for row in self.rows]}
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{NAME}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        (folder / f"{NAME}.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
         (folder / f"{NAME}.md").write_text(self._page(), encoding="utf-8")
 
     def _page(self) -> str:
@@ -102,22 +101,22 @@ was spilled. Of shared memory a program may have, in bytes, {limits}.
 {rows}
 """
 
-    def unlike(self, keys: Iterable[tuple[str, str]]) -> list[str]:
-        """A sentence for every (name, target) that is missing here, or that is shipped no longer."""
+    def unmatched(self, keys: Iterable[tuple[str, str]]) -> list[str]:
+        """A sentence for every (name, target) of `keys` that has no row, and for every row that is not in `keys`."""
         shipped_keys = set(keys)
-        mine = {row.key for row in self.rows}
+        own = {row.key for row in self.rows}
         return [
-            *(f"{name} for {target} is not in the table: {REFRESH}." for name, target in sorted(shipped_keys - mine)),
-            *(f"{name} for {target} is not shipped: {REFRESH}." for name, target in sorted(mine - shipped_keys)),
+            *(f"{name} for {target} is not in the table: {REFRESH}." for name, target in sorted(shipped_keys - own)),
+            *(f"{name} for {target} is not shipped: {REFRESH}." for name, target in sorted(own - shipped_keys)),
         ]
 
-    def changed(self, compiled: Compiled) -> str | None:
-        """A sentence if the table says otherwise of that form; of another version of Triton it says nothing."""
-        kept = {row.key: row for row in self.rows}.get(compiled.key)
-        if kept is None or kept == compiled or self.triton != triton.__version__:
+    def difference(self, compiled: Compiled) -> str | None:
+        """A sentence if the form's row has other figures; None for a table made by another version of Triton."""
+        row = {row.key: row for row in self.rows}.get(compiled.key)
+        if row is None or row == compiled or self.triton != triton.__version__:
             return None
-        was, now = (f"{row.registers} registers, stack {row.stack}, shared {row.shared}" for row in (kept, compiled))
-        return f"{compiled.name} for {compiled.target} takes {now}, in the table {was}: if that is meant, {REFRESH}."
+        was, now = (f"{form.registers} registers, stack {form.stack}, shared {form.shared}" for form in (row, compiled))
+        return f"{compiled.name} for {compiled.target} takes {now}, in the table {was}: if that is intended, {REFRESH}."
 
 
 def target_of(capability: int) -> str:
@@ -125,22 +124,22 @@ def target_of(capability: int) -> str:
 
 
 def compile_form(form: Shipped, capability: int) -> Compiled:
-    """Compile one form as its launches would be, for the compute capability 80, 90, ...
+    """Compile one form for the compute capability 80, 90, ..., as a launch would.
 
-    Triton specialises a launch on what its arguments are divisible by. In serving, tensors begin at multiples of 16
-    bytes and their strides are multiples of 16: it is assumed of pointers and of arguments called `stride_...`.
+    Triton specialises a launch on the divisibility of its arguments. In serving, tensors begin at multiples of 16 bytes
+    and their strides are multiples of 16: both are assumed of pointers and of arguments called `stride_...`.
 
     Raises:
-        KernelError: the form leaves out an argument of the kernel, or names one that it does not have.
+        KernelError: the form leaves out an argument of the kernel, or names one that the kernel does not have.
         MachineError: Triton runs as an interpreter here, or its tools are missing.
     """
     if INTERPRETED:
-        raise MachineError("TRITON_INTERPRET is set and nothing is compiled: unset it to compile kernels.")
+        raise MachineError("TRITON_INTERPRET is set, and nothing is compiled: unset it to compile kernels.")
     cuobjdump = _cuobjdump()
     kernel = form.kernel
-    given, taken = {*form.signature, *form.constants}, {*kernel.arg_names}
-    if given != taken:
-        wrong = ", ".join(sorted(given ^ taken))
+    of_form, of_kernel = {*form.signature, *form.constants}, {*kernel.arg_names}
+    if of_form != of_kernel:
+        wrong = ", ".join(sorted(of_form ^ of_kernel))
         raise KernelError(f"{form.name}: the form and the kernel differ in {wrong}: give every argument once.")
     signature = {name: form.signature.get(name, "constexpr") for name in kernel.arg_names}
     attributes = {
@@ -168,24 +167,24 @@ def _cuobjdump() -> str:
         return str(triton.knobs.nvidia.cuobjdump.path)
     except RuntimeError as error:
         raise MachineError(
-            f"Triton {triton.__version__} lacks a tool ({error}): install its wheel from PyPI anew, which has it."
+            f"Triton {triton.__version__} lacks a tool ({error}): reinstall its wheel from PyPI, which includes it."
         ) from None
 
 
 def _usage(cuobjdump: str, cubin: bytes, function: str) -> tuple[int, int]:
-    """The registers and the bytes of stack that `function` takes of each thread."""
+    """The registers and the bytes of stack of each thread of `function`."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        said = subprocess.run([cuobjdump, "-res-usage", file.name], capture_output=True, text=True, check=False)
-    found = re.search(rf"Function {re.escape(function)}:\s+REG:(\d+) STACK:(\d+)", said.stdout)
+        ran = subprocess.run([cuobjdump, "-res-usage", file.name], capture_output=True, text=True, check=False)
+    found = re.search(rf"Function {re.escape(function)}:\s+REG:(\d+) STACK:(\d+)", ran.stdout)
     if found is None:
-        what = " ".join((said.stdout + said.stderr).split())
-        raise MachineError(f"{cuobjdump} says nothing of {function} ({what}): install Triton's wheel from PyPI anew.")
+        output = " ".join((ran.stdout + ran.stderr).split())
+        raise MachineError(f"{cuobjdump} does not list {function} ({output}): reinstall Triton's wheel from PyPI.")
     return int(found[1]), int(found[2])
 
 
-def _shown(rows: Sequence[Compiled]) -> Table:
+def _console_table(rows: Sequence[Compiled]) -> Table:
     table = Table("kernel", "target")
     for column in ("registers", "stack", "shared memory"):
         table.add_column(column, justify="right")
@@ -197,12 +196,14 @@ def _shown(rows: Sequence[Compiled]) -> Table:
 
 def main(
     out: Annotated[Path | None, typer.Option(help=f"Write {NAME}.json and {NAME}.md into this folder.")] = None,
-    check: Annotated[Path | None, typer.Option(help="Compare with this table; 1 if anything differs.")] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="Compare with this table; exit with 1 if anything differs.")
+    ] = None,
 ) -> None:
-    """Compile every shipped kernel for sm_80 and sm_90 and say what it takes of a GPU."""
+    """Compile every shipped kernel for sm_80 and sm_90 and print its registers, stack and shared memory."""
     err = Console(stderr=True)
     try:
-        kept = None if check is None else Registers.read(check)
+        committed = None if check is None else Registers.read(check)
         jobs = [(form, capability) for form in shipped() for capability in CAPABILITIES]
         rows = tuple(compile_form(*job) for job in track(jobs, "compiling", console=err, transient=True))
     except MinifuseError as error:
@@ -211,15 +212,16 @@ def main(
     console = Console()
     if not console.is_terminal:
         console.width = PIPE_WIDTH
-    console.print(_shown(rows))
+    console.print(_console_table(rows))
     if out is not None:
         Registers(triton.__version__, rows).write(out)
-    if kept is not None:
-        differences = [*kept.unlike(row.key for row in rows), *filter(None, map(kept.changed, rows))]
+    if committed is not None:
+        differences = [*committed.unmatched(row.key for row in rows), *filter(None, map(committed.difference, rows))]
         for difference in differences:
             err.print(difference, markup=False, highlight=False, soft_wrap=True)
-        if kept.triton != triton.__version__:
-            err.print(f"The table is of Triton {kept.triton} and this is {triton.__version__}: names were compared.")
+        if committed.triton != triton.__version__:
+            versions = f"made by Triton {committed.triton} and this is {triton.__version__}"
+            err.print(f"The table was {versions}: only names were compared.")
         if differences:
             raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""What every attention launcher is given, looked at: queries, one layer's storage, and whose the queries are."""
+"""Argument checks shared by the attention launchers: queries, one layer's storage, and the ragged batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTEGERS = (torch.int32,)
 
 
 def check_heads(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None) -> tuple[int, int, int]:
-    """The shape of `q`, once it is sure that it, the storage and the output go together."""
+    """Check that the queries, the storage and the output fit together; return the shape of `q`."""
     check_tensor(kernel, "q", q, (None, None, None))
     num_rows, num_heads, head_dim = q.shape
     check_tensor(kernel, "keys", keys, (None, None, head_dim), (q.dtype,), q.device)
@@ -31,7 +31,7 @@ def check_heads(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tenso
 
 
 def check_ragged(kernel: str, q: Tensor, keys: Tensor, ragged: Ragged) -> None:
-    """Shapes and types; where that makes nobody wait, which is not on a GPU, what lies in them too."""
+    """Check shapes and types, and on a CPU the values too: on a GPU, reading them would wait for the device."""
     num_sequences, columns = ragged.contexts.shape[0], ragged.tables.shape[-1]
     check_tensor(kernel, "contexts", ragged.contexts, (None,), INTEGERS, q.device, contiguous=True)
     check_tensor(kernel, "cu_seqlens", ragged.cu_seqlens, (num_sequences + 1,), INTEGERS, q.device, contiguous=True)
@@ -39,15 +39,15 @@ def check_ragged(kernel: str, q: Tensor, keys: Tensor, ragged: Ragged) -> None:
     if ragged.first is not None:
         check_tensor(kernel, "first", ragged.first, (num_sequences,), INTEGERS, q.device, contiguous=True)
     check(kernel, ragged.page >= 0, f"page is {ragged.page}: give the slots in a block, or 0 for contiguous sequences.")
-    held = columns * ragged.page if ragged.page else min(columns, 1) * len(keys)
+    reach = columns * ragged.page if ragged.page else min(columns, 1) * len(keys)
     longest = ragged.max_context
-    text = f"a context has {longest} tokens and the tables reach {held} of them: give wider tables."
-    check(kernel, longest <= held, text)
+    message = f"a context has {longest} tokens and the tables reach {reach} of them: give wider tables."
+    check(kernel, longest <= reach, message)
     if q.device.type == "cpu":
         queries = ragged.cu_seqlens.diff()
         whole = int(ragged.cu_seqlens[-1]) == len(q) and bool((queries >= 0).all())
         check(kernel, whole, f"cu_seqlens are {ragged.cu_seqlens.tolist()} and q has {len(q)} rows: make them agree.")
-        seen = num_sequences == 0 or int(ragged.contexts.max()) <= longest
-        check(kernel, seen, f"a context is longer than max_context, which is {longest}: raise it.")
+        bounded = num_sequences == 0 or int(ragged.contexts.max()) <= longest
+        check(kernel, bounded, f"a context is longer than max_context, which is {longest}: raise it.")
         enough = bool((ragged.contexts >= queries).all())
-        check(kernel, enough, "a context has fewer tokens than its sequence has queries: they are its last ones.")
+        check(kernel, enough, "a context has fewer tokens than its sequence has queries: count the queries in it too.")

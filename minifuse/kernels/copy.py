@@ -1,8 +1,8 @@
 """Copies of KV: within the storage (shuffle, block copy), and between it and a staging buffer (swap).
 
-All are bound by bandwidth, so all do the same: a token's keys in one layer are ROW = num_kv_heads x head_dim adjacent
-elements, as are its values, and a program copies a tile of both with wide loads, the loads of values being issued
-before the stores of keys have to wait for theirs.
+All are bound by bandwidth and work alike. A token's keys in one layer are ROW = num_kv_heads x head_dim adjacent
+elements, as are its values, and a program copies a tile of both with wide loads. The loads of values are issued before
+the stores of keys, which wait for the loads of keys.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def _move_kernel(
     UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program: one piece of one move, in one layer. A move is one run of adjacent elements there, whatever ROW is.
+    """One program: one piece of one move, in one layer, where a move is one run of adjacent elements for any ROW.
 
-    That offsets are multiples of UNIT is what lets the compiler load 16 bytes at once.
+    Offsets are multiples of UNIT, which lets the compiler load 16 bytes at once.
     """
     piece = pieces_ptr + tl.program_id(0).to(tl.int64) * 3
     layer = tl.program_id(1).to(tl.int64)
@@ -102,7 +102,7 @@ def _stage_kernel(
 
 
 def _unit(row: int) -> int:
-    """Elements that every offset within a layer is a multiple of: at most 16, which is enough for any wide load."""
+    """The elements that every offset within a layer is a multiple of: at most 16, enough for the widest load."""
     return math.gcd(row, 16)
 
 
@@ -112,12 +112,12 @@ def _stage_constants(row: int) -> dict[str, int]:
 
 
 def _check_storage(kernel: str, keys: Tensor, values: Tensor) -> int:
-    """The number of elements in a token's row, which must be adjacent."""
+    """Check that a token's row is adjacent in memory; return its number of elements."""
     check_tensor(kernel, "keys", keys, [None, None, None, None])
     check_tensor(kernel, "values", values, keys.shape, [keys.dtype], keys.device)
     for name, kv in (("keys", keys), ("values", values)):
-        row = keys.shape[2] == 1 or kv.stride(2) == keys.shape[3]
-        check(kernel, row, f"{name} has the strides {kv.stride()}: the heads of a token must lie side by side.")
+        adjacent = keys.shape[2] == 1 or kv.stride(2) == keys.shape[3]
+        check(kernel, adjacent, f"{name} has the strides {kv.stride()}: the heads of a token must lie side by side.")
     return keys.shape[2] * keys.shape[3]
 
 
@@ -125,7 +125,7 @@ def _check_storage(kernel: str, keys: Tensor, values: Tensor) -> int:
 
 
 def move_slots_torch(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int]]) -> None:
-    """What `move_slots` does, in torch."""
+    """`move_slots` in torch."""
     for source, target, num_tokens in moves:
         for kv in (keys, values):
             kv[:, target : target + num_tokens] = kv[:, source : source + num_tokens]
@@ -137,10 +137,10 @@ def move_slots(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int
     Args:
         keys, values: [num_layers, slots, num_kv_heads, head_dim], each layer contiguous; written.
         moves: (source, target, num_tokens): slots [source, source + num_tokens) go to [target, target + num_tokens).
-            They happen at once, so no target may overlap another one or any source.
+            They happen at once, so no target may overlap another target or any source.
 
     Raises:
-        KernelError: for what it cannot take.
+        KernelError: an argument that the kernel cannot take.
     """
     row = _check_storage("move_slots", keys, values)
     slots = keys.shape[1]
@@ -153,7 +153,7 @@ def move_slots(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int
         return
     unit = _unit(row)
     pieces = _pieces(moves, row // unit, BLOCK // unit)
-    if keys.device.type == "cuda":  # from pinned memory the copy waits for nobody
+    if keys.device.type == "cuda":  # from pinned memory the copy does not block the host
         pieces = pieces.pin_memory().to(keys.device, non_blocking=True)
     _move_kernel[(pieces.shape[0], keys.shape[0])](
         keys, values, pieces, keys.stride(0), values.stride(0), UNIT=unit, BLOCK=BLOCK, num_warps=NUM_WARPS
@@ -163,18 +163,18 @@ def move_slots(keys: Tensor, values: Tensor, moves: Sequence[tuple[int, int, int
 def _check_moves(moves: Sequence[tuple[int, int, int]], slots: int) -> None:
     for source, target, num_tokens in moves:
         inside = num_tokens > 0 and min(source, target) >= 0 and max(source, target) + num_tokens <= slots
-        otherwise = f"{num_tokens} slots go from {source} to {target} and there are {slots}: stay within them."
-        check("move_slots", inside, otherwise)
+        message = f"{num_tokens} slots go from {source} to {target} and there are {slots}: stay within them."
+        check("move_slots", inside, message)
     targets = sorted((target, target + num_tokens) for _, target, num_tokens in moves)
-    for (begin, end), (other, _) in pairwise(targets):
-        otherwise = f"one move ends at slots [{begin}, {end}) and another begins at {other}: one target each."
-        check("move_slots", end <= other, otherwise)
+    for (begin, end), (next_begin, _) in pairwise(targets):
+        message = f"a move writes slots [{begin}, {end}) and another begins at {next_begin}: give disjoint targets."
+        check("move_slots", end <= next_begin, message)
     ends = [end for _, end in targets]
     for source, _, num_tokens in moves:
-        place = bisect_left(ends, source + 1)  # the first target that ends after the source begins
-        clear = place == len(targets) or source + num_tokens <= targets[place][0]
-        otherwise = f"the source [{source}, {source + num_tokens}) overlaps a target: do one move after the other."
-        check("move_slots", clear, otherwise)
+        index = bisect_left(ends, source + 1)  # of the first target that ends after the source begins
+        clear = index == len(targets) or source + num_tokens <= targets[index][0]
+        message = f"the source [{source}, {source + num_tokens}) overlaps a target: do one move after the other."
+        check("move_slots", clear, message)
 
 
 def _pieces(moves: Sequence[tuple[int, int, int]], units: int, most: int) -> Tensor:
@@ -185,7 +185,7 @@ def _pieces(moves: Sequence[tuple[int, int, int]], units: int, most: int) -> Ten
     """
     runs = torch.tensor(moves, dtype=torch.int64) * units  # source, target, length
     counts = (runs[:, 2] + most - 1) // most
-    starts = counts.cumsum(0) - counts  # [moves], each one's first piece
+    starts = counts.cumsum(0) - counts  # [moves], the first piece of each
     done = (torch.arange(int(counts.sum())) - starts.repeat_interleave(counts)) * most
     source, target, length = runs.repeat_interleave(counts, 0).unbind(1)
     return torch.stack((source + done, target + done, (length - done).clamp(max=most)), 1)
@@ -195,22 +195,22 @@ def _pieces(moves: Sequence[tuple[int, int, int]], units: int, most: int) -> Ten
 
 
 def gather_slots_torch(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
-    """What `gather_slots` computes, in torch."""
+    """`gather_slots` in torch."""
     return torch.stack((keys[:, slots], values[:, slots]))
 
 
 def gather_slots(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
-    """The KV of some slots, in one piece: what a swap-out sends to the host.
+    """Gather the KV of some slots into one buffer, which a swap-out then sends to the host.
 
     Args:
         keys, values: [num_layers, slots, num_kv_heads, head_dim], a token's heads side by side.
-        slots: [n] int64, each within the storage (what lies in them is known to the device alone: not checked).
+        slots: [n] int64, each within the storage (not checked: their values are on the device).
 
     Returns:
         Keys, then values, a new tensor [2, num_layers, n, num_kv_heads, head_dim].
 
     Raises:
-        KernelError: for what it cannot take.
+        KernelError: an argument that the kernel cannot take.
     """
     row = _check_storage("gather_slots", keys, values)
     check_tensor("gather_slots", "slots", slots, [None], [torch.int64], keys.device, contiguous=True)
@@ -221,20 +221,20 @@ def gather_slots(keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
 
 
 def scatter_slots_torch(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """What `scatter_slots` does, in torch."""
+    """`scatter_slots` in torch."""
     keys[:, slots], values[:, slots] = staging
 
 
 def scatter_slots(staging: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
-    """Put what `gather_slots` returned into slots: the last part of a swap-in.
+    """Write a buffer of `gather_slots` into slots: the last part of a swap-in.
 
     Args:
         staging: [2, num_layers, n, num_kv_heads, head_dim], contiguous, on the device.
         keys, values: [num_layers, slots, num_kv_heads, head_dim], a token's heads side by side; written.
-        slots: [n] int64, each within the storage, no two alike (not checked, as in `gather_slots`).
+        slots: [n] int64, each within the storage and all different (not checked, as in `gather_slots`).
 
     Raises:
-        KernelError: for what it cannot take.
+        KernelError: an argument that the kernel cannot take.
     """
     row = _check_storage("scatter_slots", keys, values)
     check_tensor("scatter_slots", "slots", slots, [None], [torch.int64], keys.device, contiguous=True)

@@ -1,4 +1,4 @@
-"""What all launchers share: the checks of what they are given, and the list of compiled forms that are shipped."""
+"""Shared by all launchers: the checks of their arguments, and the record of a shipped form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Shipped:
-    """One compiled form of a kernel, as serving uses it: what is compiled ahead of time and looked at."""
+    """One form of a kernel that serving uses: it is compiled ahead of time and its registers are checked."""
 
     name: str  # "multi_token d128 g4 page16"
     kernel: Any  # a function decorated with triton.jit
@@ -31,10 +31,10 @@ class Shipped:
     num_stages: int
 
 
-def check(kernel: str, holds: bool, otherwise: str) -> None:
-    """Raise `KernelError` with the sentence `otherwise` unless `holds`."""
-    if not holds:
-        raise KernelError(f"{kernel}: {otherwise}")
+def check(kernel: str, condition: bool, message: str) -> None:
+    """Raise `KernelError` with `message` unless `condition` holds."""
+    if not condition:
+        raise KernelError(f"{kernel}: {message}")
 
 
 def check_tensor(
@@ -47,17 +47,17 @@ def check_tensor(
     *,
     contiguous: bool = False,
 ) -> None:
-    """Raise `KernelError` unless `tensor` is what the launcher of `kernel` can take.
+    """Raise `KernelError` unless the launcher of `kernel` can take `tensor`.
 
     Args:
-        shape: None where any size will do.
+        shape: the required sizes; None where any size is allowed.
         device: where the kernel's other tensors are.
-        contiguous: all of it; otherwise only the last dimension must be.
+        contiguous: the whole tensor must be contiguous; otherwise only its last dimension must be.
     """
     if not isinstance(tensor, Tensor):
         raise KernelError(f"{kernel}: {name} is a {type(tensor).__name__}: give a tensor.")
     problem = _problem(tensor, shape, dtypes, device, contiguous)
-    if problem is not None:  # put into words only now: a launcher looks at a dozen tensors, in every layer
+    if problem is not None:  # the message is built only on failure: a launcher checks a dozen tensors, in every layer
         raise KernelError(f"{kernel}: {name} {problem}")
 
 

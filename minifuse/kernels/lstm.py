@@ -1,4 +1,4 @@
-"""What is left of an LSTM cell after its matrix product (Hochreiter and Schmidhuber, 1997), as torch.nn.LSTM orders it.
+"""The pointwise part of an LSTM cell (Hochreiter and Schmidhuber, 1997), its gates in the order of torch.nn.LSTM.
 
 i, f, g, o = gates
 cell'  = sigmoid(f) cell + sigmoid(i) tanh(g)
@@ -25,7 +25,7 @@ BLOCK = 1024
 def _tanh(x):
     """tanh in float32: (1 - e) / (1 + e) with e = exp(-2 |x|), which cannot overflow.
 
-    Near 0 that loses its digits in 1 - e: there it is the series x - x^3/3 + 2 x^5/15 - 17 x^7/315 + 62 x^9/2835.
+    Near 0, where 1 - e loses digits, the series x - x^3/3 + 2 x^5/15 - 17 x^7/315 + 62 x^9/2835 is used instead.
     """
     size = tl.abs(x)
     e = tl.exp(-2.0 * size)
@@ -64,17 +64,17 @@ def _lstm_kernel(
 
 
 def _constants(width: int) -> tuple[dict[str, int], int]:
-    """The kernel's constants and number of warps: one 16-byte load a thread and operand in bf16."""
+    """The kernel's constants and number of warps: one 16-byte load per thread and operand in bf16."""
     block = min(BLOCK, triton.next_power_of_2(width))
     return {"WIDTH": width, "BLOCK": block}, max(block // 256, 1)
 
 
 def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of n LSTM cells, in float32; the hidden state comes from the new cell state before that is rounded.
+    """One step of n LSTM cells, in float32; the hidden state is computed from the new cell state before rounding.
 
     Args:
         gates: [n, 4 h], in each row input, forget, cell and output gate, h each, before their activations; float32,
-            float16 or bfloat16; rows may lie apart.
+            float16 or bfloat16; rows need not be adjacent.
         cell: [n, h], likewise.
 
     Returns:
@@ -97,7 +97,7 @@ def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def lstm_cell_torch(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """What `lstm_cell` does, in PyTorch; float64 stays float64."""
+    """`lstm_cell` in PyTorch; float64 stays float64."""
     wide = torch.promote_types(gates.dtype, torch.float32)
     i, f, g, o = gates.to(wide).chunk(4, -1)
     new_cell = f.sigmoid() * cell.to(wide) + i.sigmoid() * g.tanh()

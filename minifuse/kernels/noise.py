@@ -1,4 +1,4 @@
-"""Gumbel noise as a function of (seed, position, token), in torch: the twin of what the sampling kernel computes."""
+"""Gumbel noise as a function of (seed, position, token), in torch: the twin of the sampling kernel's noise."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def signed(bits: int) -> int:
-    """The low 64 bits of `bits` as the signed integer torch keeps them in."""
+    """The low 64 bits of `bits` as a signed integer, which is how torch stores them."""
     bits &= (1 << 64) - 1
     return bits - (1 << 64) if bits >= 1 << 63 else bits

@@ -1,4 +1,4 @@
-"""The operators that have Triton kernels, in plain torch. Whoever computes a plan is given these, or the kernels."""
+"""The operators that have Triton kernels: their interface, and an implementation in plain torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TORCH", "KVTensors", "Operators", "TorchOperators"]
 
 
 class KVTensors(Protocol):
-    """The KV cache as moves see it: keys and values of both tiers, each [num_layers, slots, num_kv_heads, head_dim]."""
+    """What moves act on: keys and values of both tiers, each [num_layers, slots, num_kv_heads, head_dim]."""
 
     keys: Tensor
     values: Tensor
@@ -33,9 +33,9 @@ class KVTensors(Protocol):
 
 
 class Operators(Protocol):
-    """What differs between torch and Triton beside attention itself."""
+    """The operators beside attention that are implemented both in torch and in Triton."""
 
-    turn: AbstractContextManager[object]  # held while a plan is computed, where only one can be at a time
+    lock: AbstractContextManager[object]  # held while a plan is computed, where only one can be computed at a time
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """`x / sqrt(mean(x^2) + eps) * weight` of each row [n, size]."""
@@ -52,14 +52,14 @@ class Operators(Protocol):
     def rotate_and_write(
         self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
     ) -> Tensor:
-        """Rotate queries and keys, put keys and values into one layer's storage, return the queries.
+        """Rotate queries and keys, write keys and values into one layer's storage, return the queries.
 
         Args:
             heads: [n, num_heads + 2 * num_kv_heads, head_dim]: queries, keys, values.
-            rotary: of the n positions; None where there is nothing to rotate.
+            rotary: the angles of the n positions; None: nothing is rotated.
             keys, values: [slots, num_kv_heads, head_dim].
-            slots: [n], -1 for rows that are written nowhere.
-            live: the other rows; None: all of them.
+            slots: [n], -1 for rows that are not written.
+            live: the rows that are written; None: all of them.
 
         Returns:
             [n, num_heads, head_dim].
@@ -71,18 +71,18 @@ class Operators(Protocol):
         ...
 
     def argmax(self, logits: Tensor) -> list[int]:
-        """The index of each row's largest number [n, vocab_size]: the first NaN, or the lowest index of several."""
+        """The index of the largest number in each row of [n, vocab_size]: the first NaN, or the lowest of several."""
         ...
 
     def gumbel_argmax(self, scaled: Tensor, seeds: Tensor, positions: Tensor) -> list[int]:
-        """The same of scaled logits [n, vocab_size] plus the noise of each row's seed and position, both int64 [n]."""
+        """`argmax` of scaled logits [n, vocab_size] plus the noise of each row's seed and position, both int64 [n]."""
         ...
 
 
 class TorchOperators:
     """Plain torch, on any device."""
 
-    turn: AbstractContextManager[object] = nullcontext()
+    lock: AbstractContextManager[object] = nullcontext()
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
@@ -99,11 +99,11 @@ class TorchOperators:
         self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
     ) -> Tensor:
         num_kv_heads = keys.shape[1]
-        turning, v = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
-        turned = turning if rotary is None else rotary.turn(turning)
-        q, k = turned[:, :-num_kv_heads], turned[:, -num_kv_heads:]
+        qk, v = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
+        rotated = qk if rotary is None else rotary.rotate(qk)
+        q, k = rotated[:, :-num_kv_heads], rotated[:, -num_kv_heads:]
         if live is not None:
-            slots, k, v = slots[live], k[live], v[live]  # an idle row's slot may be somebody else's
+            slots, k, v = slots[live], k[live], v[live]  # an idle row's slot may be another sequence's
         keys.index_copy_(0, slots, k)
         values.index_copy_(0, slots, v)
         return q

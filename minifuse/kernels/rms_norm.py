@@ -2,8 +2,8 @@
 
     y = x / sqrt(mean(x^2) + eps) * weight
 
-In a decoder every norm but the first follows an addition, whose sum the next addition needs again: done together, the
-sum is written once and not read back, 2 reads and 2 writes of a row instead of 3 and 2.
+In a decoder every norm but the first follows an addition, whose sum the next addition needs again. When both are one
+kernel, the sum is written once and not read back: 2 reads and 2 writes of a row instead of 3 and 2.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _rms_norm_kernel(
 
 
 def _constants(hidden: int, has_residual: bool) -> tuple[dict[str, int | bool], int]:
-    """The kernel's constants and number of warps: two 16-byte loads a thread in bf16, more where warps run out."""
+    """The kernel's constants and number of warps: two 16-byte loads per thread in bf16, more beyond 16 warps."""
     block = triton.next_power_of_2(hidden)
     constants = {"HIDDEN": hidden, "HAS_RESIDUAL": has_residual, "BLOCK": block}
     return constants, min(max(block // 512, 1), 16)
@@ -71,12 +71,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[T
 def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """RMSNorm of every row of `x`, or of `x + residual`.
 
-    It computes in float32 and rounds once, to x's dtype; with `residual` also the sum is rounded, and it is the rounded
-    sum that is normed, as if it had been stored and read again. A row's bits do not depend on the other rows; they may
-    on whether rows begin at multiples of 16 bytes, of which there are two compiled forms.
+    It computes in float32 and rounds once, to x's dtype. With `residual` the sum is rounded too, and the rounded sum is
+    normalized, as if it had been stored and read again. A row's bits do not depend on the other rows; they may depend
+    on whether rows begin at multiples of 16 bytes, which selects one of two compiled forms.
 
     Args:
-        x: [n, hidden], hidden up to 16384; float32, float16 or bfloat16; rows may lie apart.
+        x: [n, hidden], hidden up to 16384; float32, float16 or bfloat16; rows need not be adjacent.
         weight: [hidden], of a dtype of its own.
         eps: added to the mean of squares.
         residual: like x.
@@ -107,7 +107,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
 def rms_norm_torch(
     x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """What `rms_norm` does, in PyTorch; float64 stays float64."""
+    """`rms_norm` in PyTorch; float64 stays float64."""
     summed = x if residual is None else x + residual
     wide = summed.to(torch.promote_types(x.dtype, torch.float32))
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)

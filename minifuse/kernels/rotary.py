@@ -23,13 +23,13 @@ class RotaryRows(NamedTuple):
     interleaved: bool
 
     def rows(self, start: int, stop: int) -> RotaryRows:
-        """Those of some of the tokens."""
+        """The angles of the tokens [start, stop)."""
         return RotaryRows(self.cos[start:stop], self.sin[start:stop], self.interleaved)
 
-    def turn(self, x: Tensor) -> Tensor:
+    def rotate(self, x: Tensor) -> Tensor:
         """Rotate `x` [tokens, heads, head_dim] by the angles of its rows."""
         dim = self.cos.shape[-1]
         if dim < x.shape[-1]:
-            return torch.cat((self.turn(x[..., :dim]), x[..., dim:]), -1)
+            return torch.cat((self.rotate(x[..., :dim]), x[..., dim:]), -1)
         partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if self.interleaved else x.roll(dim // 2, -1)
         return torch.addcmul(x * self.cos, partner, self.sin)

@@ -4,9 +4,10 @@ Dimension d of the first `rotary_dim` ones of a head becomes
 
     x'[d] = x[d] cos[d] + x[partner(d)] sin[d]
 
-in float32, the sign of the rotation being part of `sin`. The partner of d is half of rotary_dim away, or, interleaved,
-the other one of the pair (2i, 2i + 1). Dimensions from rotary_dim on stay as they are. A program takes one token and
-BLOCK_H of its heads: either of q, which go to a new tensor, or of k and v, which go to the token's slot.
+in float32, the sign of the rotation being part of `sin` (Su et al., 2021). The partner of d is half of rotary_dim away,
+or, interleaved, the other dimension of the pair (2i, 2i + 1). Dimensions from rotary_dim on stay as they are. A program
+takes one token and BLOCK_H of its heads: either of q, written to a new tensor, or of k and v, written to the token's
+slot.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ NUM_WARPS = 4
 
 
 @triton.jit
-def _dims(stride_h, head, wanted, START: tl.constexpr, STOP: tl.constexpr):
-    """Offsets and mask of the dimensions [START, STOP) of the heads that are `wanted`."""
+def _dims(stride_h, head, head_mask, START: tl.constexpr, STOP: tl.constexpr):
+    """Offsets and mask of the dimensions [START, STOP) of the heads that `head_mask` admits."""
     dim = START + tl.arange(0, triton.next_power_of_2(STOP - START))
-    return head[:, None] * stride_h + dim[None, :], wanted[:, None] & (dim < STOP)[None, :]
+    return head[:, None] * stride_h + dim[None, :], head_mask[:, None] & (dim < STOP)[None, :]
 
 
 @triton.jit
@@ -41,36 +42,36 @@ def _rotate(
     stride_oh,
     stride_xh,
     head,  # [BLOCK_H] int64
-    held,  # [BLOCK_H], whether there is such a head
-    kept,  # [BLOCK_H], whether it is also written
+    exists,  # [BLOCK_H], whether there is such a head
+    stored,  # [BLOCK_H], whether the head is also written
     HEAD_DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):
-    """Some heads of one token, rotated. All loads come before the first store, which waits for what it stores."""
+    """Rotate some heads of one token. All loads come before the first store, which waits for its operands."""
     HALF: tl.constexpr = ROTARY_DIM // 2
     if ROTARY_DIM < HEAD_DIM:
-        at, mask = _dims(stride_xh, head, held, ROTARY_DIM, HEAD_DIM)
+        at, mask = _dims(stride_xh, head, exists, ROTARY_DIM, HEAD_DIM)
         rest = tl.load(x_ptr + at, mask=mask)
     if ROTARY_DIM > 0 and INTERLEAVED:
-        at, mask = _dims(stride_xh, head, held, 0, ROTARY_DIM)
+        at, mask = _dims(stride_xh, head, exists, 0, ROTARY_DIM)
         x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
         cos, sin = _angles(cos_ptr, sin_ptr, x, 0, ROTARY_DIM)
         a, b = tl.split(tl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
         partner = tl.reshape(tl.join(b, a), x.shape)
-        at, mask = _dims(stride_oh, head, kept, 0, ROTARY_DIM)
+        at, mask = _dims(stride_oh, head, stored, 0, ROTARY_DIM)
         tl.store(out_ptr + at, tl.fma(partner, sin, x * cos).to(out_ptr.dtype.element_ty), mask=mask)
     elif ROTARY_DIM > 0:
-        at, mask = _dims(stride_xh, head, held, 0, HALF)
+        at, mask = _dims(stride_xh, head, exists, 0, HALF)
         a = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
         b = tl.load(x_ptr + HALF + at, mask=mask, other=0.0).to(tl.float32)
         cos, sin = _angles(cos_ptr, sin_ptr, a, 0, HALF)
         cos_b, sin_b = _angles(cos_ptr, sin_ptr, b, HALF, ROTARY_DIM)
-        at, mask = _dims(stride_oh, head, kept, 0, HALF)
+        at, mask = _dims(stride_oh, head, stored, 0, HALF)
         tl.store(out_ptr + at, tl.fma(b, sin, a * cos).to(out_ptr.dtype.element_ty), mask=mask)
         tl.store(out_ptr + HALF + at, tl.fma(a, sin_b, b * cos_b).to(out_ptr.dtype.element_ty), mask=mask)
     if ROTARY_DIM < HEAD_DIM:
-        at, mask = _dims(stride_oh, head, kept, ROTARY_DIM, HEAD_DIM)
+        at, mask = _dims(stride_oh, head, stored, ROTARY_DIM, HEAD_DIM)
         tl.store(out_ptr + at, rest, mask=mask)
 
 
@@ -123,23 +124,23 @@ def _rotate_and_write_kernel(
     sin_ptr += token * stride_sin
     if block < Q_BLOCKS:
         head = block.to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)
-        held = head < NUM_HEADS
+        exists = head < NUM_HEADS
         _rotate(
             out_ptr + token * stride_ot, q_ptr + token * stride_qt, cos_ptr, sin_ptr, stride_oh, stride_qh,
-            head, held, held, HEAD_DIM, ROTARY_DIM, INTERLEAVED,
+            head, exists, exists, HEAD_DIM, ROTARY_DIM, INTERLEAVED,
         )  # fmt: skip
     else:
         head = (block - Q_BLOCKS).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H)
-        held = head < NUM_KV_HEADS
+        exists = head < NUM_KV_HEADS
         slot = tl.load(slots_ptr + token)
-        kept = head < tl.where(slot >= 0, NUM_KV_HEADS, 0)  # not a branch: the loads need not wait for the slot
-        at, mask = _dims(stride_vh, head, held, 0, HEAD_DIM)
+        stored = head < tl.where(slot >= 0, NUM_KV_HEADS, 0)  # not a branch: the loads need not wait for the slot
+        at, mask = _dims(stride_vh, head, exists, 0, HEAD_DIM)
         value = tl.load(v_ptr + token * stride_vt + at, mask=mask)
         _rotate(
             keys_ptr + slot * stride_keys, k_ptr + token * stride_kt, cos_ptr, sin_ptr, stride_keys_h, stride_kh,
-            head, held, kept, HEAD_DIM, ROTARY_DIM, INTERLEAVED,
+            head, exists, stored, HEAD_DIM, ROTARY_DIM, INTERLEAVED,
         )  # fmt: skip
-        at, mask = _dims(stride_values_h, head, kept, 0, HEAD_DIM)
+        at, mask = _dims(stride_values_h, head, stored, 0, HEAD_DIM)
         tl.store(values_ptr + slot * stride_values + at, value, mask=mask)
 
 
@@ -168,7 +169,7 @@ def rotate_and_write_torch(
     *,
     interleaved: bool = False,
 ) -> Tensor:
-    """What `rotate_and_write` computes, in torch."""
+    """`rotate_and_write` in torch."""
     if rotary is not None:
         q, k = (_rotate_torch(x, rotary, interleaved) for x in (q, k))
     live = slots >= 0
@@ -180,10 +181,10 @@ def rotate_and_write_torch(
 def _rotate_torch(x: Tensor, rotary: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
     cos, sin = rotary
     rotary_dim = cos.shape[-1]
-    turning, rest = x[..., :rotary_dim], x[..., rotary_dim:]
-    pairs = turning.unflatten(-1, (-1, 2) if interleaved else (2, -1))
+    x, rest = x[..., :rotary_dim], x[..., rotary_dim:]
+    pairs = x.unflatten(-1, (-1, 2) if interleaved else (2, -1))
     partner = pairs.flip(-1 if interleaved else -2).flatten(-2)
-    return torch.cat(((turning * cos + partner * sin).to(x.dtype), rest), -1)
+    return torch.cat(((x * cos + partner * sin).to(x.dtype), rest), -1)
 
 
 def rotate_and_write(
@@ -197,14 +198,15 @@ def rotate_and_write(
     *,
     interleaved: bool = False,
 ) -> Tensor:
-    """Rotate `q` and `k`, and put `k` and `v` into their slots of one layer, in one launch.
+    """Rotate `q` and `k`, and write `k` and `v` into their slots of one layer, in one launch.
 
     Args:
-        q: [n, num_heads, head_dim]. It, `k` and `v` may be views of one matrix: only the last dimension is contiguous.
+        q: [n, num_heads, head_dim]. `q`, `k` and `v` may be views of one matrix: only their last dimension need be
+            contiguous.
         k, v: [n, num_kv_heads, head_dim].
         keys, values: [slots, num_kv_heads, head_dim], of the type of `q`; written.
-        slots: [n] int64, each within the storage and no two alike, or -1: such a row's `k` and `v` go nowhere. What
-            lies in them is known to the device alone, so they are not checked.
+        slots: [n] int64, each within the storage and all different, or -1: such a row's `k` and `v` are not written.
+            They are not checked, because their values are on the device.
         rotary: cosines and signed sines of the tokens' positions, both [n, 1, rotary_dim]; rotary_dim is even and at
             most head_dim. None: nothing is rotated.
         interleaved: whether neighbours are rotated together, rather than dimensions half of rotary_dim apart.
@@ -213,16 +215,16 @@ def rotate_and_write(
         The rotated queries, a new tensor [n, num_heads, head_dim]; without `rotary`, `q` itself.
 
     Raises:
-        KernelError: for what it cannot take.
+        KernelError: an argument that the kernel cannot take.
     """
     check_tensor(KERNEL, "q", q, [None, None, None])
     n, num_heads, head_dim = q.shape
-    alike = (q.dtype,)
-    check_tensor(KERNEL, "k", k, [n, None, head_dim], alike, q.device)
+    dtypes = (q.dtype,)
+    check_tensor(KERNEL, "k", k, [n, None, head_dim], dtypes, q.device)
     num_kv_heads = k.shape[1]
-    check_tensor(KERNEL, "v", v, [n, num_kv_heads, head_dim], alike, q.device)
-    check_tensor(KERNEL, "keys", keys, [None, num_kv_heads, head_dim], alike, q.device)
-    check_tensor(KERNEL, "values", values, [keys.shape[0], num_kv_heads, head_dim], alike, q.device)
+    check_tensor(KERNEL, "v", v, [n, num_kv_heads, head_dim], dtypes, q.device)
+    check_tensor(KERNEL, "keys", keys, [None, num_kv_heads, head_dim], dtypes, q.device)
+    check_tensor(KERNEL, "values", values, [keys.shape[0], num_kv_heads, head_dim], dtypes, q.device)
     check_tensor(KERNEL, "slots", slots, [n], [torch.int64], q.device, contiguous=True)
     rotary_dim = 0
     cos, sin = q, q  # not read
@@ -232,10 +234,8 @@ def rotate_and_write(
         rotary_dim = cos.shape[-1]
         check_tensor(KERNEL, "sin", sin, [n, 1, rotary_dim], FLOATS, q.device)
         fits = 0 < rotary_dim <= head_dim and rotary_dim % 2 == 0
-        otherwise = (
-            f"cos has {rotary_dim} dimensions and a head {head_dim}: give an even number, at least 2, at most that."
-        )
-        check(KERNEL, fits, otherwise)
+        message = f"cos has {rotary_dim} dimensions and a head {head_dim}: give an even number from 2 to {head_dim}."
+        check(KERNEL, fits, message)
     out = q if rotary is None else torch.empty((n, num_heads, head_dim), dtype=q.dtype, device=q.device)
     if n == 0:
         return out

@@ -1,8 +1,9 @@
 """The next token of each row: the largest logit, or the largest after Gumbel noise has been added.
 
 Both take two launches. In the first, a program finds the winner among BLOCK tokens of one row; in the second, the
-winner among these. What wins is a matter of order alone, NaN > inf > ... > -inf and the lower index first, so neither
-the blocks nor the batch can change it. The noise of (seed, position, token) is `minifuse.kernels.noise.gumbel_noise`:
+winner among these winners. The winner is defined by a total order, NaN > inf > ... > -inf and the lower index first,
+so neither the blocks nor the batch can change it. The noise of (seed, position, token) is
+`minifuse.kernels.noise.gumbel_noise`:
 
     u = (mix(mix(mix(seed) ^ position) ^ mix(token)) >> 12 + 0.5) / 2^52,   noise = -log(-log(u))
 """
@@ -36,13 +37,13 @@ def _mix(x):
 
 @triton.jit
 def _first_largest(x, index):
-    """The largest of `x` and where it is in `index` (int32, at least 0): the first NaN, or the lowest index of several.
+    """The largest of `x` and its entry of `index` (int32, at least 0): the first NaN, or the lowest index of several.
 
-    NaNs are told apart by an index below 0, so that one search finds either.
+    NaNs are marked by an index below 0, so that one search finds either.
     """
-    peak = tl.max(x, 0)  # of what is not NaN
-    place = tl.min(tl.where(x != x, index + -(2**31), tl.where(x == peak, index, 2**31 - 1)), 0)
-    return tl.where(place < 0, float("nan"), peak), place & 0x7FFFFFFF
+    peak = tl.max(x, 0)  # of the numbers that are not NaN
+    found = tl.min(tl.where(x != x, index + -(2**31), tl.where(x == peak, index, 2**31 - 1)), 0)
+    return tl.where(found < 0, float("nan"), peak), found & 0x7FFFFFFF
 
 
 @triton.jit
@@ -53,7 +54,7 @@ def _winners_kernel(
     seeds_ptr,  # [n] int64, read if NOISY
     positions_ptr,  # [n] int64, read if NOISY
     stride_xn,
-    VOCAB_SIZE: tl.constexpr,  # a model has one; being known, it lets loads be wide
+    VOCAB_SIZE: tl.constexpr,  # a model has one; as a constant, it allows wide loads
     NOISY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -62,12 +63,12 @@ def _winners_kernel(
     block = tl.program_id(1)
     token = block * BLOCK + tl.arange(0, BLOCK)
     mask = token < VOCAB_SIZE
-    x = tl.load(x_ptr + row * stride_xn + token, mask=mask, other=float("-inf"))  # of equals, those beyond come last
+    x = tl.load(x_ptr + row * stride_xn + token, mask=mask, other=float("-inf"))  # padding loses every tie
     if NOISY:
         seed = tl.load(seeds_ptr + row).to(tl.uint64)
         position = tl.load(positions_ptr + row).to(tl.uint64)
         bits = _mix(_mix(_mix(seed) ^ position) ^ _mix(token.to(tl.uint64))) >> 12
-        uniform = (bits.to(tl.float64) + 0.5) * (1.0 / 2**52)  # exact, as in the original
+        uniform = (bits.to(tl.float64) + 0.5) * (1.0 / 2**52)  # exact, as in the twin
         x = x.to(tl.float64) - tl.log(-tl.log(uniform))
     else:
         x = x.to(tl.float32)
@@ -94,7 +95,7 @@ def _winner_kernel(
 
 
 def argmax_torch(logits: Tensor) -> Tensor:
-    """What `argmax` computes, in torch."""
+    """`argmax` in torch."""
     return logits.argmax(-1)
 
 
@@ -108,19 +109,19 @@ def argmax(logits: Tensor) -> Tensor:
         [n] int64.
 
     Raises:
-        KernelError: for what it cannot take.
+        KernelError: an argument that the kernel cannot take.
     """
     check_tensor("argmax", "logits", logits, [None, None])
     return _argmax("argmax", logits, None, None)
 
 
 def gumbel_argmax_torch(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """What `gumbel_argmax` computes, in torch."""
+    """`gumbel_argmax` in torch."""
     return (scaled + gumbel_noise(seeds, positions, scaled.shape[-1])).argmax(-1)
 
 
 def gumbel_argmax(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """Draw a token for each row, which follows the softmax of `scaled` and depends on nothing but the arguments' row.
+    """Draw a token for each row from the softmax of `scaled`. A draw depends on its own row of the arguments alone.
 
     Args:
         scaled: [n, vocab_size] float64 or float32, each row contiguous; -inf where a token may not be drawn.
@@ -128,10 +129,10 @@ def gumbel_argmax(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
         positions: [n] int64, the place in its sequence of each row's new token.
 
     Returns:
-        [n] int64: the argmax, as of `argmax`, of `scaled` and noise added in float64.
+        [n] int64: `argmax` of the sum of `scaled` and the noise, in float64.
 
     Raises:
-        KernelError: for what it cannot take.
+        KernelError: an argument that the kernel cannot take.
     """
     check_tensor("gumbel_argmax", "scaled", scaled, [None, None], [torch.float64, torch.float32])
     for name, keys in (("seeds", seeds), ("positions", positions)):
@@ -146,19 +147,19 @@ def _argmax(kernel: str, x: Tensor, seeds: Tensor | None, positions: Tensor | No
     if n == 0:
         return out
     noisy = seeds is not None
-    largest = NOISY_BLOCK if noisy else BLOCK
-    blocks = triton.cdiv(vocab_size, largest)
+    block = NOISY_BLOCK if noisy else BLOCK
+    blocks = triton.cdiv(vocab_size, block)
     values = torch.empty((n, blocks), dtype=torch.float64 if noisy else torch.float32, device=x.device)
     tokens = torch.empty((n, blocks), dtype=torch.int32, device=x.device)
     _winners_kernel[(n, blocks)](
         values, tokens, x, seeds, positions, x.stride(0),
-        VOCAB_SIZE=vocab_size, NOISY=noisy, BLOCK=largest, num_warps=NOISY_WARPS if noisy else NUM_WARPS,
+        VOCAB_SIZE=vocab_size, NOISY=noisy, BLOCK=block, num_warps=NOISY_WARPS if noisy else NUM_WARPS,
     )  # fmt: skip
     _winner_kernel[(n,)](out, values, tokens, blocks, BLOCKS=triton.next_power_of_2(blocks), num_warps=1)
     return out
 
 
-VOCAB_SIZE = 128_256  # of what is shipped: LLaMA 3's
+VOCAB_SIZE = 128_256  # of the shipped forms: LLaMA 3's
 
 
 def _shipped_winners(x: str, noisy: bool) -> Shipped:

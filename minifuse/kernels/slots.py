@@ -1,12 +1,12 @@
-"""Decode over adjacent buffers: the kernel is given an offset, a size and lengths, and no table (Flover, V-B, Fig. 4).
+"""Decode over adjacent buffers: the kernel takes an offset, a size and lengths, no block table (Flover, V-B, Fig. 4).
 
-Buffers are as wide as each other and lie side by side, so row i of the batch finds token t of its context in slot
+All buffers have the same width and are adjacent, so token t of the context of row i of the batch lies in slot
 
     (offset + i) width + t,   t < lengths[i]
 
 >>> # offset 2, size 3, width 10, lengths [5, 1, 7]: the rows read the slots 20..24, 30 and 40..46
 
-What a program does with them is that of split_kv.py, and so are the splits of long contexts.
+The rest of a program, and the splits of long contexts, are those of split_kv.py.
 """
 
 from __future__ import annotations
@@ -19,16 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 from minifuse.kernels.launch import Shipped, check, check_tensor
-from minifuse.kernels.split_kv import attend_one_torch, attend_splits, reduce_splits
-from minifuse.kernels.split_shape import (
-    NUM_WARPS,
-    SPLIT,
-    check_decode,
-    form_of,
-    grid_of,
-    signature_of,
-    workspace,
-)
+from minifuse.kernels.split_shape import NUM_WARPS, SPLIT, check_decode, form_of, grid_of, signature_of, workspace
+from minifuse.kernels.splits import attend_one_torch, attend_splits, reduce_splits
 
 __all__ = ["SHIPPED", "slots_attention", "slots_attention_torch"]
 
@@ -90,8 +82,8 @@ def slots_attention_torch(
     out: Tensor | None = None,
     split: int = SPLIT,
 ) -> Tensor:
-    """The same in PyTorch, a buffer at a time and in one piece: what `slots_attention` means. Float16 and bfloat16 go
-    by way of float32; `max_length` and `split` change nothing.
+    """`slots_attention` in PyTorch, one buffer at a time and unsplit. Float16 and bfloat16 are computed in float32;
+    `max_length` and `split` have no effect.
     """
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     exact = torch.promote_types(q.dtype, torch.float32)
@@ -115,34 +107,34 @@ def slots_attention(
     out: Tensor | None = None,
     split: int = SPLIT,
 ) -> Tensor:
-    """Attention of one query in each of the adjacent buffers [offset, offset + size) to the tokens it holds.
+    """Attention of one query in each of the adjacent buffers [offset, offset + size) to the tokens of its buffer.
 
     Args:
         q: [size, num_heads, head_dim], row i the query of buffer offset + i.
         keys, values: [slots, num_kv_heads, head_dim], one layer's storage, with the same strides; `num_heads` is a
             multiple of `num_kv_heads`.
-        lengths: [size] int32, tokens of each buffer that its query sees, at least 1.
+        lengths: [size] int32, tokens of each buffer that its query attends to, at least 1.
         offset, size: the paper's buffer_offset and buffer_size, counted in buffers.
         width: slots of a buffer.
-        max_length: no length is greater; `width` if not given. The nearer, the fewer programs find nothing to do.
-        out: like `q`; made if not given.
+        max_length: no length is greater; None: `width`. The closer the bound, the fewer programs have no work.
+        out: like `q`; allocated if None.
         split: as in `decode_attention`.
 
     Returns:
         `out`, [size, num_heads, head_dim]: softmax(q k / sqrt(head_dim)) v.
 
     Raises:
-        KernelError: what is given does not fit together.
+        KernelError: the arguments do not fit together.
     """
     group = check_decode(KERNEL, q, keys, values, out, split)
     longest = width if max_length is None else max_length
     check_tensor(KERNEL, "lengths", lengths, (size,), (torch.int32,), q.device, contiguous=True)
     check(KERNEL, q.shape[0] == size, f"size is {size} and there are {q.shape[0]} queries: give one query per buffer.")
-    held = keys.shape[0] // width if width > 0 else 0
+    count = keys.shape[0] // width if width > 0 else 0
     check(
         KERNEL,
-        width > 0 and offset >= 0 and offset + size <= held,
-        f"buffers [{offset}, {offset + size}) of {width} slots are asked for, and there are {held}: give some of them.",
+        width > 0 and offset >= 0 and offset + size <= count,
+        f"the buffers are [{offset}, {offset + size}) of {width} slots, and there are {count}: stay within them.",
     )
     check(KERNEL, 0 < longest <= width, f"max_length is {longest}: give a length that a buffer of {width} slots holds.")
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out

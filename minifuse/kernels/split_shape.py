@@ -1,4 +1,4 @@
-"""The shape of a launch over split KV: how much a program attends, how many there are, and what they leave behind."""
+"""The shape of a launch over split KV: tiles and stages, grid, and the workspace for the results of splits."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ REDUCE_WARPS = 8
 def form_of(group: int, head_dim: int, page: int, split: int, itemsize: int = 2) -> tuple[dict[str, int], int]:
     """The constants of `attend_splits`, and the number of stages, by arithmetic for an H200.
 
-    To read 4.8 TB/s with 1 us between asking and getting, each of its 132 SMs must have 36 KB on their way. A tile is
-    16 KB of keys and 16 KB of values. Two tiles take 72 KB of shared memory, so that three programs share an SM: 96 KB
-    are on their way when all three compute, and 192 KB when they wait. There is enough of it to hide that a program
-    begins with a chain of loads (context, table, keys). Two tiles in flight are three stages; with pages, where a tile
-    is two loads deep, five.
+    To read 4.8 TB/s at a latency of 1 us, each of its 132 SMs must have 36 KB in flight. A tile is 16 KB of keys and
+    16 KB of values. Two tiles take 72 KB of shared memory, so that three programs share an SM: 96 KB are in flight when
+    all three compute, and 192 KB when they wait. That is enough to hide the chain of loads (context, table, keys) with
+    which a program begins. Two tiles in flight are three stages; with blocks, where a tile is two loads deep, five.
 
     The group is padded to the 16 rows that a tensor core takes, even a group of 1: the products need some 200 of the
     1700 cycles in which an SM's share of the bandwidth brings a tile, and KV goes to shared memory asynchronously,
@@ -72,7 +71,7 @@ def signature_of(kernel: Any, constants: Mapping[str, Any]) -> dict[str, str]:
 
 
 def workspace(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
-    """Where programs leave what they found: float32 [S, num_heads, splits, head_dim] and [S, num_heads, splits]."""
+    """For the results of splits, in float32: [S, num_heads, splits, head_dim] and [S, num_heads, splits]."""
     num_sequences, num_heads, head_dim = q.shape
     used = splits if splits > 1 else 0
     partial = torch.empty((num_sequences, num_heads, used, head_dim), dtype=torch.float32, device=q.device)
@@ -80,18 +79,19 @@ def workspace(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
 
 
 def grid_of(q: Tensor, keys: Tensor, splits: int) -> tuple[int, int, int]:
-    """KV heads first, so that the heads of a slot, which are neighbours in memory, are read at the same time.
+    """Programs: (KV heads, splits of a sequence, sequences).
 
-    How many splits there may be is known of the longest context only: most programs of the others find nothing to do,
-    which costs little as long as these are not millions. So under a KV head a sequence has no more programs than 32,
-    unless all sequences together would then have fewer than 8192.
+    KV heads come first, so that the heads of a slot, which are adjacent in memory, are read at the same time. The host
+    knows the number of splits of the longest context only: most programs of shorter contexts have no work, which costs
+    little unless they are millions. So a sequence has at most 32 programs for each KV head, unless all sequences
+    together would then have fewer than 8192.
     """
     num_kv_heads = keys.shape[1]
     return num_kv_heads, min(splits, max(32, triton.cdiv(8192, q.shape[0] * num_kv_heads))), q.shape[0]
 
 
 def check_decode(kernel: str, q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None, split: int) -> int:
-    """How many heads share a KV head, once everything has been looked at that both ways to lay KV out have."""
+    """Check the arguments that both kernels over splits take; return the number of heads that share a KV head."""
     num_sequences, num_heads, _ = check_heads(kernel, q, keys, values, out)
     check(kernel, num_sequences < 2**16, f"there are {num_sequences} queries: give fewer than 2^16.")
     check(kernel, split > 0, f"split is {split}: give at least one token.")

@@ -44,7 +44,7 @@ def _silu_mul_kernel(
 
 
 def _constants(width: int) -> tuple[dict[str, int], int]:
-    """The kernel's constants and number of warps: one 16-byte load a thread and operand in bf16."""
+    """The kernel's constants and number of warps: one 16-byte load per thread and operand in bf16."""
     block = min(BLOCK, triton.next_power_of_2(width))
     return {"WIDTH": width, "BLOCK": block}, max(block // 256, 1)
 
@@ -53,7 +53,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) x up, in float32, rounded once.
 
     Args:
-        gate_up: [n, 2 f], in each row f gates and then f ups; float32, float16 or bfloat16; rows may lie apart.
+        gate_up: [n, 2 f], in each row f gates and then f ups; float32, float16 or bfloat16; rows need not be adjacent.
 
     Returns:
         [n, f], contiguous, in the same dtype.
@@ -73,7 +73,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 def silu_mul_torch(gate_up: Tensor) -> Tensor:
-    """What `silu_mul` does, in PyTorch; float64 stays float64."""
+    """`silu_mul` in PyTorch; float64 stays float64."""
     gate, up = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, -1)
     return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
 

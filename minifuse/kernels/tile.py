@@ -1,4 +1,4 @@
-"""What the attention kernels share inside a program: whose tile it is, where its KV lies, products in a fixed order."""
+"""Shared by the attention kernels: slots from a block table, the sequence of a tile, products in a fixed order."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["dot", "slot_of", "sum_rows", "tile_owner"]
 
 @triton.jit
 def slot_of(tables_ptr, row_offset, token, PAGE: tl.constexpr, mask=None):
-    """The slots, int64, of the tokens `token` of the sequence whose table begins at `tables_ptr + row_offset`.
+    """The slots, int64, of the tokens `token` of the sequence whose block table begins at `tables_ptr + row_offset`.
 
         PAGE > 0: slot = table[token // PAGE] * PAGE + token % PAGE
         PAGE = 0: slot = table[0] + token
 
     >>> # table [7, 2], PAGE 4: tokens 0, 3, 5 -> slots 28, 31, 9
 
-    The entries of tokens that `mask` leaves out are not read. There are fewer than 2^31 slots; it is their product with
-    a stride that needs 64 bits, and from 32 widened to 64 that is one instruction.
+    Entries of tokens that `mask` excludes are not read. There are fewer than 2^31 slots; their product with a stride is
+    what needs 64 bits, and widening 32 bits to 64 in a product is one instruction.
     """
     if PAGE == 0:
         slot = tl.load(tables_ptr + row_offset) + token
@@ -32,12 +32,12 @@ def slot_of(tables_ptr, row_offset, token, PAGE: tl.constexpr, mask=None):
 def tile_owner(cu_seqlens_ptr, tile, num_sequences, BLOCK_Q: tl.constexpr):
     """The sequence to which query tile `tile` belongs, found by bisection.
 
-    Sequence s owns the tiles from cu_seqlens[s] // BLOCK_Q + s up to where the next one's begin. These are at least as
-    many as its queries need and at most one more, so the grid's size, T // BLOCK_Q + S, is known without reading
-    cu_seqlens back from the device.
+    Sequence s owns the tiles from cu_seqlens[s] // BLOCK_Q + s up to the first tile of sequence s + 1: as many as its
+    queries need, or one more. So the size of the grid, T // BLOCK_Q + S, is known without reading cu_seqlens back from
+    the device.
 
     >>> # BLOCK_Q 4, queries 6, 0, 3, cu_seqlens [0, 6, 6, 9]: the tiles begin at 0, 2, 3 and end at 5;
-    >>> # tile 2 (sequence 1) and tile 4 (the second one of sequence 2) have nothing to do
+    >>> # tile 2 (of sequence 1) and tile 4 (the second one of sequence 2) are empty
     """
     low = 0
     high = num_sequences
@@ -55,14 +55,14 @@ def tile_owner(cu_seqlens_ptr, tile, num_sequences, BLOCK_Q: tl.constexpr):
 def dot(a, b, acc, K: tl.constexpr, IN_ORDER: tl.constexpr):
     """acc [M, N] + a [M, K] @ b [K, N].
 
-    `IN_ORDER`: in float32, one k after the other, as fused multiply-adds spelled out, so that the bits depend on
-    nothing but the operands: not on the tile's layout, nor on what a compiler chooses to contract.
+    `IN_ORDER`: in float32, one k after the other, as explicit fused multiply-adds, so that the bits depend on the
+    operands alone: not on the tile's layout, nor on what a compiler chooses to contract.
     """
     if IN_ORDER:
         a = a.to(tl.float32)
         b = tl.trans(b.to(tl.float32))
         index = tl.arange(0, K)[None, :]
-        for k in range(K):  # column k of each, exactly: what is added to it are zeros
+        for k in range(K):  # column k of each, exactly: it is summed with zeros
             a_k = tl.sum(tl.where(index == k, a, 0.0), 1)
             b_k = tl.sum(tl.where(index == k, b, 0.0), 1)
             acc = tl.fma(a_k[:, None], b_k[None, :], acc)

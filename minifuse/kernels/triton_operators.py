@@ -1,4 +1,4 @@
-"""The operators, computed with the Triton kernels."""
+"""The operators, computed by the Triton kernels."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["TritonOperators"]
 
 
 class TritonOperators:
-    """What `TorchOperators` does, with the kernels."""
+    """The Triton kernels, as `Operators`."""
 
-    turn: AbstractContextManager[object] = Lock() if INTERPRETED else nullcontext()  # the interpreter has one thread
+    lock: AbstractContextManager[object] = Lock() if INTERPRETED else nullcontext()  # the interpreter has one thread
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps)
@@ -51,30 +51,30 @@ class TritonOperators:
     def move(self, cache: KVTensors, moves: Seq[Move], layer: int | None = None) -> None:
         layers = slice(None) if layer is None else slice(layer, layer + 1)
         for _, group in groupby(moves, lambda move: move.kind):
-            together = list(group)
-            if together[0].crosses:
-                self._swap(cache, together, layers)
-            elif _disjoint(together):
-                move_slots(cache.keys[layers], cache.values[layers], [move[1:4] for move in together])
-            else:  # one after the other, each perhaps onto itself
-                TORCH.move(cache, together, layer)
+            alike = list(group)
+            if alike[0].crosses:
+                self._swap(cache, alike, layers)
+            elif _disjoint(alike):
+                move_slots(cache.keys[layers], cache.values[layers], [move[1:4] for move in alike])
+            else:  # one after the other; the source of a move may overlap its own target
+                TORCH.move(cache, alike, layer)
 
     @staticmethod
     def _swap(cache: KVTensors, moves: list[Move], layers: slice) -> None:
         """Scattered slots are gathered on the device first, so that the link carries long runs."""
         device, host = (cache.keys[layers], cache.values[layers]), (cache.host_keys[layers], cache.host_values[layers])
         out = moves[0].kind == "swap_out"
-        here, there = ("source", "target") if out else ("target", "source")
-        ranges = [torch.arange(getattr(move, here), getattr(move, here) + move.num_tokens) for move in moves]
-        slots = torch.cat(ranges).to(cache.device)
+        on_device = [(move.source if out else move.target, move.num_tokens) for move in moves]
+        on_host = [(move.target if out else move.source, move.num_tokens) for move in moves]
+        slots = torch.cat([torch.arange(first, first + count) for first, count in on_device]).to(cache.device)
         shape = (2, len(device[0]), len(slots), *device[0].shape[2:])
         empty = torch.empty(shape, dtype=device[0].dtype, device=cache.device)
         staging = gather_slots(*device, slots) if out else empty
         start = 0
-        for first, count in _runs((getattr(move, there), move.num_tokens) for move in moves):
-            for staged, kept in zip(staging, host, strict=True):
-                for of_layer, in_layer in zip(staged, kept, strict=True):
-                    ends = of_layer[start : start + count], in_layer[first : first + count]
+        for first, count in _runs(on_host):
+            for staged, stored in zip(staging, host, strict=True):
+                for staged_layer, stored_layer in zip(staged, stored, strict=True):
+                    ends = staged_layer[start : start + count], stored_layer[first : first + count]
                     source, target = ends if out else ends[::-1]
                     target.copy_(source, non_blocking=True)
             start += count
@@ -91,7 +91,7 @@ class TritonOperators:
 
 
 def _runs(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges (first, count) in order, those that continue the one before joined to it.
+    """Join every range (first, count) that continues the one before it.
 
     >>> _runs([(4, 2), (6, 2), (0, 3)])
     [(4, 4), (0, 3)]
@@ -106,7 +106,7 @@ def _runs(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _disjoint(moves: list[Move]) -> bool:
-    """Whether no move's target overlaps another's target, or any source: then they may be done at once."""
+    """Whether no target overlaps another target or any source, so that all moves may happen at once."""
     targets = sorted((move.target, move.target + move.num_tokens) for move in moves)
     apart = all(one[1] <= two[0] for one, two in pairwise(targets))
     return apart and all(

@@ -1,4 +1,4 @@
-"""What the device has that a model is to be loaded on."""
+"""The free memory of the device that a model is loaded on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["free_bytes"]
 
 
 def free_bytes(device: str) -> int | None:
-    """Memory that could be allocated now, or None where the platform does not tell."""
+    """Bytes that can be allocated now, or None where the platform does not report them."""
     if device != "cpu":
         import torch
 

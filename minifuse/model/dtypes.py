@@ -1,4 +1,4 @@
-"""The types of number that models compute in, by the names that the command line takes."""
+"""The number types that models compute in, by the names that the command line takes."""
 
 from __future__ import annotations
 

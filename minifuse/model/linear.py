@@ -1,4 +1,4 @@
-"""The linear layer of every model, with its weights packed for a CPU."""
+"""The linear layer of every model, whose weights can be packed for a CPU."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 __all__ = ["Linear", "packable"]
 
-PACKED_ROWS = 32  # the batch oneDNN lays the weights out for; any other batch is right, and nearly as fast
+PACKED_ROWS = 32  # the batch size oneDNN lays the weights out for; any other is correct, and nearly as fast
 
 
 def packable(dtype: torch.dtype) -> bool:
-    """Whether this machine's oneDNN has kernels of its own for weights of this type."""
+    """Whether this machine's oneDNN has kernels for packed weights of this type."""
     if not torch.backends.mkldnn.is_available():
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -20,8 +20,8 @@ def packable(dtype: torch.dtype) -> bool:
 class Linear(nn.Module):
     """`y = x W^T + b` for x of shape `[tokens, in]`.
 
-    `pack` lays the weights out once in the order oneDNN's kernels read them, where it has kernels for their type. An
-    ordinary matrix product repacks them on every call, which for the few rows of a decode step costs more than the
+    `pack` lays the weights out once in the order in which oneDNN's kernels read them, if it has kernels for their type.
+    An ordinary matrix product repacks them on every call, which for the few rows of a decode step costs more than the
     product itself.
     """
 

@@ -1,4 +1,4 @@
-"""The oracle of cell models: one node at a time, a batch of one, nothing kept in slots and nothing batched."""
+"""The oracle of models of cells: one node at a time, a batch of one, no slots and no batching."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ __all__ = ["answer", "evaluate"]
 
 @torch.no_grad()
 def evaluate(model: CellModel, graph: CellGraph) -> dict[int, tuple[Tensor, ...]]:
-    """The outputs of every node of a graph, each of the shape that one row has.
+    """The outputs of every node of a graph, each with the shape of one row.
 
     Args:
-        graph: naming cells, as the user's function gives it, or types, as `CellModel.unfold` does.
+        graph: names cells, as the user's function makes it, or types, as `CellModel.unfold` does.
     """
-    found: dict[int, tuple[Tensor, ...]] = {}
+    results: dict[int, tuple[Tensor, ...]] = {}
     for number in graph.order:
         cell, inputs = graph.nodes[number]
         module = model.types[cell].cell if cell in model.types else model.cells[cell]
-        outputs = module(*(_row(model, value, found).unsqueeze(0) for value in inputs))
-        found[number] = tuple(part.squeeze(0) for part in ((outputs,) if isinstance(outputs, Tensor) else outputs))
-    return found
+        outputs = module(*(_row(model, value, results).unsqueeze(0) for value in inputs))
+        results[number] = tuple(part.squeeze(0) for part in ((outputs,) if isinstance(outputs, Tensor) else outputs))
+    return results
 
 
-def _row(model: CellModel, value: Any, found: dict[int, tuple[Tensor, ...]]) -> Tensor:
+def _row(model: CellModel, value: Any, results: dict[int, tuple[Tensor, ...]]) -> Tensor:
     """One input of one node."""
     if isinstance(value, Output):
-        return found[value.node][value.part]
+        return results[value.node][value.part]
     if isinstance(value, Zeros):
         return torch.zeros(value.shape, dtype=model.dtype, device=model.device)
     if isinstance(value, float | list | tuple):
-        return torch.tensor(value, dtype=model.dtype, device=model.device)  # at once: by way of float32 digits are lost
+        return torch.tensor(value, dtype=model.dtype, device=model.device)  # directly: via float32 digits are lost
     row = torch.as_tensor(value, device=model.device)
     return row.to(model.dtype) if row.is_floating_point() else row
 
 
 def answer(model: CellModel, request: Request) -> list[int]:
-    """The tokens that the nodes of a request say, in the order of the graph, the stop token included."""
+    """The tokens that the nodes of a request produce, in the order of the graph, the stop token included."""
     graph = model.unfold(request)
     outputs = evaluate(model, graph)
-    said: list[int] = []
+    tokens: list[int] = []
     for number in graph.order:
-        says = model.types[graph.nodes[number].cell].says
-        if says is not None and len(said) < request.max_new_tokens:
-            said.append(int(outputs[number][says]))
-            if said[-1] in request.stop_ids and not request.ignore_eos:
+        part = model.types[graph.nodes[number].cell].says
+        if part is not None and len(tokens) < request.max_new_tokens:
+            tokens.append(int(outputs[number][part]))
+            if tokens[-1] in request.stop_ids and not request.ignore_eos:
                 break
-    return said
+    return tokens

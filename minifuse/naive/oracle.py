@@ -1,7 +1,7 @@
-"""The oracle: what every technique must answer. No cache, no batch, nothing clever.
+"""The oracle: the tokens that every technique must produce, computed without a cache and without batching.
 
-Each new token recomputes the whole text. It reads the model's weights through the model's own layers, and does its
-own attention in the plainest way there is: softmax(q k^T / sqrt(d)) v, with a triangle for a mask.
+Each new token recomputes the whole text. The oracle uses the model's own layers, and computes attention in the plainest
+way: softmax(q k^T / sqrt(d)) v, with a triangular mask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["answer", "attention", "logits"]
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention of one text on itself.
+    """Causal self-attention of one text.
 
     Args:
         q: [tokens, num_heads, head_dim].
@@ -45,13 +45,13 @@ def logits(model: Transformer, tokens: list[int]) -> Tensor:
     for layer in model.layers:
         q, k, v = layer.pre_attention(x).split((num_heads, num_kv_heads, num_kv_heads), 1)
         if rotary is not None:
-            q, k = rotary.turn(q), rotary.turn(k)
+            q, k = rotary.rotate(q), rotary.rotate(k)
         x = layer.post_attention(x, attention(q, k, v))
     return model.head(x)
 
 
 def answer(model: Transformer, request: Request) -> list[int]:
-    """The new tokens of `request`, computed greedily from scratch one by one, the stop token included."""
+    """The new tokens of `request`, decoded greedily, each from scratch, the stop token included."""
     tokens = list(request.prompt)
     while len(tokens) < request.max_length:
         tokens.append(int(logits(model, tokens)[-1].argmax()))

@@ -1,14 +1,15 @@
 """Tensor parallelism: one model over several ranks, which compute the same plans at the same time (Flover, V-D, VI-E).
 
-Rank 0 has the engine: clocks, policies, memory's books, sampling. The others follow: they are sent each plan and the
-tokens it reads, and compute their shard of it. `launch` starts them; what it returns is called like any other runner.
+Rank 0 has the engine: clocks, policies, memory's books, sampling. The other ranks follow: rank 0 sends them each plan
+and the tokens it reads, and they compute their shard of it. `launch` starts them and returns a runner like any other.
 
-    config         the shape of one rank's shard, and what cannot be split (no torch)
+    config         the shape of one rank's shard, and which models can be split (no torch)
     shard          one rank's part of the weights, and where its linear layers communicate
     communicator   the collectives of one worker, counted
-    order          what rank 0 tells the followers (no torch)
-    rank           what every rank has: shard, KV, a communicator for each worker
+    order          the messages from rank 0 to the followers (no torch)
+    rank           the part of a run that every rank has: shard, KV, a communicator for each worker
     runner         rank 0's side of a plan
-    follower       the other ranks' process
+    follower       the process of every other rank
+    followers      those processes, as rank 0 controls them
     launch         starting and stopping them
 """

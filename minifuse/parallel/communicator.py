@@ -1,4 +1,4 @@
-"""What the ranks say to each other while a worker's plans run, counted."""
+"""The collectives of the ranks while a worker's plans run (Flover, V-D), and a count of their messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from minifuse.errors import MachineError
 from minifuse.report import Messages
 
-__all__ = ["Communicator", "RankLost", "reaching"]
+__all__ = ["Communicator", "RankLost", "rank_lost_if_unreachable"]
 
 
 class RankLost(MachineError):
@@ -23,9 +23,9 @@ class Communicator:
     """The collectives of one worker. The main stream has one, however many requests it serves (Flover, V-D).
 
     A message covers the rows of the iteration, idle buffers included, so its size follows `buffer_size`; gathering
-    the running requests' buffers makes it smaller (Flover, VI-E). Every worker needs a communicator of its own: two of
-    them call collectives in no particular order, and ranks that disagree on the order would wait for each other
-    forever. This is what makes concurrent instances expensive: they have one for each request.
+    the running requests' buffers makes it smaller (Flover, VI-E). Every worker needs a communicator of its own: two
+    workers call collectives in no particular order, and ranks that disagree on the order would wait for each other
+    forever. Concurrent instances are expensive because they need one communicator for each request.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -36,7 +36,7 @@ class Communicator:
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of every rank's `x`, written over it: [tokens, features]."""
         if self._counted(x):
-            with reaching():
+            with rank_lost_if_unreachable():
                 dist.all_reduce(x, group=self.group)
         return x
 
@@ -44,18 +44,18 @@ class Communicator:
         """Every rank's `x` [rows, part], side by side in the order of the ranks: [rows, size * part]."""
         parts = x.new_empty(self.group.size(), *x.shape)
         if self._counted(x):
-            with reaching():
+            with rank_lost_if_unreachable():
                 dist.all_gather(list(parts.unbind(0)), x.contiguous(), group=self.group)
         return parts.transpose(0, 1).flatten(1)
 
     def take(self) -> Messages:
-        """What was sent since this was last asked."""
+        """Return the counts since the last call, and reset them."""
         messages = Messages(self._calls, self._bytes)
         self._calls = self._bytes = 0
         return messages
 
     def _counted(self, x: Tensor) -> bool:
-        """Count a message; False if it is empty, and then no rank sends it: nobody's last token was computed."""
+        """Count a message; False if it is empty, because no sequence's last token was computed: no rank sends it."""
         if not x.numel():
             return False
         self._calls += 1
@@ -64,8 +64,8 @@ class Communicator:
 
 
 @contextmanager
-def reaching() -> Iterator[None]:
-    """A block in which this rank waits for the others.
+def rank_lost_if_unreachable() -> Iterator[None]:
+    """A block in which this rank waits for the other ranks.
 
     Raises:
         RankLost: they do not answer.
@@ -73,5 +73,5 @@ def reaching() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        why = re.sub(r"^\[.*?\] *", "", str(error).splitlines()[0])  # gloo begins with its own source line
+        why = re.sub(r"^\[.*?\] *", "", str(error).splitlines()[0])  # gloo puts its own source line first
         raise RankLost(f"The other ranks cannot be reached ({why}): start again.") from error

@@ -1,4 +1,4 @@
-"""The shape of one rank's shard, and which models can be split. Nothing here imports torch."""
+"""The shape of one rank's shard (Flover, V-D), and which models can be split. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["shard_config"]
 
 
 def shard_config(config: ModelConfig, size: int) -> ModelConfig:
-    """What one of `size` ranks has: its part of the heads, of the KV heads and of the feed-forward layer.
+    """The shape of each of `size` ranks' shard: a part of the heads, of the KV heads and of the feed-forward layer.
 
-    The rest stays as it is: embeddings and norms are on every rank, and the head's uneven parts are padded (see
+    The rest stays whole: embeddings and norms are on every rank, and the uneven parts of the head are padded (see
     `minifuse.parallel.shard`), so that any vocabulary can be split.
 
     Raises:

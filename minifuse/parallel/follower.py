@@ -1,7 +1,7 @@
 """A rank that follows rank 0: `python -m minifuse.parallel.follower CONNECTION`, started by `launch`.
 
-It has no clock, no policy and no books. It computes the plans it is sent, in the order in which it is sent them, and
-samples nothing.
+It has no clock, no policy and no books. It computes the plans that rank 0 sends, in the order in which they are sent,
+and samples nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from minifuse.execute.texts import TorchRunner
 from minifuse.model.text.load import load_weights
 from minifuse.parallel.communicator import RankLost
-from minifuse.parallel.order import Order, Setup, follow
+from minifuse.parallel.order import Order, Setup, update_sequences
 from minifuse.parallel.rank import Rank, join
 from minifuse.plan import Plan
 from minifuse.request import Sequence
@@ -26,7 +26,7 @@ __all__ = ["FollowingRunner", "main"]
 
 
 class FollowingRunner(TorchRunner):
-    """Computes a plan up to the logits, gathering them included: which token follows is for rank 0 to say."""
+    """Computes a plan up to the gathered logits: only rank 0 samples."""
 
     def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, tuple[int, ...]]:
         self._logits(plan, sequences)
@@ -34,17 +34,17 @@ class FollowingRunner(TorchRunner):
 
 
 def main() -> None:
-    """Follow the orders that come through the connection whose file descriptor is the first argument."""
+    """Carry out the orders that arrive on the connection whose file descriptor is the first argument."""
     connection = Connection(int(sys.argv[1]))
     try:
-        _follow(connection)
+        _receive_orders(connection)
     except (EOFError, ConnectionError):
-        os._exit(0)  # rank 0 has closed, or is no more; a worker may still wait for it, and is not waited for
+        os._exit(0)  # rank 0 has closed or has ended; do not wait for threads that may still wait for it
     except BaseException as error:
         _fail(connection, error)
 
 
-def _follow(connection: Connection) -> None:
+def _receive_orders(connection: Connection) -> None:
     setup: Setup = connection.recv()
     torch.set_num_threads(setup.threads)
     _use_device(setup)
@@ -55,21 +55,21 @@ def _follow(connection: Connection) -> None:
         worker = order.plan.worker
         if worker not in queues:
             queues[worker] = SimpleQueue()
-            _, run = rank.open()  # rank 0 does the same, having sent the worker's first order
+            _, run = rank.open_worker()  # rank 0 does the same after sending the worker's first order
             Thread(target=_work, args=(connection, setup, run, queues[worker]), daemon=True).start()
         queues[worker].put(order)
 
 
 def _prepare(connection: Connection, setup: Setup) -> Rank:
-    """Load the whole model, meet the others, keep this rank's part of it.
+    """Load the whole model, join the other ranks, keep this rank's part of it.
 
-    A checkpoint is read on the host: the whole of it need not fit one device. Random weights are drawn on the device,
-    as rank 0's are, since each kind of device draws its own.
+    A checkpoint is read on the host, because the whole model need not fit one device. Random weights are drawn on the
+    device, as rank 0's are, because each kind of device draws other numbers.
     """
     random = setup.source.directory is None
     model = load_weights(setup.source, setup.dtype, setup.device if random else "cpu", setup.seed, pack=False)
-    connection.send(None)  # ready to meet
-    connection.recv()  # so are the others
+    connection.send(None)  # ready to join
+    connection.recv()  # all ranks are ready
     join(setup)
     rank = Rank(setup, model, FollowingRunner)
     connection.send(None)
@@ -83,22 +83,22 @@ def _work(connection: Connection, setup: Setup, run: TorchRunner, orders: Simple
         _use_device(setup)
         while True:
             order = orders.get()
-            follow(order, sequences)
+            update_sequences(order, sequences)
             run(order.plan, sequences)
     except RankLost:
-        return  # whoever was lost says why, and rank 0 will notice that this one has stopped
+        return  # the rank that was lost reports why, and rank 0 notices that this one has stopped
     except BaseException as error:
         _fail(connection, error)
 
 
 def _use_device(setup: Setup) -> None:
-    """Each thread has a current device of its own."""
+    """Set the device of this thread: in CUDA, every thread has its own current device."""
     if setup.device == "cuda":
         torch.cuda.set_device(setup.rank)
 
 
 def _fail(connection: Connection, error: BaseException) -> None:
-    """Say why, and end at once: the others' collectives then fail, instead of waiting."""
+    """Report the error and end at once, so that the other ranks' collectives fail instead of waiting."""
     try:
         connection.send(f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip("."))
     finally:

@@ -1,4 +1,4 @@
-"""Starting the ranks of a tensor parallel run on this machine."""
+"""Starting the ranks of a tensor parallel run on this machine (Flover, V-D)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def launch(
     seed: int = 0,
     timeout_s: float = 60.0,
 ) -> ParallelRunner:
-    """Start `size - 1` more ranks, and get ready to compute plans with all of them. Close what is returned.
+    """Start `size - 1` more ranks, and return a runner that computes plans on all of them; close it after use.
 
         with launch(model, source, attention.backend(), memory.capacity, size=2) as run:
             executor = RealExecutor(run, clock)
@@ -40,12 +40,12 @@ def launch(
     A process can have one such run at a time. On CPU the ranks share the threads torch would use here.
 
     Args:
-        model: the whole model, as rank 0 has it. Every other rank loads the same from `source`, with `seed` if its
-            weights are random.
+        model: the whole model, on rank 0. Every other rank loads it again from `source`, with `seed` if its weights are
+            random.
         attention: the tensor half of the attention stage.
-        capacity: KV memory in tokens. Each rank holds its own heads' part of each of them.
-        host_capacity: the same of the second tier.
-        timeout_s: how long a rank waits in a collective for one that does not answer.
+        capacity: KV memory in tokens, of each of which a rank holds the KV of its own heads.
+        host_capacity: the capacity of the host tier, likewise.
+        timeout_s: how long a rank waits in a collective for another rank.
 
     Raises:
         UsageError: the model cannot be split into `size` parts, or ranks run here already.
@@ -77,7 +77,7 @@ def launch(
     )
     followers = Followers([replace(setup, rank=rank) for rank in range(1, size)])
     try:
-        followers.await_ready()  # their weights are loaded, which may take longer than any rank waits for another
+        followers.await_ready()  # loading weights may take longer than the timeout of a collective
         followers.send(None)
         join(setup, store)
         rank = Rank(setup, model)

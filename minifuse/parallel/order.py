@@ -1,4 +1,4 @@
-"""What rank 0 tells the followers. Nothing here imports torch: an order holds a plan and a few tokens."""
+"""The messages from rank 0 to the followers. Nothing here imports torch: an order holds a plan and a few tokens."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from minifuse.attention.batch import AttentionBackend
     from minifuse.model.text.load import TextSource
 
-__all__ = ["Ledger", "News", "Order", "Setup", "follow"]
+__all__ = ["Ledger", "Order", "Setup", "Update", "update_sequences"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """All that a follower needs to build its shard, once."""
+    """Everything a follower needs to build its shard; sent once."""
 
     rank: int
     size: int
-    port: int  # of the store where the ranks meet, on this machine
+    port: int  # of the store where the ranks join, on this machine
     source: TextSource
     dtype: str
-    device: str  # cpu, or cuda: then rank r has device r
+    device: str  # cpu or cuda, where rank r has device r
     seed: int  # of random weights
     capacity: int  # KV memory in tokens
-    host_capacity: int  # and that of its second tier
+    host_capacity: int  # of the host tier, in tokens
     attention: AttentionBackend
     threads: int
     timeout_s: float  # of a collective
 
 
-class News(NamedTuple):
-    """What has become of a sequence: tokens that it has got since the last order, and at first the request itself."""
+class Update(NamedTuple):
+    """The tokens that a sequence got since the last order that read it; in the first such order, its request too."""
 
     sequence: str
     request: Request | None
@@ -43,45 +43,45 @@ class News(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A plan to be computed, what is new of the sequences it reads, and which sequences may be forgotten."""
+    """A plan to compute, updates of the sequences that it reads, and the sequences that have finished."""
 
     plan: Plan
-    news: tuple[News, ...]
-    gone: tuple[str, ...]
+    updates: tuple[Update, ...]
+    finished: tuple[str, ...]
 
 
 class Ledger:
-    """What followers know of the sequences that one worker serves.
+    """Records the tokens that the followers have of one worker's sequences.
 
-    Every worker has its own, so that orders of different workers need not be heard in the order they were given.
+    Every worker has its own ledger, so that orders of different workers may be carried out in any order.
     """
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[Sequence, int]] = {}  # the sequence, and how many of its tokens were sent
+        self._sent: dict[str, tuple[Sequence, int]] = {}  # each sequence, and how many of its tokens were sent
 
     def order(self, plan: Plan, sequences: Mapping[str, Sequence]) -> Order:
-        """The order to compute `plan`; `sequences` are all that are not finished."""
-        gone = tuple(name for name in self._told if name not in sequences)
-        for name in gone:
-            del self._told[name]
+        """The order to compute `plan`; `sequences` are all unfinished ones."""
+        finished = tuple(name for name in self._sent if name not in sequences)
+        for name in finished:
+            del self._sent[name]
         names = dict.fromkeys(work.sequence for work in plan.work)
-        news = tuple(self._news(sequences[name]) for name in names)
-        return Order(replace(plan, admitted=(), reasons=()), news, gone)  # these are for people
+        updates = tuple(self._update(sequences[name]) for name in names)
+        return Order(replace(plan, admitted=(), reasons=()), updates, finished)  # followers read neither
 
-    def _news(self, sequence: Sequence) -> News:
-        known, count = self._told.get(sequence.id, (None, 0))
-        met = known is sequence  # and not a namesake of another run
-        if not met:
+    def _update(self, sequence: Sequence) -> Update:
+        known, count = self._sent.get(sequence.id, (None, 0))
+        is_known = known is sequence  # not a sequence of the same name in an earlier run
+        if not is_known:
             count = len(sequence.request.prompt)
-        self._told[sequence.id] = sequence, len(sequence)
-        return News(sequence.id, None if met else sequence.request, tuple(sequence.tokens[count:]))
+        self._sent[sequence.id] = sequence, len(sequence)
+        return Update(sequence.id, None if is_known else sequence.request, tuple(sequence.tokens[count:]))
 
 
-def follow(order: Order, sequences: dict[str, Sequence]) -> None:
+def update_sequences(order: Order, sequences: dict[str, Sequence]) -> None:
     """Bring a follower's copy of the sequences up to date, before it computes the order's plan."""
-    for name in order.gone:
+    for name in order.finished:
         del sequences[name]
-    for name, request, tokens in order.news:
+    for name, request, tokens in order.updates:
         if request is not None:
             sequences[name] = Sequence(request)
         sequences[name].tokens += tokens

@@ -1,4 +1,4 @@
-"""Plans computed by all ranks at once, as rank 0 sees it."""
+"""Rank 0's runner, which computes plans on all ranks at once (Flover, V-D)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["ParallelRunner"]
 class ParallelRunner:
     """Called like a `TorchRunner`: sends a plan to the followers, computes rank 0's shard of it, and samples.
 
-    Each worker has a communicator: Flover's main stream one for all its requests, concurrent instances one for each.
-    They are opened when a worker runs its first plan.
+    Each worker has a communicator: Flover's main stream has one for all its requests, concurrent instances one for each
+    request. A worker's communicator is made when the worker runs its first plan.
 
     A plan that fails or is interrupted leaves the ranks at different places: the followers are then stopped, and no
     other plan can be run.
@@ -39,27 +39,27 @@ class ParallelRunner:
         """Take over the followers, which are ready.
 
         Args:
-            threads: how many torch may use here, until this is closed.
+            threads: how many threads torch may use in this process, until this is closed.
         """
         self.followers = followers
         self._rank = rank
         self._ledgers: dict[int, Ledger] = {}
-        self._opened: dict[int, tuple[Communicator, TorchRunner]] = {}
-        self._ordering = Lock()
-        self._failing = Lock()
-        self._failed: BaseException | None = None
+        self._workers: dict[int, tuple[Communicator, TorchRunner]] = {}
+        self._order_lock = Lock()
+        self._failure_lock = Lock()
+        self._failure: BaseException | None = None
         self._open = True
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        """Compute a plan. Those of different workers may be computed at the same time, in threads.
+        """Compute a plan. Plans of different workers may be computed at the same time, in threads.
 
         Raises:
             MachineError: a rank failed, now or before.
         """
         if not self._open:
-            raise MachineError("The other ranks have been stopped: launch them again.") from self._failed
+            raise MachineError("The other ranks have been stopped: launch them again.") from self._failure
         try:
             communicator, run = self._order(plan, sequences)
             ran = run(plan, sequences)
@@ -71,25 +71,25 @@ class ParallelRunner:
         return ran._replace(messages=communicator.take())
 
     def _order(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[Communicator, TorchRunner]:
-        """Have the followers compute the plan. Returns what it takes to do so here."""
-        with self._ordering:  # the followers open a worker when they hear its first order: all in the same order
+        """Send the plan to the followers; return the communicator and the runner with which rank 0 computes it."""
+        with self._order_lock:  # a follower opens a worker at its first order: all ranks must do so in the same order
             ledger = self._ledgers.setdefault(plan.worker, Ledger())
             self.followers.send(ledger.order(plan, sequences))
-            if plan.worker not in self._opened:
-                self._opened[plan.worker] = self._rank.open()
-            return self._opened[plan.worker]
+            if plan.worker not in self._workers:
+                self._workers[plan.worker] = self._rank.open_worker()
+            return self._workers[plan.worker]
 
     def _cause(self, error: BaseException) -> BaseException:
-        """What an error comes from: itself, unless it only says that other ranks were lost. Stops the followers."""
+        """Stop the followers; return the cause of `error`, which is another one if `error` only reports a lost rank."""
         lost = isinstance(error, RankLost | OSError)
-        with self._failing:
-            if self._failed is None:
-                self._failed = (self.followers.failure() if lost else None) or error
+        with self._failure_lock:
+            if self._failure is None:
+                self._failure = (self.followers.failure() if lost else None) or error
                 self.close()
-            return self._failed if lost else error
+            return self._failure if lost else error
 
     def close(self) -> None:
-        """Stop the followers; no process is left. Let what runs come to its end first."""
+        """Stop the followers; no process is left. Call this when no plan is running."""
         if not self._open:
             return
         self._open = False

@@ -1,12 +1,12 @@
 """One rank's part of a model, split as Megatron-LM does (Shoeybi et al., 2019; Flover, V-D).
 
     qkv, gate_up, up    by output: a rank has some of the heads, some of the intermediate features
-    out, down           by input: what the ranks compute is summed, one all-reduce each
+    out, down           by input: the ranks' results are summed, one all-reduce each
     lm_head             by output: a rank has some of the vocabulary, one all-gather
     embeddings, norms   whole, on every rank
 
-The token-wise halves of a layer begin and end with whole hidden states and attention sees whole heads, so neither the
-layers' code nor attention knows of ranks.
+The token-wise halves of a layer begin and end with whole hidden states and attention computes whole heads, so neither
+the layers' code nor attention depends on ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["GatheredHead", "RowParallel", "shard", "with_communicator"]
 
 
 class RowParallel(nn.Module):
-    """`y = (sum over ranks r of x_r W_r^T) + b`: each rank has some of the inputs, and the bias is added once."""
+    """`y = (sum over ranks r of x_r W_r^T) + b`: each rank has a part of the inputs, and the bias is added once."""
 
     def __init__(self, part: Linear, bias: Tensor | None, communicator: Communicator) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class RowParallel(nn.Module):
 class GatheredHead(nn.Module):
     """Logits of the whole vocabulary from each rank's part of it.
 
-    Of 29 tokens, the first of two ranks has 15 and the second 14 and a row of zeros: all messages are of one size, and
-    the zeros are at the end.
+    Of 29 tokens, the first of two ranks has 15, and the second 14 and a row of zeros: all messages have the same size,
+    and the zeros come last.
     """
 
     def __init__(self, part: Linear, vocab_size: int, communicator: Communicator) -> None:
@@ -61,14 +61,13 @@ def shard(model: Transformer, rank: int, size: int, communicator: Communicator) 
     """The part of `model` that one of `size` ranks computes.
 
     Its config is the shard's, so that KV memory and attention have the rank's heads only. Embeddings and norms are the
-    same tensors as the whole model's; everything else is copied, and the whole model may be let go of. The weights are
-    not packed.
+    whole model's own tensors; all other weights are copies, so that the whole model can be freed. They are not packed.
 
     Raises:
         UsageError: the model cannot be split into `size` parts.
     """
     whole, config = model.config, shard_config(model.config, size)
-    new: list[tuple[object, object]] = [(whole, config)]
+    replacements: list[tuple[object, object]] = [(whole, config)]
     blocks = {
         "qkv": (whole.q_size, whole.kv_size, whole.kv_size),
         "gate_up": (whole.intermediate_size, whole.intermediate_size),
@@ -80,17 +79,17 @@ def shard(model: Transformer, rank: int, size: int, communicator: Communicator) 
                 continue  # a norm
             if name in blocks:
                 rows = [block.chunk(size)[rank] for block in torch.arange(len(linear.weight)).split(blocks[name])]
-                new.append((linear, _outputs(linear, torch.cat(rows).to(linear.weight.device))))
+                replacements.append((linear, _outputs(linear, torch.cat(rows).to(linear.weight.device))))
             else:
                 part = _linear(linear.weight.chunk(size, 1)[rank], None)
-                new.append((linear, RowParallel(part, linear.bias, communicator)))
-    new.append((model.lm_head, _head(model.lm_head, rank, size, communicator)))
-    return _exchanged(model, new)
+                replacements.append((linear, RowParallel(part, linear.bias, communicator)))
+    replacements.append((model.lm_head, _head(model.lm_head, rank, size, communicator)))
+    return _replaced(model, replacements)
 
 
 def with_communicator(model: Transformer, communicator: Communicator) -> Transformer:
     """The same shard, on the same tensors, for another worker."""
-    return _exchanged(
+    return _replaced(
         model,
         [
             (module.communicator, communicator)
@@ -100,17 +99,17 @@ def with_communicator(model: Transformer, communicator: Communicator) -> Transfo
     )
 
 
-def _exchanged(model: Transformer, new: Iterable[tuple[object, object]]) -> Transformer:
-    """A copy of the modules, on the same tensors, in which some objects, wherever they occur, have become others."""
+def _replaced(model: Transformer, replacements: Iterable[tuple[object, object]]) -> Transformer:
+    """A copy of the modules, on the same tensors, in which every (old, new) pair of objects has been exchanged."""
     packed = [module.packed for module in model.modules() if isinstance(module, Linear)]
     kept = [*model.parameters(), *model.buffers(), *(tensor for tensor in packed if tensor is not None)]
     memo: dict[int, object] = {id(tensor): tensor for tensor in kept}
-    memo.update((id(old), replacement) for old, replacement in new)
+    memo.update((id(old), new) for old, new in replacements)
     return copy.deepcopy(model, memo)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> Linear:
-    """A layer of these weights, copied: a view would keep the whole model's alive."""
+    """A layer with copies of these weights: views would keep the whole model's weights alive."""
     with torch.device("meta"):
         linear = Linear(weight.shape[1], weight.shape[0])
     linear.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format), requires_grad=False)
@@ -125,8 +124,8 @@ def _outputs(whole: Linear, rows: Tensor) -> Linear:
 def _head(whole: Linear, rank: int, size: int, communicator: Communicator) -> GatheredHead:
     vocab_size = len(whole.weight)
     share = -(-vocab_size // size)
-    mine = slice(rank * share, (rank + 1) * share)
-    weight = whole.weight[mine]
+    rows = slice(rank * share, (rank + 1) * share)
+    weight = whole.weight[rows]
     missing = share - len(weight)
-    bias = None if whole.bias is None else pad(whole.bias[mine], (0, missing))
+    bias = None if whole.bias is None else pad(whole.bias[rows], (0, missing))
     return GatheredHead(_linear(pad(weight, (0, 0, 0, missing)), bias), vocab_size, communicator)

@@ -46,7 +46,7 @@ def small_model(name: str, numerics: str = "fast") -> Transformer:
         return load_weights(resolve_text(TINY), "float64", numerics=numerics)
     model = random_weights(build(CONFIGS[name], "float64"), seed=7)
     if numerics == "reference":
-        model.keep_order()
+        model.compute_row_by_row()
     return model
 
 

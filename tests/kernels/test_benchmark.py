@@ -1,4 +1,4 @@
-"""benchmarks/kernels.py where nothing can be measured: its arithmetic, its tables, and in the interpreter its cases."""
+"""benchmarks/kernels.py without a GPU: its arithmetic, its tables, and in the interpreter its cases."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_work_of_a_whole_prompt_and_of_a_decode() -> None:
     assert attention_work([(4, 4), (1, 7)], heads) == Work(moved=2 * (2 * 5 + 2 * 11), flops=4 * 17)
 
 
-def test_work_of_the_cases_that_the_targets_are_about() -> None:
+def test_work_of_the_cases_with_targets() -> None:
     """64 contexts of 4096 tokens, 8 KV heads of 128: 64 x 4096 x 8 x 128 x 2 (K, V) x 2 bytes = 1 GiB."""
     gib = 2**30
     assert decode([4096] * 64, Heads(), "").work.moved == gib + 64 * 32 * 128 * 2 * 2
@@ -83,7 +83,7 @@ def test_work_of_the_cases_that_the_targets_are_about() -> None:
     ],
     ids=lambda value: value.kernel if isinstance(value, Case) else "",
 )
-def test_work_of_what_is_bound_by_bandwidth(case: Case, moved: int) -> None:
+def test_work_of_kernels_bound_by_bandwidth(case: Case, moved: int) -> None:
     assert case.work == Work(moved=moved)
 
 
@@ -136,7 +136,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @on_a_cpu
-def test_without_a_device_nothing_is_measured_and_the_tables_say_so(tmp_path: Path) -> None:
+def test_without_a_device_the_tables_have_no_figures(tmp_path: Path) -> None:
     ran = run("--out", tmp_path / "new")
     assert (ran.returncode, ran.stderr.count("\n")) == (0, 1), ran.stderr
     assert "no CUDA device: nothing was measured" in ran.stderr
@@ -161,7 +161,7 @@ def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads((tmp_path / "kernels.json").read_text())["rows"]
     assert [row["kernel"] for row in rows] == ["rms_norm", "rms_norm"]
     for wrong, sentence in (
-        (["--only", "nothing"], "no kernel is called so: give a part of multi_token_attention, decode_attention"),
+        (["--only", "nothing"], "no kernel has that in its name: give a part of multi_token_attention"),
         (["--rounds", "0"], "--rounds is 0: give at least 1"),
     ):
         with pytest.raises(SystemExit) as stop:
@@ -170,18 +170,18 @@ def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert sentence in capsys.readouterr().err
 
 
-def test_what_is_kept_is_of_these_cases() -> None:
-    """The results that were committed are of the sizes that would be measured now."""
-    kept = json.loads((BENCHMARKS / "results" / "kernels.json").read_text())
-    keys = [(row["kernel"], row["size"], row["target"], row["work"]) for row in kept["rows"]]
+def test_the_committed_results_are_of_these_cases() -> None:
+    """The committed results have the sizes that would be measured now."""
+    committed = json.loads((BENCHMARKS / "results" / "kernels.json").read_text())
+    keys = [(row["kernel"], row["size"], row["target"], row["work"]) for row in committed["rows"]]
     now = unmeasured(full(), rounds=1, quick=False)["rows"]
     assert keys == [(row["kernel"], row["size"], row["target"], row["work"]) for row in now], (
         "run python benchmarks/kernels.py"
     )
-    assert page(kept) == (BENCHMARKS / "results" / "kernels.md").read_text()
+    assert page(committed) == (BENCHMARKS / "results" / "kernels.md").read_text()
 
 
-# Measuring, with events that look at the host's clock.
+# Measuring, with events that read the host's clock.
 
 
 class Event:
@@ -216,7 +216,7 @@ def test_a_race(clock: None) -> None:
     assert 0.02 <= times["slow"].seconds <= 0.2
     assert times["fast"].seconds < times["slow"].seconds
     assert len(times["fast"].rounds) == 3
-    assert calls[-6:] == ["slow", "fast", "fast", "slow", "slow", "fast"], "each round is begun by another one"
+    assert calls[-6:] == ["slow", "fast", "fast", "slow", "slow", "fast"], "another contender begins each round"
 
 
 def test_limits(clock: None) -> None:
@@ -235,7 +235,7 @@ def fails() -> None:
     raise RuntimeError("out of registers\nand more")
 
 
-def test_who_is_wrong_or_does_not_run_is_not_timed(clock: None, tmp_path: Path) -> None:
+def test_a_contender_that_is_wrong_or_fails_is_not_timed(clock: None, tmp_path: Path) -> None:
     right, wrong = Contender(lambda: torch.ones(4, 8)), Contender(lambda: torch.ones(4, 8) * 1.5)
     forgets = Contender(lambda: torch.full((4, 8), float("nan")))
     cases = [
@@ -296,7 +296,7 @@ TINY = [
 @in_the_interpreter
 @pytest.mark.parametrize("case", TINY, ids=lambda case: f"{case.kernel} {case.size}")
 def test_a_case_as_it_would_be_measured(case: Case, clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel and every peer that runs on a CPU agree with the twin; what is not compiled here is taken as it is."""
+    """The kernel and every peer that runs on a CPU agree with the twin; compiled peers run in eager mode here."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     (row,) = measured([case], CPU, torch.float32, rounds=1)["rows"]
     assert row["failure"] is None

@@ -1,4 +1,4 @@
-"""Every shipped kernel compiled ahead of time, for both kinds of GPU: no GPU is needed, nor Triton's interpreter."""
+"""Every shipped kernel compiled ahead of time for both kinds of GPU, without a GPU and without the interpreter."""
 
 # ruff: noqa: N803 - constants of a kernel are in capitals
 from __future__ import annotations
@@ -32,18 +32,18 @@ def test_shipped(form: Shipped, capability: int) -> None:
     compiled = compile_form(form, capability)
     assert compiled.stack == 0, "registers are spilled: take smaller blocks or more warps"
     assert compiled.shared <= LIMITS[capability]
-    changed = Registers.read(TABLE).changed(compiled)
-    assert changed is None, changed
+    difference = Registers.read(TABLE).difference(compiled)
+    assert difference is None, difference
 
 
-def test_the_table_holds_what_is_shipped() -> None:
+def test_the_table_has_a_row_for_every_shipped_form() -> None:
     keys = [(form.name, target_of(capability)) for form in FORMS for capability in CAPABILITIES]
     assert len(set(keys)) == len(keys), "two forms have the same name"
-    unlike = Registers.read(TABLE).unlike(keys)
-    assert not unlike, "\n".join(unlike)
+    unmatched = Registers.read(TABLE).unmatched(keys)
+    assert not unmatched, "\n".join(unmatched)
 
 
-def test_the_page_is_of_the_same_table(tmp_path: Path) -> None:
+def test_the_page_is_written_from_the_table(tmp_path: Path) -> None:
     Registers.read(TABLE).write(tmp_path)
     for name in (TABLE.name, TABLE.with_suffix(".md").name):
         assert (tmp_path / name).read_text() == TABLE.with_name(name).read_text()
@@ -66,8 +66,8 @@ def double_of_any_stride(out_ptr, x_ptr, stride_x, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def greedy(out_ptr, x_ptr, BLOCK: tl.constexpr):
-    """Holds far more than a thread has registers for."""
+def spilling(out_ptr, x_ptr, BLOCK: tl.constexpr):
+    """Needs far more registers than a thread has."""
     i = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + i)
     y = tl.load(x_ptr + BLOCK + i)
@@ -81,23 +81,23 @@ def form_of(kernel: object, block: int = 64, **constants: object) -> Shipped:
     return Shipped("double", kernel, signature, {"BLOCK": block, **constants}, num_warps=4, num_stages=2)
 
 
-def test_what_is_said_of_a_form() -> None:
+def test_registers_of_a_small_form() -> None:
     compiled = compile_form(form_of(double), 90)
     assert (compiled.name, compiled.target, compiled.stack, compiled.shared) == ("double", "sm_90", 0, 0)
     assert 4 <= compiled.registers <= 64
 
 
-def test_spills_are_seen() -> None:
+def test_spills_are_reported() -> None:
     pointers = {"out_ptr": "*fp32", "x_ptr": "*fp32"}
-    form = Shipped("greedy", greedy, pointers, {"BLOCK": 16384}, num_warps=1, num_stages=1)
+    form = Shipped("spilling", spilling, pointers, {"BLOCK": 16384}, num_warps=1, num_stages=1)
     compiled = compile_form(form, 90)
     assert compiled.stack > 0
     assert compiled.shared == 0
 
 
 @pytest.mark.parametrize(("kernel", "divisible"), [(double, {0, 1, 2}), (double_of_any_stride, {0, 1})])
-def test_what_is_taken_to_be_divisible(kernel, divisible, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pointers and strides, as real launches would find them, unless the kernel forbids to look."""
+def test_pointers_and_strides_are_divisible(kernel, divisible, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in real launches, unless the kernel forbids specialisation."""
     sources = []
 
     class Stop(Exception):
@@ -111,7 +111,7 @@ def test_what_is_taken_to_be_divisible(kernel, divisible, monkeypatch: pytest.Mo
     monkeypatch.setattr(triton, "compile", compiler)
     with pytest.raises(Stop):
         compile_form(form_of(kernel), 80)
-    assert sources[0].attrs == {(place,): [["tt.divisibility", 16]] for place in divisible}
+    assert sources[0].attrs == {(index,): [["tt.divisibility", 16]] for index in divisible}
     assert sources[0].constants == {(4,): 64}
 
 
@@ -130,7 +130,7 @@ def test_without_the_tools_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RuntimeError("Cannot find cuobjdump")
 
     monkeypatch.setattr(triton.knobs, "nvidia", Nvidia())
-    with pytest.raises(MachineError, match=r"lacks a tool \(Cannot find cuobjdump\): install its wheel"):
+    with pytest.raises(MachineError, match=r"lacks a tool \(Cannot find cuobjdump\): reinstall its wheel"):
         compile_form(form_of(double), 80)
 
 
@@ -143,36 +143,38 @@ def test_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 ROW = Compiled("double", "sm_90", 20, 0, 16)
 
 
-def test_a_table_that_was_written_is_read(tmp_path: Path) -> None:
+def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     table = Registers(triton.__version__, (ROW, Compiled("double", "sm_80", 18, 0, 16)))
     table.write(tmp_path / "new")
     assert Registers.read(tmp_path / "new" / "kernels-registers.json") == table
     assert "| double | sm_90 | 20 | 0 | 16 |\n" in (tmp_path / "new" / "kernels-registers.md").read_text()
 
 
-def test_what_differs_from_the_table() -> None:
+def test_differences_from_the_table() -> None:
     table = Registers(triton.__version__, (ROW,))
-    assert table.unlike([ROW.key]) == []
-    assert table.unlike([ROW.key, ("half", "sm_80")]) == [
+    assert table.unmatched([ROW.key]) == []
+    assert table.unmatched([ROW.key, ("half", "sm_80")]) == [
         f"half for sm_80 is not in the table: {ahead_of_time.REFRESH}."
     ]
-    assert table.unlike([]) == [f"double for sm_90 is not shipped: {ahead_of_time.REFRESH}."]
-    assert table.changed(ROW) is None
-    assert table.changed(Compiled("half", "sm_80", 1, 0, 0)) is None  # `unlike` says it
+    assert table.unmatched([]) == [f"double for sm_90 is not shipped: {ahead_of_time.REFRESH}."]
+    assert table.difference(ROW) is None
+    assert table.difference(Compiled("half", "sm_80", 1, 0, 0)) is None  # `unmatched` reports it
     for changes in ({"registers": 21}, {"shared": 0}, {"stack": 8}):
-        said = table.changed(dataclasses.replace(ROW, **changes))
-        assert said is not None
-        assert "in the table 20 registers, stack 0, shared 16" in said
-        assert said.endswith(f"if that is meant, {ahead_of_time.REFRESH}.")
-    assert Registers("0.0.0", (ROW,)).changed(dataclasses.replace(ROW, registers=21)) is None
+        difference = table.difference(dataclasses.replace(ROW, **changes))
+        assert difference is not None
+        assert "in the table 20 registers, stack 0, shared 16" in difference
+        assert difference.endswith(f"if that is intended, {ahead_of_time.REFRESH}.")
+    assert Registers("0.0.0", (ROW,)).difference(dataclasses.replace(ROW, registers=21)) is None
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"schema": "minifuse.kernels-registers/1", "triton": "3"}'])
-def test_no_table(text: str | None, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_table(text: str | None, tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(UsageError, match=r"table.json is no table of kernels .*: run python -m .*ahead --out"):
+    with pytest.raises(
+        UsageError, match=r"table.json is not a table of kernels .*: run python -m .*ahead_of_time --out"
+    ):
         Registers.read(path)
 
 
@@ -188,24 +190,24 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = command("--out", tmp_path)
     assert (code, err) == (0, "")
     assert "sm_80" in out
-    kept = tmp_path / "kernels-registers.json"
-    assert [row.key for row in Registers.read(kept).rows] == [("double", "sm_80"), ("double", "sm_90")]
+    table = tmp_path / "kernels-registers.json"
+    assert [row.key for row in Registers.read(table).rows] == [("double", "sm_80"), ("double", "sm_90")]
 
-    assert command("--check", kept)[0] == 0
-    data = json.loads(kept.read_text())
+    assert command("--check", table)[0] == 0
+    data = json.loads(table.read_text())
     data["rows"][0]["registers"] += 1
-    kept.write_text(json.dumps(data))
-    code, _, err = command("--check", kept)
+    table.write_text(json.dumps(data))
+    code, _, err = command("--check", table)
     assert code == 1
     assert "double for sm_80 takes" in err
     data["triton"] = "0.0.0"
-    kept.write_text(json.dumps(data))
-    code, _, err = command("--check", kept)
+    table.write_text(json.dumps(data))
+    code, _, err = command("--check", table)
     assert code == 0
-    assert err.startswith("The table is of Triton 0.0.0 and this is")
+    assert err.startswith("The table was made by Triton 0.0.0 and this is")
     data["rows"].pop()
-    kept.write_text(json.dumps(data))
-    code, _, err = command("--check", kept)
+    table.write_text(json.dumps(data))
+    code, _, err = command("--check", table)
     assert code == 1
     assert "double for sm_90 is not in the table" in err
     assert command("--check", tmp_path / "none")[0] == UsageError.exit_code

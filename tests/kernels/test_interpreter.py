@@ -1,4 +1,4 @@
-"""Every kernel in Triton's interpreter, in a process of its own."""
+"""Runs each file of interpreted/ in Triton's interpreter, in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks started and stopped: what fails ends the run with one clear error, and no process is left."""
+"""Starting and stopping ranks: a failure ends the run with one clear error, and no process is left."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REQUESTS = [asks(f"r{i}", 3 + i, 12, ignore_eos=True) for i in range(4)]
 
 
 class Failing(PerSequenceAttention):
-    """Attention that fails on every rank but the first, at the token of position 9."""
+    """Attention that fails on every rank but rank 0, at the token of position 9."""
 
     def batch(self, plan: Plan, sequences: dict[str, Sequence], cache: object) -> object:  # type: ignore[override]
         if "follower" in sys.argv[0] and any(work.stop > 9 for work in plan.work):
@@ -49,12 +49,14 @@ def start(attention: PerSequenceAttention | None = None, size: int = 2, timeout_
     return launch(small_model("opt"), source, attention, CAPACITY, size, seed=7, timeout_s=timeout_s)
 
 
-def at_step(number: int, do: Callable[[], object], run: ParallelRunner) -> Callable[[Plan, dict[str, Sequence]], Ran]:
-    """`run`, and something that happens just before it is given one of the plans."""
+def at_step(
+    number: int, action: Callable[[], object], run: ParallelRunner
+) -> Callable[[Plan, dict[str, Sequence]], Ran]:
+    """`run`, with `action` called just before plan `number`."""
 
     def call(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         if plan.step == number:
-            do()
+            action()
         return run(plan, sequences)
 
     return call
@@ -78,7 +80,7 @@ def test_one_rank_needs_no_followers() -> None:
 
 
 @pytest.mark.parametrize(("size", "parts"), [(3, ("4 attention heads", "3 ranks")), (0, ("0", "at least 1"))])
-def test_what_cannot_be_split_starts_no_process(
+def test_a_model_that_cannot_be_split_starts_no_process(
     size: int, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
@@ -119,7 +121,7 @@ def test_a_follower_that_dies_is_named(workers: int) -> None:
     engine.executor.close()
 
 
-def test_a_follower_that_fails_says_why() -> None:
+def test_a_follower_that_fails_reports_why() -> None:
     run = start(Failing())
     with pytest.raises(MachineError) as failed:
         run_all(make_engine("orca", run=run), REQUESTS)
@@ -127,8 +129,8 @@ def test_a_follower_that_fails_says_why() -> None:
     assert all_stopped(run)
 
 
-def test_a_follower_that_does_not_answer_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followers, "PATIENCE_S", 0.5)
+def test_a_follower_that_does_not_answer_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "EXIT_TIMEOUT_S", 0.5)
     run = start(timeout_s=1.0)
     pid = run.followers.processes[0].pid
     with pytest.raises(RankLost) as failed:
@@ -146,17 +148,17 @@ def test_a_follower_that_cannot_load_its_weights(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_plan_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C between two collectives: the follower waits in one that rank 0 never joins, and ends all the same."""
+    """Ctrl-C between two collectives: the follower waits in one that rank 0 never joins, and still ends."""
     run = start()
     count = 0
-    seen = PerSequenceAttention.attend
+    original = PerSequenceAttention.attend
 
     def attend(*args: object) -> object:
         nonlocal count
         count += 1
         if count == 5:
             raise KeyboardInterrupt
-        return seen(*args)  # type: ignore[arg-type]
+        return original(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PerSequenceAttention, "attend", attend)
     answers = serve(make_engine("orca", run=run), REQUESTS).answers
@@ -179,19 +181,19 @@ print(run.followers.processes[0].pid, flush=True)
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "raise ValueError", "pass"])
 def test_followers_end_with_rank_0_however_it_ends(end: str) -> None:
-    """No guard for `__main__` is needed either, as it would be if followers ran the caller's script again."""
+    """The script needs no guard for `__main__`, because followers do not run it again."""
     ended = subprocess.run(
         [sys.executable, "-c", ORPHANED.format(end=end)], capture_output=True, text=True, timeout=120
     )
     assert ended.stdout, ended.stderr
     deadline = time.monotonic() + 60
-    while runs(int(ended.stdout)):
+    while is_running(int(ended.stdout)):
         assert time.monotonic() < deadline, "the follower outlived rank 0"
         time.sleep(0.05)
 
 
-def runs(pid: int) -> bool:
-    """Whether there is such a process, and it is not one that has ended and waits to be collected."""
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""Two real processes that serve one model."""
+"""Two processes that serve one model: their tokens, and the messages they send (Flover, V-D and VI-E)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ SLOTS = {"memory.slots": 8}  # of 50 tokens
 
 
 def start(name: str = "llama", size: int = SIZE, timeout_s: float = 60.0) -> ParallelRunner:
-    """Ranks that serve a small model. `SlotsAttention` reads what `per_sequence` does, too."""
+    """Ranks that serve a small model. `SlotsAttention` also reads every placement that `per_sequence` reads."""
     source = TextSource(name, CONFIGS[name], None)
     return launch(small_model(name), source, SlotsAttention(), CAPACITY, size, seed=7, timeout_s=timeout_s)
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, ParallelRunner]]:
-    """One pair of processes for each family, for many tests."""
+    """A pair of processes for each family, shared by the tests."""
     with start(request.param) as run:
         yield request.param, run
 
 
-# Prompts and answers of very different lengths, one of them drawn, and a name that the next test uses again.
+# Prompts and answers of very different lengths, one of them sampled. The next tests use the same names again.
 REQUESTS = [
     asks("r0", 5, 20),
     asks("r1", 1, 4),
@@ -57,7 +57,7 @@ def tokens_of(steps: list[StepReport]) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", ["orca", "fusion"])
-def test_two_ranks_answer_as_the_oracle_does(name: str, served: tuple[str, ParallelRunner]) -> None:
+def test_two_ranks_produce_the_oracles_tokens(name: str, served: tuple[str, ParallelRunner]) -> None:
     """In real time; with `fusion`, prompts are computed beside the main stream, by threads on every rank."""
     model, run = served
     stages = Stages.of(technique(name), CAPACITY, SLOTS if name == "fusion" else None)
@@ -72,7 +72,7 @@ def test_two_ranks_answer_as_the_oracle_does(name: str, served: tuple[str, Paral
 
 
 def bytes_of(model: str, step: StepReport) -> tuple[int, int]:
-    """What one rank must give: two sums of hidden states a layer, and its share of each sampled row's logits."""
+    """Calls and bytes of one rank: two sums of hidden states per layer, and its share of each sampled row's logits."""
     config = CONFIGS[model]
     share = -(-config.vocab_size // SIZE)
     sums = 2 * config.num_layers * step.plan.num_computed * config.hidden_size
@@ -82,7 +82,7 @@ def bytes_of(model: str, step: StepReport) -> tuple[int, int]:
 @pytest.mark.parametrize("requests", [1, 6])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_one_message_for_all_requests(served: tuple[str, ParallelRunner], shuffle: bool, requests: int) -> None:
-    """However many requests run, an iteration has as many messages, each of the rows that are computed."""
+    """The number of messages of an iteration does not depend on the requests; each has as many rows as are computed."""
     model, run = served
     engine = make_engine("fusion", capacity=CAPACITY, settings={**SLOTS, "memory.shuffle": shuffle}, run=run)
     steps = run_all(engine, REQUESTS[:requests])
@@ -95,9 +95,9 @@ def test_one_message_for_all_requests(served: tuple[str, ParallelRunner], shuffl
 
 
 def test_the_shuffle_shrinks_the_messages(served: tuple[str, ParallelRunner]) -> None:
-    """Flover, VI-E: without it the buffers that leave stay in the region, and are summed for nobody."""
+    """Flover, VI-E: without it, buffers of finished requests stay in the region, and idle rows are summed."""
     model, run = served
-    lengths = [30, 3, 4, 3, 5, 3, 4, 30]  # both ends go on, all between leave
+    lengths = [30, 3, 4, 3, 5, 3, 4, 30]  # the first and the last continue, all between finish
     requests = [asks(f"r{i}", 2, n, ignore_eos=True) for i, n in enumerate(lengths)]
     sent: dict[bool, list[int]] = {}
     idle: dict[bool, int] = {}

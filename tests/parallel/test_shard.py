@@ -1,4 +1,4 @@
-"""Shards that together are the whole model: every rank a thread, talking through a real gloo group."""
+"""Shards compute together what the whole model computes: every rank is a thread, in a real gloo group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from minifuse.work import Work
 
 T = TypeVar("T")
 
-# Every family, so that four ranks can share it; the vocabulary of 37 is uneven for two and for four.
+# Every family, in shapes that four ranks can share; the vocabulary of 37 is uneven for two and for four.
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"num_attention_heads": 8, "num_key_value_heads": 4},
     "llama, tied": {"num_key_value_heads": 4, "tie_word_embeddings": True},
@@ -52,7 +52,7 @@ def whole_model(name: str, dtype: str = "float64") -> Transformer:
 
 @contextmanager
 def ranks(size: int, timeout_s: float = 20.0) -> Iterator[Callable[[Callable[[int, Communicator], T]], list[T]]]:
-    """What calls a function on every rank at once, each with its communicator, and returns the results by rank."""
+    """Yields a function that calls another one on every rank at once, each with its communicator: results by rank."""
     store = dist.HashStore()
 
     def group(rank: int) -> Communicator:
@@ -68,16 +68,16 @@ TOKENS = [2, 0, 4, 1, 1, 3, 0]
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("name", MODELS)
-def test_shards_together_compute_what_the_whole_model_does(name: str, size: int) -> None:
+def test_shards_together_compute_the_logits_of_the_whole_model(name: str, size: int) -> None:
     whole = whole_model(name)
-    with ranks(size) as everyone:
-        logits = everyone(lambda rank, comm: oracle.logits(shard(whole, rank, size, comm), TOKENS))
+    with ranks(size) as on_every_rank:
+        logits = on_every_rank(lambda rank, comm: oracle.logits(shard(whole, rank, size, comm), TOKENS))
     for of_rank in logits:  # the gathered logits are on every rank
         torch.testing.assert_close(of_rank, oracle.logits(whole, TOKENS), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_a_rank_caches_its_own_heads_and_attention_knows_nothing_of_ranks(size: int) -> None:
+def test_a_rank_caches_its_own_heads_and_attention_does_not_depend_on_ranks(size: int) -> None:
     """Two texts through the serving path, prompts and then one more token, with KV of the shard's shape."""
     whole = whole_model("llama")
     sequences = {name: Sequence(Request(name, tuple(TOKENS[:n]))) for name, n in (("a", 5), ("b", 3))}
@@ -92,15 +92,15 @@ def test_a_rank_caches_its_own_heads_and_attention_knows_nothing_of_ranks(size: 
         steps = (plan(0, (0, 4), (0, 2)), plan(1, (4, 5), (2, 3)))
         return [forward(model, attention.batch(step, sequences, cache), cache, attention) for step in steps][-1]
 
-    with ranks(size) as everyone:
-        logits = everyone(lambda rank, comm: serve(shard(whole, rank, size, comm)))
+    with ranks(size) as on_every_rank:
+        logits = on_every_rank(lambda rank, comm: serve(shard(whole, rank, size, comm)))
     assert shard_config(whole.config, size).num_kv_heads == 4 // size
     for of_rank in logits:
         torch.testing.assert_close(of_rank, serve(whole), rtol=0, atol=1e-12)
 
 
-def test_packed_weights_too() -> None:
-    """Float32 on CPU: the whole model's packed weights are not the shard's."""
+def test_shards_of_packed_weights() -> None:
+    """Float32 on CPU: a shard does not use the packed weights of the whole model."""
     whole = whole_model("gpt2", "float32")
     whole.pack()
 
@@ -109,17 +109,17 @@ def test_packed_weights_too() -> None:
         part.pack()
         return oracle.logits(part, TOKENS)
 
-    with ranks(2) as everyone:
-        for logits in everyone(compute):
+    with ranks(2) as on_every_rank:
+        for logits in on_every_rank(compute):
             torch.testing.assert_close(logits, oracle.logits(whole, TOKENS), rtol=1e-4, atol=1e-4)
 
 
-def test_a_shard_is_its_part_of_the_weights_and_every_worker_shares_it() -> None:
+def test_a_shard_holds_its_part_of_the_weights_and_all_workers_share_it() -> None:
     whole = whole_model("llama")
-    with ranks(2) as everyone:
-        first, second = everyone(lambda rank, comm: shard(whole, rank, 2, comm))
-    with ranks(2) as everyone:
-        other = everyone(lambda rank, comm: with_communicator(first, comm))[0]
+    with ranks(2) as on_every_rank:
+        first, second = on_every_rank(lambda rank, comm: shard(whole, rank, 2, comm))
+    with ranks(2) as on_every_rank:
+        other = on_every_rank(lambda rank, comm: with_communicator(first, comm))[0]
     assert first.config.num_heads == 4
     assert all(layer.config is first.config for layer in first.layers)
     for layer in first.layers:
@@ -128,10 +128,10 @@ def test_a_shard_is_its_part_of_the_weights_and_every_worker_shares_it() -> None
         assert ours == (whole.config.num_matrix_weights - whole.config.head_weights) // 2 // whole.config.num_layers
     assert first.embedding.weight is second.embedding.weight  # replicated
     assert [p.data_ptr() for p in other.parameters()] == [p.data_ptr() for p in first.parameters()]
-    talking = [[m.communicator for m in part.modules() if hasattr(m, "communicator")] for part in (first, other)]
-    assert [len(set(communicators)) for communicators in talking] == [1, 1]
-    assert talking[0][0] is not talking[1][0]
-    assert len(talking[0]) == 2 * whole.config.num_layers + 1
+    found = [[m.communicator for m in part.modules() if hasattr(m, "communicator")] for part in (first, other)]
+    assert [len(set(communicators)) for communicators in found] == [1, 1]
+    assert found[0][0] is not found[1][0]
+    assert len(found[0]) == 2 * whole.config.num_layers + 1
     assert whole.config.num_heads == 8
     assert type(whole.lm_head).__name__ == "Linear"
 
@@ -148,8 +148,8 @@ def test_two_all_reduces_a_layer_and_one_all_gather(name: str, size: int) -> Non
         return first
 
     rows, layers, share = len(TOKENS), whole.config.num_layers, -(-whole.config.vocab_size // size)
-    with ranks(size) as everyone:
-        for messages in everyone(sent):
+    with ranks(size) as on_every_rank:
+        for messages in on_every_rank(sent):
             assert messages == (2 * layers + 1, rows * (2 * layers * whole.config.hidden_size + share) * 8)
 
 
@@ -157,8 +157,8 @@ def test_an_empty_message_is_not_sent() -> None:
     def gather(rank: int, comm: Communicator) -> tuple[torch.Size, Messages]:
         return comm.all_gather(torch.zeros(0, 3)).shape, comm.take()
 
-    with ranks(2) as everyone:
-        assert everyone(gather) == [((0, 6), (0, 0))] * 2
+    with ranks(2) as on_every_rank:
+        assert on_every_rank(gather) == [((0, 6), (0, 0))] * 2
 
 
 def test_a_rank_that_does_not_answer() -> None:
@@ -168,8 +168,8 @@ def test_a_rank_that_does_not_answer() -> None:
                 comm.all_reduce(torch.ones(2))
             sentence(lost.value, "cannot be reached", "start again")
 
-    with ranks(2, timeout_s=0.5) as everyone:
-        everyone(reduce)
+    with ranks(2, timeout_s=0.5) as on_every_rank:
+        on_every_rank(reduce)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_rank_that_does_not_answer() -> None:
         ({"num_attention_heads": 8, "num_key_value_heads": 8}, 3, ("8 attention heads", "1, 2, 4 or 8.")),
     ],
 )
-def test_what_cannot_be_split_is_refused(changes: dict[str, int], size: int, parts: tuple[str, ...]) -> None:
+def test_a_shape_that_cannot_be_split_is_refused(changes: dict[str, int], size: int, parts: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as refused:
         shard_config(random_model("llama", **changes).config, size)
     sentence(refused.value, *parts)

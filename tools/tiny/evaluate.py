@@ -27,7 +27,7 @@ __all__ = ["Outcome", "Student", "main", "table"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the model made of a task."""
+    """The model's answer to a task."""
 
     task: Task
     text: str
@@ -40,7 +40,7 @@ class Outcome:
 
 
 class Student:
-    """A model that takes the test, one greedy token at a time."""
+    """A model under evaluation, decoded greedily."""
 
     def __init__(self, directory: Path) -> None:
         source = resolve_text(str(directory))
@@ -51,13 +51,13 @@ class Student:
 
     @torch.no_grad()
     def _next(self, ids: Tensor, cache: Cache) -> Tensor:
-        """Feed ids [rows, tokens]; the likeliest next token of each row, [rows]."""
+        """Feed ids [rows, tokens]; return the likeliest next token of each row, [rows]."""
         return self.model.head(hidden_states(self.model, ids, cache)[:, -1]).argmax(-1)
 
     def _answer(self, prompts: Tensor, cache: Cache) -> list[list[int]]:
-        """The rows' answers, each up to and with its EOS, or up to the end of the context.
+        """The rows' answers, each up to and including its EOS, or up to the end of the context.
 
-        Rows that have finished are decoded on with the others, and what they say then is dropped. The cache does not
+        Finished rows are decoded until all rows have finished, and their surplus tokens are dropped. The cache does not
         hold the last token.
         """
         token = self._next(prompts, cache)
@@ -72,7 +72,7 @@ class Student:
         return answers
 
     def alone(self, tasks: Sequence[Task]) -> list[Outcome]:
-        """Each task as a prompt of its own; prompts of the same length are decoded together."""
+        """Decode each task as a prompt of its own; prompts of the same length are decoded together."""
         outcomes = []
         encoded = sorted(((self.tokenizer.encode(task.prompt), task) for task in tasks), key=lambda pair: len(pair[0]))
         for _, group in groupby(encoded, key=lambda pair: len(pair[0])):
@@ -85,13 +85,13 @@ class Student:
         return outcomes
 
     def together(self, tasks: Sequence[Task]) -> list[Outcome]:
-        """The tasks as the turns of one conversation, in which the model's own answers stand, right or wrong.
+        """Decode the tasks as turns of one conversation that contains the model's own answers, right or wrong.
 
         Turns that no longer fit the context are left out.
         """
         outcomes = []
         cache: Cache = []
-        pending: list[int] = []  # the last answer's last token, which has been sampled and not yet been fed
+        pending: list[int] = []  # the last answer's last token, which has been sampled and not yet fed
         for task in tasks:
             prompt = [*pending, *self.tokenizer.encode(task.prompt)]
             start = (cache[0][0].shape[2] if cache else 0) + len(prompt)
@@ -104,7 +104,7 @@ class Student:
 
 
 def table(outcomes: Iterable[Outcome], name: str = "all") -> list[str]:
-    """One line per kind and one for all: exact answers of answers, in percent, shortest and longest."""
+    """One line per kind of task and one for all: exact answers, answers, percentage, shortest and longest."""
     groups: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         groups[outcome.task.kind].append(outcome)

@@ -1,4 +1,4 @@
-"""tiny's forward pass for training and evaluation: whole rows of equal length, attention by torch's own operator."""
+"""tiny's forward pass for training and evaluation: whole rows of equal length, with torch's own attention operator."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def hidden_states(model: Transformer, ids: Tensor, cache: Cache | None = None) -
     """The last layer's output, ready for `model.head`.
 
     Args:
-        ids: [rows, tokens], the continuation of what the cache holds.
-        cache: extended in place; an empty list begins one. None: nothing is kept.
+        ids: [rows, tokens], which follow the tokens in the cache.
+        cache: extended in place; an empty list starts one. None: no cache.
 
     Returns:
         [rows, tokens, hidden_size].
@@ -27,7 +27,7 @@ def hidden_states(model: Transformer, ids: Tensor, cache: Cache | None = None) -
     rows, tokens = ids.shape
     start = cache[0][0].shape[2] if cache else 0
     positions = torch.arange(start, start + tokens).repeat(rows)
-    # A query at position p sees keys 0..p. `is_causal` means that only where there is no past.
+    # A query at position p attends to keys 0..p. `is_causal` means that only if the cache is empty.
     mask = torch.ones(tokens, start + tokens, dtype=torch.bool).tril(start) if start and tokens > 1 else None
     x = model.embed(ids.flatten(), positions)
     rotary = model.rotary(positions)
@@ -35,9 +35,9 @@ def hidden_states(model: Transformer, ids: Tensor, cache: Cache | None = None) -
     num_kv_heads = model.config.num_kv_heads
     for index, layer in enumerate(model.layers):
         heads = layer.pre_attention(x)
-        turned = torch.cat((rotary.turn(heads[:, :-num_kv_heads]), heads[:, -num_kv_heads:]), 1)
+        rotated = torch.cat((rotary.rotate(heads[:, :-num_kv_heads]), heads[:, -num_kv_heads:]), 1)
         sizes = (model.config.num_heads, num_kv_heads, num_kv_heads)
-        q, k, v = turned.unflatten(0, (rows, tokens)).transpose(1, 2).split(sizes, 1)
+        q, k, v = rotated.unflatten(0, (rows, tokens)).transpose(1, 2).split(sizes, 1)
         if cache is not None:
             if start:
                 past_k, past_v = cache[index]

@@ -1,7 +1,7 @@
 """Trains tiny from nothing: `python -m tools.tiny.train --seed 0 --out DIR`.
 
-The model learns the answers (with EOS) and not the prompts. Rows are short at first, where the tasks are learnt
-fastest, and reach the whole context at the end, where only distance is new.
+The model learns the answers (with EOS) and not the prompts. Rows are short at first, on which the tasks are learnt
+fastest, and fill the whole context at the end, when only distance is left to learn.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REPORT_EVERY = 200  # steps
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the weights, besides the code and torch's version."""
+    """Everything that determines the weights, apart from the code and torch's version."""
 
     seed: int = 0
     steps: int = 4200
@@ -87,12 +87,12 @@ def new_model(raw: dict[str, object], seed: int) -> Transformer:
     """A model at the start of its training.
 
     Matrices are normal; those that add to the residual stream start small, so that at first the tokens themselves
-    stand out in it. Two things shorten the long search for the first heads that find something:
+    dominate it. Two measures shorten the long search for the first useful attention heads:
 
-    - Every embedding shares one random vector. LLaMA has no biases, so without a common part no query or key could
+    - All embeddings share one random vector. LLaMA has no biases, so without a common part no query or key could
       depend on position alone.
-    - In the first layer a query is its token's key, turned back by as many positions as the number of its head: a
-      token begins by attending to itself, to its like and, a little, to what stands that far before.
+    - In the first layer a query is its token's key, rotated back by as many positions as the number of its head: a
+      token first attends to itself, to equal tokens and, a little, to the token that many positions before.
     """
     model = build(ModelConfig.from_hf(raw)).requires_grad_(True).train()
     generator = torch.Generator().manual_seed(seed)
@@ -109,7 +109,7 @@ def new_model(raw: dict[str, object], seed: int) -> Transformer:
 
 
 def _tie_queries_to_keys(model: Transformer) -> None:
-    """Set the first layer's queries to q_h = R(-h) k, R(n) being rotary's turn by n positions."""
+    """Set the first layer's queries to q_h = R(-h) k, where R(n) is the rotation by n positions."""
     c = model.config
     weight = model.get_parameter("layers.0.qkv.weight")
     heads = weight.unflatten(0, (-1, c.head_dim))  # a view: [q | k | v heads, head_dim, hidden_size]
@@ -124,19 +124,19 @@ def _tie_queries_to_keys(model: Transformer) -> None:
 
 @torch.no_grad()
 def exact_turns(model: Transformer, rows: Rows) -> tuple[Counter[str], Counter[str]]:
-    """Per kind, how many answers there are, and how many greedy decoding would get right.
+    """Per kind of task, the number of answers, and the number that greedy decoding would get right.
 
-    An answer is right if each of its tokens, EOS included, is the likeliest after the right ones before it: that is
-    the same as decoding it greedily, and needs one pass. The earlier turns' answers are given.
+    An answer is right if each of its tokens, EOS included, is the likeliest one after the right tokens before it: that
+    is equivalent to decoding it greedily, in one pass. Earlier turns have their right answers.
     """
     right = model.head(hidden_states(model, rows.ids)).argmax(-1) == rows.labels
-    asked: Counter[str] = Counter()
+    answers: Counter[str] = Counter()
     exact: Counter[str] = Counter()
     for row, turns in enumerate(rows.turns):
         for kind, start, stop in turns:
-            asked[kind] += 1
+            answers[kind] += 1
             exact[kind] += int(right[row, start:stop].all())
-    return asked, exact
+    return answers, exact
 
 
 def train(model: Transformer, recipe: Recipe, report: Callable[[int, float], None] | None = None) -> list[float]:
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=Recipe.steps)
-    parser.add_argument("--threads", type=int, default=1, help="another number rounds sums otherwise: other weights")
+    parser.add_argument("--threads", type=int, default=1, help="sums, and so the weights, depend on this number")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     tokenizer = build_tokenizer()
@@ -190,12 +190,12 @@ def main() -> None:
     start = time.perf_counter()
 
     def report(steps: int, loss: float) -> None:
-        """Print how held-out rows of each length fare, and save the weights so far."""
+        """Print the exact answers on held-out rows of each length, and save the weights so far."""
         print(f"step {steps}, {time.perf_counter() - start:.0f} s, loss {loss:.4f}", flush=True)
         for length in (128, 1024):
             rows = make_rows(Random(steps), tokenizer, 4096 // length, length, held_out=True)
-            asked, exact = exact_turns(model, rows)
-            shares = (f"{kind} {exact[kind] / asked[kind]:.0%}" for kind in sorted(asked))
+            answers, exact = exact_turns(model, rows)
+            shares = (f"{kind} {exact[kind] / answers[kind]:.0%}" for kind in sorted(answers))
             print(f"  {length:>4} tokens: {', '.join(shares)}", flush=True)
         write_weights(model, arguments.out)
 

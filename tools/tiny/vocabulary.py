@@ -13,9 +13,9 @@ EOS, EOS_ID = "<eos>", 0
 
 
 def build_tokenizer() -> Tokenizer:
-    """Byte-level, without merges: a word with its space is a token if it is in the vocabulary, else it is bytes.
+    """A byte-level tokenizer without merges: a word with its space is one token if it is known, else its bytes are.
 
-    So any text encodes, and decodes to itself: ` 17` is one token, ` 1717` five.
+    Any text encodes, and decodes to itself: ` 17` is one token, ` 1717` five.
     """
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytes_ = sorted(pre_tokenizers.ByteLevel.alphabet())

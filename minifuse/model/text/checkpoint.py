@@ -1,4 +1,4 @@
-"""Weights in and out of a Hugging Face directory: single or sharded safetensors."""
+"""Reading and writing the weights of a Hugging Face directory: single or sharded safetensors."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 class _Checkpoint:
-    """All tensors of a directory, whichever shard they are in, read one at a time."""
+    """All tensors of a directory, in any of its shards, read one at a time."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.directory = directory
-        self.owner: dict[str, Any] = {}
+        self.shard_of: dict[str, Any] = {}
         for path in _weight_files(directory):
             try:
                 opened = stack.enter_context(safe_open(path, framework="pt"))
@@ -55,16 +55,16 @@ class _Checkpoint:
                 raise ModelError(
                     f"{path} is truncated or not a safetensors file ({error}): download it again."
                 ) from None
-            self.owner.update(dict.fromkeys(opened.keys(), opened))
+            self.shard_of.update(dict.fromkeys(opened.keys(), opened))
 
     def tensor(self, name: str, bare: str) -> Tensor:
-        found = name if name in self.owner else bare
-        if found not in self.owner:
+        stored_name = name if name in self.shard_of else bare
+        if stored_name not in self.shard_of:
             raise ModelError(
                 f"{self.directory} has no tensor {name!r}, which its config.json calls for: "
                 "take weights and config.json from the same model."
             )
-        tensor: Tensor = self.owner[found].get_tensor(found)
+        tensor: Tensor = self.shard_of[stored_name].get_tensor(stored_name)
         return tensor
 
 
@@ -84,11 +84,11 @@ def read_weights(model: Transformer, directory: Path) -> None:
             pieces = parameter.split(list(sizes))
             for name, piece in zip(source.names, pieces, strict=True):
                 tensor = checkpoint.tensor(name, without_prefix(name, config))
-                wanted = tuple(reversed(piece.shape)) if source.transposed else tuple(piece.shape)
-                if tuple(tensor.shape) != wanted:
+                shape = tuple(reversed(piece.shape)) if source.transposed else tuple(piece.shape)
+                if tuple(tensor.shape) != shape:
                     raise ModelError(
                         f"The tensor {name!r} in {directory} has shape {list(tensor.shape)} where config.json calls "
-                        f"for {list(wanted)}: take weights and config.json from the same model."
+                        f"for {list(shape)}: take weights and config.json from the same model."
                     )
                 piece.copy_(tensor.t() if source.transposed else tensor)
 
@@ -96,7 +96,7 @@ def read_weights(model: Transformer, directory: Path) -> None:
 def write_weights(
     model: Transformer, directory: Path, convert: Callable[[Tensor], Tensor] = lambda tensor: tensor
 ) -> None:
-    """Save `model` under Hugging Face's names, so that transformers reads it too; `convert` may lower the precision."""
+    """Save `model` under Hugging Face's names, which transformers reads too; `convert` may lower the precision."""
     tensors: dict[str, Tensor] = {}
     for parameter_name, parameter in model.named_parameters():
         source = source_of(parameter_name, model.config)

@@ -1,4 +1,4 @@
-"""The shape of a model: one frozen description for every family, read from a Hugging Face `config.json` or a preset."""
+"""The shape of a transformer: a frozen description for all families, from a Hugging Face `config.json` or a preset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Activation = Literal["silu", "gelu_new", "gelu", "relu"]
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3.1's stretching of the slow rotary frequencies (`rope_type: llama3`)."""
+    """Llama 3.1's scaling of the slow rotary frequencies (`rope_type: llama3`)."""
 
     factor: float
     low_freq_factor: float
@@ -28,7 +28,7 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """Rotary position embedding on the first `dim` of each head's dimensions.
+    """Rotary position embedding of the first `dim` dimensions of each head (Su et al., 2021).
 
     `interleaved` pairs neighbours (0, 1), (2, 3), ... as GPT-J does; otherwise, as in LLaMA, dimension i pairs with
     i + dim/2.
@@ -56,7 +56,7 @@ class ModelConfig:
     norm_eps: float = 1e-5
     activation: Activation = "silu"
     rotary: Rotary | None = None  # None: learned positions
-    position_offset: int = 0  # OPT's table of learned positions starts two rows late
+    position_offset: int = 0  # OPT's table of learned positions has two rows before position 0
     parallel_residual: bool = False  # GPT-J: attention and feed-forward read the same normed input
     attention_bias: bool = False
     mlp_bias: bool = False
@@ -91,7 +91,7 @@ class ModelConfig:
     def num_matrix_weights(self) -> int:
         """Weights that every token is multiplied with: the layers' matrices and the head, not the embeddings.
 
-        Two flops each per token (Kaplan et al.'s 2N), and what an iteration must read at least once.
+        Each costs two flops per token (2N, Kaplan et al., 2020), and an iteration reads each at least once.
         """
         gates = 3 if self.family == "llama" else 2
         attention = self.hidden_size * (self.q_size + 2 * self.kv_size) + self.q_size * self.hidden_size
@@ -130,7 +130,7 @@ class ModelConfig:
                 if raw[name] is None and name in _OPTIONAL:
                     continue
                 raise ModelError(
-                    f"{source} says {name} is {raw[name]!r}, which must be a whole number of at least 1: "
+                    f"{source} has {name} {raw[name]!r}, which must be a whole number of at least 1: "
                     "take the config.json that came with the weights."
                 )
         try:
@@ -180,10 +180,10 @@ def _unsupported(what: str, allowed: str) -> ModelError:
 
 
 def _head_dim(hidden: int, heads: int) -> int:
-    """The size of a head, where it is not given.
+    """The head size of a config that has no `head_dim`.
 
     Raises:
-        ModelError: the hidden size does not divide.
+        ModelError: the hidden size is not a multiple of the number of heads.
     """
     if hidden % heads:
         raise ModelError(f"A hidden size of {hidden} does not divide into {heads} heads: correct config.json.")

@@ -1,4 +1,6 @@
-"""The GPT family: GPT-2, OPT (learned positions) and GPT-J (rotary positions, parallel residual)."""
+"""The GPT family: GPT-2 (Radford et al., 2019) and OPT (Zhang et al., 2022), which have learned positions, and GPT-J
+(Wang and Komatsuzaki, 2021), which has rotary positions and a parallel residual.
+"""
 
 from __future__ import annotations
 

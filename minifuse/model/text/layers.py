@@ -1,7 +1,7 @@
-"""The token-wise layers that both families share: RMSNorm and rotary embedding.
+"""Token-wise layers shared by the families: RMSNorm and rotary embedding.
 
-Everything here acts on rows of `[tokens, ...]` independently, which is why requests of any length can be
-concatenated before it (Orca's selective batching).
+They act on the rows of `[tokens, ...]` independently, which is why the tokens of requests of any length can be
+concatenated before them (Orca's selective batching).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class RMSNorm(nn.Module):
 
 
 class RotaryTable(nn.Module):
-    """Cosines and signed sines of every position's angles, looked up once per iteration.
+    """Cosines and signed sines of every position's angles (Su et al., 2021), looked up once per iteration.
 
-    Angles are computed in float32 whatever the model's dtype: that is what published checkpoints were trained with.
+    Angles are computed in float32 for every dtype of the model, as in the training of published checkpoints.
     """
 
     cos: Tensor  # [max_context, dim]
@@ -66,5 +66,5 @@ class RotaryTable(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, positions: Tensor) -> RotaryRows:
-        """The rows of `positions` [tokens], with a place for the heads."""
+        """The rows of `positions` [tokens], with a dimension of size 1 for the heads."""
         return RotaryRows(self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1), self.interleaved)

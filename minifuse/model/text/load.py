@@ -191,5 +191,5 @@ def load_weights(
     if pack:
         model.pack()
     if numerics == "reference":
-        model.keep_order()
+        model.compute_row_by_row()
     return model

@@ -1,7 +1,7 @@
-"""Where each parameter lies in a Hugging Face checkpoint.
+"""The tensors of a Hugging Face checkpoint behind each parameter.
 
-Our projections of one input are fused (`qkv`, `gate_up`); a checkpoint may keep them apart. GPT-2 stores its matrices
-transposed. `source_of("layers.3.qkv.weight", config)` says which tensors to stack, and how.
+Here the projections of one input are fused (`qkv`, `gate_up`); a checkpoint may store them separately. GPT-2 stores its
+matrices transposed. `source_of("layers.3.qkv.weight", config)` tells which tensors to stack, and whether to transpose.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    prefix: str  # older checkpoints leave it out
+    prefix: str  # absent in older checkpoints
     layer: str
     top: dict[str, str]
     parts: dict[str, tuple[str, ...]]
@@ -93,7 +93,7 @@ _FAMILIES = {
 
 
 def source_of(parameter: str, config: ModelConfig) -> Source:
-    """The checkpoint tensors behind one of our parameters.
+    """The checkpoint tensors behind a parameter.
 
     >>> from minifuse.model.text.presets import preset
     >>> source_of("layers.3.gate_up.weight", preset("small")).names
@@ -111,7 +111,7 @@ def source_of(parameter: str, config: ModelConfig) -> Source:
 
 
 def parameter_rows(parameter: str, config: ModelConfig) -> tuple[int, ...] | None:
-    """How a fused parameter's rows divide among its sources, in order; None where there is one source."""
+    """The rows of each source of a fused parameter, in order; None where there is one source."""
     part = parameter.split(".")[-2]
     if part == "qkv" and config.family != "gpt2":
         return (config.q_size, config.kv_size, config.kv_size)
@@ -121,5 +121,5 @@ def parameter_rows(parameter: str, config: ModelConfig) -> tuple[int, ...] | Non
 
 
 def without_prefix(name: str, config: ModelConfig) -> str:
-    """The name that checkpoints saved from the bare model, without its head, use."""
+    """The name in checkpoints that were saved from the bare model, without its head."""
     return name.removeprefix(_FAMILIES[config.family].prefix)

@@ -1,4 +1,4 @@
-"""Shapes of published models, and two made for benchmarks, to be filled with random weights: `random:NAME`."""
+"""Shapes of published models and of two benchmark models, to be filled with random weights: `random:NAME`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def preset(name: str) -> ModelConfig:
     """The shape called `name`.
 
     Raises:
-        UsageError: there is no such preset; the message lists them all.
+        UsageError: there is no such preset; the message lists all presets.
     """
     if name not in PRESETS:
         raise UsageError(f"There is no preset {name!r} for random weights; choose one of {', '.join(PRESETS)}.")

@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the `tokenizers` library."""
+"""Text to token ids and back, with the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Tokenizer"]
 
 
 class Tokenizer:
-    """A model's `tokenizer.json`.
+    """The tokenizer of a model, read from its `tokenizer.json`.
 
     Raises:
-        ModelError: the file is not one.
+        ModelError: the file is not a tokenizer.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,6 +28,6 @@ class Tokenizer:
         return tuple(self._tokenizer.encode(text).ids)
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of an answer, special tokens such as EOS left out."""
+        """The text of an answer, without special tokens such as EOS."""
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         return text

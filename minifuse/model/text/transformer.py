@@ -3,11 +3,11 @@
     x = model.embed(token_ids, positions)
     for layer in model.layers:
         heads = layer.pre_attention(x)               # token-wise: all tokens of the iteration at once
-        ...rotate, write keys and values, attend: however the technique lays it out...
+        ...rotate, write keys and values, attend: in the layout of the technique...
         x = layer.post_attention(x, out)             # token-wise again
     logits = model.head(x[last_tokens])
 
-A family (LLaMA, GPT) says what a layer is; nothing here knows of requests, batches or caches.
+A family (LLaMA, GPT) defines a layer; requests, batches and caches do not occur here.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Layer(nn.Module, ABC):
 
 
 class RowByRow(Layer):
-    """A layer that is given one token at a time: the bits of one do not depend on how many others there are.
+    """A layer that computes one token at a time, so that a token's bits do not depend on the number of tokens.
 
-    Products of different shapes sum in different orders, and even what acts element by element treats the last few of
-    a vector's elements otherwise than the rest. Each token is copied, since alignment counts as well.
+    Products of different shapes sum in different orders, and even element-wise operations treat the last few elements
+    of a vector differently. Each token is copied, because alignment matters as well.
     """
 
     def __init__(self, layer: Layer) -> None:
@@ -71,18 +71,18 @@ class RowByRow(Layer):
 
     def post_attention(self, x: Tensor, attended: Tensor, ops: Operators = TORCH) -> Tensor:
         rows = zip(x.split(1), attended.split(1), strict=True)
-        return torch.cat([self.layer.post_attention(row.clone(), other.clone(), ops) for row, other in rows])
+        return torch.cat([self.layer.post_attention(row.clone(), out.clone(), ops) for row, out in rows])
 
 
 class LayerList(nn.ModuleList):
-    """A ModuleList that remembers what it holds."""
+    """A ModuleList whose modules are typed as layers."""
 
     def __iter__(self) -> Iterator[Layer]:
         return cast(Iterator[Layer], super().__iter__())
 
 
 def _empty_embedding(rows: int, size: int) -> nn.Embedding:
-    """A table whose weights are about to be overwritten: `nn.Embedding` alone would first draw them at random."""
+    """A table whose weights are to be overwritten: `nn.Embedding` itself would first draw them at random."""
     embedding: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)
     return embedding
 
@@ -122,8 +122,8 @@ class Transformer(nn.Module):
             if isinstance(module, Linear):
                 module.pack()
 
-    def keep_order(self) -> None:
-        """Compute token by token, in place of `pack`: the `reference` numerics. Call it once the weights are read."""
+    def compute_row_by_row(self) -> None:
+        """Compute token by token, for the `reference` numerics. Call it after reading weights, instead of `pack`."""
         self.layers = LayerList([RowByRow(layer) for layer in self.layers])
         self.row_by_row = True
 
@@ -135,7 +135,7 @@ class Transformer(nn.Module):
         return x
 
     def rotary(self, positions: Tensor) -> RotaryRows | None:
-        """What every layer's heads at these positions are rotated by: computed once per iteration, not once per layer.
+        """The angles of these positions, for the heads of every layer: looked up once per iteration, not per layer.
 
         None where positions are learned.
         """

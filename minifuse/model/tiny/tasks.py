@@ -1,4 +1,4 @@
-"""What tiny can do: tasks with one right answer, of naturally varying length, alone or in a conversation.
+"""The tasks that tiny can do: each has one right answer, of naturally varying length, alone or in a conversation.
 
     count from 3 to 9                              3 4 5 6 7 8 9
     sort 41 7 88                                   7 41 88
@@ -7,8 +7,8 @@
     add 17 and 25                                  42
     given ann 17, bob 4: recall bob                bob 4
 
-In a conversation, facts are told in one turn (`remember ann 17` is answered `ok`) and asked for in a later one
-(`recall ann`, `ann 17`), with other tasks in between: a server that loses a conversation's KV gives a wrong number.
+In a conversation, one turn states a fact (`remember ann 17` is answered `ok`) and a later one asks for it (`recall ann`
+is answered `ann 17`), with other tasks in between: a server that loses a conversation's KV gives a wrong number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_COUNT = 250  # numbers in the longest counting answer
 MAX_ITEMS = 6  # of a list to sort or to reverse
 MAX_REPEATS = 12
 MAX_OPERAND = 29
-MAX_FACTS = 8  # told in one conversation
+MAX_FACTS = 8  # in one conversation
 
 _CONTENT = frozenset(NAMES) | frozenset(THINGS)
 
@@ -42,10 +42,10 @@ class Task:
 
 
 def is_held_out(prompt: str) -> bool:
-    """Whether a prompt is kept from training: one in ten, by a hash of its text.
+    """Whether a prompt is kept out of training: one in ten, by a hash of its text.
 
-    The same sum may then be trained on in other words, or with its operands swapped. A prompt about fewer than two
-    things (`recall ann`) says nothing of its own and is never held out.
+    The same sum may still be trained on in other words, or with its operands swapped. A prompt about fewer than two
+    things (`recall ann`) has no content of its own and is never held out.
     """
     words = re.findall(r"[a-z]+|\d+", prompt)
     content = sum(word.isdigit() or word in _CONTENT for word in words)
@@ -91,9 +91,9 @@ def _question(name: str, rng: Random) -> str:
 
 def _lookup(rng: Random, names: tuple[str, ...] = NAMES) -> Task:
     facts = {name: rng.randint(0, 99) for name in rng.sample(names, min(len(names), rng.randint(1, MAX_FACTS)))}
-    asked = rng.choice(list(facts))
-    told = ", ".join(f"{name} {number}" for name, number in facts.items())
-    return Task("lookup", f"given {told}: {_question(asked, rng)}", f"{asked} {facts[asked]}")
+    name = rng.choice(list(facts))
+    stated = ", ".join(f"{name} {number}" for name, number in facts.items())
+    return Task("lookup", f"given {stated}: {_question(name, rng)}", f"{name} {facts[name]}")
 
 
 KINDS: dict[str, Callable[[Random], Task]] = {
@@ -106,11 +106,11 @@ KINDS: dict[str, Callable[[Random], Task]] = {
 }
 """The kinds of task that stand alone."""
 
-_MIX = (*KINDS, "sort", "add", "add")  # in a conversation: what takes longest to learn comes more often
+_MIX = (*KINDS, "sort", "add", "add")  # in a conversation: the tasks that take longest to learn come more often
 
 
 def _draw(make: Callable[[], Task], held_out: bool) -> Task:
-    """The first task made that is held out, or that is not."""
+    """Make tasks until one is held out, or is not held out."""
     while is_held_out((task := make()).prompt) != held_out:
         pass
     return task
@@ -123,34 +123,34 @@ def crowd(n: int, seed: int = 0) -> list[Task]:
     """
     rng = Random(f"crowd {seed}")
     tasks: list[Task] = []
-    seen: set[str] = set()
+    prompts: set[str] = set()
     for _ in range(n):
         make = KINDS[rng.choice(list(KINDS))]
         for _ in range(100):
             task = _draw(lambda make=make: make(rng), held_out=True)  # type: ignore[misc]
-            if task.prompt not in seen:
+            if task.prompt not in prompts:
                 break
-        seen.add(task.prompt)
+        prompts.add(task.prompt)
         tasks.append(task)
     return tasks
 
 
 class Dialogue:
-    """One conversation as it unfolds: which facts have been told, and what may come next.
+    """One conversation as it unfolds: the facts that have been stated, and the tasks that may follow.
 
-    Each name is told once, so that there is one right answer to every question.
+    Each name has one fact, so that there is one right answer to every question.
     """
 
     def __init__(self, rng: Random, held_out: bool, max_facts: int = MAX_FACTS, max_count: int = 30) -> None:
         self.rng = rng
         self.held_out = held_out
         self.max_count = max_count
-        self.untold = rng.sample(NAMES, max_facts)
+        self.unused_names = rng.sample(NAMES, max_facts)
         self.facts: dict[str, int] = {}
 
     def tell(self) -> Task:
-        """A fact about someone new."""
-        name = self.untold.pop()
+        """A fact about a new name."""
+        name = self.unused_names.pop()
         phrase = self.rng.choice(("remember", "note"))
 
         def make() -> Task:
@@ -161,37 +161,37 @@ class Dialogue:
         return task
 
     def ask(self) -> Task:
-        """A question about a fact told in an earlier turn."""
+        """A question about a fact of an earlier turn."""
         name = self.rng.choice(list(self.facts))
         return Task("ask", _question(name, self.rng), f"{name} {self.facts[name]}")
 
     def other(self) -> Task:
-        """A task that does not look back."""
+        """A task that does not depend on earlier turns."""
         kind = self.rng.choice(_MIX)
         if kind == "count":
             return _draw(lambda: _count(self.rng, self.max_count), self.held_out)
         if kind == "lookup":
-            return self.lookup() if self.untold else self.ask()
+            return self.lookup() if self.unused_names else self.ask()
         return _draw(lambda: KINDS[kind](self.rng), self.held_out)
 
     def lookup(self) -> Task:
-        """Facts about new people, and a question about one of them, in one turn."""
-        task = _draw(lambda: _lookup(self.rng, tuple(self.untold)), self.held_out)
-        told = {name: int(number) for name, number in re.findall(r"([a-z]+) (\d+)", task.prompt)}
-        self.untold = [name for name in self.untold if name not in told]
-        self.facts |= told
+        """Facts about new names, and a question about one of them, in one turn."""
+        task = _draw(lambda: _lookup(self.rng, tuple(self.unused_names)), self.held_out)
+        stated = {name: int(number) for name, number in re.findall(r"([a-z]+) (\d+)", task.prompt)}
+        self.unused_names = [name for name in self.unused_names if name not in stated]
+        self.facts |= stated
         return task
 
     def next(self) -> Task:
         """A fact, a question about one, or another task."""
         draw = self.rng.random()
-        if draw < 0.25 and self.untold:
+        if draw < 0.25 and self.unused_names:
             return self.tell()
         return self.ask() if draw < 0.5 and self.facts else self.other()
 
 
 def conversation(turns: int, seed: int = 0) -> list[Task]:
-    """One held-out conversation: the first turn tells a fact, the last asks for one (if there are two turns or more).
+    """One held-out conversation: the first turn states a fact, the last asks for one (from two turns on).
 
     Its facts, sums, lists and ranges are all held out of training. A hundred turns take about 800 tokens.
     """

@@ -1,4 +1,4 @@
-"""The words that tiny knows, each one token. All other text is spelt in bytes."""
+"""The words that tiny knows, each of which is one token. All other text is spelt in bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INNER = _words("and backwards from in is numbers ok order recall the these times
 
 
 def vocabulary() -> list[str]:
-    """Every word token as it stands in a text, in the order of its id, numbers first.
+    """Every word token as it occurs in text, in the order of its id, numbers first.
 
     >>> vocabulary()[:2], len(vocabulary()) < 500
     ([' 0', ' 1'], True)

@@ -1,8 +1,8 @@
 """The kernels in Triton's interpreter: tests/kernels/test_interpreter.py runs each of these files in a process of its
 own with TRITON_INTERPRET=1, which must be set before a kernel is imported.
 
-The interpreter reads and writes whatever address a kernel computes. Here it does not: a lane whose mask lets it touch
-memory outside the tensors that were given to the launch fails the test.
+The interpreter reads and writes any address that a kernel computes. Here the addresses are checked: a lane that its
+mask admits and that touches memory outside the tensors of the launch fails the test.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["tes
 
 
 class Allowed:
-    """The bytes that the tensors of one launch span, each from its first element to its last."""
+    """The memory that the tensors of one launch span, each from its first element to its last."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         spans = sorted((*_span(tensor), name) for name, tensor in tensors.items() if tensor.numel())
@@ -42,10 +42,10 @@ class Allowed:
         owned = owner >= 0
         inside[owned] = lanes[owned] + size <= self.reach[owner[owned]]
         if not inside.all():
-            raise IndexError(self._complaint(access, lanes[~inside], int(size)))
+            raise IndexError(self._message(access, lanes[~inside], int(size)))
 
-    def _complaint(self, access: str, lanes: np.ndarray, size: int) -> str:
-        """It names the tensor nearest to the first lane, as that is the one meant."""
+    def _message(self, access: str, lanes: np.ndarray, size: int) -> str:
+        """The message: it names the tensor nearest to the first lane, which is the likeliest one."""
         lane = int(lanes[0])
         spans = [(int(start), int(end)) for start, end in zip(self.starts, self.ends, strict=True)]
         where = "no memory"
@@ -69,8 +69,8 @@ def bounds_are_checked() -> Iterator[None]:
     allowed = Allowed({})
     to_host = interpreter.GridExecutor._init_args_hst
 
-    def noted(executor: Any, arguments: Any, keywords: Any) -> Any:
-        """As every launch begins: the tensors it is given, copies of them if they were on a device."""
+    def record_tensors(executor: Any, arguments: Any, keywords: Any) -> Any:
+        """Called as every launch begins: its tensors, or copies of them if they are on a device, become `allowed`."""
         nonlocal allowed
         on_host, keywords_on_host = to_host(executor, arguments, keywords)
         named = {**dict(zip(executor.arg_names, on_host, strict=False)), **keywords_on_host}
@@ -78,7 +78,7 @@ def bounds_are_checked() -> Iterator[None]:
         return on_host, keywords_on_host
 
     def checked(name: str, access: str, pointers: int, mask: int | None) -> Callable[..., Any]:
-        """The builder's method `name`, whose arguments at the two places given are the pointers and the mask."""
+        """The builder's method `name`; its arguments at the positions `pointers` and `mask` are checked first."""
         method = getattr(interpreter.InterpreterBuilder, name)
 
         def wrapped(builder: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -88,7 +88,7 @@ def bounds_are_checked() -> Iterator[None]:
         return wrapped
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter.GridExecutor, "_init_args_hst", noted)
+        patch.setattr(interpreter.GridExecutor, "_init_args_hst", record_tensors)
         for name, access, pointers, mask in (
             ("create_masked_load", "load", 0, 1),
             ("create_masked_store", "store", 0, 2),
@@ -97,3 +97,17 @@ def bounds_are_checked() -> Iterator[None]:
         ):
             patch.setattr(interpreter.InterpreterBuilder, name, checked(name, access, pointers, mask))
         yield
+
+
+@pytest.fixture
+def poisoned_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill the workspace of splits with NaN, which no kernel may read."""
+    from minifuse.kernels import slots, split_kv
+
+    workspace = split_kv.workspace
+
+    def poisoned(q: Tensor, splits: int) -> tuple[Tensor, ...]:
+        return tuple(buffer.fill_(float("nan")) for buffer in workspace(q, splits))
+
+    for module in (split_kv, slots):
+        monkeypatch.setattr(module, "workspace", poisoned)

@@ -1,4 +1,4 @@
-"""The bounds check of conftest.py: every kind of access one element too far is caught, an ordinary one is not."""
+"""The bounds check of conftest.py: it catches every kind of access one element too far, and passes ordinary ones."""
 
 # ruff: noqa: N803 - constants of a kernel are in capitals
 from __future__ import annotations
@@ -42,12 +42,12 @@ def count(out_ptr, n, CAS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def tensors(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
-    """Views into larger storages: what lies beside them is allocated, and yet not theirs."""
+    """Views into larger storages: the memory beside them is allocated, but outside the views."""
     return torch.zeros(N + 8, dtype=dtype)[4 : 4 + N], torch.arange(N + 8, dtype=dtype)[4 : 4 + N]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
-def test_what_the_mask_keeps_inside_passes(dtype: torch.dtype) -> None:
+def test_masked_accesses_inside_pass(dtype: torch.dtype) -> None:
     out, x = tensors(dtype)
     shift[(1,)](out, x, N, 0, 0, BLOCK)
     assert torch.equal(out, x)
@@ -70,7 +70,7 @@ def test_one_element_too_far_is_caught(n: int, origin: int, target: int, complai
         shift[(1,)](out, x, n, origin, target, BLOCK)
 
 
-def test_by_keyword_and_unmasked() -> None:
+def test_keyword_arguments_and_no_mask() -> None:
     out, x = tensors()
     one[(1,)](out, x_ptr=x, FROM=N - 1, TO=0)
     assert out[0] == x[-1]

@@ -22,14 +22,14 @@ SHAPES = [(2, 2, 8), (3, 3, 5), (1, 1, 16), (2, 1, 1), (1, 12, 64), (1, 9, 200)]
 
 
 def storage(num_layers, slots, num_kv_heads, head_dim, dtype=torch.float32):
-    """Keys and values, every element another number (as far as float16 can tell)."""
+    """Keys and values whose elements all differ (up to rounding in float16)."""
     numbers = torch.randn(2, num_layers, slots, num_kv_heads, head_dim, generator=torch.Generator().manual_seed(1))
     keys, values = numbers.to(dtype)
     return keys, values
 
 
 def moved(kv, moves):
-    """Token by token, everything read before anything is written."""
+    """The moves token by token, with all reads before all writes."""
     result = kv.clone()
     for source, target, num_tokens in moves:
         for token in range(num_tokens):
@@ -38,7 +38,7 @@ def moved(kv, moves):
 
 
 def random_moves(slots, seed):
-    """Runs of up to nine slots, each of them a source, a target or left alone."""
+    """Runs of up to nine slots, each of which is a source, a target or unused."""
     rng = random.Random(seed)
     runs, begin = [], 0
     while begin < slots:
@@ -56,7 +56,7 @@ def random_moves(slots, seed):
 @pytest.mark.parametrize("function", [move_slots, move_slots_torch])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_moves_are_what_they_say_in_every_layer(function, shape, dtype):
+def test_moves_in_every_layer(function, shape, dtype):
     num_layers, num_kv_heads, head_dim = shape
     keys, values = storage(num_layers, 60, num_kv_heads, head_dim, dtype)
     moves = random_moves(60, seed=num_kv_heads)
@@ -69,7 +69,7 @@ def test_moves_are_what_they_say_in_every_layer(function, shape, dtype):
 
 @pytest.mark.parametrize("num_tokens", [1, 63, 64, 65, 150])
 def test_a_long_move_is_done_in_pieces(num_tokens):
-    """A piece holds 64 of these tokens. Adjacent ranges may touch."""
+    """A piece holds 64 of these tokens. Source and target may be adjacent."""
     keys, values = storage(2, 310, 4, 16)
     assert BLOCK == 64 * 4 * 16
     moves = [(5, 5 + num_tokens, num_tokens), (1, 0, 1)]
@@ -96,7 +96,7 @@ def test_one_layer_alone_may_be_given():
     assert torch.equal(keys[::2], before[::2])
 
 
-def test_moves_of_nothing():
+def test_empty_moves():
     keys, values = storage(2, 20, 2, 8)
     before = keys.clone()
     move_slots(keys, values, [])
@@ -113,7 +113,7 @@ def test_moves_of_nothing():
         ([(-1, 5, 2)], "stay within them"),
         ([(3, -1, 1)], "stay within them"),
         ([(3, 5, -1)], "stay within them"),
-        ([(0, 10, 4), (5, 13, 2)], r"one move ends at slots \[10, 14\) and another begins at 13: one target each."),
+        ([(0, 10, 4), (5, 13, 2)], r"a move writes slots \[10, 14\) and another begins at 13: give disjoint targets."),
         ([(0, 3, 4)], r"the source \[0, 4\) overlaps a target: do one move after the other."),
         ([(3, 0, 4)], r"the source \[3, 7\) overlaps a target"),
         ([(0, 10, 4), (11, 5, 2)], r"the source \[11, 13\) overlaps a target"),
@@ -129,8 +129,8 @@ def test_moves_that_cannot_happen_at_once_are_refused(moves, message):
     assert torch.equal(keys, before)
 
 
-def test_overlaps_are_found_wherever_they_are():
-    """Against the definition, slot by slot."""
+def test_overlaps_are_found_in_random_moves():
+    """Compared with the definition of an overlap, slot by slot."""
     rng = random.Random(0)
     found = 0
     for _ in range(300):
@@ -153,7 +153,7 @@ def test_overlaps_are_found_wherever_they_are():
 @pytest.mark.parametrize("functions", [(gather_slots, scatter_slots), (gather_slots_torch, scatter_slots_torch)])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("n", [1, 13])
-def test_out_and_in_again(functions, shape, n):
+def test_gather_then_scatter(functions, shape, n):
     gather, scatter = functions
     num_layers, num_kv_heads, head_dim = shape
     keys, values = storage(num_layers, 40, num_kv_heads, head_dim, torch.float16)
@@ -175,8 +175,8 @@ def test_out_and_in_again(functions, shape, n):
     assert back_values[:, others].isnan().all()
 
 
-def test_slots_may_lie_apart():
-    """Keys and values of a token side by side, as some storages keep them."""
+def test_slots_need_not_be_adjacent():
+    """A storage in which the keys and the values of a token are adjacent."""
     both = torch.randn(2, 30, 2, 3, 8)
     keys, values = both.unbind(2)
     slots = torch.tensor([29, 0, 7])

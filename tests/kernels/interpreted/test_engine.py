@@ -1,4 +1,4 @@
-"""The whole engine on the kernels: every technique serves, and in reference numerics all have the same bits."""
+"""The engine on the kernels: every technique serves, and in reference numerics all have the same bits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CAPACITY = {"vllm, swapping": 10, "vllm, recomputing": 10}
 
 
 class _Recording(TorchRunner):
-    """Remembers the logits of every token drawn."""
+    """Records the logits of every sampled token."""
 
     def __init__(self, model: Transformer, cache: KVStorage, backend: object) -> None:
         super().__init__(model, cache, backend)
@@ -58,7 +58,7 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
         options["memory.slots"] = 4
     weights = copy.deepcopy(small_model(model)).float()
     if numerics == "reference":
-        weights.keep_order()
+        weights.compute_row_by_row()
     stages = Stages.of(row, CAPACITY.get(name, 60), options)
     memory = stages.memory
     cache = KVStorage(weights.config, memory.capacity, weights.dtype, weights.device, memory.host_capacity)
@@ -66,7 +66,7 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
         1e4 if "grid" in stages.attention.reads else float("nan")
     )  # an idle token of a rectangle reads its own slot
     for tier in (cache.keys, cache.values):
-        tier.fill_(poison)  # whoever reads what nobody has written will show
+        tier.fill_(poison)  # a read of a slot that has not been written shows
     run = _Recording(weights, cache, stages.attention.backend("cpu", "float32", numerics))
     clock = VirtualClock()
     executor = VirtualExecutor(clock, lambda plan: 0.01, run)
@@ -79,7 +79,7 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
 
 
 @pytest.mark.parametrize(("name", "model"), list(zip(ROWS, cycle(CONFIGS), strict=False)))
-def test_answers_are_the_oracles(name: str, model: str) -> None:
+def test_tokens_are_the_oracles(name: str, model: str) -> None:
     engine, _, steps = _serve(name, model)
     for request in REQUESTS:
         assert tuple(engine.finished[request.id].answer) == expected_answer(model, request)
@@ -99,8 +99,8 @@ def test_reference_logits_are_the_same_bits_under_every_technique() -> None:
             assert torch.equal(logits, alone.logits[key]), f"{name}: {key} differs"
 
 
-def test_fast_logits_are_not() -> None:
-    """Otherwise the test above would show nothing."""
+def test_fast_logits_differ_between_techniques() -> None:
+    """Otherwise the test of the reference numerics would prove nothing."""
     _, alone, _ = _serve("serial", "llama")
     _, run, _ = _serve("naive", "llama")
     assert any(not torch.equal(logits, alone.logits[key]) for key, logits in run.logits.items())

@@ -1,9 +1,12 @@
+"""The LSTM cell, against its definition in Python's floats and against torch.nn.LSTM."""
+
 from __future__ import annotations
 
 import math
 
 import pytest
 import torch
+from kernel_cases import assert_rounded
 from torch import Tensor
 
 from minifuse.errors import KernelError
@@ -20,7 +23,7 @@ def tensors(n: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def reference(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Number by number, in Python's floats."""
+    """The definition, element by element in Python's floats."""
     width = cell.shape[1]
 
     def sigmoid(x: float) -> float:
@@ -36,23 +39,16 @@ def reference(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     return hidden.reshape(cell.shape), new.reshape(cell.shape)
 
 
-def close(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor], dtype: torch.dtype) -> None:
-    rtol, atol = TOLERANCES[dtype]
-    for one, other in zip(got, want, strict=True):
-        assert one.dtype == dtype
-        assert one.is_contiguous()
-        torch.testing.assert_close(one.double(), other, rtol=rtol, atol=atol)
-
-
 @pytest.mark.parametrize("dtype", list(TOLERANCES))
 @pytest.mark.parametrize(("n", "width"), SHAPES)
 @pytest.mark.parametrize("cell_of", [lstm_cell, lstm_cell_torch])
 def test_one_step(cell_of, n, width, dtype):
     gates, cell = tensors(n, width, dtype)
-    kept = gates.clone(), cell.clone()
-    close(cell_of(gates, cell), reference(gates, cell), dtype)
-    assert torch.equal(gates, kept[0])
-    assert torch.equal(cell, kept[1])
+    before = gates.clone(), cell.clone()
+    for got, want in zip(cell_of(gates, cell), reference(gates, cell), strict=True):
+        assert_rounded(got, want, dtype, *TOLERANCES[dtype])
+    assert torch.equal(gates, before[0])
+    assert torch.equal(cell, before[1])
 
 
 def test_against_the_lstm_of_torch():
@@ -77,7 +73,7 @@ def test_float64_stays_float64():
 
 @pytest.mark.filterwarnings("error")
 def test_tanh_of_any_size():
-    """Input gate open, forget gate shut: the new cell state is tanh(g), to float32's precision however small."""
+    """Input gate open, forget gate shut: the new cell state is tanh(g), to float32's precision for every size."""
     g = torch.cat((torch.logspace(-30, 38, 400), torch.linspace(0.2, 0.3, 100), torch.zeros(1)))
     g = torch.cat((g, -g))
     shut, open_ = torch.full_like(g, -3e38), torch.full_like(g, 3e38)
@@ -87,17 +83,17 @@ def test_tanh_of_any_size():
     torch.testing.assert_close(hidden[0].double(), tanh.tanh(), rtol=5e-7, atol=0)
 
 
-def test_hidden_comes_from_the_cell_before_it_is_rounded():
+def test_hidden_is_computed_from_the_cell_before_rounding():
     gates, cell = tensors(8, 200, torch.float16)
     hidden, new = lstm_cell(gates, cell)
     exact, exact_new = reference(gates, cell)
     o = gates.double()[:, 600:].sigmoid()
     assert torch.equal(new, exact_new.half())
     assert (hidden != exact.half()).float().mean() < 0.01
-    assert ((o * new.double().tanh()).half() != exact.half()).float().mean() > 0.1  # it would show
+    assert ((o * new.double().tanh()).half() != exact.half()).float().mean() > 0.1  # rounding first would show
 
 
-def test_rows_that_lie_apart():
+def test_rows_that_are_not_adjacent():
     gates, cell = tensors(6, 20, torch.float32)
     apart = torch.full((6, 200), float("nan"))
     apart[:, 50:130], apart[:, 150:170] = gates, cell
@@ -108,7 +104,7 @@ def test_rows_that_lie_apart():
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCES))
-def test_a_row_has_the_same_bits_in_any_company(dtype):
+def test_a_row_has_the_same_bits_in_any_batch(dtype):
     gates, cell = tensors(9, 1100, dtype)
     whole = lstm_cell(gates, cell)
     for begin, end in ((0, 1), (8, 9), (2, 7)):

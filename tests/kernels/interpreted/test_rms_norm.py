@@ -1,8 +1,11 @@
+"""RMSNorm, alone and after an addition, against numpy in float64."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from kernel_cases import assert_rounded
 from torch import Tensor
 
 from minifuse.errors import KernelError
@@ -20,26 +23,19 @@ def tensors(n: int, hidden: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Te
 
 
 def reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Row by row, in numpy's float64."""
+    """The definition, row by row in numpy's float64."""
     rows = x.double().numpy()
     return torch.from_numpy(
         np.stack([r / np.sqrt(np.dot(r, r) / r.size + eps) * weight.double().numpy() for r in rows])
     )
 
 
-def close(got: Tensor, want: Tensor, dtype: torch.dtype) -> None:
-    assert got.dtype == dtype
-    assert got.is_contiguous()
-    rtol, atol = TOLERANCES[dtype]
-    torch.testing.assert_close(got.double(), want, rtol=rtol, atol=atol)
-
-
 @pytest.mark.parametrize("dtype", list(TOLERANCES))
 @pytest.mark.parametrize(("n", "hidden"), SHAPES)
 @pytest.mark.parametrize("norm", [rms_norm, rms_norm_torch])
-def test_alone(norm, n, hidden, dtype):
+def test_without_residual(norm, n, hidden, dtype):
     x, weight, _ = tensors(n, hidden, dtype)
-    close(norm(x, weight, EPS), reference(x, weight, EPS), dtype)
+    assert_rounded(norm(x, weight, EPS), reference(x, weight, EPS), dtype, *TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCES))
@@ -51,14 +47,14 @@ def test_after_an_addition(norm, n, hidden, dtype):
     out, summed = norm(x, weight, EPS, residual)
     assert torch.equal(summed, x + residual)  # rounded as the addition alone would be
     assert torch.equal(out, norm(summed, weight, EPS))
-    close(out, reference(summed, weight, EPS), dtype)
+    assert_rounded(out, reference(summed, weight, EPS), dtype, *TOLERANCES[dtype])
     assert torch.equal(x, kept[0])
     assert torch.equal(residual, kept[1])
 
 
 @pytest.mark.parametrize("norm", [rms_norm, rms_norm_torch])
-def test_it_is_the_rounded_sum_that_is_normed(norm):
-    """In float16 2048 + 1 is 2048: two rows that differ in such ones only have the same norm."""
+def test_the_rounded_sum_is_normalized(norm):
+    """In float16 2048 + 1 is 2048: two rows that differ only in such ones have the same norm."""
     x = torch.full((2, 64), 2048.0, dtype=torch.float16)
     residual = torch.zeros_like(x)
     residual[1, ::2] = 1
@@ -72,7 +68,7 @@ def test_rounded_once():
     exact = reference(x, weight, EPS).half()
     assert (rms_norm(x, weight, EPS) != exact).float().mean() < 0.01
     twice = reference(x, torch.ones(500), EPS).half() * weight
-    assert (twice != exact).float().mean() > 0.1  # it would show
+    assert (twice != exact).float().mean() > 0.1  # rounding twice would show
 
 
 def test_float64_stays_float64():
@@ -87,15 +83,17 @@ def test_eps_keeps_zeros_finite():
     x = torch.zeros(2, 12)
     assert torch.equal(rms_norm(x, torch.ones(12), EPS), x)
     tiny = torch.full((1, 12), 1e-3)
-    close(rms_norm(tiny, torch.ones(12), 1e-2), reference(tiny, torch.ones(12), 1e-2), torch.float32)
+    want = reference(tiny, torch.ones(12), 1e-2)
+    assert_rounded(rms_norm(tiny, torch.ones(12), 1e-2), want, torch.float32, *TOLERANCES[torch.float32])
 
 
 def test_a_weight_of_another_dtype():
     x, weight, _ = tensors(3, 40, torch.float16)
-    close(rms_norm(x, weight.float(), EPS), reference(x, weight, EPS), torch.float16)
+    want = reference(x, weight, EPS)
+    assert_rounded(rms_norm(x, weight.float(), EPS), want, torch.float16, *TOLERANCES[torch.float16])
 
 
-def test_rows_that_lie_apart():
+def test_rows_that_are_not_adjacent():
     x, weight, residual = tensors(6, 80, torch.float32)
     apart = torch.full((6, 200), float("nan"))[:, 50:130]
     apart.copy_(x)
@@ -108,7 +106,7 @@ def test_rows_that_lie_apart():
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCES))
-def test_a_row_has_the_same_bits_in_any_company(dtype):
+def test_a_row_has_the_same_bits_in_any_batch(dtype):
     x, weight, residual = tensors(9, 300, dtype)
     whole, (fused, summed) = rms_norm(x, weight, EPS), rms_norm(x, weight, EPS, residual)
     for begin, end in ((0, 1), (8, 9), (2, 7)):
@@ -120,7 +118,7 @@ def test_a_row_has_the_same_bits_in_any_company(dtype):
     assert torch.equal(rms_norm(x.flip(0), weight, EPS), whole.flip(0))
 
 
-def test_what_one_row_holds_stays_there():
+def test_a_nan_stays_in_its_row():
     x, weight, _ = tensors(3, 30, torch.float32)
     clean = rms_norm(x, weight, EPS)
     x[1, 4] = float("nan")

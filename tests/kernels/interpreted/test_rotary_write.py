@@ -33,7 +33,7 @@ def table(positions, dim, interleaved, dtype=torch.float32):
 
 
 def rotated(x, positions, dim, interleaved):
-    """Each pair as a complex number, times exp(i position theta^(-2 pair / dim))."""
+    """The definition: each pair as a complex number, times exp(i position theta^(-2 pair / dim))."""
     x = x.double()
     pairs = torch.arange(dim // 2, dtype=torch.float64)
     turns = torch.polar(torch.ones(1, dtype=torch.float64), positions[:, None] * THETA ** (-2 * pairs / dim))
@@ -46,7 +46,7 @@ def rotated(x, positions, dim, interleaved):
 
 
 def written(kv, slots, rows):
-    """The storage after the live rows have been put into their slots."""
+    """The storage after the live rows have been written into their slots."""
     expected = torch.full(kv.shape, float("nan"), dtype=torch.float64)
     for slot, row in zip(slots.tolist(), rows, strict=True):
         if slot >= 0:
@@ -89,9 +89,9 @@ def test_the_twin_agrees_with_the_layers_and_with_complex_numbers(shape, interle
     rows = RotaryTable(Rotary(dim=dim, theta=THETA, interleaved=interleaved), CONTEXT).double()(positions)
     pair = (rows.cos, rows.sin)
     out = rotate_and_write_torch(q, k, v, keys, values, slots, pair, interleaved=interleaved)
-    torch.testing.assert_close(out, rows.turn(q), rtol=0, atol=1e-14)
+    torch.testing.assert_close(out, rows.rotate(q), rtol=0, atol=1e-14)
     torch.testing.assert_close(out, rotated(q, positions, dim, interleaved), rtol=0, atol=2e-5)  # float32 angles
-    torch.testing.assert_close(keys, written(keys, slots, rows.turn(k)), equal_nan=True, rtol=0, atol=1e-14)
+    torch.testing.assert_close(keys, written(keys, slots, rows.rotate(k)), equal_nan=True, rtol=0, atol=1e-14)
     torch.testing.assert_close(values, written(values, slots, v), equal_nan=True, rtol=0, atol=0)
 
 
@@ -104,8 +104,8 @@ def test_learned_positions_are_only_written(function):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_both_halves_of_the_table_are_read_as_they_are(interleaved):
-    """No angle is assumed: any cosines and sines, of their own type, in rows that lie apart."""
+def test_any_cosines_and_sines(interleaved):
+    """The table need not hold cosines and sines of angles, has a type of its own, and its rows need not be adjacent."""
     q, k, v, keys, values, slots, _ = inputs(4, 3, 2, 12, torch.float32)
     twin_keys, twin_values = keys.clone(), values.clone()
     cos, sin = torch.randn(2, 9, 1, 8).half()[:, ::2][:, :4]
@@ -115,8 +115,8 @@ def test_both_halves_of_the_table_are_read_as_they_are(interleaved):
     torch.testing.assert_close(keys, twin_keys, equal_nan=True)
 
 
-def test_heads_may_lie_further_apart_than_tokens():
-    """[heads, n, head_dim] turned around, and a storage whose heads come first."""
+def test_head_strides_may_exceed_token_strides():
+    """Views of [heads, n, head_dim], and a storage whose heads come first."""
     q, k, v, keys, values, slots, positions = inputs(5, 4, 2, 16)
     expected = rotated(q, positions, 16, False)
     q, k, v = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k, v))
@@ -166,20 +166,20 @@ def test_no_rows(rotary):
         ("sin", lambda sin: sin[..., :4], "sin has the shape"),
     ],
 )
-def test_what_does_not_fit_is_refused(name, change, message):
+def test_arguments_that_do_not_fit_are_refused(name, change, message):
     names = ("q", "k", "v", "keys", "values", "slots")
     q, k, v, keys, values, slots, positions = inputs(3, 4, 2, 8)
-    given = dict(zip(names, (q, k, v, keys, values, slots), strict=True))
-    given["cos"], given["sin"] = table(positions, 8, False)
-    given[name] = change(given[name])
-    rotary = given.pop("cos"), given.pop("sin")
+    arguments = dict(zip(names, (q, k, v, keys, values, slots), strict=True))
+    arguments["cos"], arguments["sin"] = table(positions, 8, False)
+    arguments[name] = change(arguments[name])
+    rotary = arguments.pop("cos"), arguments.pop("sin")
     with pytest.raises(KernelError, match=message):
-        rotate_and_write(**given, rotary=rotary)
+        rotate_and_write(**arguments, rotary=rotary)
 
 
 @pytest.mark.parametrize("dim", [0, 7, 10])
-def test_a_table_that_no_head_can_take_is_refused(dim):
+def test_a_table_that_does_not_fit_the_heads_is_refused(dim):
     q, k, v, keys, values, slots, _ = inputs(3, 4, 2, 8)
     row = torch.ones(3, 1, dim)
-    with pytest.raises(KernelError, match=f"cos has {dim} dimensions and a head 8: give an even number"):
+    with pytest.raises(KernelError, match=f"cos has {dim} dimensions and a head 8: give an even number from 2 to 8"):
         rotate_and_write(q, k, v, keys, values, slots, (row, row))

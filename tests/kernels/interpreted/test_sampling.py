@@ -25,7 +25,7 @@ INF, NAN = float("inf"), float("nan")
 @pytest.mark.parametrize("vocab_size", [1, 2, 50, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 77])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_the_largest(function, vocab_size, dtype):
-    """In float16 thousands of numbers of a row are alike: the first of the largest counts."""
+    """In float16 thousands of numbers of a row are equal: the first of the largest wins."""
     logits = torch.randn(5, vocab_size, generator=torch.Generator().manual_seed(vocab_size)).to(dtype)
     logits[3:] = (logits[3:] * 2).round().clamp(max=3)
     out = function(logits)
@@ -72,8 +72,8 @@ def test_a_row_of_equals(number, vocab_size):
     assert argmax(torch.full((2, vocab_size), number)).tolist() == [0, 0]
 
 
-def test_what_lies_beyond_a_row_is_not_looked_at():
-    """Rows of a wider matrix whose other columns are NaN, and not every row of it."""
+def test_memory_beyond_a_row_is_not_read():
+    """Every second row of a wider matrix whose other columns are NaN."""
     wide = torch.full((8, BLOCK + 300), NAN)
     wide[:, : BLOCK + 100] = torch.randn(8, BLOCK + 100, generator=torch.Generator().manual_seed(0))
     logits = wide[1::2, : BLOCK + 100]
@@ -119,8 +119,8 @@ def test_the_same_draws_as_sampling(function, vocab_size, dtype):
 
 
 def test_every_bit_of_the_noise_counts():
-    """Logits that undo the noise but for a step at one token: noise that is too small there, or too large anywhere
-    else, would show. Where it is largest, it is the closest to 1 that u comes, and half a unit of its last bit counts.
+    """Logits that cancel the noise except for a step at one token: noise that is too small there, or too large at any
+    other token, would show. Where the noise is largest, u is closest to 1, and half a unit of its last bit counts.
     """
     seeds, positions = keys(5, seed=3)
     noise = gumbel_noise(seeds, positions, 2500)
@@ -131,7 +131,7 @@ def test_every_bit_of_the_noise_counts():
 
 
 @pytest.mark.parametrize("top_k", [1, 3])
-def test_what_has_been_filtered_out_is_never_drawn(top_k):
+def test_filtered_tokens_are_never_drawn(top_k):
     scaled = torch.randn(6, 2500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kept = keep_top(scaled, [top_k] * 6, [1.0] * 6)
     seeds, positions = keys(6)
@@ -157,7 +157,7 @@ def test_no_rows():
     assert gumbel_argmax(torch.empty(0, 10), none, none).tolist() == []
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_that_do_not_fit_are_refused():
     logits = torch.zeros(3, 10)
     seeds, positions = keys(3)
     with pytest.raises(KernelError, match=r"argmax: logits has the shape \[10\]: give one of \[any, any\]."):

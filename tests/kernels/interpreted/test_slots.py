@@ -1,23 +1,23 @@
-"""Attention over adjacent buffers in the interpreter: against float64, and bit for bit what decode over KV in one piece
-gives."""
+"""Attention over adjacent buffers in the interpreter: against float64, and bit for bit against decode over consecutive
+slots.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from kernel_cases import as_views, assert_near, assert_refused
 from torch import Tensor
 
-from minifuse.errors import KernelError
-from minifuse.kernels import slots, split_kv
 from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.slots import slots_attention, slots_attention_torch
 from minifuse.kernels.split_kv import decode_attention
 
-TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.float64: 1e-12}
+pytestmark = pytest.mark.usefixtures("poisoned_workspace")
 
 
 class Buffers:
-    """Buffers [offset, offset + size) hold as many tokens as `lengths` says, in float64; all other slots are NaN."""
+    """Buffers [offset, offset + size) hold `lengths` tokens each, in float64; all other slots are NaN."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Buffers:
         seed: int = 0,
     ) -> None:
         draw = torch.Generator().manual_seed(seed)
-        self.lengths, self.where = lengths, {"offset": offset, "size": len(lengths), "width": width}
+        self.lengths, self.region = lengths, {"offset": offset, "size": len(lengths), "width": width}
         shape = ((offset + len(lengths) + 1) * width, kv_heads, dim)
         self.q = torch.randn(len(lengths), heads, dim, generator=draw, dtype=torch.float64)
         self.keys, self.values = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in "kv")
@@ -41,15 +41,15 @@ class Buffers:
 
     @property
     def firsts(self) -> list[int]:
-        offset, _, width = self.where.values()
+        offset, _, width = self.region.values()
         return [(offset + i) * width for i in range(len(self.lengths))]
 
-    def given(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+    def arguments(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         lengths = torch.tensor(self.lengths, dtype=torch.int32)
         return self.q.to(dtype), self.keys.to(dtype), self.values.to(dtype), lengths
 
     def expected(self) -> Tensor:
-        """Query by query and head by head."""
+        """Attention in float64, one head of one query at a time."""
         out = torch.empty_like(self.q)
         group = self.q.shape[1] // self.keys.shape[1]
         for i, (begin, length) in enumerate(zip(self.firsts, self.lengths, strict=True)):
@@ -61,25 +61,10 @@ class Buffers:
 
 def attend(buffers: Buffers, dtype: torch.dtype = torch.float32, **options) -> Tensor:
     """The kernel, into an output that held NaN."""
-    given = buffers.given(dtype)
-    out = torch.full_like(given[0], float("nan"))
-    assert slots_attention(*given, **buffers.where, out=out, **options) is out
+    arguments = buffers.arguments(dtype)
+    out = torch.full_like(arguments[0], float("nan"))
+    assert slots_attention(*arguments, **buffers.region, out=out, **options) is out
     return out
-
-
-def assert_near(got: Tensor, want: Tensor) -> None:
-    assert got.isfinite().all()
-    torch.testing.assert_close(got.double(), want, rtol=0, atol=TOLERANCE[got.dtype])
-
-
-@pytest.fixture(autouse=True)
-def poisoned_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no split has left behind is NaN, and must not be read."""
-    workspace = split_kv.workspace
-    for module in (split_kv, slots):
-        monkeypatch.setattr(
-            module, "workspace", lambda q, splits: tuple(room.fill_(float("nan")) for room in workspace(q, splits))
-        )
 
 
 UNEVEN = [1, 31, 32, 33, 64, 100, 1, 97]
@@ -92,10 +77,10 @@ UNEVEN = [1, 31, 32, 33, 64, 100, 1, 97]
     ids=["alone", "group 4", "group 3 d24", "group 20 d8", "d72"],
 )
 def test_any_lengths(heads: int, kv_heads: int, dim: int, offset: int, width: int) -> None:
-    """Below, at and above one split and several; a full buffer, and the buffers beside."""
+    """Lengths below, at and above the size of one split and of several; a full buffer beside others."""
     buffers = Buffers(UNEVEN, offset, width, heads, kv_heads, dim)
     assert_near(attend(buffers, split=32), buffers.expected())
-    assert_near(slots_attention_torch(*buffers.given(), **buffers.where), buffers.expected())
+    assert_near(slots_attention_torch(*buffers.arguments(), **buffers.region), buffers.expected())
 
 
 def test_long() -> None:
@@ -106,27 +91,27 @@ def test_long() -> None:
 def test_float16() -> None:
     buffers = Buffers(UNEVEN, 2, 100)
     assert_near(attend(buffers, torch.float16, split=64), buffers.expected())
-    assert_near(slots_attention_torch(*buffers.given(torch.float16), **buffers.where), buffers.expected())
+    assert_near(slots_attention_torch(*buffers.arguments(torch.float16), **buffers.region), buffers.expected())
 
 
 def test_twin_in_float64() -> None:
     buffers = Buffers(UNEVEN, 2, 100)
     out = torch.empty_like(buffers.q)
     options = {"max_length": 100, "split": 1, "out": out}
-    assert slots_attention_torch(*buffers.given(torch.float64), **buffers.where, **options) is out
+    assert slots_attention_torch(*buffers.arguments(torch.float64), **buffers.region, **options) is out
     assert_near(out, buffers.expected())
 
 
 @pytest.mark.parametrize("split", [32, 512])
 def test_bits_are_those_of_contiguous_sequences(split: int) -> None:
     buffers = Buffers(UNEVEN, 3, 110)
-    q, keys, values, lengths = buffers.given()
+    q, keys, values, lengths = buffers.arguments()
     tables = torch.tensor(buffers.firsts, dtype=torch.int32)[:, None]
     ragged = Ragged(torch.arange(len(q) + 1, dtype=torch.int32), lengths, tables, 0, 1, max(UNEVEN))
     assert torch.equal(attend(buffers, split=split), decode_attention(q, keys, values, ragged, split=split))
 
 
-def test_bits_do_not_depend_on_how_long_a_buffer_could_be() -> None:
+def test_bits_do_not_depend_on_max_length() -> None:
     """One split or several in the grid, for the same lengths."""
     short = Buffers([30, 1, 32], 1, 200)
     alone = attend(short, max_length=32, split=32)
@@ -137,7 +122,7 @@ def test_bits_do_not_depend_on_how_long_a_buffer_could_be() -> None:
 def test_bits_do_not_depend_on_the_neighbours() -> None:
     buffers = Buffers([90, 7, 33, 64], 2, 100)
     together = attend(buffers, split=32)
-    q, keys, values, lengths = buffers.given()
+    q, keys, values, lengths = buffers.arguments()
     for i in range(4):
         one = slice(i, i + 1)
         got = slots_attention(q[one], keys, values, lengths[one], offset=2 + i, size=1, width=100, split=32)
@@ -145,15 +130,10 @@ def test_bits_do_not_depend_on_the_neighbours() -> None:
 
 
 def test_views() -> None:
-    """Queries cut out of a fused projection, KV of one of several layers, output heads with gaps."""
     buffers = Buffers([70, 20], 1, 80)
-    q, keys, values, lengths = buffers.given()
-    fused = torch.full((2, 10, 16), float("nan"))
-    fused[:, 2:6] = q
-    storage = torch.full((2, 3, *keys.shape), float("nan"))
-    storage[:, 1] = torch.stack([keys, values])
-    out = torch.full((2, 8, 16), 7.0)
-    slots_attention(fused[:, 2:6], *storage[:, 1], lengths, **buffers.where, out=out[:, ::2], split=32)
+    *tensors, lengths = buffers.arguments()
+    *views, out = as_views(*tensors)
+    slots_attention(*views, lengths, **buffers.region, out=out[:, ::2], split=32)
     assert_near(out[:, ::2], buffers.expected())
     assert (out[:, 1::2] == 7.0).all()
 
@@ -166,24 +146,15 @@ def test_far_slots(offset: int, width: int) -> None:
     buffers = Buffers([width], offset, width, 2, 1)
     keys[offset:], values[offset:] = (kv[offset:3].half() for kv in (buffers.keys, buffers.values))
     lengths = torch.tensor([width], dtype=torch.int32)
-    assert_near(slots_attention(buffers.q.half(), keys, values, lengths, **buffers.where), buffers.expected())
+    assert_near(slots_attention(buffers.q.half(), keys, values, lengths, **buffers.region), buffers.expected())
 
 
-def test_nobody() -> None:
-    q, keys, values, lengths = Buffers([7], 0, 10).given()
+def test_no_buffers() -> None:
+    q, keys, values, lengths = Buffers([7], 0, 10).arguments()
     assert slots_attention(q[:0], keys, values, lengths[:0], offset=1, size=0, width=10).shape == (0, 4, 16)
 
 
-# What the launcher refuses.
-
-
-def refused(change, sentence: str, **options) -> None:
-    buffers = Buffers([20, 4], 1, 20)
-    with pytest.raises(KernelError) as error:
-        slots_attention(*change(*buffers.given()), **{**buffers.where, **options})
-    assert sentence in str(error.value)
-    assert str(error.value).startswith("slots_attention: ")
-    assert str(error.value).endswith(".")
+# Arguments that the launcher refuses.
 
 
 @pytest.mark.parametrize(
@@ -201,16 +172,17 @@ def refused(change, sentence: str, **options) -> None:
     ],
 )
 def test_refusals(change, sentence: str) -> None:
-    refused(change, sentence)
+    buffers = Buffers([20, 4], 1, 20)
+    assert_refused(slots_attention, sentence, *change(*buffers.arguments()), **buffers.region)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"offset": -1}, "buffers [-1, 1) of 20 slots are asked for, and there are 4: give some of them"),
-        ({"offset": 3}, "buffers [3, 5) of 20 slots are asked for, and there are 4"),
-        ({"width": 27}, "buffers [1, 3) of 27 slots are asked for, and there are 2"),
-        ({"width": 0}, "buffers [1, 3) of 0 slots are asked for, and there are 0"),
+        ({"offset": -1}, "the buffers are [-1, 1) of 20 slots, and there are 4: stay within them"),
+        ({"offset": 3}, "the buffers are [3, 5) of 20 slots, and there are 4"),
+        ({"width": 27}, "the buffers are [1, 3) of 27 slots, and there are 2"),
+        ({"width": 0}, "the buffers are [1, 3) of 0 slots, and there are 0"),
         ({"max_length": 0}, "max_length is 0: give a length that a buffer of 20 slots holds"),
         ({"max_length": 21}, "max_length is 21"),
         ({"split": 0}, "split is 0: give at least one token"),
@@ -218,4 +190,5 @@ def test_refusals(change, sentence: str) -> None:
     ],
 )
 def test_refused_options(options: dict, sentence: str) -> None:
-    refused(lambda *given: given, sentence, **options)
+    buffers = Buffers([20, 4], 1, 20)
+    assert_refused(slots_attention, sentence, *buffers.arguments(), **{**buffers.region, **options})

@@ -1,4 +1,4 @@
-"""Reading a Hugging Face directory: what is read, and the one sentence said of each thing that can be wrong with it."""
+"""Reading a Hugging Face directory: its contents, and the one-sentence error for every defect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _shard(directory: Path, pieces: int = 3) -> list[Path]:
 
 
 def _change(directory: Path, **changes: Any) -> None:
-    """Replace tensors (dots written as double underscores), `None` taking one out."""
+    """Replace tensors (dots written as double underscores); `None` removes one."""
     tensors = load_file(directory / WEIGHTS)
     for name, value in changes.items():
         tensors.pop(name.replace("__", "."))
@@ -50,7 +50,7 @@ def _load(directory: Path) -> torch.nn.Module:
     return load_weights(resolve_text(str(directory)), "float64")
 
 
-# --- what is read
+# --- contents
 
 
 @every_family
@@ -68,7 +68,7 @@ def test_round_trip(family: str, sharded: bool, tmp_path: Path) -> None:
 
 @every_family
 def test_every_parameter_is_read(family: str, tmp_path: Path) -> None:
-    """Filled with NaN before, nothing of it is left."""
+    """No NaN is left of parameters that were filled with NaN."""
     model_directory(tmp_path, family)
     model = build(resolve_text(str(tmp_path)).config, "float64")
     for parameter in model.parameters():
@@ -128,7 +128,7 @@ def test_random_weights_keep_the_variance() -> None:
             assert parameter.std().item() == pytest.approx(parameter.shape[1] ** -0.5, rel=0.02), name
 
 
-# --- what is said of a name
+# --- errors in a name
 
 
 def test_unknown_names() -> None:
@@ -149,7 +149,7 @@ def test_a_preset_needs_no_directory() -> None:
     assert (source.name, source.config, source.directory) == ("random:small", preset("small"), None)
 
 
-# --- what is said of config.json
+# --- errors in config.json
 
 
 def _config_error(tmp_path: Path, raw: Any) -> ModelError:
@@ -221,7 +221,7 @@ def test_missing_field_of_the_rope_scaling(tmp_path: Path) -> None:
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "attention scaled by layer"),
     ],
 )
-def test_variants_not_built(family: str, changes: dict[str, Any], named: str, tmp_path: Path) -> None:
+def test_variants_that_are_not_supported(family: str, changes: dict[str, Any], named: str, tmp_path: Path) -> None:
     sentence(_config_error(tmp_path, raw_config(family, **changes)), named)
 
 
@@ -234,8 +234,8 @@ def test_variants_not_built(family: str, changes: dict[str, Any], named: str, tm
         ("gpt2", {"scale_attn_weights": False}),
     ],
 )
-def test_variants_never_computed_as_something_else(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    """An arithmetic that is not built must be refused: other arithmetic on these weights gives wrong answers."""
+def test_unsupported_arithmetic_is_refused(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """Other arithmetic on these weights would give wrong answers."""
     (value,) = changes.values()
     sentence(_config_error(tmp_path, raw_config(family, **changes)), str(value) if value else "scal")
 
@@ -254,11 +254,11 @@ def test_variants_never_computed_as_something_else(family: str, changes: dict[st
         ({"model_type": ["llama"]}, "config.json"),
     ],
 )
-def test_fields_that_make_no_model(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
+def test_fields_that_do_not_describe_a_model(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
     sentence(_config_error(tmp_path, raw_config("llama", **changes)), named)
 
 
-# --- what is said of the weights
+# --- errors in the weights
 
 
 def test_missing_tensor(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_misshapen_tensor(family: str, name: str, wanted: list[int], tmp_path: P
     sentence(error.value, f"{name!r}", "[5, 7]", str(wanted), str(tmp_path))
 
 
-def test_a_transposed_square_would_go_unseen_but_a_transposed_rectangle_does_not(tmp_path: Path) -> None:
+def test_a_transposed_rectangle_is_refused(tmp_path: Path) -> None:
     model_directory(tmp_path, "gpt2")
     name = "transformer.h.0.attn.c_attn.weight"
     stored = load_file(tmp_path / WEIGHTS)[name]
@@ -343,13 +343,13 @@ def test_weights_too_large_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> 
     sentence(error.value, "random:llama-7b", "12.6 GiB", "3.0 GiB", "float16", "cpu")
 
 
-def test_weights_are_loaded_where_nobody_tells_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_loaded_where_free_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "free_bytes", lambda device: None)
     source = TextSource("x", ModelConfig.from_hf(RAW["opt"]), None)
     assert load_weights(source, "float64").config == source.config
 
 
-# --- what is said of the tokenizer
+# --- the tokenizer
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_broken_tokenizer(text: str, tmp_path: Path) -> None:
     sentence(error.value, "tokenizer.json", "download it again")
 
 
-def test_tokenizer_both_ways(tmp_path: Path) -> None:
+def test_tokenizer_encodes_and_decodes(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     made = Tokenizer(models.WordLevel({"<eos>": 0, "one": 1, "two": 2}, unk_token="<eos>"))

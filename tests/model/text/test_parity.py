@@ -32,7 +32,7 @@ CONTEXT, NEW = 128, 64
 
 @pytest.fixture(autouse=True)
 def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers computes these two in float32 whatever the model's dtype; at 1e-10 that would be all one saw."""
+    """transformers computes these two in float32 for every dtype, which a comparison to 1e-10 would fail on."""
 
     def norm(self: Any, x: Tensor) -> Tensor:
         return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
@@ -123,7 +123,7 @@ every_case = pytest.mark.parametrize("case", CASES)
 
 
 def _peer(config: Any, seed: int) -> Any:
-    """transformers' model with weights large enough that a position or a bias gone astray is seen in every logit."""
+    """transformers' model with weights so large that an error in a position or a bias shows in every logit."""
     implementation = "eager" if config.model_type == "gptj" else "sdpa"  # OPT's eager softmax is float32
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation).double().eval()
     generator = torch.Generator().manual_seed(seed)
@@ -189,7 +189,7 @@ def test_greedy_tokens(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["llama tied", "gpt2"])
 def test_checkpoint_of_the_bare_model(case: str, tmp_path: Path) -> None:
-    """GPT-2 as published: saved without its head, every name short of its prefix."""
+    """GPT-2 as published: saved without its head, every name without its prefix."""
     peer = _peer(CASES[case](random.Random(3)), 3)
     peer.base_model.save_pretrained(tmp_path)
     source = resolve_text(str(tmp_path))
@@ -199,17 +199,17 @@ def test_checkpoint_of_the_bare_model(case: str, tmp_path: Path) -> None:
 
 
 @every_case
-def test_transformers_reads_what_we_wrote(case: str, tmp_path: Path) -> None:
+def test_transformers_reads_our_checkpoints(case: str, tmp_path: Path) -> None:
     _, source = _peers(case, 5, tmp_path / "theirs")
     model = load_weights(source, "float64")
     write_weights(model, tmp_path / "ours")
     (tmp_path / "ours" / "config.json").write_text((tmp_path / "theirs" / "config.json").read_text())
     # Read as float32 and compared in float32: its GPT-J makes other position tables when built in float64.
-    peer, told = transformers.AutoModelForCausalLM.from_pretrained(
+    peer, loading = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "ours", dtype=torch.float32, output_loading_info=True
     )
-    assert not told["missing_keys"]
-    assert not told["unexpected_keys"]
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
     (tokens,) = _prompts(source.config.vocab_size, 40)
     single = load_weights(source, "float32")
     assert torch.allclose(_peer_logits(peer, tokens), oracle.logits(single, list(tokens)), rtol=1e-3, atol=1e-3)
@@ -221,7 +221,7 @@ def test_transformers_reads_what_we_wrote(case: str, tmp_path: Path) -> None:
 
 
 def test_rope_of_older_configs() -> None:
-    """Before transformers 5 the base stood outside and the scaling under `rope_scaling`."""
+    """Before transformers 5, `rope_theta` was a field of its own and the scaling was in `rope_scaling`."""
     scaling = {name: value for name, value in LLAMA3_ROPE.items() if name != "rope_theta"}
     new = ModelConfig.from_hf(raw_config("llama", rope_parameters=LLAMA3_ROPE))
     old = ModelConfig.from_hf(raw_config("llama", rope_parameters=..., rope_scaling=scaling, rope_theta=500.0))
@@ -234,13 +234,13 @@ def test_rope_of_older_configs() -> None:
 
 
 def test_config_defaults_are_transformers_own() -> None:
-    """A field left out of config.json means what transformers takes it to mean."""
+    """A field left out of config.json has transformers' default."""
     for family, cls in (("llama", transformers.LlamaConfig), ("opt", transformers.OPTConfig)):
-        told = json.loads(json.dumps(cls().to_dict()))
+        full = json.loads(json.dumps(cls().to_dict()))
         optional = ("rms", "rope", "attention_b", "tie", "act", "do_", "word", "head_dim")
         needed = [name for name in RAW[family] if not name.startswith(optional)]
-        bare = {name: told[name] for name in needed if name in told} | {"eos_token_id": told["eos_token_id"]}
-        assert ModelConfig.from_hf(bare) == ModelConfig.from_hf(told), family
+        bare = {name: full[name] for name in needed if name in full} | {"eos_token_id": full["eos_token_id"]}
+        assert ModelConfig.from_hf(bare) == ModelConfig.from_hf(full), family
 
 
 # --- packed weights

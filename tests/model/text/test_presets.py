@@ -1,4 +1,4 @@
-"""Presets have the size their name says, and the figures derived from a shape are those of the real tensors."""
+"""Presets have the size of their name, and the figures derived from a shape are those of the real tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMED = {  # parameters in millions, as the papers count them
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_size_is_what_the_name_says(name: str) -> None:
+def test_size_is_that_of_the_name(name: str) -> None:
     assert preset(name).num_parameters == pytest.approx(NAMED[name] * 1e6, rel=0.002)
     number, unit = name.rpartition("-")[2][:-1], name[-1]
     assert preset(name).num_parameters == pytest.approx(float(number) * {"m": 1e6, "b": 1e9}[unit], rel=0.05)

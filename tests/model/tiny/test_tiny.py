@@ -1,4 +1,4 @@
-"""The shipped model: its size, its tokenizer, its tasks, and that it is right."""
+"""The shipped model: its size, its tokenizer, its tasks, and its answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def student() -> Student:
 
 
 def expected(task: Task, facts: dict[str, int]) -> str:
-    """The right answer, worked out from the prompt alone and what has been told before; `facts` takes what is told."""
+    """The right answer, derived from the prompt and the earlier facts; facts of the prompt are added to `facts`."""
     numbers = [int(number) for number in re.findall(r"\d+", task.prompt)]
     facts |= {name: int(number) for name, number in re.findall(r"([a-z]+) (\d+)", task.prompt) if name in NAMES}
     last = re.findall(r"\w+", task.prompt)[-1]
@@ -88,13 +88,13 @@ def test_answers_are_right(kind: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_conversation_asks_for_what_it_told(seed: int) -> None:
+def test_a_conversation_asks_for_its_own_facts(seed: int) -> None:
     facts: dict[str, int] = {}
     turns = conversation(30, seed)
     for task in turns:
-        told = len(facts)
+        known = len(facts)
         assert task.answer == expected(task, facts), task.prompt
-        assert task.kind != "ask" or len(facts) == told
+        assert task.kind != "ask" or len(facts) == known
     assert [turns[0].kind, turns[-1].kind] == ["tell", "ask"]
 
 
@@ -114,7 +114,7 @@ def test_a_crowd_is_distinct_and_mixed_and_of_varied_length() -> None:
     assert max(lengths) >= 200
 
 
-def test_what_is_held_out_is_never_trained_on() -> None:
+def test_held_out_prompts_are_never_trained_on() -> None:
     assert all(is_held_out(task.prompt) for task in crowd(200))
     assert all(is_held_out(t.prompt) for seed in range(5) for t in conversation(40, seed) if t.kind != "ask")
     dialogue = Dialogue(Random(0), held_out=False, max_facts=24, max_count=250)
@@ -153,7 +153,7 @@ def test_a_long_answer_ends_by_itself(student: Student) -> None:
     assert outcome.num_tokens == len(task.answer.split()) + 1 >= 200
 
 
-def test_the_cache_of_the_evaluation_says_what_the_oracle_says(student: Student) -> None:
+def test_the_evaluation_with_a_cache_agrees_with_the_oracle(student: Student) -> None:
     tasks = conversation(6)
     tokens: list[int] = []
     for task, outcome in zip(tasks, student.together(tasks), strict=True):

@@ -1,0 +1,64 @@
+"""The shape of a multi-token launch: tiles, warps and stages for the lengths and heads of a batch."""
+
+from __future__ import annotations
+
+import triton
+
+__all__ = ["form_of"]
+
+REFERENCE = 16, 16, 4, 1  # one tile for every length: the boundaries of tiles are part of the result's bits
+
+
+def form_of(
+    group: int,
+    head_dim: int,
+    page: int,
+    max_queries: int,
+    *,
+    has_first: bool = False,
+    itemsize: int = 2,
+    reference: bool = False,
+) -> tuple[dict[str, int], int, int]:
+    """The kernel's constants, and its numbers of warps and stages."""
+    padded = max(16, int(triton.next_power_of_2(head_dim)))
+    if reference:
+        block_m, block_n, num_warps, num_stages = REFERENCE
+    else:
+        block_m, block_n, num_warps, num_stages = _config(group * max_queries, padded, itemsize, page)
+    constants = {
+        "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "HEAD_DIM_PADDED": padded,
+        "PAGE": page,
+        "HAS_FIRST": has_first,
+        "IN_ORDER": reference,
+        "BLOCK_M": max(block_m, int(triton.next_power_of_2(group))),
+        "BLOCK_N": block_n,
+    }
+    return constants, num_warps, num_stages
+
+
+def _config(max_rows: int, head_dim_padded: int, itemsize: int, page: int) -> tuple[int, int, int, int]:
+    """BLOCK_M, BLOCK_N, num_warps and num_stages for sequences of at most `max_rows` = queries x group rows.
+
+    Derived from the forms compiled ahead of time, not measured:
+
+    - Up to 16 rows (decode): the least a tensor core takes. The work is reading KV, and three programs fit on an SM.
+    - More (chunks): at half of the peak, 128 rows read 16 bytes per clock and SM from the L2; 64 rows would read 32,
+      and it delivers about 24. 8 warps are two warp groups: one multiplies while the other takes its softmax. 64 tokens
+      a tile take 183 registers at head_dim 128 (sm_80: 227), 128 tokens spill on sm_80; at head_dim 64 two programs
+      fit.
+    - Few rows in a large tile, a decode beside a chunk, waste multiplications but hide them behind the reading.
+    - A head_dim above 128 halves the tile, to fit shared memory and registers.
+    - Float32 is not for speed: tiles of 32 by 16 are the largest that spill nothing on either target at head_dim 128.
+
+    Stages: three tiles in flight, because on Hopper a copy that is waited for one tile later overlaps with nothing.
+    With blocks a tile is two loads deep, the table's and then its own, and the same overlap takes five stages.
+    """
+    num_stages = 5 if page else 3
+    small = head_dim_padded > 128
+    if itemsize > 2:
+        return 16 if small or max_rows <= 16 else 32, 16, 4, 3
+    if max_rows <= 16:
+        return 16, 32 if small else 64, 4, num_stages
+    return 64 if small else 128, 32 if small else 64, 8, num_stages
