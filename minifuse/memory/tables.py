@@ -154,7 +154,7 @@ class Tables:
         return moves
 
     def _is_shared(self, block: int) -> bool:
-        """Whether it is in several tables. Holders that only copy from it do not count: added tokens do not disturb them."""
+        """Whether several tables have it. Holders that only copy from it are not counted: they ignore added tokens."""
         copying = sum(sources.count(block) for sources in self.copied.values())
         return self.device.num_holders(block) - copying > 1
 
@@ -193,7 +193,7 @@ class Tables:
     ) -> list[Move]:
         """Copies of `num_tokens` tokens, block by block; blocks adjacent in both tiers are one move.
 
-        >>> # blocks of 4, 6 tokens, from blocks [3, 4]: to [0, 1] it is one move of 6 tokens, to [1, 0] moves of 4 and 2
+        >>> # blocks of 4, 6 tokens, from blocks [3, 4]: to [0, 1] one move of 6 tokens, to [1, 0] moves of 4 and 2
         """
         moves: list[Move] = []
         size = self.size
