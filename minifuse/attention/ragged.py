@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from minifuse.attention.rows import Rows
 from minifuse.kernels.ragged import Ragged
@@ -22,13 +24,17 @@ def ragged(plan: Plan, rows: Rows, span: Span, device: torch.device) -> Ragged:
     For work [a: 0..3) in blocks (4, 7), [b: 7..8) in blocks (2, 5, 1): cu_seqlens [0, 3, 4], contexts [3, 8], and block
     tables [[4, 7, -1], [2, 5, 1]].
     """
+
+    def tensor(numbers: list[Any]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int32, device=device)
+
     shape, first = plan.shape, None
     tables: list[tuple[int, ...]]
     if isinstance(shape, Rectangle):
         columns = shape.stop - shape.start
         queries, contexts = [columns] * shape.rows, [shape.stop] * shape.rows
         tables, page = [(shape.slot(row, 0),) for row in range(shape.rows)], 0
-        first = torch.tensor(first_columns(plan, shape), dtype=torch.int32, device=device)
+        first = tensor(first_columns(plan, shape))
     elif isinstance(shape, Region):
         queries, contexts = [1] * shape.size, [position + 1 for position in rows.positions]
         tables, page = [((shape.offset + row) * shape.width,) for row in range(shape.size)], 0
@@ -39,8 +45,7 @@ def ragged(plan: Plan, rows: Rows, span: Span, device: torch.device) -> Ragged:
     widest = max(map(len, tables))
     cu_seqlens = list(accumulate(queries, initial=0))
     block_tables = [[*table, *[-1] * (widest - len(table))] for table in tables]
-    tensors = (torch.tensor(x, dtype=torch.int32, device=device) for x in (cu_seqlens, contexts, block_tables))
-    return Ragged(*tensors, page, max(queries), max(contexts), first)
+    return Ragged(tensor(cu_seqlens), tensor(contexts), tensor(block_tables), page, max(queries), max(contexts), first)
 
 
 def tables_of(places: tuple[Place, ...]) -> tuple[list[tuple[int, ...]], int]:
