@@ -1,4 +1,4 @@
-"""What all attention backends share: making the batch of a plan, and writing keys and values (Orca, section 3)."""
+"""What all attention backends share: making the batch of a plan, and writing keys and values (Orca; Baton, 2.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan as tensors, and the protocol of the backends that make and attend it (Orca, section 3)."""
+"""A plan as tensors, and the protocol of the backends that make and attend it (Orca; Baton, 2.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention request by request, each over its own run of slots: selective batching (Orca, section 3; Baton, 2.2)."""
+"""Attention request by request, each over its own run of slots: selective batching (Orca; Baton, 2.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which token of which sequence each row of an iteration is (Orca, section 3; Baton, 2.1; Flover, V-B)."""
+"""Which token of which sequence each row of an iteration is (Baton, 2.1 and 2.2; Flover, V-B)."""
 
 from __future__ import annotations
 

@@ -65,9 +65,7 @@ class RaggedIndex:
 
     groups: tuple[_Group, ...]
     order: Tensor  # [T * num_heads], the row among those of all groups that each row of the output is
-    num_gathered: (
-        int  # tokens of KV read, padding included: for up to BLOCK queries each, <= WASTE * contexts + SLACK * S
-    )
+    num_gathered: int  # tokens of KV read, with padding: for up to BLOCK queries each, <= WASTE * contexts + SLACK * S
 
     @classmethod
     def of(

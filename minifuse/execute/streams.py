@@ -1,4 +1,4 @@
-"""A CUDA stream for each worker (Flover, V)."""
+"""A CUDA stream for each worker (Flover, III and V)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan of texts computed with torch: moves, one forward pass, sampling (Orca, section 3)."""
+"""A plan of texts computed with torch: moves, one forward pass, sampling (Orca; Baton, 2.2)."""
 
 from __future__ import annotations
 

@@ -71,6 +71,7 @@ class _Room(FixedRoom):
             self._take(sequence)
 
     def _take(self, sequence: Sequence) -> Reason | None:
+        """Take a slot of the sequence's promise, or else a spare one."""
         untaken = self.untaken.get(sequence.id)
         if untaken is None:
             books = self.memory.books[sequence.id]
@@ -199,8 +200,8 @@ class States:
             books = self.books[name]
             unread = books.unread
             for source in books.shape.sources[node]:
-                left = unread[source] = unread[source] - 1
-                if not left:
+                remaining = unread[source] = unread[source] - 1
+                if not remaining:
                     free.append(self._drop(books, source))
         return free
 

@@ -81,12 +81,11 @@ class Tables:
             if name in self.copied or name in self.returned:
                 continue  # its blocks are still being copied to
             ours, theirs = newcomer.tokens, self.sequences[name].tokens
-            limit = min(
-                self.cached[name], len(ours) - 1, len(theirs)
-            )  # KV may go on beyond the tokens of an ended answer
+            limit = min(self.cached[name], len(ours) - 1, len(theirs))  # its KV may go beyond the end of its answer
             if limit > best[1]:
                 same = next((i for i in range(limit) if ours[i] != theirs[i]), limit)
-                best = max(best, (name, same), key=lambda found: found[1])
+                if same > best[1]:
+                    best = (name, same)
         return best
 
     def admit(self, sequence: Sequence, *, growing: bool, busy: bool) -> list[Move]:

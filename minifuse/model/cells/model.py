@@ -257,7 +257,7 @@ class CellModel:
         name = first if known is None else f"{first}[{suffix}]"
         return CellType(name, module, inputs, outputs, getattr(module, "says", None), depth)
 
-    def _fields_of(self, found: CellType, where: str) -> tuple[int, ...]:
+    def _fields_of(self, kind: CellType, where: str) -> tuple[int, ...]:
         """The field of each output of a type: the k-th output of a spec is kept in the k-th field of that spec.
 
         A field that is missing is added, while examples are unfolded.
@@ -266,12 +266,12 @@ class CellModel:
         """
         used: Counter[Spec] = Counter()
         places = []
-        for spec in found.outputs:
+        for spec in kind.outputs:
             same = [number for number, field in enumerate(self.fields) if field == spec]
             if used[spec] == len(same):
                 if self._complete:
                     raise RequestRefused(
-                        f"{where} with outputs {', '.join(map(str, found.outputs))}, and there is no place for a "
+                        f"{where} with outputs {', '.join(map(str, kind.outputs))}, and there is no place for a "
                         f"{spec}: give the model {self.name} an example request that has it."
                     )
                 same.append(len(self.fields))

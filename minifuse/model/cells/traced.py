@@ -96,8 +96,8 @@ class Operator(nn.Module):
                 values.append(getattr(args[0], target)(*args[1:], **kwargs))
             else:
                 values.append(target(*args, **kwargs))
-        found = tuple([values[place] for place in self.outputs])
-        return tuple([value.clone() for value in found]) if self.copies else found
+        outputs = tuple([values[place] for place in self.outputs])
+        return tuple([output.clone() for output in outputs]) if self.copies else outputs
 
 
 def trace(kind: CellType, add: Callable[[str, nn.Module], str]) -> Program:
@@ -170,12 +170,12 @@ class _Trace:
         name = _name(node)
         if node.op != "call_module" and name.endswith("_") and not name.endswith("__"):
             raise self.error(f"{name} changes a tensor in place")
-        home = self.group_of.get(sources[0]) if _is_view(node) and len(sources) == 1 else None
-        if home is None:
-            home = len(self.groups)
+        group = self.group_of.get(sources[0]) if _is_view(node) and len(sources) == 1 else None
+        if group is None:
+            group = len(self.groups)
             self.groups.append([])
-        self.group_of[node] = home
-        self.groups[home].append(node)
+        self.group_of[node] = group
+        self.groups[group].append(node)
 
     def _constant(self, node: fx.Node) -> Any:
         """The value of a node that depends on no input, computed now."""

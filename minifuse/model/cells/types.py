@@ -59,7 +59,7 @@ def outputs_of(
     """
     beginning = f"{where} with {', '.join(map(str, inputs)) or 'no inputs'}"
     _check_count(module, len(inputs), beginning)
-    found: list[tuple[Spec, ...]] = []
+    specs: list[tuple[Spec, ...]] = []
     for rows in (1, 3):
         zeros = [torch.zeros(rows, *spec.shape, dtype=spec.dtype, device=device) for spec in inputs]
         try:
@@ -79,18 +79,18 @@ def outputs_of(
         storages = {tensor.untyped_storage().data_ptr() for tensor in zeros if tensor.numel()}
         if device.type != "meta" and any(part.untyped_storage().data_ptr() in storages for part in outputs):
             raise RequestRefused(f"{where}, which gives an input back, and that may be a view of states: clone it.")
-        found.append(tuple([Spec(shape[1:], part.dtype) for shape, part in zip(shapes, outputs, strict=True)]))
-    if found[0] != found[1]:
+        specs.append(tuple([Spec(shape[1:], part.dtype) for shape, part in zip(shapes, outputs, strict=True)]))
+    if specs[0] != specs[1]:
         raise RequestRefused(
-            f"{where}, whose outputs are {', '.join(map(str, found[0]))} in a batch of 1 and "
-            f"{', '.join(map(str, found[1]))} in a batch of 3: let rows not depend on the batch."
+            f"{where}, whose outputs are {', '.join(map(str, specs[0]))} in a batch of 1 and "
+            f"{', '.join(map(str, specs[1]))} in a batch of 3: let rows not depend on the batch."
         )
     says = getattr(module, "says", None)
-    if says is not None and (says not in range(len(found[0])) or found[0][says] != TOKEN):
+    if says is not None and (says not in range(len(specs[0])) or specs[0][says] != TOKEN):
         raise RequestRefused(
             f"{where}, whose attribute says is {says!r}: let that output be {TOKEN}, an id for each row."
         )
-    return found[0]
+    return specs[0]
 
 
 def _check_count(module: nn.Module, count: int, beginning: str) -> None:
