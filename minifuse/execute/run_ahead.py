@@ -25,9 +25,7 @@ class RunAhead:
 
     def __init__(self, run: RunPlan) -> None:
         self._run = run
-        self._known: defaultdict[int, dict[str, _Copy]] = defaultdict(
-            dict
-        )  # worker -> the sequences that it is ahead with
+        self._known: defaultdict[int, dict[str, _Copy]] = defaultdict(dict)  # worker -> sequence -> its copy
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         known = self._known[plan.worker]
@@ -38,9 +36,7 @@ class RunAhead:
             if copy is None or len(copy.ahead.tokens) < len(sequence.tokens):
                 copy = _Copy(sequence, Sequence(sequence.request, list(sequence.tokens)))
             tokens = copy.ahead.tokens
-            tokens += tokens[-1:] * (
-                work.stop - len(tokens)
-            )  # beyond its end: any token will do, since what follows is discarded
+            tokens += tokens[-1:] * (work.stop - len(tokens))  # beyond the answer's end: any token, to be discarded
             mine[work.sequence] = copy
         ran = self._run(plan, {name: copy.ahead for name, copy in mine.items()})
         for name, produced in ran.tokens.items():
@@ -54,5 +50,5 @@ class RunAhead:
 
 
 class _Copy(NamedTuple):
-    sequence: Sequence  # as the engine knows it
-    ahead: Sequence  # with all tokens that its worker has produced
+    sequence: Sequence  # the engine's own
+    ahead: Sequence  # the same, with all tokens that the worker has produced

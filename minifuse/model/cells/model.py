@@ -232,9 +232,7 @@ class CellModel:
         inputs = tuple([specs[number] for number in numbers])
         key = (self._same[cell], inputs)
         if key not in self._recognised:
-            depth = max(
-                [source.depth + 1 for source in sources], default=0
-            )  # all sources are of other types, since this one is new
+            depth = max([source.depth + 1 for source in sources], default=0)  # this type is new: all others differ
             found = self._learn(cell, inputs, depth, where)
             self.field_of[found.name] = self._fields_of(found, where)
             self._recognised[key] = self.types[found.name] = found
