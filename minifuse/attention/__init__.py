@@ -1,4 +1,4 @@
-"""Attention stages: how an iteration's tokens are laid out as tensors and attended. Importing this registers them."""
+"""Attention stages: how the tokens of an iteration are laid out and attended. Importing this registers them."""
 
 from minifuse.attention.cell_layouts import CellsLayout, PaddedCellsLayout
 from minifuse.attention.layouts import PaddedLayout, PagedLayout, PerSequenceLayout, SlotsLayout

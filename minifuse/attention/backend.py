@@ -1,4 +1,4 @@
-"""What all attention backends share: the batch they make of a plan, and the writing of keys and values."""
+"""What all attention backends share: making the batch of a plan, and writing keys and values (Orca; Baton, 2.2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Backend"]
 
 
 class Backend(ABC):
-    """A backend says what a wave reads (`reads`) and how its rows attend to that (`attention`)."""
+    """A backend defines what a wave reads (`reads`) and how its rows attend to that (`attention`)."""
 
     operators: Operators = TORCH
 
@@ -43,7 +43,7 @@ class Backend(ABC):
         )
 
     def _wave(self, plan: Plan, rows: Rows, slots: Tensor, span: Span, cache: KVStorage) -> Wave:
-        """The rows of the work [span.start, span.stop); of a shape that is computed whole, all of them."""
+        """The rows of the work [span.start, span.stop); all rows of a shape that is computed whole."""
         ends = [*rows.starts, len(rows.token_ids)]
         start, stop = (0, len(rows.token_ids)) if plan.shape else (ends[span.start], ends[span.stop])
         idle = plan.shape is not None and plan.num_idle > 0
@@ -54,7 +54,7 @@ class Backend(ABC):
 
     @abstractmethod
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
-        """What `attention` needs to know of a wave in every layer."""
+        """What `attention` needs of a wave, the same in every layer. Made once for each plan."""
 
     def attend(self, heads: Tensor, rotary: RotaryRows | None, cache: KVStorage, layer: int, wave: Wave) -> Tensor:
         if wave.stop - wave.start < len(heads):

@@ -1,4 +1,4 @@
-"""A plan as tensors, and the protocol of those who make and attend it."""
+"""A plan as tensors, and the protocol of the backends that make and attend it (Orca; Baton, 2.2)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Wave:
 
     start: int
     stop: int
-    slots: Tensor  # [stop - start], -1 for an idle row, whose KV is written nowhere
-    live: Tensor | None  # the rows that are not idle, None: all of them
-    attended: Any  # what they read, in the form the backend that made it understands
+    slots: Tensor  # [stop - start], where KV is written; -1 for an idle row, whose KV is not
+    live: Tensor | None  # the rows that are not idle; None: all rows
+    attended: Any  # what the rows read, in a form of the backend that made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class Batch:
     """Everything one forward pass needs, complete at birth. T tokens are computed, idle ones included."""
 
     token_ids: Tensor  # [T]
-    positions: Tensor  # [T], each token's place in its own sequence
-    waves: tuple[Wave, ...]  # their rows together are the T tokens, in order
-    sampled: tuple[str, ...]  # sequences that get a token
-    last_tokens: Tensor  # [len(sampled)], the rows whose logits that takes
-    real: Tensor | None = None  # rows somebody asked for, in the order of the plan's work; None: all T, in order
+    positions: Tensor  # [T], of each token in its own sequence
+    waves: tuple[Wave, ...]  # together they are the T rows, in order
+    sampled: tuple[str, ...]  # sequences whose next token is sampled
+    last_tokens: Tensor  # [len(sampled)], the rows whose logits it is sampled from
+    real: Tensor | None = None  # rows of the plan's work, in its order, none idle; None: all T, in order
 
 
 class AttentionBackend(Protocol):
-    """The tensor half of an attention stage: the only maker of `Batch`."""
+    """The tensor half of an attention stage, which alone makes `Batch`."""
 
     operators: Operators
 
@@ -54,7 +54,7 @@ class AttentionBackend(Protocol):
 
         Args:
             heads: query, key and value heads, [T, num_heads + 2 * num_kv_heads, head_dim], not yet rotated.
-            rotary: of all T positions; None where positions are learned.
+            rotary: cosines and sines of all T positions; None where positions are learned.
 
         Returns:
             The wave's rows, in order: [rows, num_heads * head_dim].

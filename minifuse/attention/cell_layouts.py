@@ -1,6 +1,6 @@
-"""How a batch of cells is laid out: what was asked for and nothing else, or a row for each request at every step.
+"""How a batch of cells is laid out: its nodes alone, or a row for each request at every step (BatchMaker, 2.2.3).
 
-Cells attend to nothing, and their runner computes either way: there is no half that works on tensors.
+Cells attend to nothing, and one runner computes both layouts: there is no tensor half.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["CellsLayout", "PaddedCellsLayout"]
 
 
 class _CellLayout:
-    """What the layouts for models of cells have in common."""
+    """What the layouts for models of cells share."""
 
     kind: ClassVar[str] = "attention"
     name: ClassVar[str]
@@ -29,10 +29,10 @@ class _CellLayout:
         self.options = self.Options() if options is None else options
 
     def check(self, device: str, dtype: str) -> None:
-        """Whatever runs the cells runs this."""
+        """Runs on every device, in every dtype."""
 
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
-        """Raise `UsageError`: only a transformer asks for one."""
+        """Raise `UsageError`: only a transformer needs a backend."""
         raise UsageError(
             f"The attention {self.name!r} was chosen for a transformer, and lays out cells, which attend to nothing: "
             "choose an attention that serves transformers."
@@ -47,20 +47,20 @@ class CellsLayout(_CellLayout):
     reads: ClassVar[frozenset[str]] = frozenset({"states", "rows"})
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
-        return Layout(_with_work(placement.waves) or (Span(0, len(work)),))
+        return _ragged(work, placement)
 
 
 @register
 class PaddedCellsLayout(_CellLayout):
-    """A row for each request of the batch at every step, whoever has ended: padding is computed and counted as idle."""
+    """A row for each request of the batch at every step, ended ones too: padding is computed and counted as idle."""
 
     name = "padded_cells"
     reads: ClassVar[frozenset[str]] = frozenset({"rows"})
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
-        waves = placement.waves if placement.shape else _with_work(placement.waves)
-        return Layout(waves or (Span(0, len(work)),), placement.shape)
+        return Layout(placement.waves, placement.shape) if placement.shape else _ragged(work, placement)
 
 
-def _with_work(waves: tuple[Span, ...]) -> tuple[Span, ...]:
-    return tuple(wave for wave in waves if wave.stop > wave.start)
+def _ragged(work: tuple[Work, ...], placement: Placement) -> Layout:
+    """All work in its waves, empty ones left out."""
+    return Layout(tuple(wave for wave in placement.waves if wave.stop > wave.start) or (Span(0, len(work)),))

@@ -1,7 +1,7 @@
-"""Attention stages: how an iteration's tokens are laid out as tensors and attended.
+"""How the tokens of an iteration are laid out (Baton, 2.1 and 2.2; Flover, V-B; Pensieve, 3.4.4).
 
 The layouts here decide shapes without tensors, so that a simulated run counts the same idle tokens as a real one. Each
-names its tensor half, which is imported only to run.
+names its tensor half, which is imported only in real runs.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ KERNEL_DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Options:
-    """What every layout lets one choose."""
+    """The options of every layout."""
 
     backend: str = option(
-        "auto", "what computes; auto: Triton's kernels on a GPU, torch elsewhere", choices=("auto", "triton", "torch")
+        "auto",
+        "what computes attention; auto: Triton's kernels on a GPU, torch elsewhere",
+        choices=("auto", "triton", "torch"),
     )
 
 
 class AttentionStage(ABC):
     """The half of an attention stage that needs no torch.
 
-    The other half is a `minifuse.attention.backend.Backend`, named as `module:class`: `tensors` is the one on torch,
-    `kernels` the one on Triton, `reference` the one of the reference numerics; the last two may be missing.
+    The tensor half is a `minifuse.attention.backend.Backend`, named as `module:class`: `tensors` on torch, `kernels` on
+    Triton, `reference` for the reference numerics on torch. The last two may be missing.
     """
 
     kind: ClassVar[str] = "attention"
@@ -65,10 +67,10 @@ class AttentionStage(ABC):
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout: ...
 
     def check(self, device: str, dtype: str) -> None:
-        """Raise `UsageError` if the kernels were asked for, and cannot run on this device or in this dtype.
+        """Raise `UsageError` or `MachineError` if Triton was chosen and cannot run on this device or in this dtype.
 
         Args:
-            device: cpu, cuda, or auto, which is not known yet.
+            device: cpu, cuda, or auto: not known yet.
         """
         if self.options.backend != "triton":
             return
@@ -94,11 +96,11 @@ class AttentionStage(ABC):
             )
 
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> AttentionBackend:
-        """The half that works on tensors. Imports torch.
+        """The tensor half. Imports torch.
 
         Raises:
-            UsageError: the option asks for Triton kernels, and they cannot run here, or `numerics` are not to be had.
-            MachineError: they need a GPU.
+            UsageError: Triton kernels were chosen and cannot compute this, or there are no `numerics` of this name.
+            MachineError: Triton kernels were chosen, and they need a GPU.
         """
         self.check(device, dtype)
         reference, chosen = numerics == "reference", self.options.backend
@@ -109,20 +111,21 @@ class AttentionStage(ABC):
                 f"The numerics are reference, and the attention {self.name!r} has none: give --numerics fast."
             )
         if chosen == "triton":
-            return _made(self.kernels, reference)
-        return _made(self.reference if reference else self.tensors)
+            return _construct(self.kernels, reference)
+        return _construct(self.reference if reference else self.tensors)
 
 
-def _made(path: str, *arguments: bool) -> AttentionBackend:
+def _construct(path: str, *arguments: bool) -> AttentionBackend:
+    """An instance of the class that `path`, "module:class", names."""
     module, _, name = path.partition(":")
     backend: AttentionBackend = getattr(importlib.import_module(module), name)(*arguments)
     return backend
 
 
 class _Shipped(AttentionStage):
-    """The layouts of this folder: ragged unless they say otherwise.
+    """The layouts of this package: ragged, unless a layout overrides it.
 
-    One backend on the kernels, and one of reference numerics, serve them all.
+    One backend on the kernels, and one of reference numerics on torch, serve all of them.
     """
 
     serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
@@ -135,7 +138,7 @@ class _Shipped(AttentionStage):
 
 @register
 class PerSequenceLayout(_Shipped):
-    """Tokens of all requests concatenated, attention request by request: Orca's selective batching."""
+    """Tokens of all requests concatenated, attention request by request: selective batching (Orca; Baton, 2.2)."""
 
     name = "per_sequence"
     reads = frozenset({"extents"})
@@ -144,7 +147,7 @@ class PerSequenceLayout(_Shipped):
 
 @register
 class PaddedLayout(_Shipped):
-    """A rectangle of tokens with a mask: padding and finished rows are computed like any other, and counted as idle."""
+    """A rectangle of tokens with a mask: padding and finished rows are computed, and counted as idle (Baton, 2.1)."""
 
     name = "padded"
     reads = frozenset({"grid"})
@@ -156,7 +159,7 @@ class PaddedLayout(_Shipped):
 
 @register
 class SlotsLayout(_Shipped):
-    """One token in every adjacent buffer of [offset, offset + size), as views; prompts request by request (Flover)."""
+    """One token in each of the adjacent buffers of a region, as views; prompts request by request (Flover, V-B)."""
 
     name = "slots"
     reads = frozenset({"slots"})

@@ -25,7 +25,7 @@ __all__ = ["PaddedAttention"]
 class _Rectangle:
     rows: int
     columns: int
-    keys: tuple[Tensor, ...]  # per layer a view [rows, num_kv_heads, stop, head_dim] of the rectangle so far
+    keys: tuple[Tensor, ...]  # per layer a view [rows, num_kv_heads, stop, head_dim] of the columns so far
     values: tuple[Tensor, ...]
     mask: Tensor  # [rows, 1, columns, stop], added to the scores
 
@@ -33,8 +33,8 @@ class _Rectangle:
 class PaddedAttention(Backend):
     """The columns [start, stop) of every row of the plan's rectangle, computed whole: T = rows x (stop - start).
 
-    Prompts of 1 and 3 tokens are two rows of three columns; row 0 begins with two idle ones. Its queries there attend
-    only to themselves, and the real query sees neither.
+    Prompts of 1 and 3 tokens are two rows of three columns. Row 0 begins with two idle tokens: their queries attend
+    only to themselves, and the real query attends to neither.
 
         row 0:  . . a     mask of 'a': [0, 0, 1]
         row 1:  x y z     mask of 'z': [1, 1, 1]
@@ -43,7 +43,7 @@ class PaddedAttention(Backend):
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
         rectangle = plan.shape
         if not isinstance(rectangle, Rectangle):
-            raise LawBroken("layout", "the padded layout was given a plan without a rectangle")
+            raise LawBroken("layout", "the padded layout got a plan without a rectangle")
         first = first_columns(plan, rectangle)
         keys, values = cache.rows_of(rectangle.offset, rectangle.rows, rectangle.stride, rectangle.stop)
         mask = _mask(first, rectangle.start, rectangle.stop, cache.keys.dtype, cache.device)
@@ -73,13 +73,17 @@ class PaddedAttention(Backend):
 
 
 def _mask(first_column: list[int], start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What each query of columns [start, stop) may see, as 0 or -inf: [rows, 1, columns, stop].
+    """What each query of columns [start, stop) attends to, as 0 or -inf: [rows, 1, columns, stop].
 
-    A query in column c of a row that begins in column f sees columns [f, c], and always itself: an idle query that saw
-    nothing would compute softmax over an empty set, which is NaN.
+    A query in column c of a row whose tokens begin in column f attends to columns [f, c], and always to itself: an idle
+    query with nothing to attend to would be a softmax over an empty set, which is NaN.
+
+    >>> _mask([1], 0, 2, torch.float32, torch.device("cpu"))  # column 0 is idle
+    tensor([[[[0., -inf],
+              [-inf, 0.]]]])
     """
     keys = torch.arange(stop, device=device)
     queries = keys[start:, None]  # [columns, 1]
     first = torch.tensor(first_column, device=device)[:, None, None]  # [rows, 1, 1]
-    seen = ((keys >= first) & (keys <= queries)) | (keys == queries)
-    return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill(~seen, float("-inf")).unsqueeze(1)
+    visible = ((keys >= first) & (keys <= queries)) | (keys == queries)
+    return torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill(~visible, float("-inf")).unsqueeze(1)

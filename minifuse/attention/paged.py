@@ -1,4 +1,4 @@
-"""Multi-token attention over KV that lies in blocks: prompts and single tokens in one call (Pensieve, 3.4.4)."""
+"""Multi-token attention over KV in blocks: prompts and single tokens in one call (Pensieve, 3.4.4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PagedAttention"]
 
 
 class PagedAttention(Backend):
-    """Every piece of work is a sequence of queries at the end of its context, wherever that lies."""
+    """Every piece of work is some queries at the end of a context, in blocks or in consecutive slots."""
 
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
         work = plan.work[slice(*span)]

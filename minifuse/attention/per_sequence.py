@@ -1,4 +1,4 @@
-"""Attention request by request over each one's own run of slots (Orca's selective batching, Baton 2.2)."""
+"""Attention request by request, each over its own run of slots: selective batching (Orca; Baton, 2.2)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Item(NamedTuple):
     stop: int
     keys: tuple[Tensor, ...]  # num_layers of [num_kv_heads, head_dim, context]: ready to be multiplied with queries
     values: tuple[Tensor, ...]  # num_layers of [num_kv_heads, context, head_dim]
-    mask: Tensor | None  # [queries, context], None for a single query: it sees everything
+    mask: Tensor | None  # [queries, context]; None for a single query, which attends to all of it
 
 
 class PerSequenceAttention(Backend):
-    """Rows [0, 3) of work [a: 0..3), [b: 7..8) attend to a's 3 slots, row 3 to b's 8."""
+    """Of the work [a: 0..3), [b: 7..8), rows 0 to 2 attend to the 3 slots of a, row 3 to the 8 slots of b."""
 
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
         items = []
@@ -73,7 +73,7 @@ class PerSequenceAttention(Backend):
 
 
 def _causal(start: int, stop: int, device: torch.device) -> Tensor | None:
-    """Which of tokens [0, stop) each of the queries [start, stop) sees: its own and everything before.
+    """Which of the tokens [0, stop) each query of [start, stop) attends to: itself and all before it; None: to all.
 
     >>> _causal(1, 3, torch.device("cpu"))
     tensor([[ True,  True, False],

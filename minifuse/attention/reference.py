@@ -1,4 +1,4 @@
-"""Attention in which a token's bits depend on its own text alone: torch's half of the `reference` numerics."""
+"""Attention whose bits depend on a token's own text alone: the `reference` numerics on torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ReferenceAttention"]
 
 
 class _RowByRow(TorchOperators):
-    """Rotates token by token: see `minifuse.model.text.transformer.RowByRow`."""
+    """Rotates token by token, so that no product depends on the number of rows."""
 
     def rotate_and_write(
         self, heads: Tensor, rotary: RotaryRows | None, keys: Tensor, values: Tensor, slots: Tensor, live: Tensor | None
@@ -35,14 +35,14 @@ class _RowByRow(TorchOperators):
 
 class _Query(NamedTuple):
     row: int  # of the wave
-    slots: Tensor  # [context], where what it sees lies
+    slots: Tensor  # [context], the slots that it attends to
 
 
 class ReferenceAttention(Backend):
-    """Query by query, over a fresh copy of what it sees, so that every product has the same operands in the same shape.
+    """Query by query over a fresh copy of its context, so that every product has the same operands in the same shapes.
 
-    Neither where KV lies, nor who else is in the batch, nor how a text was cut into iterations changes a bit. Idle rows
-    attend to nothing and are zero.
+    Neither the places of KV, nor the rest of the batch, nor the iterations that a text was split into change a bit.
+    Idle rows attend to nothing and are zero.
     """
 
     operators: Operators = _RowByRow()

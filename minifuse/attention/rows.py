@@ -1,4 +1,4 @@
-"""Which token of which sequence each row of an iteration is: the layouts of a plan, before they are tensors."""
+"""Which token of which sequence each row of an iteration is (Baton, 2.1 and 2.2; Flover, V-B)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from minifuse.request import Sequence
 
 __all__ = ["Rows", "lay_out"]
 
-PAD = 0  # any token id will do: nobody reads what an idle row computes
+PAD = 0  # any token id will do: the output of an idle row is not read
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """T rows, idle ones included."""
+    """The T rows of an iteration, idle ones included."""
 
     token_ids: list[int]  # [T]
     positions: list[int]  # [T], 0 for idle rows
     slots: list[int]  # [T], where the row's KV goes; -1 for idle rows
-    starts: list[int]  # the row of each piece of work's first token: the others follow it
+    starts: list[int]  # the row of the first token of each piece of work; its other tokens follow
 
     def real(self, plan: Plan) -> list[int] | None:
-        """The rows of the plan's work in its order; None if they are all rows, in order."""
+        """The rows of the plan's work, in its order; None if these are all rows, in order."""
         real = [
             row for start, w in zip(self.starts, plan.work, strict=True) for row in range(start, start + w.num_tokens)
         ]
@@ -33,15 +33,15 @@ class Rows:
 
 
 def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:
-    """The rows of a plan: ragged, or those of the rectangle or of the adjacent buffers that it computes whole.
+    """The rows of a plan: of its work alone (ragged), or of the rectangle or region that it computes whole.
 
-    Ragged, for work [a: 0..3), [b: 7..8): rows 0 to 2 are a's first tokens, row 3 is b's eighth.
+    Ragged, for work [a: 0..3), [b: 7..8): rows 0 to 2 are the first tokens of a, row 3 is the eighth of b.
 
-    A rectangle, columns 0 to 2 of two rows, for prompts of 1 and 3 tokens: rows 0 and 1 are idle, row 2 is the one
-    token of the first, rows 3 to 5 are the second's.
+    A rectangle, columns 0 to 2 of two rows, for prompts of 1 and 3 tokens: rows 0 and 1 are idle, row 2 is the token of
+    the first prompt, rows 3 to 5 are those of the second.
 
-    Adjacent buffers [1, 4) of 8 slots, r2 at its 5th token in the first of them and r1 at its 2nd in the last: row 0 is
-    r2's 5th token and goes to slot 8 + 4, row 1 is idle, row 2 is r1's 2nd and goes to slot 24 + 1.
+    A region, buffers [1, 4) of 8 slots, with r2 at its 5th token in the first buffer and r1 at its 2nd in the last: row
+    0 is the 5th token of r2, in slot 8 + 4; row 1 is idle; row 2 is the 2nd token of r1, in slot 24 + 1.
     """
     if plan.shape is None:
         return _ragged(plan, sequences)
@@ -58,6 +58,13 @@ def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:
 
 
 def _first_row(shape: Shape, offset: int, start: int) -> int:
+    """The row of token `start` of a sequence whose extent begins at slot `offset`.
+
+    >>> _first_row(Region(offset=1, size=3, width=8), 24, 1)  # in buffer 3, the third of the region
+    2
+    >>> _first_row(Rectangle(offset=0, rows=2, stride=8, start=0, stop=3), 2, 0)  # row 0 of the rectangle, column 2
+    2
+    """
     if isinstance(shape, Region):
         return offset // shape.width - shape.offset
     if not isinstance(shape, Rectangle):

@@ -1,4 +1,4 @@
-"""Attention over adjacent buffers: one token in each of [offset, offset + size), all at once (Flover, V-B, Fig. 4)."""
+"""Attention over the adjacent buffers of a region: one token in each, all in one call (Flover, V-B, Fig. 4)."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ class _Buffers:
 class SlotsAttention(PerSequenceAttention):
     """The region's buffers are views of the storage, without a gather; row i of every tensor is buffer offset + i.
 
-    When buffers [1, 4) hold r2 at its 5th token, nobody, and r1 at its 2nd, row i sees the first [5, 1, 2] tokens of
-    its buffer. An iteration with longer work, which is a prompt, is attended request by request.
+    If buffers [1, 4) hold r2 at its 5th token, no sequence, and r1 at its 2nd, then rows 0 to 2 attend to the first 5,
+    1 and 2 tokens of their buffers. An iteration with work longer than a token, a prompt, is attended request by
+    request.
     """
 
     def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
         region = plan.shape
         if not isinstance(region, Region):
             return super().reads(plan, rows, span, cache)
-        seen = torch.tensor(rows.positions, device=cache.device)
+        last = torch.tensor(rows.positions, device=cache.device)
         longest = max(rows.positions) + 1
         keys, values = cache.rows_of(region.offset * region.width, region.size, region.width, longest)
         mask = torch.zeros(region.size, longest, dtype=cache.keys.dtype, device=cache.device)
-        mask.masked_fill_(torch.arange(longest, device=cache.device) > seen[:, None], float("-inf"))
+        mask.masked_fill_(torch.arange(longest, device=cache.device) > last[:, None], float("-inf"))
         return _Buffers(keys, values, mask[:, None, None])
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Any) -> Tensor:
         if not isinstance(reads, _Buffers):
             return super().attention(q, cache, layer, reads)
         attended = scaled_dot_product_attention(
-            q.unflatten(1, (cache.num_kv_heads, -1)),  # the heads that share a KV head together
+            q.unflatten(1, (cache.num_kv_heads, -1)),  # heads that share a KV head side by side
             reads.keys[layer],
             reads.values[layer],
             attn_mask=reads.mask,

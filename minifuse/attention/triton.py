@@ -1,4 +1,4 @@
-"""Attention on the Triton kernels, one backend for every layout."""
+"""Attention on the Triton kernels, one backend for every layout (Pensieve, 3.4.4; Flover, V-B)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class _Buffers:
 
 
 class TritonAttention(Backend):
-    """Any plan, whatever its layout: adjacent buffers, a rectangle, or sequences side by side in runs or blocks.
+    """Attends the plans of every layout: a region, a rectangle, or sequences in runs or blocks.
 
     Args:
-        reference: the bits of a row depend on its own text alone.
+        reference: compute each row so that its bits depend on its own text alone.
     """
 
     operators: Operators = TritonOperators()

@@ -1,9 +1,10 @@
-"""Multi-token attention over KV that lies anywhere, on torch's operators: all sequences at once, hardly any padding.
+"""Multi-token attention on torch's operators (Pensieve, 3.4.4): all sequences at once, with hardly any padding.
 
-What `ragged.Ragged` describes (Pensieve, 3.4.4), without a kernel. Prefills, chunks and decode steps are one case: the
-last tokens of a context, each of which sees itself and what comes before. Sequences with as many queries and contexts
-of about the same length form a group, and a group is two batched matrix products over rows gathered first. A long
-prefill is several such sequences, for a block of its queries is again the last tokens of a context.
+It computes the batches that `minifuse.kernels.ragged.Ragged` describes, without a kernel. Prefills, chunks and decode
+steps are one case: the last tokens of a context, each of which attends to itself and all tokens before it. Sequences
+with equal numbers of queries and contexts of similar length form a group, which is computed as two batched matrix
+products over gathered rows. A long prefill is split into several such sequences, since a block of its queries is again
+the last tokens of a context.
 """
 
 from __future__ import annotations
@@ -19,20 +20,22 @@ from torch.nn.functional import embedding_bag
 
 __all__ = ["RaggedIndex", "attend"]
 
-BLOCK = 128  # queries of a piece: enough for a matrix product, few enough to leave out most of what none of them sees
-WASTE = 1.1  # a group may read this many tokens for each token of its contexts,
-SLACK = 128  # and this many more for the time that one more group would take (in decode steps; chunks allow less)
-ELEMENTS = 2**19  # of an intermediate tensor, scores or gathered keys: the next operator should find it in the cache
-HEAD_DIM = 64  # assumed where ELEMENTS are counted, and only there
-FEW = 4  # rows of scores up to which a weighted sum of values where they lie is faster than a gather and a product
+BLOCK = (
+    128  # queries of a piece: enough for a matrix product, few enough to skip most tokens that none of them attends to
+)
+WASTE = 1.1  # tokens that a group may read for each token of its contexts,
+SLACK = 128  # and tokens it may read beyond that, as costly as one more group (in decode steps; chunks allow fewer)
+ELEMENTS = 2**19  # of an intermediate tensor, scores or gathered keys, so that the next operator finds it in the cache
+HEAD_DIM = 64  # assumed only to count ELEMENTS
+FEW = 4  # rows of scores up to which a weighted sum of values in place is faster than a gather and a product
 
 
 class _Piece(NamedTuple):
     """Up to BLOCK queries of one sequence."""
 
     num_queries: int
-    context: int  # tokens the last of them sees
-    row: int  # of the batch: its first query
+    context: int  # tokens that the last query attends to
+    row: int  # of its first query in the batch
     elements: int  # of its largest intermediate tensor
     table: Sequence[int]
 
@@ -41,18 +44,19 @@ class _Piece(NamedTuple):
 class _Group:
     """Units that are attended together: a unit is one KV head of one piece, with the query heads that share it.
 
-    Contexts are flush right, so that one triangle serves all. Two pieces of 2 queries, contexts 4 and 3, one head:
+    Contexts are aligned at the right, so that one mask `future` fits all units. Two pieces of 2 queries with contexts
+    of 4 and 3 tokens, one head:
 
         kv  a0 a1 a2 a3     idle  . . . .     future  . . . x     (of both)
             b0 b0 b1 b2           x . . .             . . . .
 
-    Padding repeats a slot of the sequence's own, so nobody else's slot is ever read, and NaN there harms nobody.
+    Padding repeats a slot of the same sequence, so that a NaN in another sequence's slot is never read.
     """
 
     queries: Tensor  # [units * rows], rows of q seen as [T * num_heads, head_dim]; rows = num_queries * heads a KV head
     kv: Tensor  # [units, width], rows of keys and values seen as [slots * num_kv_heads, head_dim]
-    idle: Tensor | None  # [units, 1, width], True: before the context begins. None: all are as wide
-    future: Tensor | None  # [rows, num_queries], True: the query precedes that one of the last tokens. None: one query
+    idle: Tensor | None  # [units, 1, width], True: before the context begins; None: no unit has padding
+    future: Tensor | None  # [rows, num_queries], True: that one of the last tokens follows the query; None: one query
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class RaggedIndex:
     """Where an iteration's queries, keys and values are: made once, and the same for every layer."""
 
     groups: tuple[_Group, ...]
-    order: Tensor  # [T * num_heads], where among the rows of all groups each row of the output is found
+    order: Tensor  # [T * num_heads], the row among those of all groups that each row of the output is
     num_gathered: int  # tokens of KV read, with padding: for up to BLOCK queries each, <= WASTE * contexts + SLACK * S
 
     @classmethod
@@ -80,15 +84,15 @@ class RaggedIndex:
             num_queries: of each sequence, the last tokens of its context.
             contexts: tokens of each, up to and including the last query.
             tables: block numbers of each, at least as many as its context fills; with `page` 0, [its first slot].
-            page: slots in a block: token t lies in slot `table[t // page] * page + t % page`. 0: it is contiguous.
+            page: slots in a block: token t lies in slot `table[t // page] * page + t % page`; 0: consecutive slots.
         """
         pieces, row = [], 0
         for count, context, table in zip(num_queries, contexts, tables, strict=True):
             for start in range(0, count, BLOCK):
                 stop = min(start + BLOCK, count)
-                seen = context - count + stop
-                elements = seen * max((stop - start) * num_heads, num_kv_heads * HEAD_DIM)
-                pieces.append(_Piece(stop - start, seen, row + start, elements, table))
+                visible = context - count + stop
+                elements = visible * max((stop - start) * num_heads, num_kv_heads * HEAD_DIM)
+                pieces.append(_Piece(stop - start, visible, row + start, elements, table))
             row += count
         groups = [_group(alike, page, num_heads, num_kv_heads) for alike in _alike(pieces)]
         order = torch.empty(row * num_heads, dtype=torch.long)
@@ -100,14 +104,14 @@ class RaggedIndex:
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, index: RaggedIndex) -> Tensor:
-    """Softmax(q k^T / sqrt(head_dim)) v for every query over the tokens it sees.
+    """Softmax(q k^T / sqrt(head_dim)) v for every query over the tokens that it attends to.
 
     Scores are float32 for 16-bit tensors, as in a fused kernel, and otherwise of the tensors' own type.
 
     Args:
         q: [T, num_heads, head_dim], contiguous.
         keys, values: [slots, num_kv_heads, head_dim], contiguous; the queries' own tokens are already there.
-        index: of these T queries.
+        index: where these T queries and their contexts are.
 
     Returns:
         [T, num_heads * head_dim].
@@ -138,7 +142,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, index: RaggedIndex) -> Tenso
 
 
 def _alike(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
-    """Pieces of equal numbers of queries that waste little when padded to the first, until their tensors are full."""
+    """Groups of pieces with equal numbers of queries, padded to the first, within WASTE and SLACK, and ELEMENTS."""
     group: list[_Piece] = []
     tokens = 0
     for piece in sorted(pieces, reverse=True):
@@ -157,7 +161,10 @@ def _alike(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def _group(pieces: list[_Piece], page: int, num_heads: int, num_kv_heads: int) -> _Group:
-    """The index tensors of `pieces`, on the CPU."""
+    """The index tensors of `pieces`, on the CPU.
+
+    >>> # block size 4, one head, contexts 4 and 3 in block tables [2] and [5]: kv is [[8, 9, 10, 11], [20, 20, 21, 22]]
+    """
     num_queries, width = pieces[0].num_queries, pieces[0].context
     blocks = -(-width // page) if page else 1
     tables = torch.tensor([[*piece.table[:blocks], *[0] * (blocks - len(piece.table))] for piece in pieces])
@@ -178,7 +185,7 @@ def _group(pieces: list[_Piece], page: int, num_heads: int, num_kv_heads: int) -
 
 
 def _parts(group: _Group, device: torch.device) -> Iterator[_Group]:
-    """The group itself, or its units in parts if a single piece has more than ELEMENTS; a unit is never divided."""
+    """The group on `device`, in parts of several units if its tensors exceed ELEMENTS; a unit is never divided."""
     units, width = group.kv.shape
     rows = len(group.queries) // units
     step = max(1, ELEMENTS // (width * max(rows, HEAD_DIM)))

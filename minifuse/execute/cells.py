@@ -1,4 +1,4 @@
-"""A plan of cells computed with torch: for each batch its inputs gathered, one call of the cell, its outputs kept."""
+"""A plan of cells computed with torch: for each batch gather, compute, write (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from torch import Tensor
 
 from minifuse.cell_graph import CellGraph, Shape, Zeros
 from minifuse.errors import LawBroken
+from minifuse.execute.issued import Issued
 from minifuse.execute.streams import Streams
 from minifuse.layout import StateRows
 from minifuse.memory.state_storage import StateStorage, on_device
 from minifuse.model.cells.model import CellModel, CellType
 from minifuse.place import State
 from minifuse.plan import Plan
-from minifuse.report import Gathers, Ran
+from minifuse.report import Ran
 from minifuse.request import Sequence
 from minifuse.work import Work
 
-__all__ = ["CellRunner"]
+__all__ = ["CellRunner", "Issued"]
 
 MOST_WIRINGS = 1024
 
@@ -50,17 +51,17 @@ class CellRunner:
         return issued
 
     def _issue(self, plan: Plan, sequences: dict[str, Sequence], issued: Issued) -> None:
-        """Wave by wave."""
+        """Compute one wave after the other. An empty wave is of the type of the wave before it."""
         kind: CellType | None = None
         for start, stop in plan.waves:
             work: Seq[Work] = plan.work[start:stop]
             kind = self.model.types[work[0].cell] if work else kind
             if kind is None:
-                raise LawBroken("layout", f"step {plan.step} begins with a wave of nothing, whose type nobody knows")
+                raise LawBroken("layout", f"step {plan.step} begins with a wave of nothing, whose cell type is unknown")
             places: Any = plan.places[start:stop]
             if isinstance(plan.shape, StateRows):
                 self._padded(kind, work, places, plan.shape, sequences, issued)
-            elif work:  # what padding adds is computed in rectangles alone
+            elif work:  # an empty wave is computed only as idle rows, in a rectangle
                 self._compute(kind, work, places, sequences, issued)
 
     def _compute(
@@ -68,10 +69,8 @@ class CellRunner:
     ) -> None:
         inputs = self._inputs(kind, work, places, sequences, issued)
         outputs = self.model.run(kind.name, *inputs)
-        slots = tuple([place.slot for place in places])
-        for part, output in enumerate(outputs):
-            self.storage.write(self.model.field_of[kind.name][part], slots, output)
-        self._tell(kind, work, range(len(work)), outputs, sequences, issued)
+        self._write(kind, tuple([place.slot for place in places]), outputs)
+        self._produce(kind, work, range(len(work)), outputs, sequences, issued)
 
     def _padded(
         self,
@@ -82,12 +81,12 @@ class CellRunner:
         sequences: dict[str, Sequence],
         issued: Issued,
     ) -> None:
-        """One step of all rows. Those without a node compute on what lies there, and their states stay."""
+        """One step of all rows. A row without a node is computed from what its slot holds, and keeps its states."""
         rows = [place.slot - padded.offset for place in places]
         run = tuple(range(padded.offset, padded.offset + padded.rows))
         wirings = {self._wiring(_graph(sequences, item).shape)[item.start] for item in work}
         fields = dict(wirings.pop()) if len(wirings) == 1 else {}
-        mixed = self._inputs(kind, work, places, sequences, issued) if wirings else None  # there are others
+        mixed = self._inputs(kind, work, places, sequences, issued) if wirings else None  # some wirings differ
         inputs = []
         for position, (shape, dtype) in enumerate(kind.inputs):
             if position in fields:
@@ -106,18 +105,26 @@ class CellRunner:
         every = rows == list(range(padded.rows))
         index = None if every else on_device(rows, torch.int64, self.model.device)
         slots = run if every else tuple([place.slot for place in places])
-        for part, output in enumerate(outputs):
-            live = output if index is None else output.index_select(0, index)
-            self.storage.write(self.model.field_of[kind.name][part], slots, live)
-        self._tell(kind, work, rows, outputs, sequences, issued)
+        live = outputs if index is None else tuple([output.index_select(0, index) for output in outputs])
+        self._write(kind, slots, live)
+        self._produce(kind, work, rows, outputs, sequences, issued)
+
+    def _write(self, kind: CellType, slots: tuple[int, ...], outputs: tuple[Tensor, ...]) -> None:
+        """Keep the outputs of a batch, each in its field, as the states of these slots."""
+        for field, output in zip(self.model.field_of[kind.name], outputs, strict=True):
+            self.storage.write(field, slots, output)
 
     def _wiring(self, shape: Shape) -> tuple[Wiring, ...]:
+        """The wiring of each node of a graph of this shape: which inputs are states, and the fields they lie in.
+
+        >>> # an LSTM (word, h, c -> h, c) with h and c in fields 0 and 1: (), then ((1, 0), (2, 1)) for later nodes
+        """
         found = self._wirings.get(shape)
         if found is None:
-            if len(self._wirings) >= MOST_WIRINGS:  # trees are nearly all different: do not keep those of all
+            if len(self._wirings) >= MOST_WIRINGS:  # nearly every tree has a shape of its own: do not keep all
                 self._wirings.clear()
             field_of, cells = self.model.field_of, shape.cells
-            same: dict[Wiring, Wiring] = {}  # equal ones are one object: comparing them must cost nothing
+            same: dict[Wiring, Wiring] = {}  # equal wirings are one object, so that comparing them costs nothing
             wirings = (
                 tuple([(wire.position, field_of[cells[wire.node]][wire.part]) for wire in wires])
                 for wires in shape.wires
@@ -128,7 +135,7 @@ class CellRunner:
     def _inputs(
         self, kind: CellType, work: Seq[Work], places: Seq[State], sequences: dict[str, Sequence], issued: Issued
     ) -> list[Tensor]:
-        """Each input of a batch, [nodes, *shape]."""
+        """The inputs of a batch, each [nodes, *shape]."""
         graphs = [_graph(sequences, item) for item in work]
         nodes = [graph.nodes[item.start] for graph, item in zip(graphs, work, strict=True)]
         wirings = [self._wiring(graph.shape)[item.start] for graph, item in zip(graphs, work, strict=True)]
@@ -160,22 +167,23 @@ class CellRunner:
         position: int,
         wirings: Seq[Wiring],
         places: Seq[State],
-        given: Seq[tuple[Any, ...]],
+        inputs: Seq[tuple[Any, ...]],
         issued: Issued,
     ) -> Tensor:
         """An input that is a state for some nodes and a constant for others, or lies in several fields.
 
-        Constants are read from the slot that is always zero, and put in their rows afterwards unless they are `Zeros`.
+        Rows of constants are first read from the slot that is always zero. Constants other than `Zeros` are then put in
+        their rows.
         """
         slots: dict[int, list[int]] = {}  # by field
         constants = []
         for row, (wiring, place) in enumerate(zip(wirings, places, strict=True)):
-            for (at, field), slot in zip(wiring, place.reads, strict=True):
-                if at == position:
+            for (wired, field), slot in zip(wiring, place.reads, strict=True):
+                if wired == position:
                     slots.setdefault(field, [self.storage.zero] * len(places))[row] = slot
                     break
             else:
-                if not isinstance(given[row][position], Zeros):
+                if not isinstance(inputs[row][position], Zeros):
                     constants.append(row)
         start = time.perf_counter()
         (field, column), *others = slots.items()
@@ -186,13 +194,13 @@ class CellRunner:
             rows = [row for row, slot in enumerate(column) if slot != self.storage.zero]
             states[rows] = self.storage.read(field, tuple([column[row] for row in rows]))[0]
         if constants:
-            states[constants] = self._constants(kind, position, [given[row][position] for row in constants])
+            states[constants] = self._constants(kind, position, [inputs[row][position] for row in constants])
         if copied:
             issued.gathered(len(places), time.perf_counter() - start)
         return states
 
     def _constants(self, kind: CellType, position: int, values: list[Any]) -> Tensor:
-        """[len(values), *shape] of what the graphs give: numbers, zeros, or tensors."""
+        """Constants of the graphs (numbers, `Zeros` or tensors) as one input, [len(values), *shape]."""
         shape, dtype = kind.inputs[position]
         device = self.model.device
         if all(isinstance(value, Zeros) for value in values):
@@ -207,7 +215,7 @@ class CellRunner:
             return torch.stack(rows)
         return on_device(values, dtype, device)
 
-    def _tell(
+    def _produce(
         self,
         kind: CellType,
         work: Seq[Work],
@@ -216,67 +224,18 @@ class CellRunner:
         sequences: dict[str, Sequence],
         issued: Issued,
     ) -> None:
-        """Note what a batch says, and what its nodes that nobody reads came to."""
+        """Note the tokens that a batch produces, and its results. `rows` are those of the work in the outputs."""
         if kind.says is not None:
             issued.say(work, rows, outputs[kind.says])
-        last, nodes = [], []
+        result_rows, nodes = [], []
         for i, item in enumerate(work):
             node = _graph(sequences, item).reported.get(item.start)
             if node is not None:
-                last.append(rows[i])
+                result_rows.append(rows[i])
                 nodes.append((item.sequence, node))
-        if last:
-            index = on_device(last, torch.int64, self.model.device)
+        if result_rows:
+            index = on_device(result_rows, torch.int64, self.model.device)
             issued.result(nodes, tuple(output.index_select(0, index) for output in outputs))
-
-
-class Issued:
-    """What comes of a plan given to a device: on its way to the host until it is ready."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._computed: torch.cuda.Event | None = None
-        self._said: list[tuple[Seq[Work], Seq[int], Tensor]] = []
-        self._results: list[tuple[list[tuple[str, int]], tuple[Tensor, ...]]] = []
-        self._copies, self._rows, self._gathering_s = 0, 0, 0.0
-
-    def gathered(self, rows: int, seconds: float) -> None:
-        self._copies += 1
-        self._rows += rows
-        self._gathering_s += seconds
-
-    def say(self, work: Seq[Work], rows: Seq[int], tokens: Tensor) -> None:
-        self._said.append((work, rows, tokens.to("cpu", non_blocking=True)))
-
-    def result(self, nodes: list[tuple[str, int]], outputs: tuple[Tensor, ...]) -> None:
-        self._results.append((nodes, tuple(output.to("cpu", non_blocking=True) for output in outputs)))
-
-    def done(self) -> None:
-        """Everything has been issued."""
-        if self._device.type == "cuda":
-            self._computed = torch.cuda.Event()
-            self._computed.record()
-
-    def ready(self) -> bool:
-        return self._computed is None or self._computed.query()
-
-    def ran(self) -> Ran:
-        if self._computed is not None:
-            self._computed.synchronize()
-        said: dict[str, list[int]] = {}
-        for work, rows, tokens in self._said:
-            values = tokens.tolist()
-            for item, row in zip(work, rows, strict=True):
-                said.setdefault(item.sequence, []).append(values[row])
-        results: dict[str, dict[int, tuple[Tensor, ...]]] = {}
-        for nodes, outputs in self._results:
-            for (name, node), *parts in zip(nodes, *(output.unbind(0) for output in outputs), strict=True):
-                results.setdefault(name, {})[node] = tuple(parts)
-        return Ran(
-            {name: tuple(tokens) for name, tokens in said.items()},
-            results=results,
-            gathers=Gathers(self._copies, self._rows, self._gathering_s),
-        )
 
 
 def _graph(sequences: dict[str, Sequence], work: Work) -> CellGraph:

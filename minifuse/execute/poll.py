@@ -1,4 +1,4 @@
-"""Learning from a thread that work issued to a device has been computed (BatchMaker, 2.5)."""
+"""Polls from a thread for plans that a device has computed (BatchMaker, 2.5)."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from minifuse.report import Ran
 
 __all__ = ["Pending", "Poller"]
 
-PAUSE_S = 20e-6  # between two looks when nothing was ready
+PAUSE_S = 20e-6  # between two polls when nothing was ready
 
 
 class Pending(Protocol):
     """A plan that has been issued to a device and may not have been computed yet."""
 
     def ready(self) -> bool:
-        """Whether it has. Never blocks."""
+        """Whether it has been computed. Never blocks."""
         ...
 
     def ran(self) -> Ran:
-        """What came of it, once it is ready."""
+        """What it produced, once it is ready."""
         ...
 
 
 class Poller:
-    """Each worker's queue of plans in progress, whose heads a thread asks over and over whether they are ready.
+    """Each worker's queue of plans in progress, the heads of which a thread polls until they are ready.
 
-    Nobody waits for the device: the worker's thread goes on issuing, and the engine hears of a plan by its future.
+    No other thread waits for the device: the worker's thread goes on issuing, and the engine waits for futures.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Poller:
         self._thread.start()
 
     def watch(self, worker: int, issued: Future[Pending]) -> Future[Ran]:
-        """A future of what comes of a plan that `worker` issues, after all that it has issued before."""
+        """A future of what a plan produces that `worker` issues, behind all plans that it has issued before."""
         computed: Future[Ran] = Future()
         with self._changed:
             self._in_progress[worker].append((issued, computed))
@@ -55,14 +55,14 @@ class Poller:
                 heads = [(queue, *queue[0]) for queue in self._in_progress.values() if queue]
             if self._closed:
                 return
-            settled = [self._settle(*head) for head in heads]  # all of them
+            settled = [self._settle(*head) for head in heads]  # a list: `any` would stop at the first
             if not any(settled):
                 time.sleep(PAUSE_S)
 
     def _settle(
         self, queue: deque[tuple[Future[Pending], Future[Ran]]], issued: Future[Pending], computed: Future[Ran]
     ) -> bool:
-        """Tell of the head of a queue if it has been computed, or could not be."""
+        """Set the future of a queue's head if it has been computed, or has failed. Returns whether it was set."""
         try:
             if not issued.done() or not issued.result().ready():
                 return False
@@ -76,7 +76,7 @@ class Poller:
         return True
 
     def close(self) -> None:
-        """Stop asking. What has not been computed is told to nobody."""
+        """Stop polling. The futures of plans that have not been computed are never set."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""Plans run in real time: one worker in the caller's thread, several each in a thread of its own."""
+"""Runs plans in real time: one worker in the caller's thread, several in a thread each (Flover, V; BatchMaker, 2.5)."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class _Ended(NamedTuple):
 
 
 class RealExecutor:
-    """Runs plans with `run` and tells when each ended.
+    """Runs plans with `run`, and reports when each ended.
 
     With one worker, `wait` runs its plans, one at a time. With more, a plan runs in a thread, made when it is first
-    needed, and an error there is raised by `wait`. What ended since `wait` was last called is told as one event, at the
-    time of its last; and a time that was to be waited for comes before whatever ended after it, as it would in virtual
-    time.
+    needed, and an error there is raised by `wait`. All plans that ended since the last call of `wait` are one event, at
+    the time of the last of them. If `wait` has a time limit, plans that ended after it belong to the next event, as in
+    virtual time.
 
-    Where `issue` is given, plans are issued with it instead, each worker's in order, without waiting for any to be
-    computed: that is polled for, from a thread (BatchMaker, 2.5).
+    If `issue` is given, each worker's plans are issued with it instead, in order, without waiting for any to be
+    computed: a thread polls for that (BatchMaker, 2.5).
 
     Args:
-        threads: plans of all workers but the first computed at the same time, at most; the others wait for their turn.
-            The first worker, which may be the main stream, never waits. By default all run at once.
-        depth: plans that a worker may have at once; with more than one each worker has a thread of its own.
-        on_close: what else to stop in the end.
+        threads: plans of all workers but the first that are computed at the same time, at most; further plans wait. The
+            first worker, which may be the main stream, never waits. By default all run at once.
+        depth: plans that a worker may have in flight; with more than one, each worker has a thread of its own.
+        on_close: stops what else belongs to the run.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class RealExecutor:
         self._run = run
         self._clock = clock
         self._on_close = on_close
-        self._next: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # of the one worker
+        self._next: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans of a single worker
         self._issue = issue
         self._poller = Poller() if issue else None
-        self._threads: list[ThreadPoolExecutor] = []  # the first worker's, then those of the others
+        self._threads: list[ThreadPoolExecutor] = []  # of the first worker, then of the rest
         if workers > 1 or issue:
             shares = [1] * workers if depth > 1 or issue else [1, threads or workers]
             self._threads = [ThreadPoolExecutor(share, f"minifuse-worker-{i}") for i, share in enumerate(shares)]
         self._num_running = 0
         self._ended: SimpleQueue[_Ended] = SimpleQueue()
-        self._seen: list[_Ended] = []  # not yet told of
-        self._told_s = 0.0  # what has been told of is not older
+        self._unreported: list[_Ended] = []
+        self._reported_s = 0.0  # the time of the last event: later events are not before it
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         if not self._threads:
@@ -96,29 +96,29 @@ class RealExecutor:
 
     def _threaded(self, until: float | None) -> list[Completion]:
         try:
-            if not self._seen:
+            if not self._unreported:
                 timeout = None if until is None else max(0.0, until - self._clock.now())
-                self._seen.append(self._ended.get(timeout=timeout))
+                self._unreported.append(self._ended.get(timeout=timeout))
             while True:
-                self._seen.append(self._ended.get_nowait())
+                self._unreported.append(self._ended.get_nowait())
         except Empty:
             pass
         due: list[_Ended] = []
         later: list[_Ended] = []
-        for ended in self._seen:
+        for ended in self._unreported:
             (due if until is None or ended.ended_s <= until else later).append(ended)
         if not due:
-            assert until is not None  # otherwise something was waited for
-            self._told_s = max(self._told_s, until)
+            assert until is not None  # without a limit, `get` waits until a plan has ended
+            self._reported_s = max(self._reported_s, until)
             return []
-        self._seen = later
+        self._unreported = later
         self._num_running -= len(due)
-        self._told_s = max(self._told_s, *(ended.ended_s for ended in due))
+        self._reported_s = max(self._reported_s, *(ended.ended_s for ended in due))
         due.sort(key=lambda ended: ended.plan.step)
-        return [Completion(plan, future.result(), self._told_s) for plan, future, _ in due]
+        return [Completion(plan, future.result(), self._reported_s) for plan, future, _ in due]
 
     def close(self) -> None:
-        """Let what runs come to its end; no thread is left, nor what `on_close` stops."""
+        """Wait for the plans that run, then stop all threads, and call `on_close`."""
         for threads in self._threads:
             threads.shutdown(wait=True, cancel_futures=True)
         if self._poller is not None:

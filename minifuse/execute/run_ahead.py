@@ -1,4 +1,4 @@
-"""Plans of texts that were made before the tokens they start from were known."""
+"""Runs plans of texts that were scheduled before their input tokens were sampled (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["RunAhead"]
 
 
 class RunAhead:
-    """Feeds each sequence's last token back to it, whether or not the engine has heard of that token yet.
+    """Feeds each sequence's last token back to it, whether or not the engine has received that token yet.
 
-    With several iterations in flight (BatchMaker, 2.4.3: up to MaxTasksToSubmit) the plan of an iteration is made while
-    the one before it still runs. A worker runs its plans in order, so what it needs it has said itself.
+    With several iterations in flight (up to MaxTasksToSubmit) the plan of an iteration is made while the one before it
+    still runs. A worker runs its plans in order, so it has produced every token that its next plan starts from.
 
-    >>> # plans [0, 5), [5, 6), [6, 7) of one text are in flight; running the first says token 5, which the second
-    >>> # starts from. If token 5 ends the answer, what the others say is thrown away.
+    >>> # plans [0, 5), [5, 6), [6, 7) of one text are in flight; running the first produces token 5, which the second
+    >>> # starts from. If token 5 ends the answer, the tokens of the other two are discarded.
     """
 
     def __init__(self, run: RunPlan) -> None:
         self._run = run
-        self._known: defaultdict[int, dict[str, _Copy]] = defaultdict(dict)  # of each worker: what it is ahead with
+        self._known: defaultdict[int, dict[str, _Copy]] = defaultdict(dict)  # worker -> sequence -> its copy
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         known = self._known[plan.worker]
@@ -36,7 +36,7 @@ class RunAhead:
             if copy is None or len(copy.ahead.tokens) < len(sequence.tokens):
                 copy = _Copy(sequence, Sequence(sequence.request, list(sequence.tokens)))
             tokens = copy.ahead.tokens
-            tokens += tokens[-1:] * (work.stop - len(tokens))  # it has ended: nobody will hear what is said
+            tokens += tokens[-1:] * (work.stop - len(tokens))  # beyond the answer's end: any token, to be discarded
             mine[work.sequence] = copy
         ran = self._run(plan, {name: copy.ahead for name, copy in mine.items()})
         for name, produced in ran.tokens.items():
@@ -50,5 +50,5 @@ class RunAhead:
 
 
 class _Copy(NamedTuple):
-    sequence: Sequence  # as the engine knows it
-    ahead: Sequence  # with all that has been said
+    sequence: Sequence  # the engine's own
+    ahead: Sequence  # the same, with all tokens that the worker has produced

@@ -1,8 +1,8 @@
-"""Drawing the next token. Randomness is a function of (seed, position) alone, whatever the batch or the technique.
+"""Samples the next token. Randomness is a function of (seed, position) alone, whatever the batch or the technique.
 
-Tokens are drawn by the Gumbel-max trick: argmax(logits / temperature + noise) follows the softmax exactly. The noise
-of each (seed, position, token) is computed by a counter-based hash, so a request draws the same token alone, in a
-crowd, or after having been suspended.
+Tokens are sampled by the Gumbel-max trick (Gumbel, 1954): argmax(logits / temperature + noise) follows the softmax
+exactly. The noise of each (seed, position, token) is computed by a counter-based hash, so a request gets the same token
+alone, in a batch, or after having been suspended.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["keep_top", "sample"]
 
 
 def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int], ops: Operators = TORCH) -> list[int]:
-    """One token for each row.
+    """Sample one token for each row.
 
     Args:
         logits: [rows, vocab_size].
-        params: how each row is drawn.
-        positions: the place in its sequence of each row's new token.
+        params: how each row is sampled.
+        positions: of each row's new token in its sequence.
 
     Returns:
         Token ids; the lowest id where several are equally likely.
@@ -52,7 +52,10 @@ def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int], ops: Oper
 def keep_top(scaled: Tensor, top_k: Seq[int], top_p: Seq[float]) -> Tensor:
     """Set to -inf all but each row's `top_k` likeliest tokens, then all but the fewest that reach `top_p` together.
 
-    `top_k` 0 and `top_p` 1 keep everything. Of several tokens as likely as the last one kept, the lowest ids stay.
+    `top_k` 0 and `top_p` 1 keep all tokens. Of several equally likely ones, those with the lowest ids are kept.
+
+    >>> keep_top(torch.tensor([[0.1, 0.2, 0.3, 0.4]]).log(), [3], [0.6]).exp()  # 4/9 and 3/9 of the top 3 reach 0.6
+    tensor([[0.0000, 0.0000, 0.3000, 0.4000]])
     """
     vocab = scaled.shape[-1]
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
@@ -60,7 +63,7 @@ def keep_top(scaled: Tensor, top_k: Seq[int], top_p: Seq[float]) -> Tensor:
     p = torch.tensor(top_p, dtype=scaled.dtype, device=scaled.device)[:, None]
     ordered = ordered.masked_fill(torch.arange(vocab, device=scaled.device) >= k, float("-inf"))
     probabilities = ordered.softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # a token stays while those before it do not reach p
+    before = probabilities.cumsum(-1) - probabilities  # a token is kept if the likelier ones do not reach p
     dropped = (before >= p) & (p < 1.0)
     dropped[:, 0] = False
     ordered = ordered.masked_fill(dropped, float("-inf"))

@@ -1,4 +1,4 @@
-"""A stream for each worker."""
+"""A CUDA stream for each worker (Flover, III and V)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["Streams"]
 
 
 class Streams:
-    """On a GPU each worker has a stream of its own, the first the default one; elsewhere there are none."""
+    """On a GPU each worker has a stream of its own, the first worker the default stream. A CPU has none."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._streams: dict[int, torch.cuda.Stream] = {}
 
     def of(self, worker: int) -> AbstractContextManager[object]:
-        """A block whose work goes to the stream of `worker`."""
+        """A context in which work goes to the stream of `worker`."""
         if worker == 0 or self.device.type != "cuda":
             return nullcontext()
         if worker not in self._streams:

@@ -1,4 +1,4 @@
-"""A plan computed with torch: moves, one forward pass, sampling."""
+"""A plan of texts computed with torch: moves, one forward pass, sampling (Orca; Baton, 2.2)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["TorchRunner", "forward", "torch_runner"]
 def forward(
     model: Transformer, batch: Batch, cache: KVStorage, attention: AttentionBackend, moves: tuple[Move, ...] = ()
 ) -> Tensor:
-    """The one forward pass of every technique: logits [len(batch.sampled), vocab_size].
+    """The forward pass of every technique: logits [len(batch.sampled), vocab_size].
 
     Before and after attention, a layer acts on all tokens of the iteration at once; in between, `attention` writes and
     reads each sequence's KV wave by wave. `moves` are those that belong to a wave.
@@ -58,11 +58,11 @@ class TorchRunner:
             moving_s = self._move(plan)
             tokens = self._compute(plan, sequences)
             if not tokens and self.cache.device.type == "cuda":
-                torch.cuda.current_stream().synchronize()  # nothing was read back: the KV may not be written yet
+                torch.cuda.current_stream().synchronize()  # no token was read back, so KV may not be written yet
         return Ran(tokens, moving_s=moving_s)
 
     def _move(self, plan: Plan) -> float:
-        """Do the moves that come before the forward pass. Returns the seconds that took."""
+        """Copy the moves that come before the forward pass. Returns the seconds that it took."""
         moves = [move for move in plan.moves if move.wave is None]
         if not moves:
             return 0.0
@@ -80,10 +80,10 @@ class TorchRunner:
         return {name: (token,) for name, token in zip(names, tokens, strict=True)}
 
     def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
-        """Who gets a token, and the logits to draw it from."""
+        """The sequences whose next token is sampled, and the logits to sample it from."""
         batch = self.attention.batch(plan, sequences, self.cache)
-        waved = tuple(move for move in plan.moves if move.wave is not None)
-        return batch.sampled, forward(self.model, batch, self.cache, self.attention, waved)
+        of_waves = tuple(move for move in plan.moves if move.wave is not None)
+        return batch.sampled, forward(self.model, batch, self.cache, self.attention, of_waves)
 
 
 def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> TorchRunner:

@@ -1,4 +1,4 @@
-"""Plans run in virtual time: a cost model says how long each takes, whatever the machine does meanwhile."""
+"""Runs plans in virtual time: a cost model computes the seconds of each, and the machine's speed does not matter."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["VirtualExecutor", "placeholder_tokens"]
 
 
 def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-    """A token for every sequence that is due one, without a model: -1, which is no stop token."""
+    """A token for every sequence whose next token is sampled, without a model: -1, which is not a stop token."""
     return Ran({plan.work[i].sequence: (-1,) for i in sampled_work(plan, sequences)})
 
 
 class VirtualExecutor:
-    """`cost` gives a plan's seconds, `run` its tokens (a model's, or placeholders); batching and memory cannot tell.
+    """`cost` gives the seconds of a plan, `run` its tokens (of a model, or placeholders).
 
-    A worker runs its plans in order. Each has a device of its own, or all of them share one (`shared`): while k plans
+    A worker runs its plans in order. Each worker has a device of its own, or all share one (`shared`): while k plans
     run, each gets a k-th of it.
 
     >>> # two plans of 4 s each on one device, the second begun 2 s after the first: 2 s alone, then at half speed;
@@ -42,12 +42,12 @@ class VirtualExecutor:
         self._cost = cost
         self._run = run
         self._shared = shared
-        # A plan ends when its worker has been served so far: time itself, or the equal share that each running plan has
-        # had of a shared device by `_now`.
+        # What a plan's end is compared with: the time itself, or, on a shared device, the device time that a plan would
+        # have got by `_now` if it had run from the start.
         self._served = self._now = 0.0
-        self._running: list[tuple[float, int, Plan, Callable[[], Ran]]] = []  # a heap by what it ends at, then step
-        self._busy: set[int] = set()  # workers with a plan that runs
-        self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # behind those
+        self._running: list[tuple[float, int, Plan, Callable[[], Ran]]] = []  # a heap, by end and step
+        self._busy: set[int] = set()  # workers whose plan runs
+        self._queued: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans behind those
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         self._advance(now)
@@ -55,11 +55,11 @@ class VirtualExecutor:
         self._start_queued()
 
     def start(self, plan: Plan, sequences: dict[str, Sequence]) -> None:
-        """Its worker begins with a plan, now."""
+        """Let the plan's worker begin with it now."""
         self._push(plan, lambda: self._run(plan, sequences), self._served + self._cost(plan))
 
     def _start_queued(self) -> None:
-        """Workers whose plan has ended begin with the next: only now, when the engine knows what came of the last."""
+        """Let workers whose plan has ended begin with the next, now that the engine has committed the last."""
         for _ in range(len(self._queued)):
             plan, sequences = self._queued.popleft()
             if plan.worker in self._busy:
@@ -69,7 +69,7 @@ class VirtualExecutor:
                 self.start(plan, sequences)
 
     def _push(self, plan: Plan, run: Callable[[], Ran], end: float) -> None:
-        """Let a plan complete once it has been served up to `end`. It is run then: as late as it may be."""
+        """Let a plan complete when `_served` reaches `end`. It is run then, as late as possible."""
         heapq.heappush(self._running, (end, plan.step, plan, run))
 
     def _advance(self, now: float) -> None:

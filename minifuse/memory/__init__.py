@@ -1,4 +1,4 @@
-"""Memory stages: where every KV token lives."""
+"""Memory stages: where the KV of every token, or the state of every node, lies. Importing this registers them."""
 
 from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.padded import Padded

@@ -1,8 +1,9 @@
-"""Runs of consecutive slots, handed out first-fit and merged again when they come back."""
+"""Runs of consecutive slots, allocated first-fit and merged when they are freed (Knuth, vol. 1, section 2.5)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 
 from minifuse.errors import LawBroken
 
@@ -10,7 +11,7 @@ __all__ = ["RunAllocator"]
 
 
 class RunAllocator:
-    """Free runs of [0, capacity), kept sorted and never touching each other.
+    """The free runs of [0, capacity), sorted, with at least one taken slot between two of them.
 
     >>> runs = RunAllocator(10)
     >>> runs.allocate(4), runs.allocate(4), runs.allocate(4)
@@ -38,7 +39,7 @@ class RunAllocator:
         return max((length for _, length in self.runs), default=0)
 
     def allocate(self, size: int) -> int | None:
-        """Offset of the first run that holds `size` slots, now taken; None if no run does."""
+        """Take `size` slots of the first run that has so many. Returns their offset; None if no run has."""
         for index, (offset, length) in enumerate(self.runs):
             if length >= size:
                 self.runs[index : index + 1] = [(offset + size, length - size)] if length > size else []
@@ -46,7 +47,7 @@ class RunAllocator:
         return None
 
     def free(self, offset: int, size: int) -> None:
-        """Give [offset, offset + size) back.
+        """Make slots [offset, offset + size) free again.
 
         Raises:
             LawBroken: part of it is free already, or lies outside.
@@ -63,3 +64,13 @@ class RunAllocator:
         if after and offset + size == after[0]:
             stop, size = index + 1, size + after[1]
         self.runs[start:stop] = [(offset, size)]
+
+    def check(self, owned: Iterable[tuple[int, int]]) -> None:
+        """Raise `LawBroken` unless the `owned` runs (offset, length) and the free ones are all slots, each once."""
+        position = 0
+        for offset, length in sorted([*self.runs, *owned]):
+            if offset != position:
+                raise LawBroken("conservation", f"slots near {position} have no owner, or two")
+            position += length
+        if position != self.capacity:
+            raise LawBroken("conservation", f"free and owned slots are {position} of {self.capacity}")

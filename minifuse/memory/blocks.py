@@ -1,4 +1,4 @@
-"""Blocks of KV slots, handed out one by one; several may hold the same one (Kwon et al., vLLM, SOSP 2023, 4.2-4.4)."""
+"""Blocks of KV slots and the number of holders of each (Kwon et al., vLLM, SOSP 2023, 4.2 to 4.4)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["BlockPool"]
 
 
 class BlockPool:
-    """Blocks [0, num_blocks) of one tier. A block is free when nobody holds it.
+    """Blocks [0, num_blocks) of one tier. A block without holders is free.
 
     >>> pool = BlockPool(3)
     >>> pool.take(), pool.take()
     (0, 1)
-    >>> pool.share(0)  # now two hold it
+    >>> pool.share(0)  # now it has two holders
     >>> pool.give_back(0)
     >>> pool.num_free, pool.num_holders(0)
     (1, 1)
     """
 
     def __init__(self, num_blocks: int) -> None:
-        self.holders = [0] * num_blocks  # of each block, how many
-        self.free = list(range(num_blocks - 1, -1, -1))  # the next one to be handed out is the last
+        self.holders = [0] * num_blocks  # of each block, their number
+        self.free = list(range(num_blocks - 1, -1, -1))  # a stack: the last is taken next
 
     def copy(self) -> BlockPool:
         twin = BlockPool(0)
@@ -43,7 +43,7 @@ class BlockPool:
         return self.holders[block]
 
     def take(self) -> int:
-        """A free block, now held by one."""
+        """Take a free block. It has one holder."""
         if not self.free:
             raise LawBroken("budget", f"a block was taken, and none of the {self.num_blocks} is free")
         block = self.free.pop()
@@ -51,13 +51,13 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """One more holds a block that somebody holds."""
+        """Add a holder to a block that has one."""
         if not self.holders[block]:
-            raise LawBroken("conservation", f"block {block} was shared, and nobody holds it")
+            raise LawBroken("conservation", f"block {block} was shared, and has no holder")
         self.holders[block] += 1
 
     def give_back(self, block: int) -> None:
-        """One holder less; the last makes the block free."""
+        """Remove a holder. A block that has none left is free."""
         if not 0 <= block < self.num_blocks or not self.holders[block]:
             raise LawBroken("conservation", f"block {block} was given back twice, or never handed out")
         self.holders[block] -= 1
@@ -65,7 +65,7 @@ class BlockPool:
             self.free.append(block)
 
     def check(self, held: Iterable[int]) -> None:
-        """Raise `LawBroken` unless `held`, each block as often as somebody holds it, and the free blocks are all."""
+        """Raise `LawBroken` unless `held` names each block as often as it has holders, and those without are free."""
         count = Counter(held)
         if [count[block] for block in range(self.num_blocks)] != self.holders:
             raise LawBroken("conservation", f"blocks are held by {self.holders} and should be by {dict(count)}")

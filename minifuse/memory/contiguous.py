@@ -1,4 +1,4 @@
-"""Each request's KV in one run of slots, reserved for its longest possible output (Orca; FluidInfer, section 2)."""
+"""Each sequence's KV in one run of slots, reserved for its longest possible answer (Orca; FluidInfer, section 2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.reserved import ReservedMemory, ReservedRoom
+from minifuse.memory.fixed import FixedRoom
+from minifuse.memory.reserved import ReservedMemory
 from minifuse.place import Extent
 from minifuse.plan import Reason
 from minifuse.request import Sequence
@@ -15,7 +16,7 @@ from minifuse.stages import register
 __all__ = ["Contiguous"]
 
 
-class _Room(ReservedRoom):
+class _Room(FixedRoom):
     def __init__(self, allocator: RunAllocator) -> None:
         self.allocator = allocator
 
@@ -30,7 +31,7 @@ class _Room(ReservedRoom):
 
 @register
 class Contiguous(ReservedMemory):
-    """One run of slots per request, as long as its prompt and longest possible answer, from admission to its end."""
+    """One run of slots per request, for its prompt and longest possible answer, from its admission to its end."""
 
     name = "contiguous"
     offers: ClassVar[frozenset[str]] = frozenset({"extents"})
@@ -62,11 +63,4 @@ class Contiguous(ReservedMemory):
         return self.capacity - self.allocator.num_free
 
     def check_integrity(self) -> None:
-        runs = sorted([*self.allocator.runs, *((e.offset, e.capacity) for e in self.extents.values())])
-        position = 0
-        for offset, length in runs:
-            if offset != position:
-                raise LawBroken("conservation", f"slots near {position} are owned twice or by nobody")
-            position += length
-        if position != self.capacity:
-            raise LawBroken("conservation", f"free and owned slots are {position} of {self.capacity}")
+        self.allocator.check(self.extents.values())

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
-from minifuse.memory.reserved import ReservedMemory, ReservedRoom
+from minifuse.memory.fixed import FixedRoom
+from minifuse.memory.reserved import ReservedMemory
 from minifuse.place import Extent
 from minifuse.plan import Placement, Plan, Proposal, Reason
 from minifuse.report import KVUsage
@@ -18,11 +19,15 @@ __all__ = ["Padded"]
 
 
 class _Shape(NamedTuple):
-    """A rectangle wide enough for every row: the longest prompt, then the longest answer."""
+    """A rectangle wide enough for every row: the longest prompt, then the longest answer.
+
+    >>> _Shape(rows=2, longest=5, answer=3).num_tokens
+    16
+    """
 
     rows: int = 0
-    longest: int = 0  # tokens a row has when it starts
-    answer: int = 0  # further tokens that may be cached
+    longest: int = 0  # prompt, in tokens
+    answer: int = 0  # tokens of the longest answer that are cached: all but the last
 
     def with_row(self, request: Request) -> _Shape:
         length = len(request.prompt)
@@ -37,7 +42,7 @@ class _Shape(NamedTuple):
         return self.rows * self.width
 
 
-class _Room(ReservedRoom):
+class _Room(FixedRoom):
     def __init__(self, capacity: int, running: int) -> None:
         self.capacity = capacity
         self.running = running
@@ -62,8 +67,8 @@ class _Room(ReservedRoom):
 class Padded(ReservedMemory):
     """A rectangle [batch, longest prompt + longest answer], opened with a batch and freed when its last row ends.
 
-    Row r's token t lies in column `longest - len(prompt r) + t`: all rows end their prompt in the same column, and step
-    on together. A finished row keeps its place until the batch is over.
+    Row r's token t lies in column `longest - len(prompt r) + t`: all prompts end in the same column, and all rows
+    advance together. A finished row keeps its place until the batch ends.
 
     >>> # prompts of 3 and 5 tokens, up to 4 new ones each (the last is never cached): 2 rows of 8
     >>> # row 0: . . a b c 0 1 2      its extent starts at slot 2
@@ -76,7 +81,7 @@ class Padded(ReservedMemory):
     def __init__(self, capacity: int, options: Any = None) -> None:
         super().__init__(capacity, options)
         self.shape = _Shape()
-        self.columns = 0  # computed so far
+        self.columns = 0  # computed so far, in every row
 
     def _needed(self, prompts: tuple[Request, ...]) -> int:
         return _shape(prompts).num_tokens
@@ -97,7 +102,7 @@ class Padded(ReservedMemory):
     def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
         shape = _shape(newcomer.request for newcomer in newcomers)
         if self.extents or shape.num_tokens > self.capacity:
-            raise LawBroken("budget", f"a batch of {shape} was opened beside {len(self.extents)} rows, or without room")
+            raise LawBroken("budget", f"a batch of {shape} was opened beside {len(self.extents)} rows, or does not fit")
         self.shape = shape
         extents = {}
         for row, newcomer in enumerate(newcomers):
@@ -117,7 +122,7 @@ class Padded(ReservedMemory):
 
     @property
     def num_used(self) -> int:
-        """All rows, padded and finished ones too: KV grows until the whole batch ends (Baton, Fig. 8)."""
+        """Tokens of all rows, padding and finished rows included: KV grows until the batch ends (Baton, Fig. 8)."""
         return self.shape.rows * self.columns
 
     @property
@@ -127,7 +132,7 @@ class Padded(ReservedMemory):
     def check_integrity(self) -> None:
         if self.num_reserved > self.capacity or bool(self.extents) != bool(self.shape.rows):
             raise LawBroken(
-                "conservation", f"a rectangle {self.shape} stands for {len(self.extents)} rows of {self.capacity}"
+                "conservation", f"a rectangle {self.shape} holds {len(self.extents)} sequences in {self.capacity} slots"
             )
         rows = {extent.offset // self.shape.width for extent in self.extents.values()}
         if len(rows) != len(self.extents) or any(row >= self.shape.rows for row in rows):

@@ -1,4 +1,4 @@
-"""KV in blocks that a request gets one by one as it grows, and a second tier on the host (vLLM; Pensieve, 3.4.3)."""
+"""KV in blocks, taken one by one as a sequence grows, and a tier on the host (Kwon et al., vLLM; Pensieve, 3.4.3)."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class _Room:
 
 @register
 class Paged:
-    """Blocks of a few tokens each, anywhere in memory, found through the request's block table.
+    """Blocks of a few tokens each, anywhere in memory, found through the sequence's block table.
 
-    A block is taken when a request grows into it, so no more than the last one is partly empty. A policy that evicts
-    admits with no more than the prompt's blocks, and when memory runs out takes a request's blocks away: its KV is
-    swapped to the host, or dropped and computed again. For any other policy the blocks of the longest possible answer
-    are set aside at admission, wherever they will be.
+    A block is taken when a sequence grows into it, so only its last block may be partly empty. A policy that evicts
+    admits a sequence with the blocks of its prompt alone, and evicts one when memory runs out: its KV is swapped to the
+    host, or dropped and computed again. For any other policy, as many blocks as the longest possible answer takes are
+    set aside at admission; which ones is decided as they are taken.
 
-    >>> # blocks of 4 slots: a prompt of 6 tokens takes two, the second half full; its third token of answer fills it,
-    >>> # the fourth takes another block, anywhere: Pages(blocks=(0, 1, 5), size=4)
+    >>> # blocks of 4 slots: a prompt of 6 tokens takes two, the second half full; the KV of the answer's second token
+    >>> # fills it, and that of its third takes another block, anywhere: Pages(blocks=(0, 1, 5), size=4)
     """
 
     kind: ClassVar[str] = "memory"
@@ -65,22 +65,22 @@ class Paged:
     class Options:
         block_size: int = option(16, "tokens in a block", minimum=1)
         preemption: str = option(
-            "recompute", "what becomes of the KV of a request that is evicted", choices=("recompute", "swap")
+            "recompute", "what becomes of the KV of an evicted sequence", choices=("recompute", "swap")
         )
         host: int | None = option(
             None,
-            "KV tokens that the host holds of those swapped out; none: as many as the device",
+            "KV tokens that the host has room for; none: as many as the device",
             minimum=1,
             maximum=10**8,
         )
         watermark: float = option(
             0.01,
-            "part of the blocks that newcomers leave to those who run, if they may be evicted",
+            "part of the blocks that newcomers leave to running sequences, if these may be evicted",
             minimum=0,
             maximum=1,
         )
         share: bool = option(
-            False, "let a prompt share the blocks of a beginning that a request still running has computed"
+            False, "let a prompt share the blocks of a common beginning that a running sequence has computed"
         )
 
     def __init__(self, capacity: int, options: Any = None) -> None:
@@ -126,7 +126,7 @@ class Paged:
             )
 
     def receive(self, sequence: Sequence) -> None:
-        """`check` has refused what could not be held: a text unfolds into nothing else."""
+        """Nothing more to refuse: a text is received as `check` has seen it."""
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return (Span(self.tables.num_cached(sequence), len(sequence)),)
@@ -152,7 +152,7 @@ class Paged:
                     raise LawBroken("conservation", f"work was proposed for {work.sequence}, which was never admitted")
                 moves += tables.grow(work.sequence, work.start, work.stop)
         except NoRoom as full:
-            raise LawBroken("budget", f"what was proposed does not fit: {full}") from None
+            raise LawBroken("budget", f"the proposal does not fit: {full}") from None
         self.tables = tables
         return Placement(
             tuple(Pages(tuple(tables.blocks[w.sequence]), self.size) for w in proposal.work), None, tuple(moves)
@@ -163,7 +163,7 @@ class Paged:
         for work in plan.work:
             end = len(tables.blocks[work.sequence]) * self.size
             if work.start > tables.cached[work.sequence] or work.stop > end:
-                raise LawBroken("ghost", f"{work} leaves a gap behind it or exceeds the {end} tokens of its blocks")
+                raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds the {end} tokens of its blocks")
         for work in plan.work:
             tables.cached[work.sequence] = work.stop
         for name in dict.fromkeys((*plan.admitted, *(work.sequence for work in plan.work))):
@@ -188,7 +188,9 @@ class Paged:
             block for books in (tables.away, tables.returned) for held in books.values() for block in held
         )
         if tables.num_available < 0:
-            raise LawBroken("conservation", f"{tables.promised} are promised, {tables.device.num_free} blocks are free")
+            raise LawBroken(
+                "conservation", f"blocks {tables.promised} are promised, and {tables.device.num_free} are free"
+            )
         if (
             tables.cached.keys() != tables.blocks.keys() | tables.away.keys()
             or tables.blocks.keys() & tables.away.keys()

@@ -1,4 +1,4 @@
-"""No cache: every iteration computes the whole text again."""
+"""No KV cache: every iteration computes the whole text again, the baseline that a KV cache is measured against."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Recompute"]
 
 @register
 class Recompute(Contiguous):
-    """Nothing is remembered once a token is sampled: the next one computes the whole text again."""
+    """No KV is kept once a token is sampled: for the next one, the whole text is computed again."""
 
     name = "recompute"
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         super().__init__(capacity, options)
-        self.spent: set[str] = set()  # sequences whose KV has served its token
+        self.spent: set[str] = set()  # sequences whose next token was sampled from the KV they have
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         start = 0 if sequence.id in self.spent else self.cached.get(sequence.id, 0)

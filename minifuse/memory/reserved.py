@@ -1,7 +1,7 @@
-"""What the memories of this folder share that reserve a sequence's whole extent when it is admitted.
+"""What is shared by the memories that reserve a sequence's whole extent when it is admitted (Orca; Flover, V-B).
 
-`Contiguous`, `Padded` and `Recompute` differ in where an extent goes and when it is free again; which tokens are
-written, what is missing and what may be committed is the same for all of them.
+`Contiguous`, `Padded`, `Recompute` and `Slots` differ in where an extent lies and when it is free again. Which tokens
+are written, which are missing and what may be committed is the same for all of them.
 """
 
 from __future__ import annotations
@@ -11,32 +11,20 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused
+from minifuse.memory.fixed import check_proposal
 from minifuse.options import NoOptions
 from minifuse.place import Extent
-from minifuse.plan import Placement, Plan, Proposal, Reason
+from minifuse.plan import Placement, Plan, Proposal
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import Room
 from minifuse.work import Span
 
-__all__ = ["ReservedMemory", "ReservedRoom"]
-
-
-class ReservedRoom(ABC):
-    """What is free now. Whoever was admitted has the whole of its place already."""
-
-    @abstractmethod
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None: ...
-
-    def extend(self, sequence: Sequence) -> Reason | None:
-        return None
-
-    def evict(self, sequence: Sequence) -> None:
-        raise LawBroken("conservation", f"{sequence.id} was to be evicted, and its place is its own")
+__all__ = ["ReservedMemory"]
 
 
 class ReservedMemory(ABC):
-    """The books of extents reserved at admission. `capacity` is in tokens."""
+    """Keeps the books of extents reserved at admission. `capacity` is in tokens."""
 
     kind: ClassVar[str] = "memory"
     name: ClassVar[str]
@@ -49,7 +37,7 @@ class ReservedMemory(ABC):
         self.capacity = capacity
         self.options = self.Options() if options is None else options
         self.extents: dict[str, Extent] = {}
-        self.cached: dict[str, int] = {}  # leading tokens whose KV is written
+        self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is written
 
     def check(self, *prompts: Request) -> None:
         needed = self._needed(prompts)
@@ -61,7 +49,7 @@ class ReservedMemory(ABC):
             )
 
     def _needed(self, prompts: tuple[Request, ...]) -> int:
-        """Tokens that the prompts of one request may take together."""
+        """Slots that the prompts of one request may take together."""
         return sum(request.max_cached for request in prompts)
 
     def receive(self, sequence: Sequence) -> None:
@@ -76,7 +64,7 @@ class ReservedMemory(ABC):
 
     @abstractmethod
     def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
-        """Take extents for all newcomers of one proposal, or raise `LawBroken` having taken none."""
+        """Take an extent for each newcomer of one proposal, or raise `LawBroken` and take none."""
 
     @abstractmethod
     def _free(self, sequence_id: str, extent: Extent) -> None:
@@ -90,7 +78,7 @@ class ReservedMemory(ABC):
     @property
     @abstractmethod
     def num_reserved(self) -> int:
-        """Tokens set aside."""
+        """Slots set aside."""
 
     @abstractmethod
     def check_integrity(self) -> None: ...
@@ -99,15 +87,8 @@ class ReservedMemory(ABC):
         return Placement(self._place(proposal))
 
     def _place(self, proposal: Proposal) -> tuple[Extent, ...]:
-        if proposal.evict:
-            raise LawBroken("conservation", f"{proposal.evict[0].id} was to be evicted, and its place is its own")
-        known = {*self.extents, *(newcomer.id for newcomer in proposal.admit)}
-        for work in proposal.work:
-            if work.sequence not in known:
-                raise LawBroken("conservation", f"work was proposed for {work.sequence}, which was never admitted")
-        for newcomer in proposal.admit:
-            if newcomer.id in self.extents:
-                raise LawBroken("conservation", f"{newcomer.id} was admitted a second time")
+        """Admit the newcomers. Returns the extent of each piece of work."""
+        check_proposal(proposal, self.extents)
         if proposal.admit:
             self.extents |= self._reserve(proposal.admit)
         return tuple(self.extents[work.sequence] for work in proposal.work)
@@ -115,7 +96,7 @@ class ReservedMemory(ABC):
     def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
         for work in plan.work:
             if work.start > self.cached.get(work.sequence, 0) or work.stop > self.extents[work.sequence].capacity:
-                raise LawBroken("ghost", f"{work} leaves a gap behind it or exceeds {self.extents[work.sequence]}")
+                raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds {self.extents[work.sequence]}")
         for work in plan.work:
             self.cached[work.sequence] = work.stop
         return self.usage()

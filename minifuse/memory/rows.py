@@ -9,6 +9,7 @@ from minifuse.cell_graph import Shape
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.layout import StateRows
 from minifuse.memory.allocator import RunAllocator
+from minifuse.memory.fixed import FixedRoom, check_proposal
 from minifuse.options import NoOptions
 from minifuse.place import State
 from minifuse.plan import Placement, Plan, Proposal, Reason
@@ -20,7 +21,7 @@ from minifuse.work import Span
 __all__ = ["Rows"]
 
 
-class _Room:
+class _Room(FixedRoom):
     def __init__(self, allocator: RunAllocator) -> None:
         self.longest = allocator.longest
         self.num_joining = 0
@@ -32,19 +33,13 @@ class _Room:
         self.num_joining += 1
         return None
 
-    def extend(self, sequence: Sequence) -> Reason | None:
-        return None  # its row is its own
-
-    def evict(self, sequence: Sequence) -> None:
-        raise LawBroken("conservation", f"{sequence.id} was to be evicted, and its row is its own")
-
 
 @register
 class Rows:
-    """One slot for each request, where every node of its chain finds the states of the one before and leaves its own.
+    """One slot for each request: every node of its chain reads the states of the node before there, and writes its own.
 
-    Those admitted together have their rows side by side: a rectangle, one row a request, one column a step. Whoever has
-    come to the end of its chain keeps its row, computed on or not, until it leaves.
+    Requests admitted together have adjacent rows: a rectangle, one row a request, one column a step. A request whose
+    chain has ended keeps its row until it is released, whether or not the row is still computed.
 
     >>> # a batch of three chains of 2, 3 and 5 nodes: rows 0..2, five steps, of which 15 - 10 = 5 are idle
     """
@@ -66,7 +61,7 @@ class Rows:
         """A chain takes one slot, whatever its length."""
 
     def receive(self, sequence: Sequence) -> None:
-        """Raise `RequestRefused` if the graph is no chain: a row holds the states of one node."""
+        """Raise `RequestRefused` if the graph is not a chain: a row holds the states of one node."""
         name, graph = sequence.id, sequence.unfolded
         if any(len(sources) > 1 for sources in graph.sources) or any(len(readers) > 1 for readers in graph.readers):
             raise RequestRefused(
@@ -80,22 +75,21 @@ class Rows:
             )
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        return ()  # nodes are no text
+        return ()  # a cell graph has no tokens to compute
 
     def room(self) -> _Room:
         return _Room(self.allocator)
 
     def place(self, proposal: Proposal) -> Placement:
-        if proposal.evict:
-            raise LawBroken("conservation", f"{proposal.evict[0].id} was to be evicted, and its row is its own")
+        check_proposal(proposal, self.rows)
         offset = self._admit(proposal.admit) if proposal.admit else None
         places = []
         for name, node, _, _ in proposal.work:
-            if name not in self.rows:
-                raise LawBroken("conservation", f"work was proposed for {name}, which was never admitted")
             row, reads = self.rows[name], self.shapes[name].reads[node]
             if len(self.shapes[name].sources[node]) > 1:
-                raise LawBroken("ghost", f"node {node} of {name} reads several nodes, and its row holds one state")
+                raise LawBroken(
+                    "ghost", f"node {node} of {name} reads several nodes, and its row holds the states of one"
+                )
             places.append(State((row,) * len(reads), row))
         rows = None
         if offset is not None and proposal.waves:
@@ -105,13 +99,12 @@ class Rows:
         return Placement(tuple(places), rows, waves=proposal.waves)
 
     def _admit(self, newcomers: tuple[Sequence, ...]) -> int:
-        """Rows side by side, in the order admitted. Returns the first."""
-        for newcomer in newcomers:
-            if newcomer.id in self.rows:
-                raise LawBroken("conservation", f"{newcomer.id} was admitted a second time")
+        """Take adjacent rows, in the order of admission. Returns the first."""
         offset = self.allocator.allocate(len(newcomers))
         if offset is None:
-            raise LawBroken("budget", f"{len(newcomers)} were admitted without so many rows side by side")
+            raise LawBroken(
+                "budget", f"{len(newcomers)} sequences were admitted, and so many adjacent rows are not free"
+            )
         for row, newcomer in enumerate(newcomers, start=offset):
             self.rows[newcomer.id], self.shapes[newcomer.id] = row, newcomer.unfolded.shape
         return offset
@@ -130,6 +123,4 @@ class Rows:
         return KVUsage(len(self.rows), len(self.rows), self.capacity)
 
     def check_integrity(self) -> None:
-        free = [slot for offset, length in self.allocator.runs for slot in range(offset, offset + length)]
-        if sorted([*self.rows.values(), *free]) != list(range(self.capacity)):
-            raise LawBroken("conservation", f"{len(self.rows)} rows are owned and {len(free)} free of {self.capacity}")
+        self.allocator.check((row, 1) for row in self.rows.values())

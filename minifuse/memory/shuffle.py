@@ -9,7 +9,7 @@ __all__ = ["Shuffle", "shuffle", "shuffled_region"]
 
 
 class Shuffle(NamedTuple):
-    """The region that results, and the copies that make it: `moves` are (from, to), both buffers."""
+    """The region that results, and the copies that make it: `moves` are pairs of buffers (from, to)."""
 
     offset: int
     size: int
@@ -17,9 +17,9 @@ class Shuffle(NamedTuple):
 
 
 def shuffled_region(arr: Sequence[int]) -> int:
-    """Offset of the window with room for all non-zero elements that leaves least of them outside: Algorithm 1, O(n).
+    """Offset of the window that fits all non-zero elements and leaves the least cost outside: Algorithm 1, O(n).
 
-    An element is 0 for an empty buffer and otherwise what moving it would cost; of equal windows the first one wins.
+    An element is 0 for an empty buffer, otherwise the cost of moving it. Of equal windows the first is taken.
 
     >>> shuffled_region([0, 0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 1])  # Fig. 6: [7, 16) has all but three of them
     7
@@ -38,18 +38,18 @@ def shuffled_region(arr: Sequence[int]) -> int:
 def shuffle(live: Sequence[int], fixed: Sequence[int], num_buffers: int) -> Shuffle:
     """Gather the `live` buffers of [0, num_buffers) with as few copies as possible.
 
-    `fixed` buffers belong to somebody else: they are neither moved nor overwritten, so Algorithm 1 does not see them.
-    One that ends up between the others is then part of the region.
+    `fixed` buffers are neither moved nor overwritten, so Algorithm 1 runs on the buffers without them. A fixed buffer
+    that ends up between live ones is part of the region all the same.
 
     >>> shuffle([2, 3, 4, 7, 10, 11, 13, 14, 15], [], 16)  # Fig. 6 again
     Shuffle(offset=7, size=9, moves=((2, 8), (3, 9), (4, 12)))
     >>> shuffle([0, 4], [2], 5)  # one copy next to buffer 0 beats a region over 2
     Shuffle(offset=0, size=2, moves=((4, 1),))
     """
-    held, others = set(live), set(fixed)
-    seen = [buffer for buffer in range(num_buffers) if buffer not in others]
-    start = shuffled_region([int(buffer in held) for buffer in seen])
-    window = seen[start : start + len(held)]
+    held, excluded = set(live), set(fixed)
+    movable = [buffer for buffer in range(num_buffers) if buffer not in excluded]
+    start = shuffled_region([int(buffer in held) for buffer in movable])
+    window = movable[start : start + len(held)]
     inside = set(window)
     outside = [buffer for buffer in sorted(held) if buffer not in inside]
     holes = [buffer for buffer in window if buffer not in held]

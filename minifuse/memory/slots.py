@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.layout import Region
-from minifuse.memory.reserved import ReservedMemory, ReservedRoom
+from minifuse.memory.fixed import FixedRoom
+from minifuse.memory.reserved import ReservedMemory
 from minifuse.memory.shuffle import shuffle
 from minifuse.options import option
 from minifuse.place import Extent
@@ -20,7 +21,7 @@ from minifuse.stages import register
 __all__ = ["Slots"]
 
 
-class _Room(ReservedRoom):
+class _Room(FixedRoom):
     def __init__(self, free: int, slots: int) -> None:
         self.free = free
         self.slots = slots
@@ -34,15 +35,16 @@ class _Room(ReservedRoom):
 
 @register
 class Slots(ReservedMemory):
-    """Slots of equal width, one for each prompt; those that run together form one region (buffer_offset, buffer_size).
+    """Slots of equal width, one for each prompt; the running ones form one region (buffer_offset, buffer_size).
 
-    A newcomer takes the free slot that is nearest to the region: a hole inside it, which without the shuffle is
-    computed anyway, or the next one beside it. When a request leaves from inside the region, the shuffle gathers the
-    others before the next iteration; without it the hole is computed, as idle, until it lies at an end.
+    A newcomer takes the free slot nearest to the region: a hole inside it, which without the shuffle is computed
+    anyway, or the next slot beside it. When a sequence leaves a hole inside the region, the shuffle gathers the
+    remaining ones before the next iteration; without the shuffle the hole is computed, as idle, until it lies at an end
+    of the region.
 
-    >>> # 4 slots of 5 tokens, requests in slots 0, 1 and 2; that in slot 1 has just finished:
+    >>> # 4 slots of 5 tokens, sequences in slots 0, 1 and 2; the one in slot 1 has just finished:
     >>> # shuffle on:  slot 2's tokens are copied to slot 1, and the region is [0, 2)
-    >>> # shuffle off: the region stays [0, 3), slot 1 is idle until somebody takes it or one of its neighbours leaves
+    >>> # shuffle off: the region stays [0, 3), slot 1 is idle until a newcomer takes it or a neighbour leaves
     """
 
     name = "slots"
@@ -64,8 +66,8 @@ class Slots(ReservedMemory):
                 f"The memory is to have {self.slots} slots, and it holds {capacity} tokens: lower memory.slots or "
                 "raise --kv-memory."
             )
-        self.fused: set[str] = set()  # whose slots make up the region
-        self.leaving: dict[int, str] = {}  # slots that a plan still has to copy from, and whose they were
+        self.fused: set[str] = set()  # sequences whose slots make up the region
+        self.leaving: dict[int, str] = {}  # slots that a plan still has to copy from -> their last sequence
 
     def check(self, *prompts: Request) -> None:
         if len(prompts) > self.slots:
@@ -99,7 +101,7 @@ class Slots(ReservedMemory):
     def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
         free = self._free_slots()
         if len(newcomers) > len(free):
-            raise LawBroken("budget", f"{len(newcomers)} were admitted, and {len(free)} slots are free")
+            raise LawBroken("budget", f"{len(newcomers)} sequences were admitted, and {len(free)} slots are free")
         fused = [self.slot(name) for name in self.fused]
         start, stop = (min(fused), max(fused) + 1) if fused else (0, 0)
         nearest = sorted(free, key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start, slot))
@@ -108,7 +110,7 @@ class Slots(ReservedMemory):
     def place(self, proposal: Proposal) -> Placement:
         extents = self._place(proposal)
         if proposal.phase is Phase.PREPROCESSING:
-            return Placement(extents)  # beside the main stream, whose slots are none of its business
+            return Placement(extents)  # runs beside the main stream, and leaves its region alone
         moves = self._shuffle(proposal) if self.options.shuffle else ()
         self.fused = {work.sequence for work in proposal.work}
         slots = [self.slot(name) for name in self.fused]
@@ -116,9 +118,9 @@ class Slots(ReservedMemory):
         return Placement(tuple(self.extents[work.sequence] for work in proposal.work), region, moves)
 
     def _shuffle(self, proposal: Proposal) -> tuple[Move, ...]:
-        """Gather the slots of those who run now. Nobody else's is touched: another worker may be at work on it.
+        """Gather the slots of the proposed work. No other slot is moved or overwritten: another worker may be using it.
 
-        A slot that is copied from is free only once that has happened, which is when the plan has run.
+        A slot that is copied from is free only when the copy has been made, which is when the plan has run.
         """
         live = {self.slot(work.sequence): work.sequence for work in proposal.work}
         if max(live) - min(live) + 1 == len(live):
@@ -149,14 +151,16 @@ class Slots(ReservedMemory):
 
     def check_integrity(self) -> None:
         if any(slot in self.leaving for slot in map(self.slot, self.extents)) or not self.fused <= self.extents.keys():
-            raise LawBroken("conservation", f"{self.leaving} are still to be copied from, and {self.extents} are owned")
+            raise LawBroken(
+                "conservation", f"slots {self.leaving} are still to be copied from, and {self.extents} are owned"
+            )
         offsets = [extent.offset for extent in self.extents.values()]
         if len(set(offsets)) < len(offsets):
             raise LawBroken("conservation", "two sequences share a slot")
         for name, extent in self.extents.items():
             slot, inside = divmod(extent.offset, self.width)
             if inside or extent.capacity != self.width or not 0 <= slot < self.slots:
-                raise LawBroken("conservation", f"{name} has {extent}, which is none of the {self.slots} slots")
+                raise LawBroken("conservation", f"{name} has {extent}, which is not one of the {self.slots} slots")
         for name, cached in self.cached.items():
             if cached > self.width:
                 raise LawBroken("conservation", f"{name} reaches beyond its slot")

@@ -1,4 +1,4 @@
-"""The tensors that states of cells lie in."""
+"""The tensors that hold the states of cells (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["StateStorage", "on_device"]
 
 
 def on_device(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers as a tensor. A GPU fetches them when it comes to it: whoever issues work does not wait."""
+    """Numbers as a tensor. To a GPU they are copied from pinned memory, so the calling thread does not wait."""
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype, device=device)
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
 class StateStorage:
-    """One tensor [capacity + 1, *shape] for each field; a slot is a row of all of them. The last row is always zero.
+    """One tensor [capacity + 1, *shape] for each field; a slot is one row of each. The last row is always zero.
 
     Args:
-        fields: shape, without the batch dimension, and dtype of each.
+        fields: the shape, without the batch dimension, and the dtype of each.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class StateStorage:
         self.fields = [torch.zeros(capacity + 1, *shape, dtype=dtype, device=device) for shape, dtype in fields]
 
     def read(self, field: int, slots: tuple[int, ...]) -> tuple[Tensor, bool]:
-        """The states in these slots, [len(slots), *shape], and whether they had to be copied together.
+        """The states in these slots, [len(slots), *shape], and whether they had to be gathered.
 
-        Slots side by side in order are a view: nothing is copied.
+        Consecutive slots in order are a view, and nothing is copied: (3, 4, 5) is, (3, 5, 4) and (3, 5) are gathered.
         """
         tensor, first = self.fields[field], slots[0]
         if slots == tuple(range(first, first + len(slots))):

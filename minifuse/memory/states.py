@@ -1,4 +1,4 @@
-"""Where the states of cell graphs lie: a slot for each node, until all that read it have run (BatchMaker, 2.4.3)."""
+"""A slot for the states of each node of a cell graph, until all nodes that read it have run (BatchMaker, 2.4.3)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory.allocator import RunAllocator
+from minifuse.memory.fixed import FixedRoom, check_proposal
 from minifuse.options import NoOptions
 from minifuse.place import State
 from minifuse.plan import Placement, Plan, Proposal, Reason
@@ -20,25 +21,29 @@ __all__ = ["States"]
 
 
 class _Books:
-    """What one sequence has of memory."""
+    """The slots of one sequence."""
 
     __slots__ = ("promised", "shape", "slots", "unread")
 
     def __init__(self, graph: CellGraph) -> None:
         self.shape = graph.shape
         self.promised = graph.most_held
-        self.slots: dict[int, int] = {}  # node -> slot: of nodes planned and still needed
-        self.unread: dict[int, int] = {}  # node -> how many of those who read it have yet to run
+        self.slots: dict[int, int] = {}  # node -> slot, of the nodes planned and still needed
+        self.unread: dict[int, int] = {}  # node -> number of its readers that have not run
 
 
-class _Room:
-    """Slots promised and taken, by number: where they lie is for `place` to find."""
+class _Room(FixedRoom):
+    """The numbers of slots promised and taken. `place` decides where they lie.
+
+    Most iterations need no more slots than are spare. So `extend` only counts, and which slots were promised to which
+    sequence is settled when the count exceeds the spare ones, or when a newcomer asks.
+    """
 
     def __init__(self, memory: States) -> None:
         self.memory = memory
         self.spare = memory.num_spare
-        self.left: dict[str, int] = {}  # of those who were asked about: what they were promised and have not taken
-        self.asked: list[Sequence] = []  # for a slot each, while there are enough to spare for all of them
+        self.untaken: dict[str, int] = {}  # sequence -> slots promised and not taken, once settled
+        self.unsettled: list[Sequence] = []  # extended by a slot each: no more of them than spare slots
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         self._settle()
@@ -47,46 +52,44 @@ class _Room:
             text = f"not admitted: needs {needed} slots for its states, and {self.spare} are promised to nobody"
             return Reason("memory-full", sequence.id, text)
         self.spare -= needed
-        self.left[sequence.id] = needed
+        self.untaken[sequence.id] = needed
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        """Set a slot aside for one more node: beyond what was promised, only as long as nobody else was promised it."""
-        self.asked.append(sequence)
-        if len(self.asked) <= self.spare:  # whatever was promised to whom: this is the usual case, and must be quick
+        """Set a slot aside for one more node: one promised to this sequence, or one promised to none."""
+        self.unsettled.append(sequence)
+        if len(self.unsettled) <= self.spare:  # enough even if none was promised: the usual case, which must be quick
             return None
-        self.asked.pop()
+        self.unsettled.pop()
         self._settle()
         return self._take(sequence)
 
     def _settle(self) -> None:
-        """Count whose promises those asked for so far are covered by."""
-        asked, self.asked = self.asked, []
-        for sequence in asked:
+        """Take the unsettled slots from each sequence's promise, and from the spare ones beyond it."""
+        unsettled, self.unsettled = self.unsettled, []
+        for sequence in unsettled:
             self._take(sequence)
 
     def _take(self, sequence: Sequence) -> Reason | None:
-        left = self.left.get(sequence.id)
-        if left is None:
+        """Take a slot of the sequence's promise, or else a spare one."""
+        untaken = self.untaken.get(sequence.id)
+        if untaken is None:
             books = self.memory.books[sequence.id]
-            left = max(0, books.promised - len(books.slots))
-        if not left and not self.spare:
+            untaken = max(0, books.promised - len(books.slots))
+        if not untaken and not self.spare:
             return Reason("memory-full", sequence.id, "not batched: its states so far take all slots it was promised")
-        self.spare -= not left
-        self.left[sequence.id] = max(0, left - 1)
+        self.spare -= not untaken
+        self.untaken[sequence.id] = max(0, untaken - 1)
         return None
-
-    def evict(self, sequence: Sequence) -> None:
-        raise LawBroken("conservation", f"{sequence.id} was to be evicted, and its states cannot be")
 
 
 @register
 class States:
-    """A slot for the states of each node; those of a batch lie side by side, so that the next need not gather them.
+    """A slot for the states of each node; a batch has adjacent slots, so that the next batch need not gather them.
 
-    A slot is taken when its node is planned, and free when all that read it have run. Nodes of one batch get a run of
-    slots as long as one is free: then the same requests' next nodes find their inputs side by side. A request is
-    promised as many slots as its graph may need at once, and takes more, for several plans in flight, while there are.
+    A slot is taken when its node is planned, and free when all its readers have run. Nodes of one batch get a run of
+    slots if one is free: then the next nodes of the same requests find their inputs in adjacent slots. A request is
+    promised as many slots as its graph may need at once, and takes spare ones beyond that for several plans in flight.
 
     >>> # a batch of three chains, capacity 9: nodes 0 in slots 0..2, nodes 1 read those and go to 3..5; once they have
     >>> # run, 0..2 are free again, and nodes 2 go there
@@ -102,17 +105,17 @@ class States:
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity  # slots
         self.allocator = RunAllocator(capacity)
-        self.books: dict[str, _Books] = {}  # of each sequence
-        # By a plan's first piece of work: slots that its own waves were done with, free when it has run.
+        self.books: dict[str, _Books] = {}  # by sequence
+        # First piece of work of a plan -> slots that its own waves were the last to read, free when it has run.
         self.passing: dict[Work, list[int]] = {}
         self.num_promised = 0  # the sum of promises
-        self.num_overdrawn = 0  # slots taken beyond them
+        self.num_overdrawn = 0  # slots taken beyond promises
 
     def check(self, *prompts: Request) -> None:
-        """Nothing is known before a request has been unfolded: see `receive`."""
+        """Nothing is known of a request before it is unfolded: see `receive`."""
 
     def receive(self, sequence: Sequence) -> None:
-        """Raise `RequestRefused` if the states of its graph could not be held even alone."""
+        """Raise `RequestRefused` if memory could not hold the states of this graph even alone."""
         graph = sequence.unfolded
         if graph.most_held > self.capacity:
             raise RequestRefused(
@@ -121,23 +124,22 @@ class States:
             )
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        return ()  # nodes are no text
+        return ()  # a cell graph has no tokens to compute
 
     @property
     def num_spare(self) -> int:
-        """Slots that nobody was promised and nobody has."""
+        """Slots that are neither promised nor taken."""
         return self.capacity - self.num_promised - self.num_overdrawn
 
     def room(self) -> _Room:
         return _Room(self)
 
     def place(self, proposal: Proposal) -> Placement:
-        if proposal.evict:
-            raise LawBroken("conservation", f"{proposal.evict[0].id} was to be evicted, and its states cannot be")
+        check_proposal(proposal, self.books)
         self._admit(proposal.admit)
         waves = proposal.waves or (Span(0, len(proposal.work)),)
         places: list[State] = []
-        passing: list[int] = []  # waves run one after the other: what one has read is free for the next
+        passing: list[int] = []  # slots that one wave was the last to read: free for the waves after it
         for start, stop in waves:
             work = proposal.work[start:stop]
             slots = self._take(len(work), passing)
@@ -149,7 +151,9 @@ class States:
                 try:
                     reads = tuple([held[source] for source in shape.reads[node]])
                 except KeyError as lost:
-                    raise LawBroken("ghost", f"node {node} of {name} reads node {lost}, which is not there") from None
+                    raise LawBroken(
+                        "ghost", f"node {node} of {name} reads node {lost}, whose states memory does not hold"
+                    ) from None
                 places.append(State(reads, slot))
                 held[node] = slot
                 books.unread[node] = len(shape.readers[node])
@@ -163,22 +167,20 @@ class States:
 
     def _admit(self, newcomers: tuple[Sequence, ...]) -> None:
         for newcomer in newcomers:
-            if newcomer.id in self.books:
-                raise LawBroken("conservation", f"{newcomer.id} was admitted a second time")
             self.books[newcomer.id] = books = _Books(newcomer.unfolded)
             self.num_promised += books.promised
 
     def _drop(self, books: _Books, node: int) -> int:
-        """A node's state is no longer needed. Returns its slot, which is the caller's."""
+        """Remove a node whose states are no longer needed. Returns its slot, for the caller to free."""
         if len(books.slots) > books.promised:
             self.num_overdrawn -= 1
         del books.unread[node]
         return books.slots.pop(node)
 
     def _take(self, count: int, passing: list[int]) -> list[int]:
-        """Slots for the nodes of one batch, in order: first those of `passing`, and a run where there is one.
+        """Take `count` slots, in ascending order: those of `passing` first, then the longest runs needed.
 
-        So a plan never has more slots than its requests were promised.
+        Since `passing` is used first, a plan never takes more slots than its requests were promised.
         """
         passing.sort()
         taken, passing[:] = passing[:count], passing[count:]
@@ -192,19 +194,19 @@ class States:
         return sorted(taken)
 
     def _read(self, work: tuple[Work, ...]) -> list[int]:
-        """These nodes have run. Returns the slots of what nobody needs any more."""
+        """Count the reads of nodes that have run. Returns the slots that have no reader left."""
         free = []
         for name, node, _, _ in work:
             books = self.books[name]
             unread = books.unread
             for source in books.shape.sources[node]:
-                left = unread[source] = unread[source] - 1
-                if not left:
+                remaining = unread[source] = unread[source] - 1
+                if not remaining:
                     free.append(self._drop(books, source))
         return free
 
     def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
-        usage = self.usage()  # with what this plan was the last to read
+        usage = self.usage()  # before the slots that this plan was the last to read are free
         if len(plan.waves) <= 1:
             self._free(self._read(plan.work))
         else:
@@ -222,7 +224,7 @@ class States:
     def release(self, sequence: Sequence) -> None:
         books = self.books.pop(sequence.id, None)
         for first in [first for first in self.passing if first.sequence == sequence.id]:
-            self._free(self.passing.pop(first))  # its plan was given up
+            self._free(self.passing.pop(first))  # its plan will not complete
         if books is not None:
             self._free([self._drop(books, node) for node in list(books.slots)])
             self.num_promised -= books.promised
@@ -232,12 +234,10 @@ class States:
         return KVUsage(used, self.num_promised + self.num_overdrawn, self.capacity)
 
     def check_integrity(self) -> None:
-        """Every slot is free or somebody's, and nobody's is another's."""
+        """Raise `LawBroken` unless every slot is free or has one owner, and the counts are those of the books."""
         owned = [slot for books in self.books.values() for slot in books.slots.values()]
         owned += [slot for slots in self.passing.values() for slot in slots]
-        free = [slot for offset, length in self.allocator.runs for slot in range(offset, offset + length)]
-        if sorted(owned + free) != list(range(self.capacity)):
-            raise LawBroken("conservation", f"{len(owned)} slots are owned and {len(free)} free of {self.capacity}")
+        self.allocator.check((slot, 1) for slot in owned)
         promised = sum(books.promised for books in self.books.values())
         if self.num_promised != promised:
             raise LawBroken("conservation", f"{promised} slots are promised, not {self.num_promised}")

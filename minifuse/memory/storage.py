@@ -1,4 +1,4 @@
-"""The KV tensors themselves. Who owns which slot is the memory stage's affair; here is only what lies in them."""
+"""The KV tensors of all layers, in both tiers. Which sequence owns which slot is known to the memory stage alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["KVStorage"]
 class KVStorage:
     """Keys and values of every layer, one token a slot: two tensors [num_layers, slots, num_kv_heads, head_dim].
 
-    They begin as zeros, so that a masked slot nobody has written contributes 0 x 0 and never 0 x NaN. The second tier
-    is two more such tensors, of `num_host_slots`, in the host's memory: pinned where the device is a GPU.
+    They begin as zeros, so that a masked slot that was never written contributes 0 x 0 and never 0 x NaN. The host tier
+    is two more such tensors, of `num_host_slots` slots, in pinned memory where the device is a GPU.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class KVStorage:
         def zeros(slots: int, **where: Any) -> Tensor:
             return torch.zeros((config.num_layers, slots, config.num_kv_heads, config.head_dim), dtype=dtype, **where)
 
-        self.num_heads = config.num_heads  # query heads that read it
+        self.num_heads = config.num_heads  # query heads that read the cache
         self.keys, self.values = (zeros(num_slots, device=device) for _ in "kv")
         pinned = device.type == "cuda" and num_host_slots > 0
         self.host_keys, self.host_values = (zeros(num_host_slots, pin_memory=pinned) for _ in "kv")
-        # The same memory, turned the way a sequence's matrix products want it; made once because views cost time too.
+        # Views of the same memory in the order of a sequence's matrix products; made once, because views cost time too.
         self._keys_across = self.keys.permute(0, 2, 3, 1)  # [num_layers, num_kv_heads, head_dim, slots]
         self._values_along = self.values.permute(0, 2, 1, 3)  # [num_layers, num_kv_heads, slots, head_dim]
 
@@ -48,7 +48,7 @@ class KVStorage:
         return self.keys.shape[2]
 
     def run_of(self, offset: int, length: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Slots [offset, offset + length) as views, one a layer.
+        """Views of slots [offset, offset + length), one for each layer.
 
         Returns:
             Keys, each [num_kv_heads, head_dim, length], ready for queries x keys; and values, each
@@ -58,7 +58,9 @@ class KVStorage:
         return keys, self._values_along.narrow(2, offset, length).unbind(0)
 
     def rows_of(self, offset: int, rows: int, width: int, length: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """The first `length` slots of each of `rows` adjacent rows of `width` slots, as views, one a layer.
+        """Views of the first `length` slots of each of `rows` adjacent rows of `width` slots, one for each layer.
+
+        >>> # offset 10, rows 2, width 4, length 3: slots 10 to 12, and slots 14 to 16
 
         Returns:
             Keys and values, each [rows, num_kv_heads, length, head_dim].
@@ -70,14 +72,14 @@ class KVStorage:
         return keys, values
 
     def move(self, move: Move, layer: int | None = None) -> None:
-        """Copy n slots from where a move begins to where it ends, in one layer or in all; the two may overlap."""
+        """Copy the slots of a move from its source to its target, in one layer or in all. The two may overlap."""
         layers = slice(None) if layer is None else slice(layer, layer + 1)
         source, target = (
             slice(move.source, move.source + move.num_tokens),
             slice(move.target, move.target + move.num_tokens),
         )
         for device, host in ((self.keys, self.host_keys), (self.values, self.host_values)):
-            taken = (host if move.kind == "swap_in" else device)[layers, source]
-            into = (host if move.kind == "swap_out" else device)[layers, target]
+            read = (host if move.kind == "swap_in" else device)[layers, source]
+            written = (host if move.kind == "swap_out" else device)[layers, target]
             overlap = not move.crosses and abs(move.source - move.target) < move.num_tokens
-            into.copy_(taken.clone() if overlap else taken)
+            written.copy_(read.clone() if overlap else read)

@@ -1,4 +1,7 @@
-"""Block tables: who holds which blocks, on the device and on the host, and the copies that follow from a change."""
+"""Block tables of all sequences, on the device and on the host, and the copies that a change of them takes.
+
+See Kwon et al., vLLM (SOSP 2023), 4.2 to 4.5: block tables, copy-on-write, swapping and recomputation.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +15,36 @@ __all__ = ["NoRoom", "Tables"]
 
 
 class NoRoom(Exception):
-    """Something does not fit now, as the sentence says. Nothing has changed."""
+    """Something does not fit now, as the message says. Nothing has changed."""
 
 
 class Tables:
-    """The books of paged memory. Every change happens whole or, with `NoRoom`, not at all.
+    """The books of paged memory. Every change happens completely or, with `NoRoom`, not at all.
 
-    A block that is still to be copied from is held until the copy has been made (`arrived`): whoever it belonged to may
-    have left by then.
+    A block that a plan copies from is held until the copy has been made (`arrived`), even if its sequence is released
+    before that.
 
     Args:
         size: slots in a block.
-        swap: keep the KV of those who are evicted on the host, as far as there is room for it.
-        share: let prompts that begin alike hold the same blocks.
-        watermark: blocks that newcomers leave free for those who run.
+        swap: keep the KV of evicted sequences on the host, as far as there is room.
+        share: let prompts with a common beginning hold the same blocks.
+        watermark: blocks that newcomers leave free for running sequences.
     """
 
     def __init__(self, num_blocks: int, num_host: int, size: int, *, swap: bool, share: bool, watermark: int) -> None:
         self.size, self.swap, self.share, self.watermark = size, swap, share, watermark
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host)
-        self.sequences: dict[str, Sequence] = {}  # everybody who has a place in either tier
-        self.blocks: dict[str, list[int]] = {}  # the block table of each one on the device
-        self.away: dict[str, list[int]] = {}  # the host blocks of each one that was swapped out
-        self.cached: dict[str, int] = {}  # leading tokens whose KV is kept, in the one tier or the other
-        self.promised: dict[str, int] = {}  # blocks set aside for each one and not taken yet
-        self.copied: dict[str, list[int]] = {}  # device blocks that each one's last plan copies from
-        self.returned: dict[str, list[int]] = {}  # host blocks that each one's last plan copies from
+        self.sequences: dict[str, Sequence] = {}  # all that have KV in either tier
+        self.blocks: dict[str, list[int]] = {}  # sequence -> block table on the device
+        self.away: dict[str, list[int]] = {}  # sequence -> host blocks that it was swapped out to
+        self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is kept in its tier
+        self.promised: dict[str, int] = {}  # sequence -> blocks set aside for it and not taken yet
+        self.copied: dict[str, list[int]] = {}  # sequence -> device blocks that its last plan copies from
+        self.returned: dict[str, list[int]] = {}  # sequence -> host blocks that its last plan copies from
 
     def copy(self) -> Tables:
-        """The same books, to be changed at will."""
+        """An independent copy of the books."""
         twin = Tables(0, 0, self.size, swap=self.swap, share=self.share, watermark=self.watermark)
         twin.device, twin.host = self.device.copy(), self.host.copy()
         twin.sequences, twin.cached, twin.promised = dict(self.sequences), dict(self.cached), dict(self.promised)
@@ -59,36 +62,40 @@ class Tables:
         return self.device.num_free - self.num_promised
 
     def blocks_of(self, num_tokens: int) -> int:
-        """Blocks that so many tokens take."""
+        """Blocks that so many tokens take: 6 tokens in blocks of 4 take 2."""
         return -(-num_tokens // self.size)
 
     def num_cached(self, sequence: Sequence) -> int:
-        """Leading tokens that need not be computed: its own, or, of a newcomer, those it would share."""
+        """Leading tokens whose KV need not be computed: it has them, or would share them as a newcomer."""
         if sequence.id in self.cached:
             return self.cached[sequence.id]
         return self._alike(sequence)[1]
 
     def _alike(self, newcomer: Sequence) -> tuple[str, int]:
-        """Who has the longest beginning of a newcomer's tokens on the device, and its length: not the last token."""
+        """The sequence that has the longest beginning of a newcomer's tokens on the device, and its length, or ("", 0).
+
+        The newcomer's last token is never shared: it must be computed, for the next one is sampled from it.
+        """
         best = ("", 0)
         for name in self.blocks if self.share else ():
             if name in self.copied or name in self.returned:
-                continue  # what it has is still on its way
+                continue  # its blocks are still being copied to
             ours, theirs = newcomer.tokens, self.sequences[name].tokens
-            limit = min(self.cached[name], len(ours) - 1, len(theirs))  # of one that has ended, not what came after
+            limit = min(self.cached[name], len(ours) - 1, len(theirs))  # its KV may go beyond the end of its answer
             if limit > best[1]:
                 same = next((i for i in range(limit) if ours[i] != theirs[i]), limit)
-                best = max(best, (name, same), key=lambda found: found[1])
+                if same > best[1]:
+                    best = (name, same)
         return best
 
     def admit(self, sequence: Sequence, *, growing: bool, busy: bool) -> list[Move]:
-        """Give a newcomer, or someone who comes back, what it has KV for, and promise it what it will need.
+        """Admit a newcomer or a swapped-out sequence: give it blocks for the KV it has, and promise what it will need.
 
-        A block that it shares in part is copied at once: its first token of its own goes there.
+        The last block of a shared beginning is copied at once if it is shared in part: the newcomer writes there next.
 
         Args:
-            growing: promise blocks up to its next token, and not for its longest possible answer.
-            busy: others are here already, for whom the watermark is kept.
+            growing: promise blocks up to the next token only, not for the longest possible answer.
+            busy: other sequences are on the device, for which the watermark is kept.
 
         Raises:
             NoRoom: there are not enough blocks.
@@ -97,7 +104,7 @@ class Tables:
         away = self.away.get(name, [])
         parent, shared = ("", 0) if name in self.cached else self._alike(sequence)
         whole = self.blocks_of(len(sequence) if growing else sequence.request.max_cached)
-        needed = whole - shared // self.size  # of a block that is shared in part it will need a copy
+        needed = whole - shared // self.size  # a block shared in part is copied, so it counts as needed
         available = self.num_available - (self.watermark if growing and busy else 0)
         if needed > available:
             kept = f", {self.watermark} of them kept for those who run" if growing and busy and self.watermark else ""
@@ -118,10 +125,10 @@ class Tables:
         return self._moves("swap_in", self.returned[name], table, self.cached[name])
 
     def grow(self, name: str, start: int, stop: int) -> list[Move]:
-        """Get ready for the KV of tokens [start, stop): new blocks at the end, and copies of those others hold too.
+        """Provide for the KV of tokens [start, stop): new blocks at the end, copies of shared ones (copy-on-write).
 
-        >>> # blocks of 4; b has shared a's 6 tokens, and is about to write its 7th in their second block, 1:
-        >>> # it takes a block of its own, say 2, and the plan copies the two tokens of block 1 there first:
+        >>> # blocks of 4; b shares the 6 tokens of a, and will write its 7th into their second block, 1:
+        >>> # it takes a block of its own, say 2, and the plan first copies the two tokens of block 1 there:
         >>> # Move("copy", source=4, target=8, num_tokens=2)
 
         Raises:
@@ -146,12 +153,12 @@ class Tables:
         return moves
 
     def _is_shared(self, block: int) -> bool:
-        """Whether several have it in their tables: one who only copies from it is not disturbed by what is added."""
+        """Whether several tables have it. Holders that only copy from it are not counted: they ignore added tokens."""
         copying = sum(sources.count(block) for sources in self.copied.values())
         return self.device.num_holders(block) - copying > 1
 
     def evict(self, name: str) -> list[Move]:
-        """Take everything that someone has on the device; what it is swapped out to, or nothing, is what it keeps."""
+        """Free all device blocks of a sequence. Its KV is swapped out if the host has room, otherwise dropped."""
         table, cached = self.blocks.pop(name), self.cached[name]
         self.promised.pop(name, None)
         for block in table:
@@ -164,14 +171,14 @@ class Tables:
         return self._moves("swap_out", table, self.away[name], cached)
 
     def arrived(self, name: str) -> None:
-        """The copies of its last plan have been made."""
+        """Free the blocks that the last plan of a sequence has copied from."""
         for block in self.copied.pop(name, ()):
             self.device.give_back(block)
         for block in self.returned.pop(name, ()):
             self.host.give_back(block)
 
     def release(self, name: str) -> None:
-        """It is gone, wherever it was."""
+        """Free everything that a sequence has, in both tiers."""
         self.arrived(name)
         for block in self.blocks.pop(name, ()):
             self.device.give_back(block)
@@ -183,7 +190,10 @@ class Tables:
     def _moves(
         self, kind: Literal["swap_in", "swap_out"], sources: list[int], targets: list[int], num_tokens: int
     ) -> list[Move]:
-        """Copies of so many tokens, block by block; neighbours that stay neighbours move together."""
+        """Copies of `num_tokens` tokens, block by block; blocks adjacent in both tiers are one move.
+
+        >>> # blocks of 4, 6 tokens, from blocks [3, 4]: to [0, 1] one move of 6 tokens, to [1, 0] moves of 4 and 2
+        """
         moves: list[Move] = []
         size = self.size
         for i, (source, target) in enumerate(zip(sources, targets, strict=False)):
@@ -199,7 +209,7 @@ class Tables:
         return moves
 
     def num_written(self) -> int:
-        """Slots of the device with KV in them, those of a shared block counted once."""
+        """Slots of the device that hold KV; those of a shared block count once."""
         if sum(map(len, self.blocks.values())) + sum(map(len, self.copied.values())) == (
             self.device.num_blocks - self.device.num_free
         ):

@@ -1,4 +1,4 @@
-"""A model that has been found and described, its weights not yet read: no torch needed so far."""
+"""A model that has been found and described, its weights not yet read. No torch here."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Config", "Source", "resolve"]
 
 
 class Config(Protocol):
-    """What fixes a model's shapes, as far as all kinds of model have it."""
+    """The shapes of a model, as far as all kinds of model have them."""
 
     @property
     def vocab_size(self) -> int: ...
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer; none where there is no answer in tokens."""
+        """Tokens that end an answer; empty for a model that produces no tokens."""
         ...
 
     @property
@@ -27,9 +27,9 @@ class Config(Protocol):
 
 
 class Source(Protocol):
-    """A model that has been found: what can be known of it without its weights, and the way to them."""
+    """A model that has been found: everything known without its weights, and loading them."""
 
-    kind: ClassVar[str]  # "transformer" or "cells", as `minifuse.techniques.MODELS` has them
+    kind: ClassVar[str]  # "transformer" or "cells": see `minifuse.techniques.MODELS`
 
     @property
     def name(self) -> str: ...
@@ -39,14 +39,14 @@ class Source(Protocol):
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is a checkpoint: otherwise weights are random."""
+        """Whether there is a checkpoint. Otherwise weights are random."""
         ...
 
     @property
     def has_tokenizer(self) -> bool: ...
 
     def tokenizer(self) -> Tokenizer:
-        """Raises `ModelError` if there is none: prompts must then be token ids."""
+        """The model's tokenizer. Raises `ModelError` if there is none: prompts must then be token ids."""
         ...
 
     def slot_bytes(self, dtype: str) -> int:
@@ -63,12 +63,12 @@ class Source(Protocol):
         ...
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> Any:
-        """What a run in virtual time needs of the model instead of its weights."""
+        """What a run in virtual time has instead of the model with its weights; None if it needs nothing."""
         ...
 
 
 def resolve(name: str) -> Source:
-    """Find the model that `name` means: `tiny`, a directory, `random:PRESET`, or cells such as `lstm:hidden=256`.
+    """Find the model called `name`: `tiny`, a directory, `random:PRESET`, or cells such as `lstm:hidden=256`.
 
     Raises:
         UsageError: there is no such model.

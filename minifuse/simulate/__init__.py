@@ -1,0 +1,1 @@
+"""Cost models: the seconds of a plan in virtual time."""

@@ -1,4 +1,4 @@
-"""How long a plan of cells takes on a given machine: the roofline of each of its batches."""
+"""How long a plan of cells takes on a given machine: the roofline of each batch (Williams et al., 2009)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ __all__ = ["CellRoofline"]
 
 
 class CellRoofline:
-    """Seconds of a plan: for each of its batches the longer of moving its bytes and doing its arithmetic, one after
-    the other, and a fixed overhead for each.
+    """Seconds of a plan: the sum over its batches of the longer of moving bytes and doing arithmetic, plus an overhead.
 
-    Bytes: the cell's weights once, and the states read and written of each row. Flops: two per weight and row. Of an
-    embedding only the rows asked for are read, which is nothing beside the rest. Idle rows cost as much as others.
-    Gathers cost nothing.
+    Bytes: the cell's weights once, and the states that each row reads and writes. Flops: two per weight and row. Idle
+    rows cost as much as others. Two things cost nothing: gathers, and embeddings, of which only few rows are read.
     """
 
     def __init__(self, model: CellModel, machine: Hardware) -> None:
         self.model = model
         self.machine = machine
-        self._weights: dict[str, int] = {}  # by type
+        self._weights: dict[str, int] = {}  # cell type -> weights
 
     def __call__(self, plan: Plan) -> float:
         seconds, element = 0.0, self.model.dtype.itemsize

@@ -18,13 +18,13 @@ __all__ = ["HARDWARE", "Hardware", "Roofline", "hardware"]
 class Hardware:
     """What bounds an iteration, from the makers' data sheets; the overhead is a round figure.
 
-    `flops` is the rate in two-byte types, `wide_flops` in float32 and wider where it is another. `link` joins the
-    device to the host, one way; where they are one, a swap is a copy like any other.
+    `flops` is the rate in two-byte types, `wide_flops` that in float32 and wider, if it differs. `link` is the rate
+    between device and host in one direction; without one, a swap is a copy like any other.
     """
 
     bandwidth: float  # bytes per second
     flops: float  # per second
-    overhead_s: float  # before anything
+    overhead_s: float  # of every iteration
     wide_flops: float | None = None
     memory: float = math.inf  # bytes
     link: float | None = None  # bytes per second
@@ -44,10 +44,10 @@ HARDWARE: dict[str, Hardware] = {
 
 
 def hardware(name: str | Hardware) -> Hardware:
-    """The machine called `name`, or the machine itself.
+    """The machine called `name`; a machine is returned as it is.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none of this name.
     """
     if isinstance(name, Hardware):
         return name
@@ -60,12 +60,12 @@ class Roofline:
     """Seconds of a plan: the longer of moving its bytes and doing its arithmetic, plus a fixed overhead.
 
     Bytes: every weight once, the KV of each sequence's context, and every move read and written. Flops: two per weight
-    and computed token, four per head dimension and (query, key) pair. A padded rectangle
-    is read and attended whole, and so are adjacent buffers, up to the longest. Swaps
-    take their time on the link in addition: none is hidden.
+    and computed token, four per head dimension and (query, key) pair. A padded rectangle is read and attended whole,
+    and so is a region, up to its longest context. The time of swaps on the link is added: none is hidden.
 
     >>> from minifuse.model.text.presets import preset
-    >>> from minifuse.plan import Extent, Work
+    >>> from minifuse.place import Extent
+    >>> from minifuse.work import Work
     >>> cost = Roofline(preset("llama-7b"), "float16", Hardware(bandwidth=1e12, flops=1e15, overhead_s=0.0))
     >>> f"{cost(Plan(0, 0, (Work('r0', 99, 100),), (Extent(0, 100),))) * 1e3:.1f} ms to read 13.2 GB"
     '13.3 ms to read 13.2 GB'

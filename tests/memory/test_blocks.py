@@ -57,7 +57,7 @@ class BlocksAgainstACount(RuleBasedStateMachine):
             self.pool.give_back(block)
         assert error.value.law == "conservation"
         if 0 <= block < self.num_blocks:
-            with pytest.raises(LawBroken, match=f"block {block} was shared, and nobody holds it") as error:
+            with pytest.raises(LawBroken, match=f"block {block} was shared, and has no holder") as error:
                 self.pool.share(block)
             assert error.value.law == "conservation"
 

@@ -196,7 +196,7 @@ def test_prompts_of_a_request_are_refused_together() -> None:
 @pytest.mark.parametrize(
     ("law", "what", "proposal"),
     [
-        ("budget", "what was proposed does not fit", {"admit": "bc"}),
+        ("budget", "the proposal does not fit", {"admit": "bc"}),
         ("budget", "has no room for its next token: needs 5 blocks", {"admit": "b", "work": ("a", 6, 28)}),
         ("conservation", "a was admitted a second time", {"admit": "ba"}),
         ("conservation", "c was to be evicted, and is not on the device", {"admit": "b", "evict": "c"}),
@@ -224,7 +224,7 @@ def test_work_with_a_gap_before_it_or_beyond_its_blocks_is_not_committed(start: 
     served = PagedScene()
     served.ask("a", 6)
     served.iterate(admit="a")
-    with pytest.raises(LawBroken, match="leaves a gap behind it or exceeds the 8 tokens of its blocks") as error:
+    with pytest.raises(LawBroken, match="leaves a gap before it or exceeds the 8 tokens of its blocks") as error:
         served.memory.commit(Plan(0, 0, (Work("a", start, stop),), (Pages((0, 1), SIZE),)), {"a"})
     assert error.value.law == "ghost"
     assert served.memory.tables.cached["a"] == 6

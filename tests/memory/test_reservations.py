@@ -268,7 +268,7 @@ def test_lost_and_shared_slots_are_found() -> None:
     shared = _contiguous()
     shared.extents["b"] = Extent(4, 8)
     short = _contiguous()
-    short.capacity = 21
+    short.allocator.capacity = 21
     for memory in (lost, shared, short):
         with pytest.raises(LawBroken) as error:
             memory.check_integrity()

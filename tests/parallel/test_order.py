@@ -74,7 +74,7 @@ def test_followers_have_every_token_that_a_plan_reads() -> None:
             assert known[work.sequence] is not sequences[work.sequence]
             checked += 1
         ends = [w.sequence for w in plan.work if w.stop == len(sequences[w.sequence].tokens)]
-        return Ran({name: (11 * len(sequences[name].tokens)) % 29 for name in ends})
+        return Ran({name: (11 * len(sequences[name].tokens) % 29,) for name in ends})
 
     engine = make_engine("fusion", settings={"memory.slots": 3, "batching.preprocessors": 2}, run=run)
     for i in range(9):

@@ -1,16 +1,16 @@
 """A model of cells at the granularity of single operators, as DyNet batches them (BatchMaker, 2.2.3 and 2.7.5).
 
-Each cell is traced with torch.fx, each operator found becomes a cell of its own, and a node of a graph is replaced by
-the nodes of its operators. Operators are recognised across cells like all cells are: a sigmoid of the same shape is one
-type, wherever it stands. What only renames parts of a tensor (chunk, indexing, views) is done by the operator that made
-it, which then has several outputs.
+Each cell is traced with torch.fx, each of its operators becomes a cell of its own, and a node of a graph is replaced by
+the nodes of its operators. Equal operators of different cells are one cell type, as equal cells are: a sigmoid of one
+shape is one type. What only renames parts of a tensor (chunk, indexing, views) belongs to the operator that made the
+tensor, which then has several outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import accumulate, chain, count
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,10 +29,10 @@ RESULT = "result"
 
 @dataclass(frozen=True)
 class OperatorGraph(CellGraph):
-    """Nodes that are operators. What a result of the graph of cells gives, a node `result` gives here.
+    """A graph whose nodes are operators, with a node `result` for each result of the graph of cells.
 
-    `origin` says which: node of this graph -> node of the graph of cells. A node that nobody reads and that is not in
-    it is an operator whose outputs no cell reads.
+    `origin` maps these nodes to those of the graph of cells. Any other node without readers is an operator whose
+    outputs no cell reads.
     """
 
     origin: Mapping[int, int] = field(default_factory=dict, compare=False)
@@ -43,12 +43,12 @@ class OperatorGraph(CellGraph):
 
     @property
     def most_held(self) -> int:
-        """Only merged graphs are of operators, and those are computed level by level."""
+        """States held at the same time, at most: only merged graphs are of operators, computed level by level."""
         return self.shape.most_held_by_levels
 
 
 class Result(nn.Module):
-    """What a cell gives, side by side again: the results of a graph of cells are nodes of their own."""
+    """The outputs of a cell, together again: each result of a graph of cells is a node of its own."""
 
     def forward(self, *parts: Tensor) -> tuple[Tensor, ...]:
         return tuple([part.clone() for part in parts])
@@ -57,24 +57,24 @@ class Result(nn.Module):
 def by_operator(model: CellModel) -> CellModel:
     """The same model, its cells split into operators. Its requests unfold into an `OperatorGraph`.
 
-    Results, and the tokens said and their order, are the same as those of `model`.
+    Results, and the tokens produced and their order, are those of `model`.
 
     Raises:
         UsageError: a cell cannot be traced, changes a tensor in place, or has an operator that is not batch first.
     """
     cells: dict[str, nn.Module] = {RESULT: Result()}
-    names: dict[Any, str] = {}  # of operators, by definition
+    names: dict[Any, str] = {}  # definition -> name of the operator
 
-    def add(wanted: str, cell: nn.Module) -> str:
-        """The cell that is the same as this one, which is added if there is none yet."""
-        same = definition(cell)
-        if same not in names:
-            numbered = (f"{wanted}{number}" for number in count(2))
-            names[same] = name = next(name for name in chain((wanted,), numbered) if name not in cells)
+    def add(base_name: str, cell: nn.Module) -> str:
+        """The name of a cell of this definition, which is added if there is none yet."""
+        key = definition(cell)
+        if key not in names:
+            numbered = (f"{base_name}{number}" for number in count(2))
+            names[key] = name = next(name for name in chain((base_name,), numbered) if name not in cells)
             cells[name] = cell
-        return names[same]
+        return names[key]
 
-    programs: dict[tuple[int, int], Program] = {}  # by module and how many inputs it is given
+    programs: dict[tuple[int, int], Program] = {}  # by module and number of inputs
     for kind in model.types.values():
         if (id(kind.cell), len(kind.inputs)) not in programs:
             programs[id(kind.cell), len(kind.inputs)] = trace(kind, add)
@@ -89,12 +89,10 @@ def by_operator(model: CellModel) -> CellModel:
                 f"Request {request.id!r} has a cell with another number of inputs than in all examples, and it was not "
                 f"split into operators: give the model {model.name} an example request that has it."
             ) from None
-        starts = [0]
-        for program in chosen:
-            starts.append(starts[-1] + len(program.operators))
+        starts = list(accumulate((len(program.operators) for program in chosen), initial=0))
 
-        def outside(value: Any) -> Any:
-            """An input of a node of cells, as an input of a node of operators."""
+        def translated(value: Any) -> Any:
+            """An input in the graph of cells, as an input in the graph of operators."""
             if type(value) is not Output:
                 return value
             number, part = chosen[value.node].outputs[value.part]
@@ -102,13 +100,14 @@ def by_operator(model: CellModel) -> CellModel:
 
         nodes: list[Node] = []
         for node, program, start in zip(graph.nodes, chosen, starts, strict=False):
-            given = [outside(value) for value in node.inputs]
-            for cell, read in program.operators:
-                nodes.append(Node(cell, tuple([given[i] if at is None else Output(start + at, i) for at, i in read])))
+            inputs = [translated(value) for value in node.inputs]
+            for cell, reads in program.operators:
+                values = [inputs[i] if source is None else Output(start + source, i) for source, i in reads]
+                nodes.append(Node(cell, tuple(values)))
         origin = {len(nodes) + i: number for i, number in enumerate(sorted(graph.results))}
         for number in origin.values():
             parts = range(len(chosen[number].outputs))
-            nodes.append(Node(RESULT, tuple([outside(Output(number, part)) for part in parts])))
+            nodes.append(Node(RESULT, tuple([translated(Output(number, part)) for part in parts])))
         return OperatorGraph(tuple(nodes), origin)
 
     dtype = str(model.dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""The shapes of models of cells: `lstm`, `seq2seq` and `treelstm`, and kinds that a plugin registers."""
+"""The shapes of models of cells: `lstm`, `seq2seq`, `treelstm` and kinds of plugins (BatchMaker, 2.7.3 to 2.7.5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EOS", "GO", "CellConfig", "register_cells", "registered"]
 
-PAD, GO, EOS = 0, 1, 2  # of a seq2seq model: the first ids of its vocabulary
+PAD, GO, EOS = 0, 1, 2  # the first ids of the vocabulary of a seq2seq model
 
 Build = Callable[["CellConfig", str, str, int], "CellModel"]  # config, dtype, device, seed
 
@@ -25,7 +25,7 @@ _REGISTERED: dict[str, Build] = {}
 
 @dataclass(frozen=True, slots=True)
 class CellConfig:
-    """Everything that fixes the shapes of a model made of cells."""
+    """Everything that fixes the shapes of a model of cells."""
 
     kind: str
     hidden_size: int = 1024
@@ -34,17 +34,17 @@ class CellConfig:
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer; none where there is no answer in tokens."""
+        """Tokens that end an answer; empty for a model that produces no tokens."""
         return (EOS,) if self.kind == "seq2seq" else ()
 
     @property
     def sizes(self) -> dict[str, int]:
-        """For each cell, the weights that every row is multiplied with: not its embedding, nor biases.
+        """For each cell, the weights that every row is multiplied with: neither embeddings nor biases.
 
-        A batch reads them once, and does two flops with each for each of its rows.
+        A batch reads each weight once, and does two flops with it for each row.
         """
         h, vocab = self.hidden_size, self.vocab_size
-        lstm = 8 * h * h  # 4 gates from word and hidden state
+        lstm = 8 * h * h  # 4 gates, each of h rows and 2h columns
         if self.kind == "lstm":
             return {"lstm": lstm}
         if self.kind == "seq2seq":
@@ -68,7 +68,7 @@ class CellConfig:
         return _describe(self).num_parameters
 
     def slot_bytes(self, dtype: str) -> int:
-        """Bytes of one slot of the state pool: hidden and cell state, and the word that a decoder says (int64)."""
+        """Bytes of one slot of states: hidden and cell state, and the word that a decoder produces (int64)."""
         if self.kind not in BUILT_IN:
             return _describe(self, dtype).slot_bytes
         return 2 * self.hidden_size * DTYPE_BYTES[dtype] + (8 if self.kind == "seq2seq" else 0)
@@ -83,19 +83,19 @@ class _Description:
 
 @lru_cache(16)
 def _describe(config: CellConfig, dtype: str = "float32") -> _Description:
-    """What only the model itself knows of a kind that a plugin registered: it is built once, on the CPU."""
+    """The figures of a kind that a plugin registered, taken from the model itself: it is built once, on the CPU."""
     model = _REGISTERED[config.kind](config, dtype, "cpu", 0)
     return _Description(model.sizes, model.num_parameters, model.slot_bytes)
 
 
 def register_cells(kind: str, build: Build) -> None:
-    """Make `--model KIND` known; the settings of the built-in kinds can be given to it too.
+    """Register a kind of model for `--model KIND`, which takes the settings of the built-in kinds.
 
     Args:
         build: makes the model from its config, dtype ("float32", ...), device ("cpu", ...) and seed.
 
     Raises:
-        UsageError: the name is taken, or could not be typed.
+        UsageError: the name is taken, or is not an identifier.
     """
     if not kind.isidentifier():
         raise UsageError(f"The kind of cell model {kind!r} is no name: give letters, digits and underscores.")
@@ -104,5 +104,5 @@ def register_cells(kind: str, build: Build) -> None:
 
 
 def registered(kind: str) -> Build | None:
-    """The function that builds a kind that a plugin registered; None: no plugin did."""
+    """The function that builds a kind registered by a plugin; None if there is no such kind."""
     return _REGISTERED.get(kind)

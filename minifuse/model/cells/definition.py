@@ -1,4 +1,4 @@
-"""When two cells are the same: identical sub-graphs that share their weights (BatchMaker, 2.3.1)."""
+"""Whether two cells are the same: identical sub-graphs that share their weights (BatchMaker, 2.3.1)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ _WEIGHTS = ("_parameters", "_buffers", "_modules")
 
 
 def definition(module: nn.Module) -> Any:
-    """Something hashable that is equal for two modules if they compute the same: same classes, same attributes, same
-    tensors (the very same memory, not equal numbers).
+    """A hashable key, equal for two modules only if they compute the same: equal classes and attributes, and the same
+    tensors (the same memory, not equal numbers).
 
-    In doubt it differs: what cannot be compared is equal only to itself, and so are modules that are written as a
-    graph or a script. It must not outlive the module: it may hold addresses of what the module holds.
+    In doubt keys differ: a value that cannot be compared is equal only to itself, and so is a module written as a graph
+    or a script. A key must not outlive its module, since it may contain addresses of the module's tensors.
     """
     return _frozen(module, set())
 
 
 def _frozen(value: Any, inside: set[int]) -> Any:
+    """The key of a value. `inside` are the ids of the values that contain it."""
     if isinstance(value, Tensor):
         return _tensor(value)
     if not isinstance(value, nn.Module | dict | list | tuple | set | frozenset):

@@ -1,4 +1,4 @@
-"""A model made of cells: what its requests unfold into, which nodes may be batched together, and computing a batch."""
+"""A model of cells: unfolds requests, recognises which nodes may be batched, computes a batch (BatchMaker, 2.3.1)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from minifuse.work import TRANSFORMER
 
 __all__ = ["CellModel", "CellType", "Spec"]
 
-WORD = 2**63  # of 64 bits
+INT64 = 2**63  # whole numbers in [-INT64, INT64) fit a tensor
 
 
 class CellModel:
     """Cells, and the function that unfolds a request into a graph of them. `types` are those recognised so far.
 
     A cell is a torch module whose inputs and outputs have the batch in their first dimension, and which treats rows
-    independently. It must not change its inputs, which may be views of the states themselves. If it says a token, an
-    output is int64 [batch], and the module's attribute `says` is the number of that output.
+    independently. It must not change its inputs, which may be views of states. If it produces a token, that output is
+    int64 [batch], and the module's attribute `says` is its number.
 
         def unfold(request):
             zeros = Zeros((64,))
@@ -40,13 +40,13 @@ class CellModel:
         CellModel("gru", {"gru": GRU()}, unfold, example=Request("example", prompt=(1, 2)))
 
     Args:
-        cells: moved to `device` and `dtype`, and set to evaluate.
-        example: request(s) that unfold into everything that outputs have the shape of: the state pool is made for them.
-        check: raises `RequestRefused` for a request that the model cannot serve, such as one with a token id that no
-            embedding has: what a cell raises while it computes a batch ends the run.
+        cells: moved to `device` and `dtype`, and set to evaluation mode.
+        example: request(s) whose nodes have outputs of every shape that will occur: the state pool is made for these.
+        check: raises `RequestRefused` for a request that the model cannot serve, such as one with a token id outside
+            the embedding. An error that a cell raises while it computes a batch ends the run.
 
     Raises:
-        UsageError: a cell has a name that cannot be, or the example cannot be unfolded and computed.
+        UsageError: a cell has a forbidden name, or the example cannot be unfolded and computed.
     """
 
     def __init__(
@@ -69,23 +69,24 @@ class CellModel:
         self.examples = (example,) if isinstance(example, Request) else tuple(example)
         self.limits = check
         self.types: dict[str, CellType] = {}
-        self.field_of: dict[str, tuple[int, ...]] = {}  # type -> for each of its outputs, the field it is kept in
+        self.field_of: dict[str, tuple[int, ...]] = {}  # cell type -> the field of each output
         self.fields: tuple[Spec, ...] = ()  # of the state pool
         for cell in self.cells:
             if "[" in cell or cell == TRANSFORMER:
                 raise UsageError(f"A cell of the model {name} is called {cell!r}: choose a name without brackets.")
         definitions = {cell: definition(module) for cell, module in self.cells.items()}
-        self._same = {  # cell -> the first that is the same
+        self._same = {  # cell -> the first cell of the same definition
             cell: next(first for first in definitions if definitions[first] == definitions[cell])
             for cell in definitions
         }
         self._recognised: dict[tuple[str, tuple[Spec, ...]], CellType] = {}  # by first cell and inputs
-        # What makes recognising quick: specs have numbers, and a cell with inputs of these numbers is looked up.
+        # Recognising is quick because specs have numbers: a cell with inputs of given numbers is looked up.
         self._numbers: dict[Spec, int] = {}
         self._zeros: dict[Zeros, int] = {}
-        self._memo: dict[tuple[Any, ...], tuple[str, dict[int, int]]] = {}  # -> type, and number of each output
+        # (cell, number of each input) -> (cell type, number of each output)
+        self._memo: dict[tuple[Any, ...], tuple[str, dict[int, int]]] = {}
         self._token = self._number(TOKEN)
-        self._complete = False
+        self._complete = False  # whether all fields are known
         try:
             for request in self.examples:
                 self.unfold(request)
@@ -95,7 +96,7 @@ class CellModel:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of one slot of the state pool: a row of every field."""
+        """Bytes of one slot of states: a row of every field."""
         return sum(spec.dtype.itemsize * torch.Size(spec.shape).numel() for spec in self.fields)
 
     @property
@@ -105,7 +106,7 @@ class CellModel:
 
     @property
     def num_parameters(self) -> int:
-        """Of all cells, shared ones once."""
+        """All parameters of all cells; shared ones count once."""
         shared = {id(parameter): parameter for module in self.cells.values() for parameter in module.parameters()}
         return sum(parameter.numel() for parameter in shared.values())
 
@@ -117,11 +118,11 @@ class CellModel:
             self.limits(request)
 
     def begin(self, request: Request) -> Sequence:
-        """The sequence that a request begins as: unfolded into its graph. Raises as `unfold`."""
+        """The sequence of a new request, with its graph. Raises as `unfold`."""
         return Sequence(request, graph=self.unfold(request))
 
     def unfold(self, request: Request) -> CellGraph:
-        """The graph of a request, its nodes naming types.
+        """The graph of a request, whose nodes name cell types.
 
         Raises:
             RequestRefused: the user's function fails, or gives a graph that cannot be computed.
@@ -134,15 +135,16 @@ class CellModel:
             return self._typed(graph, name)
         except RequestRefused:
             raise
-        except Exception as error:  # the user's code, or what it made: only this request fails
+        except Exception as error:  # in the user's code, or in the graph it made: only this request fails
             raise RequestRefused(f"{name} could not be unfolded: {brief(error)}.") from error
 
     def _typed(self, graph: CellGraph, name: str) -> CellGraph:
+        """The same graph, with the cell type of each node as its cell."""
         if not graph.nodes:
             graph.check(name)
         try:
             names = self._types_of(graph.nodes, range(len(graph.nodes)), name)
-        except _Forward:  # a node that reads a later one: either that is another order, or it cannot be computed
+        except _Forward:  # a node reads a later one: a graph in another order, or one that cannot be computed
             graph.check(name)
             names = self._types_of(graph.nodes, graph.order, name)
         if names == [node.cell for node in graph.nodes]:
@@ -157,21 +159,21 @@ class CellModel:
         return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
     def _types_of(self, nodes: tuple[Node, ...], order: Seq[int], name: str) -> list[str]:
-        """The name of each node's type, found in this order, in which nodes come after all that they read.
+        """The name of each node's type. In `order` each node comes after all nodes that it reads.
 
         Raises:
-            _Forward: they do not.
+            _Forward: it does not.
         """
         token, zeros, memo = self._token, self._zeros, self._memo
         names = [""] * len(nodes)
-        given: dict[int, dict[int, int]] = {}  # node -> part -> number of its spec
+        produced: dict[int, dict[int, int]] = {}  # node -> part -> number of its spec
         for number in order:
             cell, inputs = nodes[number]
             key: list[Any] = [cell]
             for value in inputs:
                 kind = type(value)
                 if kind is Output:
-                    parts = given.get(value.node)
+                    parts = produced.get(value.node)
                     if parts is None:
                         raise _Forward
                     spec = parts.get(value.part)
@@ -183,7 +185,7 @@ class CellModel:
                             f"let it read one of 0 to {len(source.outputs) - 1}."
                         )
                     key.append(spec)
-                elif kind is int and -WORD <= value < WORD:
+                elif kind is int and -INT64 <= value < INT64:
                     key.append(token)
                 else:
                     spec = zeros.get(value) if kind is Zeros else None
@@ -195,14 +197,15 @@ class CellModel:
                 where = f"{name} has node {number} (cell {cell!r})"
                 sources = [self.types[names[value.node]] for value in inputs if isinstance(value, Output)]
                 found = memo[tuple(key)] = self._recognise(cell, key[1:], sources, where)
-            names[number], given[number] = found
+            names[number], produced[number] = found
         return names
 
     def _number(self, spec: Spec) -> int:
+        """The number of a spec, in the order in which they are first met."""
         return self._numbers.setdefault(spec, len(self._numbers))
 
     def _constant(self, value: Any, where: str) -> int:
-        """The number of the spec that a constant is of."""
+        """The number of a constant's spec."""
         if isinstance(value, Zeros):
             if not all(type(size) is int and size >= 0 for size in value.shape):
                 raise RequestRefused(f"{where} with {value}: give a shape of whole numbers.")
@@ -222,14 +225,14 @@ class CellModel:
     def _recognise(
         self, cell: str, numbers: list[int], sources: list[CellType], where: str
     ) -> tuple[str, dict[int, int]]:
-        """The type of a cell with these inputs, and the number of each output's spec; a new one is learned."""
+        """The type of a cell with inputs of these numbers, learned if new, and the number of each output's spec."""
         if cell not in self._same:
             raise RequestRefused(f"{where}, and the model {self.name} has the cells {', '.join(self.cells)}: name one.")
         specs = list(self._numbers)
         inputs = tuple([specs[number] for number in numbers])
         key = (self._same[cell], inputs)
         if key not in self._recognised:
-            depth = max([source.depth + 1 for source in sources], default=0)  # they are of other types: this one is new
+            depth = max([source.depth + 1 for source in sources], default=0)  # this type is new: all others differ
             found = self._learn(cell, inputs, depth, where)
             self.field_of[found.name] = self._fields_of(found, where)
             self._recognised[key] = self.types[found.name] = found
@@ -237,6 +240,7 @@ class CellModel:
         return found.name, {part: self._number(spec) for part, spec in enumerate(found.outputs)}
 
     def _learn(self, cell: str, inputs: tuple[Spec, ...], depth: int, where: str) -> CellType:
+        """A new type: the first of a definition is named after its cell, later ones after their inputs too."""
         first = self._same[cell]
         known = next((kind for (name, _), kind in self._recognised.items() if name == first), None)
         allowed = f"give {', '.join(map(str, known.inputs))}, as an earlier node did" if known else "see its forward()"
@@ -251,32 +255,36 @@ class CellModel:
         name = first if known is None else f"{first}[{suffix}]"
         return CellType(name, module, inputs, outputs, getattr(module, "says", None), depth)
 
-    def _fields_of(self, found: CellType, where: str) -> tuple[int, ...]:
-        """Where to keep its outputs: the k-th of a spec in the k-th field of that spec, made if there are examples to
-        come."""
-        seen: Counter[Spec] = Counter()
+    def _fields_of(self, kind: CellType, where: str) -> tuple[int, ...]:
+        """The field of each output of a type: the k-th output of a spec is kept in the k-th field of that spec.
+
+        A field that is missing is added, while examples are unfolded.
+
+        >>> # outputs h and c, both float32[64]: fields 0 and 1; a word, int64: field 2
+        """
+        used: Counter[Spec] = Counter()
         places = []
-        for spec in found.outputs:
+        for spec in kind.outputs:
             same = [number for number, field in enumerate(self.fields) if field == spec]
-            if seen[spec] == len(same):
+            if used[spec] == len(same):
                 if self._complete:
                     raise RequestRefused(
-                        f"{where} with outputs {', '.join(map(str, found.outputs))}, and there is no place for a "
+                        f"{where} with outputs {', '.join(map(str, kind.outputs))}, and there is no place for a "
                         f"{spec}: give the model {self.name} an example request that has it."
                     )
                 same.append(len(self.fields))
                 self.fields += (spec,)
-            places.append(same[seen[spec]])
-            seen[spec] += 1
+            places.append(same[used[spec]])
+            used[spec] += 1
         return tuple(places)
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it can be an element of a tensor."""
+    """Whether a value can be an element of a tensor."""
     if type(value) is bool or not isinstance(value, Real):
         return False
-    return not isinstance(value, Integral) or -WORD <= int(value) < WORD
+    return not isinstance(value, Integral) or -INT64 <= int(value) < INT64
 
 
 class _Forward(Exception):
-    """A node reads one that comes later in the order it was looked at in, or that is not there."""
+    """A node reads one that comes later in the order, or that does not exist."""

@@ -21,7 +21,7 @@ from minifuse.request import Request
 
 __all__ = ["LSTM", "Argmax", "Decoder", "Internal", "Leaf", "load_cells", "lstm", "read_tree", "seq2seq", "treelstm"]
 
-EOS_CHANCE = 0.02  # of every word that a random seq2seq model says
+EOS_CHANCE = 0.02  # of every word that a random seq2seq model produces
 
 
 class LSTM(nn.Module):
@@ -38,7 +38,7 @@ class LSTM(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, hidden_size)
         self.gates = Linear(2 * hidden_size, 4 * hidden_size, bias=True)
-        self.fused = False  # on a GPU: what follows the product is one kernel
+        self.fused = False  # on a GPU, all that follows the product is one kernel
 
     def forward(self, word: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         gates = self.gates(torch.cat((self.embedding(word), h), 1))
@@ -52,8 +52,10 @@ class LSTM(nn.Module):
 
 
 class Argmax(nn.Module):
-    """The index of each row's largest number, the lowest of several. numpy's is tens of times as fast as torch's on a
-    CPU."""
+    """The index of each row's largest number, the lowest index if there are several.
+
+    On a CPU, numpy's argmax is tens of times as fast as torch's.
+    """
 
     def forward(self, scores: Tensor) -> Tensor:
         if scores.device.type != "cpu":
@@ -98,7 +100,7 @@ class Leaf(nn.Module):
 class Internal(nn.Module):
     """A node of an N-ary Tree-LSTM with k children (Tai et al., 2015, equations 9 to 14 without a word).
 
-    Inputs h1, c1, ..., hk, ck; outputs h, c. One forget gate per child, each of which reads all of them:
+    Inputs h1, c1, ..., hk, ck; outputs h, c. Each child has a forget gate, which reads all children:
     i, o, u, f1 ... fk = [h1 | ... | hk] U^T + b;  c = sigmoid(i) tanh(u) + sum sigmoid(fl) cl,  h = sigmoid(o) tanh(c)
     """
 
@@ -126,13 +128,13 @@ def lstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: 
 
 
 def seq2seq(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
-    """Encoder and feed-previous decoder. It says words at random, <eos> with a chance of `EOS_CHANCE`; never <go>."""
+    """Encoder and feed-previous decoder. It produces random words: <eos> with a chance of `EOS_CHANCE`, <go> never."""
     with torch.device("meta"):
         decoder = Decoder(config.hidden_size, config.vocab_size)
         cells: dict[str, nn.Module] = {"encoder": LSTM(config.hidden_size, config.vocab_size), "decoder": decoder}
     _random(cells, device, seed)
-    # Scores are normal, of one spread: the largest of n is near that of the quantile 1 - 1/n, and one of k times their
-    # spread exceeds it as often as a normal number exceeds a k-th of it.
+    # Scores are normal, with equal deviations: the largest of n is near the quantile 1 - 1/n. A score of k times that
+    # deviation exceeds it as often as a normal number exceeds a k-th of it.
     highest = NormalDist().inv_cdf(1 - 1 / config.vocab_size)
     with torch.no_grad():
         weight = decoder.projection.weight
@@ -144,8 +146,8 @@ def seq2seq(config: CellConfig, dtype: str = "float32", device: str = "cpu", see
 def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
     """An N-ary Tree-LSTM with a cell for each number of children up to `max_children`; its result is the root's h, c.
 
-    Tai et al. have one set of matrices, and a child that is missing counts as zero. So a cell of fewer children has the
-    part of the largest cell's matrix that is then left.
+    Tai et al. have one set of matrices, in which a missing child counts as zero. So the matrix of a cell with fewer
+    children is a part of the largest cell's: its first rows and columns.
     """
     hidden, arities = config.hidden_size, range(1, config.max_children + 1)
     with torch.device("meta"):
@@ -167,7 +169,7 @@ def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", se
 def _random(cells: Mapping[str, nn.Module], device: str, seed: int) -> dict[str, nn.Module]:
     """Draw all weights, in float32 and on the CPU: one seed is one model, whatever its dtype and device.
 
-    Every matrix keeps the variance of what it is multiplied with. On the device `meta` there are none to draw.
+    Every matrix keeps the variance of its input. On the device `meta` there are no weights to draw.
     """
     if device == "meta":
         return dict(cells)
@@ -187,6 +189,7 @@ def _random(cells: Mapping[str, nn.Module], device: str, seed: int) -> dict[str,
 def _model(
     config: CellConfig, cells: Mapping[str, nn.Module], examples: Request | list[Request], dtype: str, device: str
 ) -> CellModel:
+    """The model of these cells, with weights packed on a CPU and fused cells on a GPU."""
     for cell in cells.values():
         cell.to(device, torch_dtype(dtype))
         for module in cell.modules():
@@ -201,13 +204,13 @@ _BUILDERS = {"lstm": lstm, "seq2seq": seq2seq, "treelstm": treelstm}
 
 
 def load_cells(config: CellConfig, name: str, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> CellModel:
-    """The model of this shape with fresh random weights, laid out for serving. `name` is what the user called it.
+    """The model of this shape with fresh random weights, laid out for serving. `name` is the one that the user gave.
 
     On the device `meta` it has no weights: its requests can be unfolded, and nothing can be computed.
 
     Raises:
         MachineError: the weights would not fit this machine's free memory.
-        UsageError: what a plugin registered cannot be built.
+        UsageError: the model of a plugin cannot be built.
     """
     build = registered(config.kind)
     if config.kind in BUILT_IN and device != "meta":

@@ -1,4 +1,4 @@
-"""From what a user typed (`lstm`, `treelstm:hidden=512`) to a model of cells that has been found and described.
+"""From a name that the user gave (`lstm`, `treelstm:hidden=512`) to the description of a model of cells.
 
 resolve_cells("lstm:hidden=256,vocab=8000")  ->  CellSource("lstm:hidden=256,vocab=8000", CellConfig("lstm", ...))
 """
@@ -26,7 +26,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class CellSource:
-    """A model of cells that has been found and described. Its weights are random."""
+    """A model of cells that has been found and described, but not built. Its weights are random."""
 
     name: str
     config: CellConfig
@@ -42,7 +42,7 @@ class CellSource:
         raise ModelError(f"{self.name} has no tokenizer: give prompt_token_ids instead.")
 
     def load(self, dtype: str = "float32", device: str = "cpu", seed: int = 0, numerics: str = "fast") -> CellModel:
-        """The model with fresh random weights; of cells there are no numerics but the fast. Raises as `load_cells`."""
+        """The model with fresh random weights; cells have only the fast numerics. Raises as `load_cells`."""
         from minifuse.model.cells.rnn import load_cells
 
         return load_cells(self.config, self.name, dtype, device, seed)
@@ -50,7 +50,7 @@ class CellSource:
     def outline(self, dtype: str = "float32", seed: int = 0) -> CellModel:
         """The model without weights: requests can be unfolded, and nothing can be computed.
 
-        Cells of a plugin may not know of such a thing: then it is the model itself.
+        A plugin's model may not support that: it is loaded with its weights.
         """
         return self.load(dtype, "meta" if self.config.kind in BUILT_IN else "cpu", seed)
 

@@ -1,4 +1,4 @@
-"""A cell traced with torch.fx, as a program of operators."""
+"""A cell traced with torch.fx, as a program of operators (BatchMaker, 2.2.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Operator", "Program", "trace"]
 _VIEW_METHODS = {
     *("chunk", "split", "tensor_split", "unbind", "narrow", "select", "view", "reshape", "flatten", "unflatten"),
     *("squeeze", "unsqueeze", "transpose", "permute", "expand"),
-    *("contiguous", "to", "type_as", "float", "double", "half", "bfloat16"),  # may give the same tensor back
+    *("contiguous", "to", "type_as", "float", "double", "half", "bfloat16"),  # may return the same tensor
 }
 _HAND_ON = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
 _VIEWS = {
@@ -32,15 +32,17 @@ _VIEWS = {
 class Program(NamedTuple):
     """The operators of a cell, in order.
 
-    A value is (i, part): part `part` of what operator i gives; or (None, i): input i of the cell.
+    A value is (i, part): output `part` of operator i; or (None, i): input i of the cell.
+
+    >>> # relu(x + y) * x: add of (None, 0) and (None, 1), relu of (0, 0), mul of (1, 0) and (None, 0)
     """
 
-    operators: tuple[tuple[str, tuple[tuple[int | None, int], ...]], ...]  # the cell of each, and what it reads
-    outputs: tuple[tuple[int, int], ...]  # of the cell: parts of what operators give
+    operators: tuple[tuple[str, tuple[tuple[int | None, int], ...]], ...]  # the cell and the values read of each
+    outputs: tuple[tuple[int, int], ...]  # of the cell: values of operators
 
 
 class Ref(NamedTuple):
-    """A value of an operator by its place: first its inputs, then its weights, then what its steps gave."""
+    """A value of an operator, by its place: first come its inputs, then its weights, then the results of its steps."""
 
     place: int
 
@@ -55,15 +57,15 @@ class Step(NamedTuple):
 
 
 class Operator(nn.Module):
-    """One operator of a traced cell, and the views of what it gives.
+    """One operator of a traced cell, and the views of its result.
 
     Args:
-        steps: the operator, then views; or views alone, which must copy, since inputs may be views of the states.
-        module: what a `call_module` calls.
+        steps: the operator, then views; or views alone, which must copy, since inputs may be views of states.
+        module: the module that a `call_module` calls.
         weights: tensors that it reads beside its inputs.
-        outputs: places of the values that it gives.
+        outputs: places of the values that it returns.
         says: the output that is a token of the answer.
-        copies: whether what it gives is copied.
+        copies: whether outputs are copied.
     """
 
     def __init__(
@@ -94,18 +96,18 @@ class Operator(nn.Module):
                 values.append(getattr(args[0], target)(*args[1:], **kwargs))
             else:
                 values.append(target(*args, **kwargs))
-        found = tuple([values[place] for place in self.outputs])
-        return tuple([value.clone() for value in found]) if self.copies else found
+        outputs = tuple([values[place] for place in self.outputs])
+        return tuple([output.clone() for output in outputs]) if self.copies else outputs
 
 
 def trace(kind: CellType, add: Callable[[str, nn.Module], str]) -> Program:
     """Split a cell into operators.
 
     Args:
-        add: called with a name and each operator; returns the name that it is to be called by.
+        add: called with a name and each operator; returns the name of its cell.
 
     Raises:
-        UsageError: it cannot be split.
+        UsageError: the cell cannot be split.
     """
     return _Trace(kind).program(add)
 
@@ -125,18 +127,18 @@ class _Tracer(fx.Tracer):
 
 
 class _Trace:
-    """The graph of one cell: its inputs, what depends on none of them, and groups of an operator and its views."""
+    """The graph of one cell: inputs, constants, which depend on no input, and groups of an operator and its views."""
 
     def __init__(self, kind: CellType) -> None:
         self.kind = kind
         try:
             graph = _Tracer(len(kind.inputs)).trace(kind.cell)
-        except Exception as error:  # control flow that depends on numbers, and whatever else cannot be traced
+        except Exception as error:  # such as control flow that depends on numbers
             raise self.error(f"torch.fx cannot trace it ({brief(error)})") from error
         graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
-        *body, last = graph.nodes  # an input, a call, ..., and what is returned
-        given = last.args[0]
-        self.outputs: list[fx.Node] = list(given) if isinstance(given, list | tuple) else [given]
+        *body, last = graph.nodes  # inputs, calls, and the return at the end
+        returned = last.args[0]
+        self.outputs: list[fx.Node] = list(returned) if isinstance(returned, list | tuple) else [returned]
         self.places = {node: (None, i) for i, node in enumerate(n for n in body if n.op == "placeholder")}
         self.constants: dict[fx.Node, Any] = {}
         self.groups: list[list[fx.Node]] = []
@@ -147,8 +149,8 @@ class _Trace:
         for i, output in enumerate(self.outputs):
             if output not in self.group_of:
                 raise self.error(f"its output {i} depends on none of its inputs")
-        # Of each group, the values that are read outside of it.
-        self.wanted = [
+        # The values of each group that are read outside of it.
+        self.exported = [
             [node for node in group if node in self.outputs or any(user not in group for user in node.users)]
             for group in self.groups
         ]
@@ -160,6 +162,7 @@ class _Trace:
         )
 
     def _sort(self, node: fx.Node) -> None:
+        """Put a call among the constants, in the group of its source if it is a view, or in a group of its own."""
         sources = node.all_input_nodes
         if all(source in self.constants for source in sources):
             self.constants[node] = self._constant(node)
@@ -167,15 +170,15 @@ class _Trace:
         name = _name(node)
         if node.op != "call_module" and name.endswith("_") and not name.endswith("__"):
             raise self.error(f"{name} changes a tensor in place")
-        home = self.group_of.get(sources[0]) if _is_view(node) and len(sources) == 1 else None
-        if home is None:
-            home = len(self.groups)
+        group = self.group_of.get(sources[0]) if _is_view(node) and len(sources) == 1 else None
+        if group is None:
+            group = len(self.groups)
             self.groups.append([])
-        self.group_of[node] = home
-        self.groups[home].append(node)
+        self.group_of[node] = group
+        self.groups[group].append(node)
 
     def _constant(self, node: fx.Node) -> Any:
-        """What depends on no input is computed now."""
+        """The value of a node that depends on no input, computed now."""
         target: Any = node.target
         if node.op == "get_attr":
             return operator.attrgetter(target)(self.kind.cell)
@@ -199,13 +202,13 @@ class _Trace:
         if node in self.places:
             return self.places[node]
         group = self.group_of[node]
-        return group, self.wanted[group].index(node)
+        return group, self.exported[group].index(node)
 
     def _operator(self, number: int) -> tuple[Operator, list[fx.Node]]:
-        """One operator as a cell, and the values that are its inputs."""
-        group, wanted = self.groups[number], self.wanted[number]
+        """The operator of a group as a cell, and the values that are its inputs."""
+        group, exported = self.groups[number], self.exported[number]
         sources = list(dict.fromkeys(source for node in group for source in node.all_input_nodes))
-        # What is no tensor among the constants stands in the step itself.
+        # A constant that is not a tensor is written into the step itself.
         weights = [source for source in sources if isinstance(self.constants.get(source), Tensor)]
         inputs = [source for source in sources if source not in group and source not in self.constants]
         places = {node: Ref(place) for place, node in enumerate([*inputs, *weights, *group])}
@@ -217,7 +220,7 @@ class _Trace:
         first = group[0]
         module = self._module(first)
         if module is not None:
-            steps[0] = steps[0]._replace(target="module")  # whatever it is called in its cell
+            steps[0] = steps[0]._replace(target="module")  # its name in its cell does not matter
         says = None if self.kind.says is None else self.outputs[self.kind.says]
         return (
             Operator(
@@ -225,8 +228,8 @@ class _Trace:
                 module,
                 [self.constants[weight] for weight in weights],
                 len(inputs),
-                [places[node].place for node in wanted],
-                wanted.index(says) if says in wanted else None,
+                [places[node].place for node in exported],
+                exported.index(says) if says in exported else None,
                 copies=_is_view(first) or isinstance(module, _HAND_ON),
             ),
             inputs,

@@ -1,7 +1,7 @@
 """Trees of token ids, and the cell graphs that they unfold into (Tai et al., 2015; BatchMaker, Fig. 2.2).
 
-A tree is a token id, its only leaf, or a tuple of subtrees. Trees may be deeper than Python's stack: nothing here
-calls itself.
+A tree is a token id (a leaf) or a tuple of subtrees. Trees may be deeper than Python's stack, so no function here is
+recursive.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 def unfold_tree(name: str, tree: Any, vocab_size: int, max_children: int) -> CellGraph:
-    """A cell `leaf` for each token and a cell `internalK` for each node of K subtrees, each after what it reads.
+    """A cell `leaf` for each token and a cell `internalK` for each node of K subtrees, each after the nodes it reads.
 
     >>> [node.cell for node in unfold_tree("r0", (7, (8, 9)), vocab_size=30, max_children=2).nodes]
     ['leaf', 'leaf', 'leaf', 'internal2', 'internal2']
 
     Raises:
-        RequestRefused: what is given is no tree of ids below `vocab_size` with 1 to `max_children` subtrees a node.
+        RequestRefused: it is not a tree of ids below `vocab_size` with 1 to `max_children` subtrees a node.
     """
     nodes: list[Node] = []
-    # What is still to be unfolded: a tree, or, once its subtrees are, how many they were (negative). The numbers of
-    # subtrees unfolded wait on `roots` for the node above them.
-    left: list[Any] = [(tree,)]
+    # A stack of (tree,) to be unfolded and, below its subtrees, the number of subtrees of a node to be made of them.
+    # The roots of unfolded subtrees wait on `roots` for that node.
+    remaining: list[Any] = [(tree,)]
     roots: list[int] = []
-    while left:
-        top = left.pop()
+    while remaining:
+        top = remaining.pop()
         if type(top) is int:
-            read = roots[-top:]
+            children = roots[-top:]
             del roots[-top:]
             roots.append(len(nodes))
-            nodes.append(Node(f"internal{top}", tuple([Output(root, part) for root in read for part in (0, 1)])))
+            nodes.append(Node(f"internal{top}", tuple([Output(root, part) for root in children for part in (0, 1)])))
             continue
         (subtree,) = top
         if type(subtree) is int:
@@ -56,8 +56,8 @@ def unfold_tree(name: str, tree: Any, vocab_size: int, max_children: int) -> Cel
                     f"{name} gives a tree with a node of {len(subtree)} subtrees, and this model takes 1 to "
                     f"{max_children}: give such a tree, or a model with more (treelstm:children=NUMBER)."
                 )
-            left.append(len(subtree))
-            left.extend([(child,) for child in reversed(subtree)])
+            remaining.append(len(subtree))
+            remaining.extend([(child,) for child in reversed(subtree)])
         else:
             raise RequestRefused(
                 f"{name} gives a tree with {subtree!r:.40} in it: give whole numbers (token ids), and lists or tuples "
@@ -69,20 +69,20 @@ def unfold_tree(name: str, tree: Any, vocab_size: int, max_children: int) -> Cel
 def read_tree(text: str, vocab_size: int = 30000) -> Any:
     """A tree as the Stanford TreeBank writes it: `(LABEL WORD)`, or `(LABEL SUBTREE SUBTREE)`. Labels are ignored.
 
-    Words that are all whole numbers are token ids. Otherwise the id of each is its CRC-32 modulo `vocab_size`: the same
-    word has the same id everywhere, and two words may share one.
+    If all words are whole numbers, they are token ids. Otherwise the id of each word is its CRC-32 modulo `vocab_size`:
+    a word has the same id everywhere, and two words may share one.
 
     >>> read_tree("(3 (2 12) (2 (1 5) (2 7)))")
     (12, (5, 7))
 
     Raises:
-        UsageError: it is written otherwise.
+        UsageError: the text is not such a tree.
     """
     tokens = _TOKENS.findall(text)
     is_label = [before == "(" for before in ["", *tokens]]
     words = [token for token, label in zip(tokens, is_label, strict=False) if token not in "()" and not label]
     numbered = all(_WHOLE.fullmatch(word) for word in words)
-    open_brackets: list[list[Any]] = [[]]  # the words and subtrees of each, the first standing for the whole text
+    open_brackets: list[list[Any]] = [[]]  # the words and subtrees in each; the first is the whole text
     for token, label in zip(tokens, is_label, strict=False):
         if token == "(":
             open_brackets.append([])
@@ -106,11 +106,11 @@ def read_tree(text: str, vocab_size: int = 30000) -> Any:
 
 
 class _Word(int):
-    """A word that stands in a bracket, as long as it does: a leaf is a plain number."""
+    """A word inside an open bracket; once it is closed, a leaf is a plain number."""
 
 
 def _inside(parts: list[Any], text: str) -> Any:
-    """What a bracket means: a leaf or a node."""
+    """The leaf or node that a bracket with these parts stands for."""
     if not any(isinstance(part, _Word) for part in parts):
         return tuple(parts)
     if len(parts) > 1:

@@ -1,4 +1,4 @@
-"""Types of cells, and learning what a cell gives by running it once."""
+"""Cell types, and learning the outputs of a cell by running it (BatchMaker, 2.3.1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TOKEN", "CellType", "Spec", "brief", "matrix_weights", "outputs_of"]
 
 
 class Spec(NamedTuple):
-    """What an input or an output of a cell is in each row: a shape without the batch dimension, and a dtype."""
+    """One row of an input or an output of a cell: a shape without the batch dimension, and a dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -33,8 +33,8 @@ TOKEN = Spec((), torch.int64)
 class CellType:
     """Cells that can be batched together: one definition, one set of weights, inputs of one shape (BatchMaker, 2.3.1).
 
-    `says` is the output that is a token of the answer, as the module's attribute `says` has it. `depth` is how many
-    changes from one type to another led to the first node of it that was seen.
+    `says` is the number of the output that is a token of the answer: the module's attribute `says`. `depth` is the
+    number of changes of type on the way to its first node.
     """
 
     name: str
@@ -48,25 +48,25 @@ class CellType:
 def outputs_of(
     module: nn.Module, inputs: tuple[Spec, ...], device: torch.device, where: str, allowed: str
 ) -> tuple[Spec, ...]:
-    """What a cell gives: it is run on rows of zeros, which also shows whether the batch is their first dimension.
+    """The outputs of a cell, found by running it on rows of zeros, which also shows whether the batch comes first.
 
     Args:
-        where: how the sentence begins, if it is refused.
-        allowed: what to give if it cannot take these inputs.
+        where: the beginning of an error message.
+        allowed: its end if the cell cannot take these inputs: what to give instead.
 
     Raises:
-        RequestRefused: the cell cannot take these inputs, or is no cell.
+        RequestRefused: the cell cannot take these inputs, or its outputs are not those of a cell.
     """
-    given = f"{where} with {', '.join(map(str, inputs)) or 'no inputs'}"
-    _check_count(module, len(inputs), given)
-    found: list[tuple[Spec, ...]] = []
+    beginning = f"{where} with {', '.join(map(str, inputs)) or 'no inputs'}"
+    _check_count(module, len(inputs), beginning)
+    specs: list[tuple[Spec, ...]] = []
     for rows in (1, 3):
         zeros = [torch.zeros(rows, *spec.shape, dtype=spec.dtype, device=device) for spec in inputs]
         try:
             with torch.inference_mode():
                 ran = module(*zeros)
-        except Exception as error:  # whatever torch makes of shapes that do not fit
-            raise RequestRefused(f"{given}, which the cell cannot take ({brief(error)}): {allowed}.") from error
+        except Exception as error:  # torch raises many kinds for shapes that do not fit
+            raise RequestRefused(f"{beginning}, which the cell cannot take ({brief(error)}): {allowed}.") from error
         outputs = ran if isinstance(ran, list | tuple) else (ran,)
         if not outputs or not all(isinstance(part, Tensor) for part in outputs):
             raise RequestRefused(f"{where}, whose outputs are no tensors: let it return a tensor or a tuple of them.")
@@ -76,43 +76,45 @@ def outputs_of(
                 f"{where}, whose outputs are {', '.join(map(str, shapes))} for a batch of {rows}: "
                 "let their first dimension be the batch."
             )
-        lent = {tensor.untyped_storage().data_ptr() for tensor in zeros if tensor.numel()}
-        if device.type != "meta" and any(part.untyped_storage().data_ptr() in lent for part in outputs):
+        storages = {tensor.untyped_storage().data_ptr() for tensor in zeros if tensor.numel()}
+        if device.type != "meta" and any(part.untyped_storage().data_ptr() in storages for part in outputs):
             raise RequestRefused(f"{where}, which gives an input back, and that may be a view of states: clone it.")
-        found.append(tuple([Spec(shape[1:], part.dtype) for shape, part in zip(shapes, outputs, strict=True)]))
-    if found[0] != found[1]:
+        specs.append(tuple([Spec(shape[1:], part.dtype) for shape, part in zip(shapes, outputs, strict=True)]))
+    if specs[0] != specs[1]:
         raise RequestRefused(
-            f"{where}, whose outputs are {', '.join(map(str, found[0]))} in a batch of 1 and "
-            f"{', '.join(map(str, found[1]))} in a batch of 3: let rows not depend on the batch."
+            f"{where}, whose outputs are {', '.join(map(str, specs[0]))} in a batch of 1 and "
+            f"{', '.join(map(str, specs[1]))} in a batch of 3: let rows not depend on the batch."
         )
     says = getattr(module, "says", None)
-    if says is not None and (says not in range(len(found[0])) or found[0][says] != TOKEN):
+    if says is not None and (says not in range(len(specs[0])) or specs[0][says] != TOKEN):
         raise RequestRefused(
             f"{where}, whose attribute says is {says!r}: let that output be {TOKEN}, an id for each row."
         )
-    return found[0]
+    return specs[0]
 
 
-def _check_count(module: nn.Module, count: int, given: str) -> None:
-    """Raise `RequestRefused` if a cell does not take so many inputs."""
+def _check_count(module: nn.Module, count: int, beginning: str) -> None:
+    """Raise `RequestRefused` if a cell does not take so many inputs; the message has this beginning."""
     try:
         signature = inspect.signature(module.forward)
     except (TypeError, ValueError):
-        return  # nobody can tell: running it will
+        return  # it has no signature: running it will show
     try:
         signature.bind(*[None] * count)
     except TypeError:
         takes = ", ".join(signature.parameters) or "none"
-        raise RequestRefused(f"{given}, and the cell takes {takes}: give {len(signature.parameters)} inputs.") from None
+        raise RequestRefused(
+            f"{beginning}, and the cell takes {takes}: give {len(signature.parameters)} inputs."
+        ) from None
 
 
 def brief(error: Exception) -> str:
-    """The kind of an error and the first line of what it says."""
+    """The class of an error and the first line of its message."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
 
 
 def matrix_weights(cell: nn.Module) -> int:
-    """The numbers in the matrices that every row is multiplied with: all but those of embeddings."""
+    """The number of weights that every row is multiplied with: of all matrices but embeddings."""
     return sum(
         parameter.numel()
         for part in cell.modules()

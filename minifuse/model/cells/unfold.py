@@ -1,8 +1,8 @@
-"""What requests to the models of cells unfold into, and which of them can be: no torch here.
+"""Which requests the built-in models of cells can serve, and the graphs that these unfold into. No torch here.
 
-LSTM: a chain of `lstm` over the prompt. Seq2Seq: a chain of `encoder` over the prompt, then a chain of `decoder` that
-begins with <go> and reads the word that the one before it said ("feed previous"; BatchMaker, Fig. 2.12). TreeLSTM: the
-tree that the request gives.
+LSTM: a chain of `lstm` over the prompt. Seq2Seq: a chain of `encoder` over the prompt, then a chain of `decoder`, the
+first of which reads <go> and each other one the word that the one before it produced ("feed previous"; BatchMaker,
+Fig. 2.12). TreeLSTM: the tree of the request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minifuse.request import Request
 
 __all__ = ["CellLimits", "Unfolding"]
 
-# (h, c) and the word of each node of a chain: the same in every graph.
+# The outputs h, c and word of each node of a chain: the same in every graph.
 _States: list[tuple[Output, Output, Output]] = []
 
 
@@ -29,7 +29,7 @@ def _states(count: int) -> list[tuple[Output, Output, Output]]:
 
 
 def chain(cell: str, words: Seq[int], hidden_size: int) -> list[Node]:
-    """Nodes 0, 1, ... of an LSTM over these words, from a state of zeros."""
+    """Nodes 0, 1, ... of an LSTM over these words, which begins with zeros."""
     zeros = Zeros((hidden_size,))
     states = _states(len(words))
     first = Node(cell, (words[0], zeros, zeros))
@@ -64,15 +64,13 @@ Node(cell='decoder', inputs=(Output(node=1, part=2), Output(node=1, part=0), Out
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """What the built-in kinds can read: token ids below the vocabulary's size, in a prompt or in a tree."""
+    """The requests that the built-in kinds can serve: token ids of the vocabulary, in a prompt or in a tree."""
 
     config: CellConfig
 
     def check(self, request: Request) -> None:
         """Raise `RequestRefused` if the model cannot serve this request."""
         name, kind, vocab_size = f"Request {request.id!r}", self.config.kind, self.config.vocab_size
-        if request.problem is not None:
-            raise RequestRefused(f"{name} {request.problem}")
         if kind == "treelstm":
             if request.given is None:
                 raise RequestRefused(f"{name} gives no tree, and {kind} reads one: give nested lists of token ids.")

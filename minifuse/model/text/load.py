@@ -1,4 +1,4 @@
-"""From what a user typed (`tiny`, a directory, `random:PRESET`) to a model ready to serve."""
+"""From a name that the user gave (`tiny`, a directory, `random:PRESET`) to a model ready to serve."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TINY = Path(__file__).parent.parent / "tiny"
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """A model that has been found and described, its weights not yet read (no torch needed so far)."""
+    """A text model that has been found and described, its weights not yet read. It needs no torch until `load`."""
 
     name: str
     config: ModelConfig
@@ -39,7 +39,7 @@ class TextSource:
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is a checkpoint to be read."""
+        """Whether there is a checkpoint to read."""
         return self.directory is not None
 
     @property
@@ -55,7 +55,7 @@ class TextSource:
         return load_weights(self, dtype, device, seed, numerics=numerics)
 
     def outline(self, dtype: str = "float32", seed: int = 0) -> None:
-        """None: a text needs no model to begin with."""
+        """None: to receive a text takes no model."""
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer beside the weights.
@@ -72,10 +72,10 @@ class TextSource:
 
 
 def resolve_text(name: str) -> TextSource:
-    """Find what `name` means: the shipped model `tiny`, a directory, or `random:PRESET`.
+    """Find the model called `name`: the shipped `tiny`, a directory, or `random:PRESET`.
 
     Raises:
-        UsageError: no such preset or directory.
+        UsageError: there is no such preset or directory.
         ModelError: the directory has no readable config.json, or one of another architecture.
     """
     if name.startswith("random:"):
@@ -101,12 +101,12 @@ def resolve_text(name: str) -> TextSource:
 
 
 def _stop_ids(directory: Path, config: ModelConfig) -> tuple[int, ...]:
-    """All tokens that end an answer: chat models name more of them in generation_config.json."""
+    """All tokens that end an answer: chat models name more in generation_config.json."""
     try:
-        given = json.loads((directory / "generation_config.json").read_text()).get("eos_token_id")
+        declared = json.loads((directory / "generation_config.json").read_text()).get("eos_token_id")
     except (OSError, ValueError, AttributeError):
-        given = None
-    more = given if isinstance(given, list) else [given]
+        declared = None
+    more = declared if isinstance(declared, list) else [declared]
     return tuple(dict.fromkeys([*config.eos_ids, *(token for token in more if isinstance(token, int))]))
 
 
@@ -123,7 +123,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> Transformer:
-    """A model of this shape whose weights are not yet set."""
+    """A model of this shape, whose weights are not yet set."""
     import torch
 
     from minifuse.model.text.gpt import GPT
@@ -135,9 +135,9 @@ def build(config: ModelConfig, dtype: str = "float32", device: str = "cpu") -> T
 
 
 def random_weights(model: Transformer, seed: int = 0) -> Transformer:
-    """Fill `model` at random, reproducibly: every matrix keeps the variance of what it is multiplied with.
+    """Fill `model` with reproducible random weights: every matrix keeps the variance of its input.
 
-    Numbers are drawn in float32 whatever the model's dtype, so that one seed is one model in all of them.
+    Weights are drawn in float32, so that one seed is one model in every dtype.
     """
     import torch
 
@@ -164,7 +164,7 @@ def load_weights(
     """Build the model and read (or draw) its weights, laid out for serving unless `pack` is off.
 
     Args:
-        numerics: "reference" computes every row by itself, so that its bits do not depend on the others.
+        numerics: "reference" computes every row by itself, so that its bits do not depend on other rows.
 
     Raises:
         ModelError: the checkpoint does not fit its config.json.
@@ -173,7 +173,7 @@ def load_weights(
     from minifuse.model.linear import packable
 
     pack = pack and numerics == "fast"
-    packed = pack and device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` keeps a second copy
+    packed = pack and device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` makes a second copy
     needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1)
     free = free_bytes(device)
     if free is not None and needed > free:
