@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from minifuse.errors import RequestRefused
 
-__all__ = ["CellGraph", "Node", "Output", "Shape", "Wire", "Zeros"]
+__all__ = ["CellGraph", "Node", "Output", "Topology", "Wire", "Zeros"]
 
 
 class Output(NamedTuple):
@@ -64,8 +64,8 @@ class Wire(NamedTuple):
     part: int = 0
 
 
-class Shape:
-    """The edges of a graph, whatever its constants: graphs of the same edges share one (`CellGraph.shape`)."""
+class Topology:
+    """The edges of a graph, whatever its constants: graphs of the same edges share one (`CellGraph.topology`)."""
 
     def __init__(self, cells: tuple[str, ...], inputs: tuple[tuple[Output | None, ...], ...]) -> None:
         self.cells = cells  # the cell of each node
@@ -78,7 +78,7 @@ class Shape:
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each node, the nodes that read it.
 
-        >>> Shape(("a", "a", "b"), ((), (), (Output(0), Output(1)))).readers
+        >>> Topology(("a", "a", "b"), ((), (), (Output(0), Output(1)))).readers
         ((2,), (2,), ())
         """
         found: list[list[int]] = [[] for _ in self.cells]
@@ -119,7 +119,7 @@ class Shape:
         has at most one reader: the nodes held lie on different paths from a leaf to the root, and so do those being
         computed, so there are no more of either than leaves. In other graphs all nodes may be held.
 
-        >>> Shape(("a", "a", "a"), ((None,), (Output(0),), (Output(1),))).most_held
+        >>> Topology(("a", "a", "a"), ((None,), (Output(0),), (Output(1),))).most_held
         2
         """
         if any(len(readers) > 1 for readers in self.readers):
@@ -130,7 +130,7 @@ class Shape:
     def levels(self) -> dict[tuple[int, str], tuple[int, ...]]:
         """The nodes of each depth and cell. A node's depth is the number of nodes on the longest path to it.
 
-        >>> Shape(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).levels
+        >>> Topology(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).levels
         {(0, 'leaf'): (0, 1), (1, 'internal'): (2,)}
         """
         depth: dict[int, int] = {}
@@ -177,7 +177,7 @@ class Shape:
         Returns:
             The nodes of each subgraph in topological order; subgraphs by the first of their nodes in it.
 
-        >>> Shape(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).subgraphs
+        >>> Topology(("leaf", "leaf", "internal"), ((), (), (Output(0), Output(1)))).subgraphs
         ((0,), (1,), (2,))
         """
         home: dict[int, int] = {}  # a union-find forest: node -> another node of the same subgraph, or itself
@@ -207,7 +207,7 @@ class Shape:
         return found
 
 
-_shape = lru_cache(1024)(Shape)
+_topology = lru_cache(1024)(Topology)
 
 
 @dataclass(frozen=True)
@@ -220,41 +220,41 @@ class CellGraph:
         return len(self.nodes)
 
     @cached_property
-    def shape(self) -> Shape:
+    def topology(self) -> Topology:
         """Its edges."""
-        return _shape(
+        return _topology(
             tuple([node.cell for node in self.nodes]),
             tuple([tuple([x if type(x) is Output else None for x in node.inputs]) for node in self.nodes]),
         )
 
     @property
     def sources(self) -> tuple[tuple[int, ...], ...]:
-        return self.shape.sources
+        return self.topology.sources
 
     @property
     def reads(self) -> tuple[tuple[int, ...], ...]:
-        return self.shape.reads
+        return self.topology.reads
 
     @property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        return self.shape.readers
+        return self.topology.readers
 
     @property
     def results(self) -> frozenset[int]:
-        return self.shape.results
+        return self.topology.results
 
     @property
     def reported(self) -> Mapping[int, int]:
         """The nodes whose outputs are reported as results, and the number under which each is."""
-        return self.shape.reported
+        return self.topology.reported
 
     @property
     def order(self) -> tuple[int, ...]:
-        return self.shape.order
+        return self.topology.order
 
     @property
     def most_held(self) -> int:
-        return self.shape.most_held
+        return self.topology.most_held
 
     def check(self, name: str) -> None:
         """Raise `RequestRefused`, calling the request `name`, if this is not a graph that can be computed."""

@@ -52,7 +52,7 @@ class Request:
     conversation: str | None = None
     group: str | None = None
     problem: str | None = None  # why it cannot be read at all: the engine refuses it with this sentence
-    given: Any = None  # what a cell model unfolds beside the prompt: a tree, or whatever its `unfold` reads
+    structure: Any = None  # what a model of cells unfolds beside the prompt: a tree, or whatever its `unfold` reads
 
     @property
     def max_length(self) -> int:

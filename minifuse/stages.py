@@ -85,7 +85,7 @@ class Memory(Stage, Protocol):
     tier, for what is swapped out.
     """
 
-    # How KV lies: "extents" (a sequence in consecutive slots), "grid" (a rectangle), "slots" (adjacent buffers),
+    # How KV lies: "extents" (a sequence in consecutive slots), "rectangle" (a rectangle), "slots" (adjacent buffers),
     # "pages" (blocks).
     offers: ClassVar[frozenset[str]]
     capacity: int

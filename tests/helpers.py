@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from minifuse.assembly import Stages
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError
@@ -24,7 +25,7 @@ from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import Request, Sequence, TextReader, by_request
 from minifuse.stages import Attention, Batching, Memory, RunPlan
-from minifuse.techniques import Stages, technique
+from minifuse.techniques import technique
 from minifuse.testing.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import Trace
 from minifuse.work import Work

@@ -8,11 +8,12 @@ import pytest
 from helpers import sentence
 
 from minifuse import stages as register_module
+from minifuse.assembly import Stages
 from minifuse.batching import Iteration
 from minifuse.errors import UsageError
 from minifuse.memory import Contiguous, Padded, Recompute
 from minifuse.stages import KINDS, register, stage, stages
-from minifuse.techniques import TECHNIQUES, Stages, mix, technique
+from minifuse.techniques import TECHNIQUES, mix, technique
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_which_memory_fits_which_attention(memory: str, attention: str, fits: bo
         else:
             with pytest.raises(UsageError) as error:
                 mix(technique("orca"), batching=batching, memory=memory, attention=attention)
-            sentence(error.value, "'padded'", f"{memory!r}", "grid", "choose the memory 'padded'")
+            sentence(error.value, "'padded'", f"{memory!r}", "rectangle", "choose the memory 'padded'")
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ class PaddedLayout(_Shipped):
     """A rectangle of tokens with a mask: padding and finished rows are computed, and counted as idle (Baton, 2.1)."""
 
     name = "padded"
-    reads = frozenset({"grid"})
+    reads = frozenset({"rectangle"})
     tensors = "minifuse.attention.padded:PaddedAttention"
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:

@@ -74,7 +74,7 @@ def _merged(batch: list[Sequence]) -> tuple[list[Work], list[Span]]:
     merged: dict[tuple[int, str], list[Work]] = {}
     for sequence in batch:
         name = sequence.id
-        for level, nodes in sequence.unfolded.shape.levels.items():
+        for level, nodes in sequence.unfolded.topology.levels.items():
             cell = level[1]
             merged.setdefault(level, []).extend([Work(name, node, node + 1, cell) for node in nodes])
     work: list[Work] = []

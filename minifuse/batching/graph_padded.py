@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from minifuse.batching.policy import Stepwise, fill
-from minifuse.cell_graph import Shape
+from minifuse.cell_graph import Topology
 from minifuse.errors import RequestRefused
 from minifuse.options import option
 from minifuse.plan import Proposal
@@ -22,18 +22,18 @@ Bucket = tuple[tuple[str, ...], int]  # the types of a chain's segments, and whi
 
 
 @lru_cache(1024)
-def segments(shape: Shape) -> tuple[tuple[int, ...], ...] | None:
+def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
     """A chain's nodes in order, cut where the type changes; None for a graph that is no chain.
 
     >>> from minifuse.cell_graph import Output
-    >>> segments(Shape(("encoder", "encoder", "decoder"), ((None,), (Output(0),), (Output(1),))))
+    >>> segments(Topology(("encoder", "encoder", "decoder"), ((None,), (Output(0),), (Output(1),))))
     ((0, 1), (2,))
     """
-    order = shape.order
+    order = topology.order
     for before, node in zip((None, *order), order, strict=False):
-        if shape.sources[node] != (() if before is None else (before,)):
+        if topology.sources[node] != (() if before is None else (before,)):
             return None
-    return tuple(tuple(nodes) for _, nodes in groupby(order, key=lambda node: shape.cells[node]))
+    return tuple(tuple(nodes) for _, nodes in groupby(order, key=lambda node: topology.cells[node]))
 
 
 @register
@@ -70,7 +70,7 @@ class GraphPadded(Stepwise):
 
     def receive(self, sequence: Sequence) -> None:
         graph = sequence.unfolded
-        chain = segments(graph.shape)
+        chain = segments(graph.topology)
         if chain is None:
             raise RequestRefused(
                 f"Request {sequence.id!r} unfolds into a graph that is no chain, and padding makes chains equally long "
@@ -109,7 +109,7 @@ class GraphPadded(Stepwise):
 
     def _padded(self, batch: list[Sequence], bucket: Bucket) -> tuple[list[Work], list[Span]]:
         """One wave for each step of the padded chains, with the nodes that chains have there: possibly none."""
-        chains = [segments(sequence.unfolded.shape) or () for sequence in batch]
+        chains = [segments(sequence.unfolded.topology) or () for sequence in batch]
         work: list[Work] = []
         waves: list[Span] = []
         types, index = bucket

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from minifuse.cell_graph import Shape
+from minifuse.cell_graph import Topology
 from minifuse.request import Sequence
 from minifuse.stages import Memory
 from minifuse.work import TRANSFORMER, Work
@@ -23,12 +23,17 @@ class Subgraph:
     __slots__ = ("cell", "missing", "num_running", "outside", "pinned", "priority", "readers", "ready", "sequence")
 
     def __init__(
-        self, sequence: Sequence, shape: Shape, nodes: tuple[int, ...], missing: dict[int, int], outside: frozenset[int]
+        self,
+        sequence: Sequence,
+        topology: Topology,
+        nodes: tuple[int, ...],
+        missing: dict[int, int],
+        outside: frozenset[int],
     ) -> None:
         self.sequence = sequence
-        self.cell = shape.cells[nodes[0]]
-        self.priority = shape.stages[nodes[0]]  # cells that come later in the graph are preferred
-        self.readers = shape.readers
+        self.cell = topology.cells[nodes[0]]
+        self.priority = topology.stages[nodes[0]]  # cells that come later in the graph are preferred
+        self.readers = topology.readers
         self.missing = dict(missing)  # node -> how many of those that it reads in here have not been submitted
         self.outside = set(outside)  # nodes read and not yet computed
         self.ready = deque([node for node in nodes if not missing[node]])
@@ -94,9 +99,9 @@ class RequestProcessor:
             self.schedule(Iterations(sequence))
             return
         held = []
-        shape = sequence.graph.shape
-        for part in shape.parts:
-            subgraph = Subgraph(sequence, shape, *part)
+        topology = sequence.graph.topology
+        for part in topology.parts:
+            subgraph = Subgraph(sequence, topology, *part)
             if subgraph.outside:
                 held.append(subgraph)
             else:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from minifuse.assembly import check_settings
 from minifuse.cli.asked import CLOCKS, DEVICES, DTYPES, NUMERICS, Asked
 from minifuse.errors import UsageError
 from minifuse.model.cells.source import CellSource, resolve_cells
 from minifuse.parsing import did_you_mean, one_of, parse_float, parse_goodput, parse_int, parse_size
 from minifuse.request import Sampling
 from minifuse.simulate.cost import hardware
-from minifuse.techniques import Technique, check_settings
+from minifuse.techniques import Technique
 from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths
 
 __all__ = ["Checked", "check", "check_trace", "has_batch_size", "settings_for"]

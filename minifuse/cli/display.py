@@ -23,7 +23,7 @@ from rich.text import Text
 from minifuse.cli.text import console, counted, one_line
 from minifuse.report import KVUsage, StepReport
 from minifuse.request import Request
-from minifuse.serve.interrupt import undisturbed
+from minifuse.serve.interrupt import uninterrupted
 
 __all__ = ["Display"]
 
@@ -67,7 +67,7 @@ class Display:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with undisturbed():
+        with uninterrupted():
             self._clear()
             if kind is None or not issubclass(kind, BrokenPipeError):
                 self._let_go()
@@ -98,7 +98,7 @@ class Display:
         self._report = report
         now = time.perf_counter()
         if now >= self._next_s or (self._held and not self._running):  # in a lull the next step may be far away
-            with undisturbed():
+            with uninterrupted():
                 self._draw()
             cost = time.perf_counter() - now
             self._next_s = now + max(MIN_GAP_S, cost / COST_SHARE)

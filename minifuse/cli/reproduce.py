@@ -22,7 +22,7 @@ from minifuse.parsing import did_you_mean, one_of, parse_float, parse_int
 from minifuse.reproduce import EXPERIMENTS, experiments
 from minifuse.reproduce.experiment import SCALES, SHARE, Conditions, Experiment, Finding, Panel
 from minifuse.reproduce.provenance import provenance
-from minifuse.serve.interrupt import undisturbed
+from minifuse.serve.interrupt import uninterrupted
 
 __all__ = ["AskedOfFigure", "reproduce"]
 
@@ -88,7 +88,7 @@ def reproduce(asked: AskedOfFigure) -> int:
         except KeyboardInterrupt:
             interrupted = True
             break
-        with undisturbed():
+        with uninterrupted():
             figures.append(row.as_json(finding))
             if folder is not None:
                 _write(folder / f"{row.name}{_suffix(conditions)}", row, finding, source)
@@ -262,7 +262,7 @@ class _Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._live is not None:
-            with undisturbed():
+            with uninterrupted():
                 self._live.stop()
 
     def say(self, what: str) -> None:

@@ -21,7 +21,7 @@ from minifuse.metrics import compute_metrics
 from minifuse.parsing import one_of
 from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
-from minifuse.serve.interrupt import undisturbed
+from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.stages import stage, stages
 from minifuse.techniques import MODELS, Technique, for_model, mix, technique
@@ -86,7 +86,7 @@ def show_served(engine: Engine, row: Technique, prepared: Prepared, answers: boo
     ) as display:
 
         def show(answer: Answer) -> None:
-            with undisturbed():
+            with uninterrupted():
                 if answer.why_refused is not None:
                     display.refused(answer.request, answer.why_refused)
                 else:

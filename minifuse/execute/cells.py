@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.cell_graph import CellGraph, Shape, Zeros
+from minifuse.cell_graph import CellGraph, Topology, Zeros
 from minifuse.errors import LawBroken
 from minifuse.execute.issued import Issued
 from minifuse.execute.streams import Streams
@@ -35,7 +35,7 @@ class CellRunner:
     def __init__(self, model: CellModel, storage: StateStorage) -> None:
         self.model = model
         self.storage = storage
-        self._wirings: dict[Shape, tuple[Wiring, ...]] = {}
+        self._wirings: dict[Topology, tuple[Wiring, ...]] = {}
         self._streams = Streams(model.device)
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
@@ -84,7 +84,7 @@ class CellRunner:
         """One step of all rows. A row without a node is computed from what its slot holds, and keeps its states."""
         rows = [place.slot - padded.offset for place in places]
         run = tuple(range(padded.offset, padded.offset + padded.rows))
-        wirings = {self._wiring(_graph(sequences, item).shape)[item.start] for item in work}
+        wirings = {self._wiring(_graph(sequences, item).topology)[item.start] for item in work}
         fields = dict(wirings.pop()) if len(wirings) == 1 else {}
         mixed = self._inputs(kind, work, places, sequences, issued) if wirings else None  # some wirings differ
         inputs = []
@@ -114,22 +114,22 @@ class CellRunner:
         for field, output in zip(self.model.field_of[kind.name], outputs, strict=True):
             self.storage.write(field, slots, output)
 
-    def _wiring(self, shape: Shape) -> tuple[Wiring, ...]:
-        """The wiring of each node of a graph of this shape: which inputs are states, and the fields they lie in.
+    def _wiring(self, topology: Topology) -> tuple[Wiring, ...]:
+        """The wiring of each node of a graph of this topology: which inputs are states, and the fields they lie in.
 
         >>> # an LSTM (word, h, c -> h, c) with h and c in fields 0 and 1: (), then ((1, 0), (2, 1)) for later nodes
         """
-        found = self._wirings.get(shape)
+        found = self._wirings.get(topology)
         if found is None:
-            if len(self._wirings) >= MOST_WIRINGS:  # nearly every tree has a shape of its own: do not keep all
+            if len(self._wirings) >= MOST_WIRINGS:  # nearly every tree has a topology of its own: do not keep all
                 self._wirings.clear()
-            field_of, cells = self.model.field_of, shape.cells
+            field_of, cells = self.model.field_of, topology.cells
             same: dict[Wiring, Wiring] = {}  # equal wirings are one object, so that comparing them costs nothing
             wirings = (
                 tuple([(wire.position, field_of[cells[wire.node]][wire.part]) for wire in wires])
-                for wires in shape.wires
+                for wires in topology.wires
             )
-            found = self._wirings[shape] = tuple([same.setdefault(wiring, wiring) for wiring in wirings])
+            found = self._wirings[topology] = tuple([same.setdefault(wiring, wiring) for wiring in wirings])
         return found
 
     def _inputs(
@@ -138,7 +138,7 @@ class CellRunner:
         """The inputs of a batch, each [nodes, *shape]."""
         graphs = [_graph(sequences, item) for item in work]
         nodes = [graph.nodes[item.start] for graph, item in zip(graphs, work, strict=True)]
-        wirings = [self._wiring(graph.shape)[item.start] for graph, item in zip(graphs, work, strict=True)]
+        wirings = [self._wiring(graph.topology)[item.start] for graph, item in zip(graphs, work, strict=True)]
         first = wirings[0]
         if all(wiring is first or wiring == first for wiring in wirings):
             columns = dict(zip(first, zip(*[place.reads for place in places], strict=True), strict=True))
@@ -225,8 +225,8 @@ class CellRunner:
         issued: Issued,
     ) -> None:
         """Note the tokens that a batch produces, and its results. `rows` are those of the work in the outputs."""
-        if kind.says is not None:
-            issued.say(work, rows, outputs[kind.says])
+        if kind.token_output is not None:
+            issued.say(work, rows, outputs[kind.token_output])
         result_rows, nodes = [], []
         for i, item in enumerate(work):
             node = _graph(sequences, item).reported.get(item.start)

@@ -76,7 +76,7 @@ class Padded(ReservedMemory):
     """
 
     name = "padded"
-    offers: ClassVar[frozenset[str]] = frozenset({"extents", "grid"})
+    offers: ClassVar[frozenset[str]] = frozenset({"extents", "rectangle"})
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         super().__init__(capacity, options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from minifuse.cell_graph import Shape
+from minifuse.cell_graph import Topology
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.layout import StateRows
 from minifuse.memory.allocator import RunAllocator
@@ -55,7 +55,7 @@ class Rows:
         self.capacity = capacity  # slots
         self.allocator = RunAllocator(capacity)
         self.rows: dict[str, int] = {}  # sequence -> slot
-        self.shapes: dict[str, Shape] = {}
+        self.topologies: dict[str, Topology] = {}
 
     def check(self, *prompts: Request) -> None:
         """A chain takes one slot, whatever its length."""
@@ -68,7 +68,7 @@ class Rows:
                 f"Request {name!r} unfolds into a graph that is no chain, and the memory 'rows' holds one state a "
                 "request: use graph-merged or cellular, or choose the memory 'states'."
             )
-        if len(graph.shape.results) > 1:
+        if len(graph.topology.results) > 1:
             raise RequestRefused(
                 f"Request {name!r} unfolds into several chains, and the memory 'rows' holds one state a request: "
                 "use graph-merged or cellular, or choose the memory 'states'."
@@ -85,8 +85,8 @@ class Rows:
         offset = self._admit(proposal.admit) if proposal.admit else None
         places = []
         for name, node, _, _ in proposal.work:
-            row, reads = self.rows[name], self.shapes[name].reads[node]
-            if len(self.shapes[name].sources[node]) > 1:
+            row, reads = self.rows[name], self.topologies[name].reads[node]
+            if len(self.topologies[name].sources[node]) > 1:
                 raise LawBroken(
                     "ghost", f"node {node} of {name} reads several nodes, and its row holds the states of one"
                 )
@@ -106,7 +106,7 @@ class Rows:
                 "budget", f"{len(newcomers)} sequences were admitted, and so many adjacent rows are not free"
             )
         for row, newcomer in enumerate(newcomers, start=offset):
-            self.rows[newcomer.id], self.shapes[newcomer.id] = row, newcomer.unfolded.shape
+            self.rows[newcomer.id], self.topologies[newcomer.id] = row, newcomer.unfolded.topology
         return offset
 
     def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
@@ -116,7 +116,7 @@ class Rows:
     def release(self, sequence: Sequence) -> None:
         row = self.rows.pop(sequence.id, None)
         if row is not None:
-            del self.shapes[sequence.id]
+            del self.topologies[sequence.id]
             self.allocator.free(row, 1)
 
     def usage(self) -> KVUsage:

@@ -23,10 +23,10 @@ __all__ = ["States"]
 class _Books:
     """The slots of one sequence."""
 
-    __slots__ = ("promised", "shape", "slots", "unread")
+    __slots__ = ("promised", "slots", "topology", "unread")
 
     def __init__(self, graph: CellGraph) -> None:
-        self.shape = graph.shape
+        self.topology = graph.topology
         self.promised = graph.most_held
         self.slots: dict[int, int] = {}  # node -> slot, of the nodes planned and still needed
         self.unread: dict[int, int] = {}  # node -> number of its readers that have not run
@@ -145,18 +145,18 @@ class States:
             slots = self._take(len(work), passing)
             for (name, node, _, _), slot in zip(work, slots, strict=True):
                 books = self.books[name]
-                held, shape = books.slots, books.shape
+                held, topology = books.slots, books.topology
                 if node in held:
                     raise LawBroken("conservation", f"node {node} of {name} was planned a second time")
                 try:
-                    reads = tuple([held[source] for source in shape.reads[node]])
+                    reads = tuple([held[source] for source in topology.reads[node]])
                 except KeyError as lost:
                     raise LawBroken(
                         "ghost", f"node {node} of {name} reads node {lost}, whose states memory does not hold"
                     ) from None
                 places.append(State(reads, slot))
                 held[node] = slot
-                books.unread[node] = len(shape.readers[node])
+                books.unread[node] = len(topology.readers[node])
                 if len(held) > books.promised:
                     self.num_overdrawn += 1
             if len(waves) > 1:
@@ -199,7 +199,7 @@ class States:
         for name, node, _, _ in work:
             books = self.books[name]
             unread = books.unread
-            for source in books.shape.sources[node]:
+            for source in books.topology.sources[node]:
                 remaining = unread[source] = unread[source] - 1
                 if not remaining:
                     free.append(self._drop(books, source))

@@ -48,7 +48,7 @@ def answer(model: CellModel, request: Request) -> list[int]:
     outputs = evaluate(model, graph)
     tokens: list[int] = []
     for number in graph.order:
-        part = model.types[graph.nodes[number].cell].says
+        part = model.types[graph.nodes[number].cell].token_output
         if part is not None and len(tokens) < request.max_new_tokens:
             tokens.append(int(outputs[number][part]))
             if tokens[-1] in request.stop_ids and not request.ignore_eos:

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from minifuse.assembly import Stages, make_batching
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import UsageError
@@ -13,7 +14,7 @@ from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source
 from minifuse.serve.served import ServedModel
 from minifuse.serve.settings import Settings
-from minifuse.techniques import Stages, Technique, for_model, make_batching
+from minifuse.techniques import Technique, for_model
 from minifuse.trace import Trace
 
 __all__ = ["build_engine"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 
+from minifuse.assembly import Stages
 from minifuse.errors import MachineError
 from minifuse.execute.cells import CellRunner
 from minifuse.memory.state_storage import StateStorage
@@ -22,7 +23,6 @@ from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
 from minifuse.stages import RunPlan
-from minifuse.techniques import Stages
 
 __all__ = ["ServedCells"]
 
@@ -91,7 +91,7 @@ def placeholders(model: CellModel) -> RunPlan:
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         tokens: dict[str, tuple[int, ...]] = {}
         for work in plan.work:
-            if model.types[work.cell].says is not None:
+            if model.types[work.cell].token_output is not None:
                 tokens[work.sequence] = (*tokens.get(work.sequence, ()), -1)
         return Ran(tokens)
 

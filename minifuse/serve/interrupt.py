@@ -13,7 +13,7 @@ from minifuse.report import Completion
 from minifuse.request import Sequence
 from minifuse.stages import Executor
 
-__all__ = ["Hold", "InterruptibleExecutor", "undisturbed"]
+__all__ = ["Hold", "InterruptibleExecutor", "uninterrupted"]
 
 
 class Hold:
@@ -44,7 +44,7 @@ class Hold:
 
 
 @contextmanager
-def undisturbed(forget: bool = False) -> Iterator[Hold]:
+def uninterrupted(forget: bool = False) -> Iterator[Hold]:
     """Hold a Ctrl-C back until the block has ended; a second one is not held back, should the block hang.
 
     Books that are written in several places, or a line that is printed and then noted as printed, would otherwise be

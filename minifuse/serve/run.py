@@ -12,7 +12,7 @@ from minifuse.engine import Engine
 from minifuse.errors import RequestRefused
 from minifuse.report import StepReport
 from minifuse.request import FinishReason, Request, by_request
-from minifuse.serve.interrupt import InterruptibleExecutor, undisturbed
+from minifuse.serve.interrupt import InterruptibleExecutor, uninterrupted
 from minifuse.trace import Trace
 
 __all__ = ["Answer", "Served", "serve"]
@@ -80,7 +80,7 @@ def serve(
                 ended(name, None)
 
     # Computing and waiting may be interrupted; the books in between are never left half written.
-    with undisturbed(forget=True) as hold:
+    with uninterrupted(forget=True) as hold:
         executor = engine.executor
         engine.executor = InterruptibleExecutor(executor, hold)
         gc.freeze()  # collecting what was there before, again and again, would take as long as scheduling itself

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
+from minifuse.assembly import Stages
 from minifuse.execute.poll import Pending
 from minifuse.plan import Plan
 from minifuse.request import Sequence
 from minifuse.stages import Reader, RunPlan
-from minifuse.techniques import Stages
 
 __all__ = ["Runner", "ServedModel"]
 

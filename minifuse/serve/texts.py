@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from minifuse.assembly import Stages
 from minifuse.errors import MachineError, UsageError
 from minifuse.execute.run_ahead import RunAhead
 from minifuse.execute.virtual import placeholder_tokens
@@ -17,7 +18,6 @@ from minifuse.request import TextReader
 from minifuse.serve.served import Runner
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
-from minifuse.techniques import Stages
 from minifuse.work import TRANSFORMER
 
 if TYPE_CHECKING:

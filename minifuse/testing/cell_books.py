@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 
+from minifuse.assembly import check_settings
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken
 from minifuse.layout import StateRows
@@ -14,7 +15,7 @@ from minifuse.place import State
 from minifuse.plan import Plan, Proposal
 from minifuse.report import StepReport
 from minifuse.request import Sequence
-from minifuse.techniques import Technique, check_settings
+from minifuse.techniques import Technique
 from minifuse.work import Span, Work
 
 __all__ = ["CellBooks"]
@@ -98,7 +99,7 @@ class CellBooks:
         """No subgraph has tasks in flight on two workers, and all that it reads outside of it has been computed."""
         mine = {(item.sequence, item.start) for item in work}
         for name in {item.sequence for item in work}:
-            for nodes in self.graphs[name].shape.subgraphs:
+            for nodes in self.graphs[name].topology.subgraphs:
                 if not any((name, node) in mine for node in nodes):
                     continue
                 if self._workers_at(name, nodes) - {worker}:
@@ -209,7 +210,7 @@ class CellBooks:
         if not self.by_subgraph:
             return
         for name in self.live:
-            for nodes in self.graphs[name].shape.subgraphs:
+            for nodes in self.graphs[name].topology.subgraphs:
                 pinned = self._workers_at(name, nodes)
                 ready = all((name, source) in self.done for source in self._outside(name, nodes))
                 if ready and not pinned and any((name, node) not in self.planned for node in nodes):

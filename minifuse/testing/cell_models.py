@@ -83,7 +83,7 @@ class Squash(nn.Module):
 
 
 def _unfold(request: Request) -> CellGraph:
-    recipe: Recipe = request.given
+    recipe: Recipe = request.structure
     return recipe.graph
 
 
@@ -109,7 +109,7 @@ def cell_model(by: str = "cell") -> CellModel:
     for module in cells.values():
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=0.8)
-    return CellModel("small", cells, _unfold, [Request("example", (), given=_EXAMPLE)], dtype="float64")
+    return CellModel("small", cells, _unfold, [Request("example", (), structure=_EXAMPLE)], dtype="float64")
 
 
 # --- graphs
@@ -262,7 +262,7 @@ class Expected(NamedTuple):
 @lru_cache(maxsize=4096)
 def _expected(recipe: Recipe, max_new_tokens: int, stop_ids: tuple[int, ...], ignore_eos: bool) -> Expected:
     model = cell_model()
-    request = Request("r", (), max_new_tokens, stop_ids, ignore_eos, given=recipe)
+    request = Request("r", (), max_new_tokens, stop_ids, ignore_eos, structure=recipe)
     graph = model.unfold(request)
     outputs, tokens = evaluate(model, graph), answer(model, request)
     stopped = bool(tokens) and not ignore_eos and tokens[-1] in stop_ids
@@ -273,4 +273,4 @@ def _expected(recipe: Recipe, max_new_tokens: int, stop_ids: tuple[int, ...], ig
 
 def expected_cells(request: Request) -> Expected:
     """What the oracle says of a request: one node at a time, a batch of one."""
-    return _expected(request.given, request.max_new_tokens, request.stop_ids, request.ignore_eos)
+    return _expected(request.structure, request.max_new_tokens, request.stop_ids, request.ignore_eos)

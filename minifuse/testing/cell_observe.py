@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from minifuse.assembly import Stages
 from minifuse.cell_graph import CellGraph
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
@@ -22,7 +23,7 @@ from minifuse.plan import Plan, Proposal
 from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import Sequence
 from minifuse.stages import Batching, Memory, RunPlan
-from minifuse.techniques import Stages, Technique
+from minifuse.techniques import Technique
 from minifuse.testing.cell_books import CellBooks, NodeOf
 from minifuse.testing.cell_scenario import CellScenario
 from minifuse.trace import Trace
@@ -152,7 +153,7 @@ class _Noting(VirtualExecutor):
         ran = self.compute(plan, sequences)
         said = {name: list(tokens) for name, tokens in ran.tokens.items()}
         for name, node, _, cell in plan.work:
-            if self.model.types[cell].says is not None:
+            if self.model.types[cell].token_output is not None:
                 if not said.get(name):
                     raise LawBroken("counting", f"step {plan.step}: node {node} of {name} says nothing")
                 self.seen.said[name, node] = said[name].pop(0)
@@ -216,7 +217,7 @@ def said_before(model: CellModel, said: Mapping[NodeOf, int]) -> RunPlan:
     def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         tokens: dict[str, list[int]] = {}
         for name, node, _, cell in plan.work:
-            if model.types[cell].says is not None:
+            if model.types[cell].token_output is not None:
                 tokens.setdefault(name, []).append(said.get((name, node), -1))
         return Ran({name: tuple(told) for name, told in tokens.items()})
 

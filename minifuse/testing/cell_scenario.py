@@ -9,13 +9,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from minifuse.assembly import check_settings
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import UsageError
 from minifuse.model.cells.model import CellModel
 from minifuse.plan import Plan
 from minifuse.request import Request
 from minifuse.stages import Kind, stage, stages
-from minifuse.techniques import TECHNIQUES, Technique, check_settings, for_model, mix
+from minifuse.techniques import TECHNIQUES, Technique, for_model, mix
 from minifuse.testing.cell_models import CHAINS, GRAPHS, Recipe, cell_model
 
 __all__ = ["CellScenario", "cell_mixes", "cell_scenarios", "granularity", "is_chain"]
@@ -128,7 +129,7 @@ def cell_scenarios(draw: st.DrawFn, row: Technique | None = None, kinds: tuple[s
             stop_ids=draw(st.sampled_from([(), (), (3,), (6, 8)])),
             ignore_eos=draw(st.sampled_from([False, False, True])),
             arrival_s=draw(st.sampled_from([0.0, 0.0, 0.0, 0.005, 0.02, 0.035, 0.2])),
-            given=Recipe(draw(st.sampled_from(kinds)), draw(st.integers(1, 6)), draw(st.integers(0, 99))),
+            structure=Recipe(draw(st.sampled_from(kinds)), draw(st.integers(1, 6)), draw(st.integers(0, 99))),
         )
         for i in range(count)
     )

@@ -17,13 +17,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
+from minifuse.assembly import check_settings
 from minifuse.errors import LawBroken
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.plan import Plan, sampled_work
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import stage
-from minifuse.techniques import Technique, check_settings, technique
+from minifuse.techniques import Technique, technique
 from minifuse.testing.models import expected_answer, model_config
 from minifuse.testing.observe import Observation, observe
 from minifuse.testing.scenario import Scenario, mixes, scenarios
@@ -127,7 +128,7 @@ def _fit(row: Technique, scenario: Scenario, prompts: tuple[Request, ...]) -> bo
     if slots is not None:
         width = scenario.capacity // slots
         return len(prompts) <= slots and all(prompt.max_cached <= width for prompt in prompts)
-    if "grid" in stage("memory", row.memory).offers:
+    if "rectangle" in stage("memory", row.memory).offers:
         width = max(len(prompt.prompt) for prompt in prompts) + max(prompt.max_new_tokens - 1 for prompt in prompts)
         return len(prompts) * width <= scenario.capacity
     return sum(prompt.max_cached for prompt in prompts) <= scenario.capacity

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from minifuse.assembly import Stages
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
@@ -17,7 +18,7 @@ from minifuse.plan import Move, Plan, Proposal
 from minifuse.report import KVUsage, StepReport
 from minifuse.request import Request, Sequence, TextReader
 from minifuse.stages import Batching, Memory, RunPlan
-from minifuse.techniques import Stages, Technique
+from minifuse.techniques import Technique
 from minifuse.testing.ghost import GhostRunner
 from minifuse.testing.models import model_config, small_model
 from minifuse.testing.scenario import Scenario

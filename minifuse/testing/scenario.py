@@ -35,7 +35,7 @@ class Scenario:
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options that the stages of `row` have."""
         known = row.option_names
-        if "grid" in stage("attention", row.attention).reads:
+        if "rectangle" in stage("attention", row.attention).reads:
             known.discard("batching.token_budget")  # a rectangle cannot keep one, and says so
         if dict(self.options).get("memory.preemption") != "swap":
             known.discard("memory.host")  # there is none, and memory says so

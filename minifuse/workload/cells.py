@@ -126,7 +126,7 @@ def _parse_trees(option: str | None, words: range) -> _Draw:
     def draw(stream: _Stream) -> Mapping[str, Any]:
         length = _at_most(LONGEST_PARSED, PARSED, stream("tree length"))
         prompt = tuple(stream("words").choices(words, k=length))
-        return {"prompt": prompt, "given": _leaning_right(prompt, stream("shape"))}
+        return {"prompt": prompt, "structure": _leaning_right(prompt, stream("shape"))}
 
     return draw
 
@@ -147,7 +147,7 @@ def _complete_trees(option: str | None, words: range) -> _Draw:
         level: list[Tree] = list(prompt)
         while len(level) > 1:
             level = list(zip(level[::2], level[1::2], strict=True))
-        return {"prompt": prompt, "given": level[0]}
+        return {"prompt": prompt, "structure": level[0]}
 
     return draw
 

@@ -116,7 +116,7 @@ def _tree_request(
             raise fields.error(f"both {name} and tree are given: give exactly one of them")
     tree = fields.tree(read)
     (_, (id,)), first = _names(fields, default_id, 1), _first(fields, defaults, num_before)
-    return replace(first, id=id, prompt=leaves(tree), given=tree)
+    return replace(first, id=id, prompt=leaves(tree), structure=tree)
 
 
 def _request(

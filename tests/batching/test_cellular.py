@@ -74,7 +74,7 @@ def test_a_complete_tree_of_16_leaves_has_17_subgraphs() -> None:
     """One of the 15 internal nodes and sixteen of one leaf each. The thesis has 31 in the first: that is all nodes."""
     graph = complete_tree(16)
     assert len(graph) == 31
-    subgraphs = graph.shape.subgraphs
+    subgraphs = graph.topology.subgraphs
     assert sorted(map(len, subgraphs)) == [1] * 16 + [15]
     (internal,) = [nodes for nodes in subgraphs if len(nodes) > 1]
     assert {graph.nodes[node].cell for node in internal} == {"internal"}
@@ -102,13 +102,13 @@ def test_levels_of_several_trees_share_tasks() -> None:
 
 def test_seq2seq_is_two_subgraphs() -> None:
     graph = chain("encoder", "encoder", "encoder", "decoder", "decoder")
-    assert graph.shape.subgraphs == ((0, 1, 2), (3, 4))
+    assert graph.topology.subgraphs == ((0, 1, 2), (3, 4))
 
 
 def test_types_that_take_turns_do_not_deadlock() -> None:
     """a -> b -> a', and a' reads a as well: a and a' are connected, but a' waits for b, which waits for a."""
     graph = CellGraph((Node("a", (1,)), Node("b", (Output(0),)), Node("a", (Output(1), Output(0)))))
-    assert graph.shape.subgraphs == ((0,), (1,), (2,))
+    assert graph.topology.subgraphs == ((0,), (1,), (2,))
     assert cellular({"x": (graph, 0.0)}).run().left == {"x": 3.0}
 
 

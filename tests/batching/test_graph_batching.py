@@ -77,7 +77,7 @@ def test_each_segment_of_a_type_is_padded_and_the_second_to_the_longest_in_the_b
     graphs = {"a": (chain("e", "e", "d"), 0.0), "b": (chain("e", "d", "d"), 0.0)}
     scene = graph_batching(GraphPadded, graphs, bucket_width=2)
     assert scene.waves(0) == [[("a", 0), ("b", 0)], [("a", 1)], [("a", 2), ("b", 1)], [("b", 2)]]
-    assert segments(graphs["a"][0].shape) == ((0, 1), (2,))
+    assert segments(graphs["a"][0].topology) == ((0, 1), (2,))
 
 
 def test_only_chains_can_be_padded() -> None:
@@ -173,7 +173,7 @@ def test_padded_batches_of_any_chains(arrivals: list[tuple[CellGraph, float]], d
     scene = graph_batching(GraphPadded, graphs, max_batch=data.draw(st.integers(1, 5)), bucket_width=width, pad=pad)
     _check(scene, graphs)
     for step in scene.steps:
-        batch = [segments(graphs[name][0].shape) or () for name in step.plan.sequences]
+        batch = [segments(graphs[name][0].topology) or () for name in step.plan.sequences]
         first = max(len(parts[0]) for parts in batch)
         padded = -(-first // width) * width if pad == "bucket" else first
         rest = sum(max(len(parts[k]) for parts in batch) for k in range(1, len(batch[0])))

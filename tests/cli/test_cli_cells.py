@@ -114,7 +114,7 @@ def test_trees_of_both_workloads(minifuse: Cli) -> None:
     )
     for output in outputs.values():
         a, b, c, d = output["prompt_token_ids"]
-        assert near(output["results"], by_hand(TREELSTM, Request("x", (), given=((a, b), (c, d)))))
+        assert near(output["results"], by_hand(TREELSTM, Request("x", (), structure=((a, b), (c, d)))))
 
 
 def test_made_up_chains_of_other_lengths(minifuse: Cli) -> None:
@@ -152,12 +152,12 @@ def test_trees_from_a_file(minifuse: Cli, requests: Cli) -> None:
     said = minifuse("run", "--model", TREELSTM, "--dtype", "float64", "--prompts", path, "--json")
     assert said.code == 0
     outputs = outputs_of(said)
-    expected = by_hand(TREELSTM, Request("x", (), given=(12, (5, 7))))
+    expected = by_hand(TREELSTM, Request("x", (), structure=(12, (5, 7))))
     assert near(outputs["lists"]["results"], expected)
     assert near(outputs["bank"]["results"], expected)
-    assert near(outputs["leaf"]["results"], by_hand(TREELSTM, Request("x", (), given=9)))
+    assert near(outputs["leaf"]["results"], by_hand(TREELSTM, Request("x", (), structure=9)))
     good, film = outputs["words"]["prompt_token_ids"]
-    assert near(outputs["words"]["results"], by_hand(TREELSTM, Request("x", (), given=(good, film))))
+    assert near(outputs["words"]["results"], by_hand(TREELSTM, Request("x", (), structure=(good, film))))
 
 
 def test_requests_that_cannot_be_read_fail_alone(minifuse: Cli, requests: Cli) -> None:

@@ -95,7 +95,7 @@ def graph_scenario(seed: int, row: Technique) -> CellScenario:
             stop_ids=rng.choice([(), (), (3,), (6, 8)]),
             ignore_eos=rng.random() < 0.3,
             arrival_s=rng.choice([0.0, 0.0, 0.0, 0.005, 0.02, 0.035, 0.2]),
-            given=Recipe(rng.choice(kinds), rng.randint(1, 6), rng.randint(0, 99)),
+            structure=Recipe(rng.choice(kinds), rng.randint(1, 6), rng.randint(0, 99)),
         )
         for i in range(7)
     )

@@ -88,7 +88,7 @@ def test_scenarios_reach_the_corners() -> None:
     @given(cell_scenarios(MIXES["cellular"]))
     def attempt(scenario: CellScenario) -> None:
         seen = observe_cells(MIXES["cellular"], scenario)
-        missing.difference_update(request.given.kind for request in scenario.requests)
+        missing.difference_update(request.structure.kind for request in scenario.requests)
         missing.difference_update(["refused"] * bool(seen.refused))
         for step in seen.steps:
             plan = step.plan
@@ -110,7 +110,7 @@ def test_recipes_are_what_they_say() -> None:
     assert any(len(graph.results) > 1 for graph in graphs)
     assert any(len(readers) > 1 for graph in graphs for readers in graph.readers)
     assert any(graph.order != tuple(range(len(graph))) for graph in graphs)
-    assert any(len(set(graph.shape.cells)) > 2 for graph in graphs)
+    assert any(len(set(graph.topology.cells)) > 2 for graph in graphs)
 
 
 recipes = st.builds(Recipe, st.sampled_from(GRAPHS), st.integers(1, 12), st.integers(0, 999))
@@ -120,8 +120,8 @@ recipes = st.builds(Recipe, st.sampled_from(GRAPHS), st.integers(1, 12), st.inte
 @given(recipes, st.sampled_from(["cell", "operator"]))
 def test_subgraphs_are_connected_and_do_not_wait_for_each_other(recipe: Recipe, by: str) -> None:
     """Every node is in one of them; and one can always be computed whole after others."""
-    graph = cell_model(by).unfold(Request("r", (), given=recipe))
-    subgraphs = graph.shape.subgraphs
+    graph = cell_model(by).unfold(Request("r", (), structure=recipe))
+    subgraphs = graph.topology.subgraphs
     assert sorted(node for nodes in subgraphs for node in nodes) == list(range(len(graph)))
     done: set[int] = set()
     left = list(subgraphs)
@@ -142,7 +142,7 @@ def test_subgraphs_are_connected_and_do_not_wait_for_each_other(recipe: Recipe, 
 @given(recipes, st.randoms(use_true_random=False))
 def test_no_more_states_are_held_than_promised(recipe: Recipe, random: Random) -> None:
     """In any order; it is a bound, and need not be reached."""
-    graph = cell_model("cell").unfold(Request("r", (), given=recipe))
+    graph = cell_model("cell").unfold(Request("r", (), structure=recipe))
 
     def any_ready(done: set[int]) -> list[int]:
         ready = [n for n in range(len(graph)) if n not in done and done.issuperset(graph.sources[n])]
@@ -154,9 +154,9 @@ def test_no_more_states_are_held_than_promised(recipe: Recipe, random: Random) -
 @settings(max_examples=50, deadline=None, database=None)
 @given(recipes, st.sampled_from(["cell", "operator"]))
 def test_level_by_level_exactly_as_many_states_are_held_as_foretold(recipe: Recipe, by: str) -> None:
-    graph = cell_model(by).unfold(Request("r", (), given=recipe))
-    levels = iter(graph.shape.levels.values())
-    assert _most_held(graph, lambda done: next(levels)) == graph.shape.most_held_by_levels <= graph.most_held
+    graph = cell_model(by).unfold(Request("r", (), structure=recipe))
+    levels = iter(graph.topology.levels.values())
+    assert _most_held(graph, lambda done: next(levels)) == graph.topology.most_held_by_levels <= graph.most_held
 
 
 def _most_held(graph: CellGraph, next_wave: Callable[[set[int]], Iterable[int]]) -> int:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from minifuse.assembly import Stages
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken
@@ -16,7 +17,7 @@ from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import Request, Sequence, TextReader
 from minifuse.stages import Executor, RunPlan
-from minifuse.techniques import TECHNIQUES, Stages, Technique, serving
+from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing.models import CONFIGS, VOCAB, small_model
 from minifuse.testing.replay import ReplayExecutor
 from minifuse.trace import Trace, decisions

@@ -29,7 +29,7 @@ class Step(nn.Module):
 
 
 class Speaker(nn.Module):
-    says = 0
+    token_output = 0
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, 0].long()
@@ -42,8 +42,8 @@ def spell(*words: int) -> CellGraph:
 MODEL = CellModel(
     "spelling",
     {"step": Step(), "speaker": Speaker()},
-    lambda request: request.given,
-    Request("example", (), given=CellGraph((*spell(1, 2).nodes, Node("speaker", (Output(1),))))),
+    lambda request: request.structure,
+    Request("example", (), structure=CellGraph((*spell(1, 2).nodes, Node("speaker", (Output(1),))))),
     dtype="float64",
 )
 
@@ -52,7 +52,7 @@ class Scene:
     def __init__(self, capacity: int = 16, **graphs: CellGraph) -> None:
         self.storage = StateStorage(MODEL.fields, capacity)
         self.runner = CellRunner(MODEL, self.storage)
-        requests = {name: Request(name, (), given=graph) for name, graph in graphs.items()}
+        requests = {name: Request(name, (), structure=graph) for name, graph in graphs.items()}
         self.sequences = {name: Sequence(r, graph=MODEL.unfold(r)) for name, r in requests.items()}
 
     def run(self, *items: tuple[str, int, State], **fields: Any) -> Any:

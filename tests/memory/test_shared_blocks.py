@@ -5,11 +5,12 @@ from __future__ import annotations
 from helpers import answers_of, asks, expected_answers, make_engine, run_all
 from paged_scene import SIZE, PagedScene
 
+from minifuse.assembly import Stages
 from minifuse.memory import Paged
 from minifuse.plan import Move, Placement, Plan, Proposal
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
-from minifuse.techniques import Stages, mix, technique
+from minifuse.techniques import mix, technique
 from minifuse.testing import Scenario, observe
 from minifuse.work import Span, Work
 

@@ -85,7 +85,7 @@ def test_fixed_lengths() -> None:
 
 
 def test_trees_have_the_figures_of_treebank() -> None:
-    trees = [request.given for request in asked("treebank", 5000)]
+    trees = [request.structure for request in asked("treebank", 5000)]
     lengths = [len(leaves(tree)) for tree in trees]
     assert statistics.mean(lengths) == pytest.approx(19, abs=0.5)
     assert 8 < statistics.stdev(lengths) < 11
@@ -97,7 +97,7 @@ def test_trees_have_the_figures_of_treebank() -> None:
 def test_trees_are_binary_and_lean_right() -> None:
     smaller_left = nodes = 0
     for request in asked("treebank", 500):
-        left = [request.given]
+        left = [request.structure]
         while left:
             tree = left.pop()
             if isinstance(tree, tuple):
@@ -114,16 +114,16 @@ def test_identical_trees_are_complete() -> None:
     requests = asked("identical-trees:leaves=8", 10)
     first = requests[0]
     a, b, c, d, e, f, g, h = first.prompt
-    assert first.given == (((a, b), (c, d)), ((e, f), (g, h)))
+    assert first.structure == (((a, b), (c, d)), ((e, f), (g, h)))
     assert len({request.prompt for request in requests}) == 10
     default = cell_workload("identical-trees", "treelstm", 1, 30000)[0]
-    assert (len(default.prompt), depth(default.given)) == (16, 4)
+    assert (len(default.prompt), depth(default.structure)) == (16, 4)
 
 
 @pytest.mark.parametrize("text", ["treebank", "identical-trees:leaves=8"])
 def test_the_prompt_of_a_tree_is_its_words_in_order(text: str) -> None:
     for request in asked(text):
-        assert request.prompt == leaves(request.given)
+        assert request.prompt == leaves(request.structure)
 
 
 # --- all of them
@@ -155,7 +155,7 @@ def test_golden() -> None:
     """What a seed means must not change: figures were measured with it."""
     (sentence,) = cell_workload("wmt15", "seq2seq", 1, 30000, seed=0)
     assert (sentence.prompt, sentence.max_new_tokens) == ((13308, 17796, 27247), 3)
-    assert cell_workload("treebank", "treelstm", 23, 30, seed=5)[22].given == (7, (3, (7, ((26, 18), 23))))
+    assert cell_workload("treebank", "treelstm", 23, 30, seed=5)[22].structure == (7, (3, (7, ((26, 18), 23))))
 
 
 def test_defaults() -> None:
@@ -165,8 +165,8 @@ def test_defaults() -> None:
 
 
 def test_a_kind_of_ones_own_may_be_asked_anything() -> None:
-    assert cell_workload("wmt15", "mine", 1, 30)[0].given is None
-    assert cell_workload("treebank", "mine", 1, 30)[0].given is not None
+    assert cell_workload("wmt15", "mine", 1, 30)[0].structure is None
+    assert cell_workload("treebank", "mine", 1, 30)[0].structure is not None
 
 
 @pytest.mark.parametrize(
@@ -222,16 +222,16 @@ def test_trees_are_read_from_a_file() -> None:
         {"tree": 9},
         {"prompt_token_ids": [4, 5]},
     )
-    assert (lists.id, lists.prompt, lists.given, lists.arrival_s) == ("lists", (12, 5, 7), [12, [5, 7]], 1.5)
-    assert (text.id, text.prompt, text.given) == ("r1", (1, 2, 3), (1, (2, 3)))
-    assert (word.prompt, word.given) == ((9,), 9)
-    assert (ids.prompt, ids.given) == ((4, 5), None)
+    assert (lists.id, lists.prompt, lists.structure, lists.arrival_s) == ("lists", (12, 5, 7), [12, [5, 7]], 1.5)
+    assert (text.id, text.prompt, text.structure) == ("r1", (1, 2, 3), (1, (2, 3)))
+    assert (word.prompt, word.structure) == ((9,), 9)
+    assert (ids.prompt, ids.structure) == ((4, 5), None)
     assert [request.sampling.seed for request in (lists, text, word, ids)] == [0, 1, 2, 3]
 
 
 def test_what_no_tree_can_hold_is_for_the_model_to_refuse() -> None:
     (request,) = read({"tree": [1, ["x", True, 2]]})
-    assert (request.prompt, request.given) == ((1, 2), [1, ["x", True, 2]])
+    assert (request.prompt, request.structure) == ((1, 2), [1, ["x", True, 2]])
 
 
 @pytest.mark.parametrize(

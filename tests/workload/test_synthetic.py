@@ -185,7 +185,7 @@ def test_synthetic_golden() -> None:
 
 def test_the_hash_seed_does_not_matter() -> None:
     code = (
-        "from minifuse.workload.synthetic import *; "
+        "from minifuse.workload.laws import *; from minifuse.workload.synthetic import *; "
         "print(synthetic(5, Uniform(1, 9), Uniform(1, 9), 100, parse_arrival('poisson:50ms')))"
     )
 

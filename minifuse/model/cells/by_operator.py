@@ -44,7 +44,7 @@ class OperatorGraph(CellGraph):
     @property
     def most_held(self) -> int:
         """States held at the same time, at most: only merged graphs are of operators, computed level by level."""
-        return self.shape.most_held_by_levels
+        return self.topology.most_held_by_levels
 
 
 class Result(nn.Module):

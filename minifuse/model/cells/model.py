@@ -30,7 +30,7 @@ class CellModel:
 
     A cell is a torch module whose inputs and outputs have the batch in their first dimension, and which treats rows
     independently. It must not change its inputs, which may be views of states. If it produces a token, that output is
-    int64 [batch], and the module's attribute `says` is its number.
+    int64 [batch], and the module's attribute `token_output` is its number.
 
         def unfold(request):
             zeros = Zeros((64,))
@@ -195,8 +195,7 @@ class CellModel:
             found = memo.get(tuple(key))
             if found is None:
                 where = f"{name} has node {number} (cell {cell!r})"
-                sources = [self.types[names[value.node]] for value in inputs if isinstance(value, Output)]
-                found = memo[tuple(key)] = self._recognise(cell, key[1:], sources, where)
+                found = memo[tuple(key)] = self._recognise(cell, key[1:], where)
             names[number], produced[number] = found
         return names
 
@@ -222,9 +221,7 @@ class CellModel:
             "dense tensor."
         )
 
-    def _recognise(
-        self, cell: str, numbers: list[int], sources: list[CellType], where: str
-    ) -> tuple[str, dict[int, int]]:
+    def _recognise(self, cell: str, numbers: list[int], where: str) -> tuple[str, dict[int, int]]:
         """The type of a cell with inputs of these numbers, learned if new, and the number of each output's spec."""
         if cell not in self._same:
             raise RequestRefused(f"{where}, and the model {self.name} has the cells {', '.join(self.cells)}: name one.")
@@ -232,14 +229,13 @@ class CellModel:
         inputs = tuple([specs[number] for number in numbers])
         key = (self._same[cell], inputs)
         if key not in self._recognised:
-            depth = max([source.depth + 1 for source in sources], default=0)  # this type is new: all others differ
-            found = self._learn(cell, inputs, depth, where)
+            found = self._learn(cell, inputs, where)
             self.field_of[found.name] = self._fields_of(found, where)
             self._recognised[key] = self.types[found.name] = found
         found = self._recognised[key]
         return found.name, {part: self._number(spec) for part, spec in enumerate(found.outputs)}
 
-    def _learn(self, cell: str, inputs: tuple[Spec, ...], depth: int, where: str) -> CellType:
+    def _learn(self, cell: str, inputs: tuple[Spec, ...], where: str) -> CellType:
         """A new type: the first of a definition is named after its cell, later ones after their inputs too."""
         first = self._same[cell]
         known = next((kind for (name, _), kind in self._recognised.items() if name == first), None)
@@ -253,7 +249,7 @@ class CellModel:
             ]
         )
         name = first if known is None else f"{first}[{suffix}]"
-        return CellType(name, module, inputs, outputs, getattr(module, "says", None), depth)
+        return CellType(name, module, inputs, outputs, getattr(module, "token_output", None))
 
     def _fields_of(self, kind: CellType, where: str) -> tuple[int, ...]:
         """The field of each output of a type: the k-th output of a spec is kept in the k-th field of that spec.

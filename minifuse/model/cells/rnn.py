@@ -67,7 +67,7 @@ class Argmax(nn.Module):
 class Decoder(nn.Module):
     """One step of an LSTM, and the likeliest next word: word, h, c -> h, c, word."""
 
-    says = 2
+    token_output = 2
 
     def __init__(self, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def treelstm(config: CellConfig, dtype: str = "float32", device: str = "cpu", se
                 rows, columns = linear.weight.shape
                 if cell != "leaf":
                     linear.weight.copy_(largest.weight[:rows, :columns].clone())
-    examples = [Request("example", (), given=(0,) * arity) for arity in arities]
+    examples = [Request("example", (), structure=(0,) * arity) for arity in arities]
     return _model(config, cells, examples, dtype, device)
 
 

@@ -64,7 +64,7 @@ class Operator(nn.Module):
         module: the module that a `call_module` calls.
         weights: tensors that it reads beside its inputs.
         outputs: places of the values that it returns.
-        says: the output that is a token of the answer.
+        token_output: the output that is a token of the answer.
         copies: whether outputs are copied.
     """
 
@@ -75,11 +75,11 @@ class Operator(nn.Module):
         weights: list[Tensor],
         num_inputs: int,
         outputs: list[int],
-        says: int | None,
+        token_output: int | None,
         copies: bool,
     ) -> None:
         super().__init__()
-        self.steps, self.num_inputs, self.outputs, self.says = steps, num_inputs, outputs, says
+        self.steps, self.num_inputs, self.outputs, self.token_output = steps, num_inputs, outputs, token_output
         self.copies = copies
         self.module = module
         self.weights = nn.ParameterList([nn.Parameter(weight, requires_grad=False) for weight in weights])
@@ -221,7 +221,7 @@ class _Trace:
         module = self._module(first)
         if module is not None:
             steps[0] = steps[0]._replace(target="module")  # its name in its cell does not matter
-        says = None if self.kind.says is None else self.outputs[self.kind.says]
+        token_output = None if self.kind.token_output is None else self.outputs[self.kind.token_output]
         return (
             Operator(
                 steps,
@@ -229,7 +229,7 @@ class _Trace:
                 [self.constants[weight] for weight in weights],
                 len(inputs),
                 [places[node].place for node in exported],
-                exported.index(says) if says in exported else None,
+                exported.index(token_output) if token_output in exported else None,
                 copies=_is_view(first) or isinstance(module, _HAND_ON),
             ),
             inputs,

@@ -33,16 +33,15 @@ TOKEN = Spec((), torch.int64)
 class CellType:
     """Cells that can be batched together: one definition, one set of weights, inputs of one shape (BatchMaker, 2.3.1).
 
-    `says` is the number of the output that is a token of the answer: the module's attribute `says`. `depth` is the
-    number of changes of type on the way to its first node.
+    `token_output` is the number of the output that is a token of the answer, an attribute of the module; None: there is
+    no such output.
     """
 
     name: str
     cell: nn.Module
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
-    says: int | None
-    depth: int
+    token_output: int | None
 
 
 def outputs_of(
@@ -85,10 +84,10 @@ def outputs_of(
             f"{where}, whose outputs are {', '.join(map(str, specs[0]))} in a batch of 1 and "
             f"{', '.join(map(str, specs[1]))} in a batch of 3: let rows not depend on the batch."
         )
-    says = getattr(module, "says", None)
-    if says is not None and (says not in range(len(specs[0])) or specs[0][says] != TOKEN):
+    token_output = getattr(module, "token_output", None)
+    if token_output is not None and (token_output not in range(len(specs[0])) or specs[0][token_output] != TOKEN):
         raise RequestRefused(
-            f"{where}, whose attribute says is {says!r}: let that output be {TOKEN}, an id for each row."
+            f"{where}, whose attribute token_output is {token_output!r}: let that output be {TOKEN}, an id a row."
         )
     return specs[0]
 

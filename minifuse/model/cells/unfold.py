@@ -50,7 +50,7 @@ Node(cell='decoder', inputs=(Output(node=1, part=2), Output(node=1, part=0), Out
     def __call__(self, request: Request) -> CellGraph:
         config = self.config
         if config.kind == "treelstm":
-            return unfold_tree(f"Request {request.id!r}", request.given, config.vocab_size, config.max_children)
+            return unfold_tree(f"Request {request.id!r}", request.structure, config.vocab_size, config.max_children)
         if config.kind == "lstm":
             return CellGraph(tuple(chain("lstm", request.prompt, config.hidden_size)))
         nodes = chain("encoder", request.prompt, config.hidden_size)
@@ -72,11 +72,11 @@ class CellLimits:
         """Raise `RequestRefused` if the model cannot serve this request."""
         name, kind, vocab_size = f"Request {request.id!r}", self.config.kind, self.config.vocab_size
         if kind == "treelstm":
-            if request.given is None:
+            if request.structure is None:
                 raise RequestRefused(f"{name} gives no tree, and {kind} reads one: give nested lists of token ids.")
-            unfold_tree(name, request.given, vocab_size, self.config.max_children)
+            unfold_tree(name, request.structure, vocab_size, self.config.max_children)
             return
-        if request.given is not None:
+        if request.structure is not None:
             raise RequestRefused(f"{name} gives a tree, and {kind} reads a prompt: give token ids, or ask treelstm.")
         if not request.prompt:
             raise RequestRefused(f"{name} has an empty prompt: give at least one token.")

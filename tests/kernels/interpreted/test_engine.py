@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from minifuse.assembly import Stages
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.execute import VirtualExecutor
@@ -18,7 +19,7 @@ from minifuse.model.text.transformer import Transformer
 from minifuse.plan import Plan
 from minifuse.report import StepReport
 from minifuse.request import Request, Sampling, Sequence, TextReader
-from minifuse.techniques import TECHNIQUES, Stages, Technique, mix, serving
+from minifuse.techniques import TECHNIQUES, Technique, mix, serving
 from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
 TIGHT = {"memory.block_size": 2, "memory.share": True}
@@ -63,7 +64,7 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
     memory = stages.memory
     cache = KVStorage(weights.config, memory.capacity, weights.dtype, weights.device, memory.host_capacity)
     poison = (
-        1e4 if "grid" in stages.attention.reads else float("nan")
+        1e4 if "rectangle" in stages.attention.reads else float("nan")
     )  # an idle token of a rectangle reads its own slot
     for tier in (cache.keys, cache.values):
         tier.fill_(poison)  # a read of a slot that has not been written shows

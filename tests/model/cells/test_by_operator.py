@@ -45,8 +45,8 @@ CHAIN = Request("r0", (4, 5, 6), max_new_tokens=7)
     [
         ("lstm:hidden=8,vocab=30", CHAIN),
         ("seq2seq:hidden=8,vocab=30", CHAIN),
-        ("treelstm:hidden=8,vocab=30,children=3", Request("r0", (), given=(1, (2, 3, (4,)), 5))),
-        ("treelstm:hidden=8,vocab=30", Request("r0", (), given=7)),
+        ("treelstm:hidden=8,vocab=30,children=3", Request("r0", (), structure=(1, (2, 3, (4,)), 5))),
+        ("treelstm:hidden=8,vocab=30", Request("r0", (), structure=7)),
     ],
 )
 def test_results_are_those_of_the_cells(model: str, request_: Request) -> None:
@@ -73,7 +73,7 @@ def test_types_are_shared_by_the_cells_of_a_model() -> None:
     assert {name for name, kind in split.types.items() if not list(kind.cell.parameters())} == {
         *("cat", "sigmoid", "tanh", "mul", "add", "argmax", "result")
     }
-    assert [name for name, kind in split.types.items() if kind.says is not None] == ["argmax"]
+    assert [name for name, kind in split.types.items() if kind.token_output is not None] == ["argmax"]
 
 
 class Odd(nn.Module):

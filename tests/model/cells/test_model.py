@@ -39,12 +39,12 @@ def nodes(*rows: tuple[Any, ...]) -> CellGraph:
 
 def model(cells: dict[str, nn.Module], graph: CellGraph, *more: CellGraph) -> CellModel:
     """A model whose requests unfold into the graph that they give."""
-    examples = [Request("example", (), given=one) for one in (graph, *more)]
-    return CellModel("mine", cells, lambda request: request.given, examples, dtype="float64")
+    examples = [Request("example", (), structure=one) for one in (graph, *more)]
+    return CellModel("mine", cells, lambda request: request.structure, examples, dtype="float64")
 
 
 def unfold(model: CellModel, graph: Any) -> CellGraph:
-    return model.unfold(Request("r0", (), given=graph))
+    return model.unfold(Request("r0", (), structure=graph))
 
 
 ZEROS = Zeros((4,))
@@ -171,7 +171,7 @@ def test_a_cell_that_holds_itself() -> None:
 class Split(nn.Module):
     """x -> two of the shape of x, one number, one token."""
 
-    says = 3
+    token_output = 3
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return x + 1, x + 2, x.sum(-1), x.argmax(-1)
@@ -182,8 +182,7 @@ def test_outputs_are_kept_in_as_few_fields_as_hold_them() -> None:
     assert made.fields == (H, H, Spec((), torch.float64), WORD)
     assert made.field_of == {"add": (0, 1), "split": (0, 1, 2, 3)}
     assert made.slot_bytes == 8 * (4 + 4 + 1 + 1)
-    assert (made.types["split"].says, made.types["add"].says) == (3, None)
-    assert (made.types["split"].depth, made.types["add"].depth) == (1, 0)
+    assert (made.types["split"].token_output, made.types["add"].token_output) == (3, None)
 
 
 def test_running_a_batch() -> None:
@@ -267,16 +266,16 @@ def test_an_unfold_function_that_raises_fails_only_its_request() -> None:
 
 
 class Calls(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Any], says: Any = None) -> None:
+    def __init__(self, function: Callable[[Tensor], Any], token_output: Any = None) -> None:
         super().__init__()
-        self.function, self.says = function, says
+        self.function, self.token_output = function, token_output
 
     def forward(self, x: Tensor) -> Any:
         return self.function(x)
 
 
 @pytest.mark.parametrize(
-    ("function", "says", "message"),
+    ("function", "token_output", "message"),
     [
         (lambda x: x.sum(), None, r"outputs are \(\) for a batch of 1: let their first dimension be the batch"),
         (lambda x: torch.cat((x, x)), None, r"outputs are \(2, 4\) for a batch of 1"),
@@ -286,14 +285,14 @@ class Calls(nn.Module):
         (lambda x: {"h": x}, None, "no tensors"),
         (lambda x: x, None, "gives an input back, .*: clone it"),
         (lambda x: x[:, :2], None, "gives an input back"),
-        (lambda x: x + 1, 0, "says is 0: let that output be int64"),
-        (lambda x: x.argmax(-1), 1, "says is 1"),
+        (lambda x: x + 1, 0, "token_output is 0: let that output be int64"),
+        (lambda x: x.argmax(-1), 1, "token_output is 1"),
         (lambda x: x @ x.new_ones(3, 3), None, "which the cell cannot take .RuntimeError.*see its forward"),
     ],
 )
-def test_modules_that_are_not_cells(function: Callable[[Tensor], Any], says: Any, message: str) -> None:
+def test_modules_that_are_not_cells(function: Callable[[Tensor], Any], token_output: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message) as refused:
-        model({"calls": Calls(function, says)}, nodes(("calls", ZEROS)))
+        model({"calls": Calls(function, token_output)}, nodes(("calls", ZEROS)))
     sentence(refused.value, "example of the model mine")
 
 
@@ -322,7 +321,7 @@ def test_a_constant_that_is_not_a_number_refuses_only_its_request(value: Any) ->
         def forward(self, x: Tensor) -> Tensor:
             return x + 1
 
-    example = Request("example", (), given=CellGraph((Node("plain", (1,)),)))
-    model = CellModel("plain", {"plain": Plain()}, lambda request: request.given, example)
+    example = Request("example", (), structure=CellGraph((Node("plain", (1,)),)))
+    model = CellModel("plain", {"plain": Plain()}, lambda request: request.structure, example)
     with pytest.raises(RequestRefused, match=r"Request 'bad'.*node 0"):
-        model.unfold(Request("bad", (), given=CellGraph((Node("plain", (value,)),))))
+        model.unfold(Request("bad", (), structure=CellGraph((Node("plain", (value,)),))))

@@ -123,8 +123,7 @@ def test_the_first_decoder_reads_go_and_the_last_encoder() -> None:
         Node("decoder", (Output(2, 2), Output(2, 0), Output(2, 1))),
         Node("decoder", (Output(3, 2), Output(3, 0), Output(3, 1))),
     )
-    assert {name: kind.says for name, kind in model.types.items()} == {"encoder": None, "decoder": 2}
-    assert model.types["encoder"].depth < model.types["decoder"].depth
+    assert {name: kind.token_output for name, kind in model.types.items()} == {"encoder": None, "decoder": 2}
 
 
 def test_a_random_seq2seq_produces_varied_words_and_sometimes_eos() -> None:
@@ -173,7 +172,7 @@ def test_the_treelstm_agrees_with_its_equations(tree: Any) -> None:
     model = made("treelstm:hidden=6,vocab=12,children=3")
     for cell in model.cells.values():
         bend(cell)
-    graph = model.unfold(Request("r0", (), given=tree))
+    graph = model.unfold(Request("r0", (), structure=tree))
     (root,) = graph.results
     for ours, theirs in zip(evaluate(model, graph)[root], tai(model.cells, tree), strict=True):
         torch.testing.assert_close(ours, theirs, **EXACT)
@@ -193,7 +192,7 @@ def test_deep_trees_do_not_exceed_pythons_recursion_limit() -> None:
     text = "(1 7)"
     for _ in range(5000):
         text = f"(0 {text} (1 8))"
-    request = Request("r0", (), given=read_tree(text))
+    request = Request("r0", (), structure=read_tree(text))
     model.check(request)
     assert len(model.unfold(request)) == 10001
 
@@ -231,16 +230,16 @@ def test_other_trees_are_refused(text: str) -> None:
         ("lstm", Request("r0", ()), "empty prompt"),
         ("lstm", Request("r0", (3, 30)), "token id 30, and the vocabulary is 0 to 29"),
         ("lstm", Request("r0", (-1,)), "token id -1"),
-        ("lstm", Request("r0", (1,), given=(1, 2)), "gives a tree, and lstm reads a prompt"),
+        ("lstm", Request("r0", (1,), structure=(1, 2)), "gives a tree, and lstm reads a prompt"),
         ("lstm", Request("r0", (1,), problem="is bad."), "Request 'r0' is bad."),
         ("seq2seq", Request("r0", (1,), max_new_tokens=0), "asks for 0 new tokens"),
         ("treelstm", Request("r0", (1, 2)), "gives no tree"),
-        ("treelstm", Request("r0", (), given=(1, 30)), "token id 30"),
-        ("treelstm", Request("r0", (), given=(1, -2)), "token id -2"),
-        ("treelstm", Request("r0", (), given=(1, 2, 3)), "a node of 3 subtrees, and this model takes 1 to 2"),
-        ("treelstm", Request("r0", (), given=(1, ())), "a node of 0 subtrees"),
-        ("treelstm", Request("r0", (), given=(1, "word")), "'word' in it"),
-        ("treelstm", Request("r0", (), given=(1, True)), "True in it"),
+        ("treelstm", Request("r0", (), structure=(1, 30)), "token id 30"),
+        ("treelstm", Request("r0", (), structure=(1, -2)), "token id -2"),
+        ("treelstm", Request("r0", (), structure=(1, 2, 3)), "a node of 3 subtrees, and this model takes 1 to 2"),
+        ("treelstm", Request("r0", (), structure=(1, ())), "a node of 0 subtrees"),
+        ("treelstm", Request("r0", (), structure=(1, "word")), "'word' in it"),
+        ("treelstm", Request("r0", (), structure=(1, True)), "True in it"),
     ],
 )
 def test_requests_that_cannot_be_served(model: str, request_: Request, message: str) -> None:

@@ -1,0 +1,84 @@
+"""A technique's stages, made from its row in the table and from settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minifuse.errors import UsageError
+from minifuse.options import parse_options
+from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
+from minifuse.techniques import Technique
+
+__all__ = ["Stages", "check_settings", "make_batching"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A technique's stages, made and ready to be plugged in."""
+
+    batching: Batching
+    memory: Memory
+    attention: Attention
+
+    @classmethod
+    def of(
+        cls,
+        row: Technique,
+        capacity: int,
+        settings: Mapping[str, Any] | None = None,
+        batching: Batching | None = None,
+    ) -> Stages:
+        """Make the stages of `row`, with memory of `capacity` slots.
+
+        Args:
+            settings: `stage.option` -> value, over the row's own.
+            batching: what `make_batching` has made of the same.
+
+        Raises:
+            UsageError: a setting names no stage or no option, or has a bad value.
+        """
+        options = check_settings(row, settings)
+        classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
+        return cls(
+            batching or make_batching(row, settings),
+            classes["memory"](capacity, options["memory"]),
+            classes["attention"](options["attention"]),
+        )
+
+
+def make_batching(row: Technique, settings: Mapping[str, Any] | None = None) -> Batching:
+    """The batching policy of `row`, which says how many workers there are, and what a node of a cell graph is.
+
+    Raises:
+        UsageError: a setting names no stage or no option, or has a bad value.
+    """
+    policy: Batching = stage("batching", row.batching)(check_settings(row, settings)["batching"])
+    return policy
+
+
+def check_settings(row: Technique, settings: Mapping[str, Any] | None = None) -> dict[Kind, Any]:
+    """The `Options` of every stage of `row`, from `stage.option` -> value, over the row's own.
+
+    Raises:
+        UsageError: a setting names no stage or no option, or has a bad value.
+    """
+    given: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+    for name, value in {**row.options, **(settings or {})}.items():
+        kind, dot, option_name = name.partition(".")
+        if kind not in given or not dot:
+            raise UsageError(
+                f"The setting {name!r} was given; write stage.option=value, the stage being {' or '.join(KINDS)}."
+            )
+        given[kind][option_name] = value
+    classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
+    options: dict[Kind, Any] = {
+        kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
+    }
+    if getattr(options["batching"], "token_budget", None) is not None and "rectangle" in classes["attention"].reads:
+        raise UsageError(
+            f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle, however "
+            "few of its tokens are asked for: choose the attention 'per_sequence', or no budget."
+        )
+    return options
