@@ -76,9 +76,10 @@ def check_settings(row: Technique, settings: Mapping[str, Any] | None = None) ->
     options: dict[Kind, Any] = {
         kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
     }
-    if getattr(options["batching"], "token_budget", None) is not None and "rectangle" in classes["attention"].reads:
+    policy: Batching = classes["batching"](options["batching"])
+    if policy.token_budget is not None and "rectangle" in classes["attention"].reads:
         raise UsageError(
             f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle, however "
-            "few of its tokens are asked for: choose the attention 'per_sequence', or no budget."
+            "few of its tokens are needed: choose the attention 'per_sequence', or no budget."
         )
     return options

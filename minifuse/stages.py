@@ -137,6 +137,11 @@ class Batching(Stage, Protocol):
     depth: int  # plans that a worker may have at once, which it runs in order
     granularity: str  # what a node of a cell graph is: a "cell", or a single "operator"
 
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens of one iteration, at most; None: as many as the work has."""
+        ...
+
     def check(self, model: str, cell_types: Collection[str]) -> None:
         """Raise `UsageError` if an option names a type of cell that the model does not have."""
         ...
@@ -210,7 +215,7 @@ class Executor(Protocol):
 StageClass = TypeVar("StageClass", bound=type[Any])
 
 MEMBERS: dict[str, tuple[str, ...]] = {
-    "batching": ("Options", "granularity", "check", "receive", "propose", "commit", "release"),
+    "batching": ("Options", "granularity", "token_budget", "check", "receive", "propose", "commit", "release"),
     "memory": (
         *("Options", "offers", "check", "receive", "missing", "room", "place", "commit", "release", "usage"),
         "host_capacity",

@@ -106,6 +106,7 @@ class Cellular:
     name: ClassVar[str] = "cellular"
     serves: ClassVar[frozenset[str]] = frozenset({"cells", "transformer"})
     granularity: ClassVar[str] = "cell"
+    token_budget: ClassVar[int | None] = None
 
     @dataclass(frozen=True)
     class Options:

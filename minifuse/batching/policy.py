@@ -52,6 +52,11 @@ class Stepwise:
     depth = 1
     granularity = "cell"
 
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens of one iteration, at most. A longer span is cut and goes on in the next iteration."""
+        return None
+
     def check(self, model: str, cell_types: Collection[str]) -> None:
         """No option of its own names a type of cell."""
 
@@ -96,11 +101,6 @@ class QueuePolicy(Stepwise, ABC):
 
     def wake_at(self, now: float) -> float | None:
         """When to ask again although nothing has arrived or completed."""
-        return None
-
-    @property
-    def token_budget(self) -> int | None:
-        """Tokens of one iteration, at most. A longer span is cut and goes on in the next iteration."""
         return None
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
