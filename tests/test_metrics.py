@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.cli.metric_rows import rows
+from minifuse.cli.tables import metric_rows as rows
 from minifuse.errors import UsageError
 from minifuse.layout import Rectangle
 from minifuse.metrics import compute_metrics, parse_goodput, percentile

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -11,12 +10,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from json import dumps
 from pathlib import Path
 from typing import Literal
 
-from rich.table import Table
-from rich.text import Text
-
+from minifuse.cli.declare import JsonFlag
 from minifuse.cli.text import console
 
 __all__ = ["Check", "doctor"]
@@ -42,18 +40,25 @@ class Check:
     advice: str = ""
 
 
-def doctor(as_json: bool) -> int:
-    """Check everything; the exit code is 3 if something needed is missing."""
+def doctor(json: JsonFlag = False) -> int:
+    """Check that this machine has what minifuse needs."""
     checks = list(_all())
-    if as_json:
-        print(json.dumps({"schema": SCHEMA, "checks": [asdict(check) for check in checks]}, indent=2))
+    if json:
+        print(dumps({"schema": SCHEMA, "checks": [asdict(check) for check in checks]}, indent=2))
     else:
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-        for check in checks:
-            found = check.found + (f": {check.advice}" if check.advice else "")
-            table.add_row(Text(check.status, STYLES[check.status]), Text(check.name), Text(found))
-        console().print(table)
+        _show(checks)
     return MACHINE if any(check.status == PROBLEM for check in checks) else 0
+
+
+def _show(checks: list[Check]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for check in checks:
+        found = check.found + (f": {check.advice}" if check.advice else "")
+        table.add_row(Text(check.status, STYLES[check.status]), Text(check.name), Text(found))
+    console().print(table)
 
 
 def _all() -> Iterator[Check]:

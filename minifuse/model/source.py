@@ -15,6 +15,11 @@ class Config(Protocol):
     """What fixes a model's shapes, as far as all kinds of model have it."""
 
     @property
+    def kind(self) -> str:
+        """ "transformer", or the kind of cells: "lstm", ... (`minifuse.model.kinds`)."""
+        ...
+
+    @property
     def vocab_size(self) -> int: ...
 
     @property

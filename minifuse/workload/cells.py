@@ -21,12 +21,13 @@ from typing import Any
 
 from minifuse.errors import UsageError
 from minifuse.model.cells.config import EOS, GO, PAD, CellConfig
+from minifuse.model.kinds import request_kind
 from minifuse.parsing import did_you_mean, one_of, parse_int
 from minifuse.request import Request
 from minifuse.workload.laws import Arrival, Lengths, Lognormal, Uniform
 from minifuse.workload.synthetic import arrive
 
-__all__ = ["RESERVED", "WORKLOADS", "cell_workload", "default_workload", "leaves"]
+__all__ = ["RESERVED", "WORKLOADS", "cell_workload", "leaves"]
 
 RESERVED = (PAD, GO, EOS)  # no words
 WORKLOADS = ("wmt15", "wmt15:max=50", "wmt15:fixed=24", "treebank", "identical-trees", "identical-trees:leaves=8")
@@ -40,11 +41,6 @@ PARSED, LONGEST_PARSED = Lognormal(19.6, 0.5), 56
 MOST_LEAVES = 4096
 
 Tree = Any  # a token id, or a tuple of trees
-
-
-def default_workload(kind: str) -> str:
-    """What a kind of cell model is asked when nothing is said."""
-    return "treebank" if kind == "treelstm" else "wmt15"
 
 
 def cell_workload(
@@ -70,11 +66,11 @@ def cell_workload(
     words = range(max(RESERVED) + 1, vocab_size)
     name, colon, option = text.strip().partition(":")
     if name == "wmt15":
-        if kind == "treelstm":
-            raise UsageError(f'The workload is "{text}", of sentences, and treelstm reads trees: give treebank.')
+        if not request_kind(kind).reads_sentences:
+            raise UsageError(f'The workload is "{text}", of sentences, and {kind} reads trees: give treebank.')
         draw = _sentences(option if colon else None, words)
     elif name in ("treebank", "identical-trees"):
-        if kind in ("lstm", "seq2seq", "transformer"):
+        if not request_kind(kind).reads_trees:
             raise UsageError(f'The workload is "{text}", of trees, and this {kind} reads sentences: give wmt15.')
         draw = (_parse_trees if name == "treebank" else _complete_trees)(option if colon else None, words)
     else:

@@ -17,7 +17,7 @@ from minifuse.techniques import TECHNIQUES
 Cli = Callable[..., Any]
 
 PACKAGE = Path(package.__file__).parent.parent
-OPTION = {"name", "default", "allowed", "help"}
+OPTION = {"name", "default", "allowed", "help", "batch_size"}
 
 
 def test_list_as_json(minifuse: Cli) -> None:

@@ -249,25 +249,28 @@ def test_a_transformer_can_be_asked_sentences(minifuse: Cli) -> None:
     [
         (
             (LSTM, "hello"),
-            "no tokenizer: give token ids with --prompts FILE, or made-up requests with --workload wmt15.",
+            "no tokenizer: give token ids with --prompts FILE, or synthetic requests with --workload wmt15.",
         ),
-        ((TREELSTM, "hello"), "or made-up requests with --workload treebank."),
+        ((TREELSTM, "hello"), "or synthetic requests with --workload treebank."),
         ((LSTM, "--tensor-parallel", 2), "--tensor-parallel is 2, and lstm:hidden=8,vocab=50 is made of cells"),
         ((LSTM, "--numerics", "reference"), "--numerics is reference, which is for transformers"),
         ((SEQ2SEQ, "--temperature", 1), "--temperature, --top-k or --top-p is given"),
         ((SEQ2SEQ, "--top-k", 3), "--temperature, --top-k or --top-p is given"),
         ((LSTM, "--prompts-per-request", 2), "--prompts-per-request is 2"),
         ((TREELSTM, "--prompt-length", "9"), "treelstm reads trees: give --workload treebank or identical-trees."),
-        ((LSTM, "--output-length", "9"), "--output-length is for answers in tokens, and lstm says none: leave it out."),
-        ((LSTM, "--max-new-tokens", "9"), "--max-new-tokens is for answers in tokens, and lstm says none"),
-        ((TREELSTM, "--ignore-eos"), "--ignore-eos is for answers in tokens, and treelstm says none"),
+        (
+            (LSTM, "--output-length", "9"),
+            "is for answers in tokens, and lstm produces none: leave it out.",
+        ),
+        ((LSTM, "--max-new-tokens", "9"), "--max-new-tokens is for answers in tokens, and lstm produces none"),
+        ((TREELSTM, "--ignore-eos"), "--ignore-eos is for answers in tokens, and treelstm produces none"),
         ((LSTM, "--workload", "treebank"), 'The workload is "treebank", of trees, and this lstm reads sentences'),
         ((LSTM, "--workload", "wmt15", "--prompt-length", "9"), "--prompt-length and --workload wmt15 are both given"),
         (
             (LSTM, "--workload", "wmt15", "--prompts", "x"),
-            "--workload is for made-up requests, and --prompts are given",
+            "--workload is for synthetic requests, and --prompts are given",
         ),
-        (("tiny", "--workload", "wmt15", "hi"), "--workload is for made-up requests, and typed prompts are given"),
+        (("tiny", "--workload", "wmt15", "hi"), "--workload is for synthetic requests, and typed prompts are given"),
         ((LSTM, "--technique", "orca"), "orca does not serve models of cells (lstm, seq2seq, treelstm): choose "),
         ((LSTM, "--batching", "iteration"), "The batching 'iteration' serves transformers"),
         ((LSTM, "--memory", "contiguous", "--attention", "per_sequence"), "The memory 'contiguous' does not serve"),
@@ -450,8 +453,8 @@ def test_the_command_that_explain_gives_works(minifuse: Cli, kind: str, name: st
 
 @pytest.mark.parametrize("option", ["priorities=internal,leaf", "max_batches=internal=2"])
 def test_options_name_types_that_the_model_has(minifuse: Cli, option: str) -> None:
-    said = minifuse("run", "--model", "treelstm:hidden=8,vocab=50", "--requests", 2, "--set", f"batching.{option}")
+    said = minifuse("run", "--model", TREELSTM, "--requests", 2, "--set", f"batching.{option}")
     assert said.code == 2
-    sentence = "error: There is no type of cell of treelstm 'internal' (did you mean"
+    sentence = f"error: There is no type of cell of {TREELSTM} 'internal' (did you mean"
     assert said.err.startswith(sentence)
     assert "internal2" in said.err

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minifuse.cli import reproduce as command
+from minifuse import reproduce as command
 from minifuse.reproduce import EXPERIMENTS, Column, Conditions, Experiment, Finding, Panel, Point
 
 Cli = Callable[..., Any]

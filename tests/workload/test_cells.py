@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifuse.errors import UsageError
+from minifuse.model.kinds import request_kind
 from minifuse.request import Request
-from minifuse.workload.cells import RESERVED, cell_workload, default_workload, leaves
+from minifuse.workload.cells import RESERVED, cell_workload, leaves
 from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import parse_arrival
 
@@ -159,7 +160,7 @@ def test_golden() -> None:
 
 
 def test_defaults() -> None:
-    assert [default_workload(kind) for kind in ("lstm", "seq2seq", "treelstm", "mine")] == [
+    assert [request_kind(kind).workload for kind in ("lstm", "seq2seq", "treelstm", "mine")] == [
         *("wmt15", "wmt15", "treebank", "wmt15")
     ]
 
