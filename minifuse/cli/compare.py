@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from minifuse.cli.declare import argument, takes
 from minifuse.cli.options import Options, refuse_contradictions
@@ -33,7 +33,7 @@ COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
 class CompareOptions(Options):
     """The options of `compare`."""
 
-    techniques: list[str] = argument("TECHNIQUE", "two or more, see minifuse list", many=True)
+    techniques: Annotated[list[str], argument("TECHNIQUE", "two or more, see minifuse list", many=True)]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`minifuse doctor`: does this machine have what minifuse needs, and if not, what is to be done."""
+"""`minifuse doctor`: whether this machine has what minifuse needs, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import os
 import platform
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from json import dumps
 from pathlib import Path
 from typing import Literal
@@ -32,7 +30,7 @@ MACHINE = 3
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, how it is, what was found, and what to do unless it is ok."""
+    """One line: the subject, its status, what was found, and what to do unless it is ok."""
 
     name: str
     status: Status
@@ -70,7 +68,7 @@ def _all() -> Iterator[Check]:
 
 
 def _safely(look: Callable[[], Check]) -> Check:
-    """A check that fails in a way nobody foresaw is a problem, not a traceback."""
+    """An exception in a check is a problem, not a traceback."""
     try:
         return look()
     except Exception as error:
@@ -88,7 +86,9 @@ def _python() -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    """What pyproject.toml asks for, extras left out."""
+    """The requirements of pyproject.toml, without extras."""
+    from importlib import metadata
+
     for requirement in metadata.requires("minifuse") or []:
         text, _, condition = requirement.partition(";")
         match = re.match(r"([A-Za-z0-9._-]+)(?:>=([0-9.]+))?", text.strip())
@@ -115,7 +115,7 @@ def _torch() -> Check:
 
     product = torch.ones(2, 2) @ torch.ones(2, 2)
     if product.tolist() != [[2.0, 2.0], [2.0, 2.0]]:
-        return Check("torch works", PROBLEM, "it multiplies wrongly", "install torch anew")
+        return Check("torch works", PROBLEM, "a product is wrong", "install torch anew")
     return Check(
         "torch works", OK, f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
     )
@@ -158,6 +158,8 @@ def _memory() -> Check:
 
 
 def _temporary() -> Check:
+    import tempfile
+
     try:
         with tempfile.TemporaryFile() as file:
             file.write(b"minifuse")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from minifuse.cli.declare import DTYPES, choice, option, switch, whole
+from minifuse.cli.declare import DTYPES, by_itself, option, switch, whole
 from minifuse.errors import UsageError
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
@@ -23,6 +24,10 @@ __all__ = ["Options", "refuse_contradictions"]
 def _hardware(text: str, flag: str) -> str:
     hardware(text)
     return text
+
+
+def _temperature(text: str, flag: str) -> float:
+    return parse_float(text, flag, 0, 1000)
 
 
 def _share(text: str, flag: str) -> float:
@@ -44,126 +49,103 @@ def _stage_options(texts: list[str], flag: str) -> dict[str, str]:
     return found
 
 
+_model, _workload, _technique, _time, _output = (
+    partial(option, panel=panel) for panel in ("Model", "Workload", "Technique", "Time", "Output")
+)
+_length = partial(_workload, metavar="LAW", parse=by_itself(parse_lengths))
+MODEL = "tiny, a directory in Hugging Face's format, random:PRESET, or cells: lstm, seq2seq, treelstm:hidden=256"
+REFERENCE = "reference: the same bits under every technique, slowly"
+KV_MEMORY = "budget of the KV cache, or of the states of cells: 64MiB, or more if 4096 tokens need it"
+SYNTHETIC = "synthetic requests: wmt15, wmt15:max=50, treebank, identical-trees, ..."
+
+
 @dataclass(frozen=True)
 class Options:
     """The options that `run` and `compare` share, as values. None: not given, and without a default of its own."""
 
-    model: str = option(
-        "--model",
-        "tiny, a directory in Hugging Face's format, random:PRESET, or cells: lstm, seq2seq, treelstm:hidden=256",
-        "MODEL",
-        panel="Model",
-        default="tiny",
-    )
-    dtype: str = option(
-        *("--dtype", "data type to compute in", "|".join(DTYPES)),
-        panel="Model",
-        default="float32",
-        parse=choice(*DTYPES),
-    )
-    numerics: Literal["fast", "reference"] = option(
-        *("--numerics", "reference: the same bits under every technique, slowly", "fast|reference"),
-        panel="Model",
-        default="fast",
-        parse=choice("fast", "reference"),
-    )
-    device: str = option(
-        *("--device", "where to compute", "auto|cpu|cuda"),
-        panel="Model",
-        default="auto",
-        parse=choice("auto", "cpu", "cuda"),
-    )
-    tensor_parallel: int = option(
-        *("--tensor-parallel", "processes that share the model", "N"), panel="Model", default="1", parse=whole()
-    )
-    kv_memory: int | None = option(
-        "--kv-memory",
-        "budget of the KV cache, or of the states of cells: 64MiB, or more if 4096 tokens need it",
-        "SIZE",
-        panel="Model",
-        parse=parse_size,
-    )
-    prompts: str | None = option("--prompts", "requests as JSON lines (- is standard input)", "FILE", panel="Workload")
-    requests: int | None = option(
-        "--requests", "number of synthetic requests, if none are given: 16", "N", panel="Workload", parse=whole()
-    )
-    workload: str | None = option(
-        *("--workload", "synthetic requests: wmt15, wmt15:max=50, treebank, identical-trees, ...", "NAME"),
-        panel="Workload",
-    )
-    prompts_per_request: int | None = option(
-        "--prompts-per-request", "prompts of each synthetic request: 1", "N", panel="Workload", parse=whole()
-    )
-    prompt_length: Lengths | None = option(
-        *("--prompt-length", "synthetic prompts of random tokens: uniform:8:64, fixed:32, ...", "LAW"),
-        panel="Workload",
-        parse=lambda text, flag: parse_lengths(text),
-    )
-    output_length: Lengths | None = option(
-        *("--output-length", "lengths of their answers: uniform:16:128, ...", "LAW"),
-        panel="Workload",
-        parse=lambda text, flag: parse_lengths(text),
-    )
-    arrival: Arrival = option(
-        *("--arrival", "none, constant:500ms, poisson:50ms or gamma:50ms:cv=2", "LAW"),
-        panel="Workload",
-        default="none",
-        parse=lambda text, flag: parse_arrival(text),
-    )
-    max_new_tokens: int | None = option(
-        "--max-new-tokens", "tokens of an answer, at most: 256", "N", panel="Workload", parse=whole()
-    )
-    ignore_eos: bool = switch("--ignore-eos", "generate up to the token limit", panel="Workload")
-    temperature: float = option(
-        *("--temperature", "0 always takes the most likely token", "T"),
-        panel="Workload",
-        default="0",
-        parse=lambda text, flag: parse_float(text, flag, 0, 1000),
-    )
-    top_k: int = option(
-        *("--top-k", "sample from the K most likely tokens; 0: from all", "K"),
-        panel="Workload",
-        default="0",
-        parse=whole(0),
-    )
-    top_p: float = option(
-        *("--top-p", "sample from the most likely tokens, of total probability P", "P"),
-        panel="Workload",
-        default="1",
-        parse=_share,
-    )
-    seed: int = option(
-        *("--seed", "of synthetic requests, random weights and sampling", "N"),
-        panel="Workload",
-        default="0",
-        parse=whole(0),
-    )
-    max_batch: int | None = option(
-        *("--max-batch", "requests served at once, at most: max_batch, instances or slots of a stage", "N"),
-        panel="Technique",
-        parse=whole(),
-    )
-    set: dict[str, str] = option(
-        *("--set", "an option of a stage, see minifuse explain; repeatable", "STAGE.OPTION=V"),
-        panel="Technique",
-        parse=_stage_options,
-        repeatable=True,
-    )
-    clock: Literal["real", "virtual"] = option(
-        *("--clock", "real, or virtual: time from a cost model", "real|virtual"),
-        panel="Time",
-        default="real",
-        parse=choice("real", "virtual"),
-    )
-    hardware: str | None = option(
-        "--hardware", "whose speed virtual time has: cpu, a100-40g, h200, ...", "NAME", panel="Time", parse=_hardware
-    )
-    goodput: dict[str, float] | None = option(
-        *("--goodput", "latency bounds in ms that a good answer keeps: ttft:200,tpot:50", "BOUNDS"),
-        panel="Output",
-        parse=lambda text, flag: parse_goodput(text),
-    )
-    json: bool = switch("--json", "one JSON object on stdout", panel="Output")
+    model: Annotated[str, _model("--model", MODEL, "MODEL", default="tiny")]
+    dtype: Annotated[str, _model("--dtype", "data type to compute in", choices=DTYPES, default="float32")]
+    numerics: Annotated[
+        Literal["fast", "reference"], _model("--numerics", REFERENCE, choices=("fast", "reference"), default="fast")
+    ]
+    device: Annotated[str, _model("--device", "where to compute", choices=("auto", "cpu", "cuda"), default="auto")]
+    tensor_parallel: Annotated[
+        int, _model("--tensor-parallel", "processes that share the model", "N", parse=whole(), default="1")
+    ]
+    kv_memory: Annotated[int | None, _model("--kv-memory", KV_MEMORY, "SIZE", parse=parse_size)]
+    prompts: Annotated[str | None, _workload("--prompts", "requests as JSON lines (- is standard input)", "FILE")]
+    requests: Annotated[
+        int | None, _workload("--requests", "number of synthetic requests, if none are given: 16", "N", parse=whole())
+    ]
+    workload: Annotated[str | None, _workload("--workload", SYNTHETIC, "NAME")]
+    prompts_per_request: Annotated[
+        int | None, _workload("--prompts-per-request", "prompts of each synthetic request: 1", "N", parse=whole())
+    ]
+    prompt_length: Annotated[
+        Lengths | None, _length("--prompt-length", "synthetic prompts of random tokens: uniform:8:64, fixed:32, ...")
+    ]
+    output_length: Annotated[
+        Lengths | None, _length("--output-length", "lengths of their answers: uniform:16:128, ...")
+    ]
+    arrival: Annotated[
+        Arrival,
+        _workload(
+            *("--arrival", "none, constant:500ms, poisson:50ms or gamma:50ms:cv=2", "LAW"),
+            parse=by_itself(parse_arrival),
+            default="none",
+        ),
+    ]
+    max_new_tokens: Annotated[
+        int | None, _workload("--max-new-tokens", "tokens of an answer, at most: 256", "N", parse=whole())
+    ]
+    ignore_eos: Annotated[bool, switch("--ignore-eos", "generate up to the token limit", panel="Workload")]
+    temperature: Annotated[
+        float, _workload("--temperature", "0 always takes the most likely token", "T", parse=_temperature, default="0")
+    ]
+    top_k: Annotated[
+        int, _workload("--top-k", "sample from the K most likely tokens; 0: from all", "K", parse=whole(0), default="0")
+    ]
+    top_p: Annotated[
+        float,
+        _workload(
+            *("--top-p", "sample from the most likely tokens, of total probability P", "P"), parse=_share, default="1"
+        ),
+    ]
+    seed: Annotated[
+        int,
+        _workload("--seed", "of synthetic requests, random weights and sampling", "N", parse=whole(0), default="0"),
+    ]
+    max_batch: Annotated[
+        int | None,
+        _technique(
+            *("--max-batch", "requests served at once, at most: max_batch, instances or slots of a stage", "N"),
+            parse=whole(),
+        ),
+    ]
+    set: Annotated[
+        dict[str, str],
+        _technique(
+            *("--set", "an option of a stage, see minifuse explain; repeatable", "STAGE.OPTION=V"),
+            parse=_stage_options,
+            repeatable=True,
+        ),
+    ]
+    clock: Annotated[
+        Literal["real", "virtual"],
+        _time("--clock", "real, or virtual: time from a cost model", choices=("real", "virtual"), default="real"),
+    ]
+    hardware: Annotated[
+        str | None,
+        _time("--hardware", "whose speed virtual time has: cpu, a100-40g, h200, ...", "NAME", parse=_hardware),
+    ]
+    goodput: Annotated[
+        dict[str, float] | None,
+        _output(
+            *("--goodput", "latency bounds in ms that a good answer keeps: ttft:200,tpot:50", "BOUNDS"),
+            parse=by_itself(parse_goodput),
+        ),
+    ]
+    json: Annotated[bool, switch("--json", "one JSON object on stdout", panel="Output")]
 
     @property
     def sampling(self) -> Sampling:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import dataclass, fields
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from minifuse.cli.declare import DTYPES, MANY, argument, choice, option, switch, takes, whole
+from minifuse.cli.declare import DTYPES, argument, option, switch, takes, whole
 from minifuse.errors import UsageError
 from minifuse.parsing import parse_float
 from minifuse.serve.interrupt import undisturbed
@@ -21,17 +20,10 @@ __all__ = ["reproduce"]
 
 FAILED = 1
 MIN_TOKENS = 4  # lengths are given down to a quarter of a request's tokens
-MAX_ROUNDS = 1000
 MAX_HIDDEN, MAX_REQUESTS, MAX_RATES = 65536, 1_000_000, 64
 MIN_REQUESTS = 8  # of fewer there are no percentiles
 LEAST_SHARE, FASTEST = 1e-3, 1e9
 CHOICES = ("model", "tokens", "hidden", "rates", "requests")  # that not every figure takes
-
-
-def _scale(text: str, flag: str) -> str:
-    from minifuse.reproduce import SCALES
-
-    return str(choice(*SCALES)(text, flag))
 
 
 def _rates(text: str, flag: str) -> tuple[float, ...]:
@@ -52,6 +44,8 @@ def _rates(text: str, flag: str) -> tuple[float, ...]:
 
 def _folder(text: str, flag: str) -> Path:
     """A folder that exists and can be written to; writing is the only sure test."""
+    import tempfile
+
     try:
         with tempfile.TemporaryFile(dir=text):
             return Path(text)
@@ -63,40 +57,40 @@ def _folder(text: str, flag: str) -> Path:
         ) from None
 
 
+SCALE = "seconds with a small model, minutes in real time, or the paper's own scale"
+RATES = "of BatchMaker's requests: 0.2,0.5,1.2 (shares of the measured peak, up to 2) or 300,600 (per second)"
+OUT = "also write NAME.json and NAME.md to this folder"
+
+
 @dataclass(frozen=True)
 class FigureOptions:
     """The options of `reproduce`."""
 
-    name: str | None = argument("NAME", "a figure, or a paper: all of its figures")
-    list: bool = switch("--list", "show the figures that there are")
-    scale: str = option(
-        *("--scale", "seconds with a small model, minutes in real time, or the paper's own scale", "quick|cpu|paper"),
-        default="cpu",
-        parse=_scale,
-    )
-    model: str | None = option("--model", "instead of the scale's model", "MODEL")
-    dtype: str = option(
-        *("--dtype", "auto: the scale's half precision", f"auto|{'|'.join(DTYPES)}"),
-        default="auto",
-        parse=choice("auto", *DTYPES),
-    )
-    tokens: int | None = option("--tokens", "tokens of an answer, or of a query", "N", parse=whole(MIN_TOKENS))
-    rounds: int = option(
-        "--rounds", "runs of each point, at least; medians count", "N", default="1", parse=whole(1, MAX_ROUNDS)
-    )
-    hidden: int | None = option("--hidden", "hidden size of BatchMaker's models", "N", parse=whole(1, MAX_HIDDEN))
-    rates: tuple[float, ...] | None = option(
-        "--rates",
-        "of BatchMaker's requests: 0.2,0.5,1.2 (shares of the measured peak, up to 2) or 300,600 (per second)",
-        "LIST",
-        parse=_rates,
-    )
-    requests: int | None = option(
-        "--requests", "of BatchMaker's figures, at the highest rates", "N", parse=whole(MIN_REQUESTS, MAX_REQUESTS)
-    )
-    seed: int = option("--seed", "of arrivals, lengths and weights", "N", default="0", parse=whole(0, MANY))
-    out: Path | None = option("--out", "also write NAME.json and NAME.md to this folder", "DIR", parse=_folder)
-    json: bool = switch("--json", "one JSON object on stdout")
+    name: Annotated[str | None, argument("NAME", "a figure, or a paper: all of its figures")]
+    list: Annotated[bool, switch("--list", "show the figures that there are")]
+    scale: Annotated[str, option("--scale", SCALE, choices=("quick", "cpu", "paper"), default="cpu")]
+    model: Annotated[str | None, option("--model", "instead of the scale's model", "MODEL")]
+    dtype: Annotated[
+        str, option("--dtype", "auto: the scale's half precision", choices=("auto", *DTYPES), default="auto")
+    ]
+    tokens: Annotated[int | None, option("--tokens", "of an answer, or of a query", "N", parse=whole(MIN_TOKENS))]
+    rounds: Annotated[
+        int, option("--rounds", "runs of each point, at least; medians count", "N", parse=whole(1, 1000), default="1")
+    ]
+    hidden: Annotated[
+        int | None, option("--hidden", "hidden size of BatchMaker's models", "N", parse=whole(1, MAX_HIDDEN))
+    ]
+    rates: Annotated[tuple[float, ...] | None, option("--rates", RATES, "LIST", parse=_rates)]
+    requests: Annotated[
+        int | None,
+        option(
+            *("--requests", "of BatchMaker's figures, at the highest rates", "N"),
+            parse=whole(MIN_REQUESTS, MAX_REQUESTS),
+        ),
+    ]
+    seed: Annotated[int, option("--seed", "of arrivals, lengths and weights", "N", parse=whole(0), default="0")]
+    out: Annotated[Path | None, option("--out", OUT, "DIR", parse=_folder)]
+    json: Annotated[bool, switch("--json", "one JSON object on stdout")]
 
 
 @takes(FigureOptions)

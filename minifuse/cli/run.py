@@ -6,8 +6,9 @@ import json
 import os
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from minifuse.cli.declare import argument, option, takes
 from minifuse.cli.options import Options, refuse_contradictions
@@ -52,20 +53,22 @@ def _trace(text: str, flag: str) -> Path:
     return path
 
 
+_stage = partial(option, panel="Technique")
+
+
 @dataclass(frozen=True)
 class RunOptions(Options):
     """The options of `run`: one technique, its stages exchanged at will, its trace."""
 
-    texts: list[str] = argument("PROMPT", "texts to continue, each in quotes", many=True)
-    technique: str | None = option(
-        "--technique", "see minifuse list: orca, or cellular for cells", "NAME", panel="Technique"
-    )
-    batching: str | None = option("--batching", "another batching stage", "NAME", panel="Technique")
-    memory: str | None = option("--memory", "another memory stage", "NAME", panel="Technique")
-    attention: str | None = option("--attention", "another attention stage", "NAME", panel="Technique")
-    trace: Path | None = option(
-        "--trace", "write every decision and time here, as JSON lines", "FILE", panel="Output", parse=_trace
-    )
+    texts: Annotated[list[str], argument("PROMPT", "texts, each in quotes", many=True)]
+    technique: Annotated[str | None, _stage("--technique", "see minifuse list: orca, or cellular for cells", "NAME")]
+    batching: Annotated[str | None, _stage("--batching", "another batching stage", "NAME")]
+    memory: Annotated[str | None, _stage("--memory", "another memory stage", "NAME")]
+    attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
+    trace: Annotated[
+        Path | None,
+        option("--trace", "write every decision and time here, as JSON lines", "FILE", panel="Output", parse=_trace),
+    ]
 
 
 @takes(RunOptions)
