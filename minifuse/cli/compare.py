@@ -57,7 +57,7 @@ def compare(options: CompareOptions) -> int:
     workload = make_workload(options, source)
     settings = options.settings
     outline = source.outline(settings.dtype, settings.seed)
-    for row, own in zip(rows, stage_options, strict=True):  # what is wrong is refused before any weights are loaded
+    for row, own in zip(rows, stage_options, strict=True):  # refuse before any weights are loaded
         build_engine(row, source, replace(settings, stage_options=own), outline)
     model, settings = load(source, settings, outline)
     results: list[Result] = []

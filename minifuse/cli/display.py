@@ -1,4 +1,4 @@
-"""What is shown while requests are served: answers on stdout, and on a terminal a live picture of the run on stderr.
+"""Output while requests are served: answers on stdout, and on a terminal a live picture of the run on stderr.
 
 The picture costs at most one percent of the run: it is drawn at most ten times a second, and never again before a
 hundred times the last drawing's cost has passed. Answers that end in between wait for it, so that stdout and stderr do

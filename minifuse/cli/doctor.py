@@ -171,7 +171,7 @@ def _temporary() -> Check:
 
 
 def _tiny() -> Check:
-    """The shipped model, asked one question."""
+    """The shipped model, solving one task."""
     from minifuse.model.text.load import TINY, load_weights, resolve_text
     from minifuse.model.tiny.tasks import crowd
     from minifuse.naive.oracle import answer

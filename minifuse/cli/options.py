@@ -112,8 +112,7 @@ class Options:
         ),
     ]
     seed: Annotated[
-        int,
-        _workload("--seed", "of synthetic requests, random weights and sampling", "N", parse=whole(0), default="0"),
+        int, _workload("--seed", "of synthetic requests, random weights and sampling", "N", parse=whole(0), default="0")
     ]
     max_batch: Annotated[
         int | None,

@@ -85,7 +85,7 @@ def run(options: RunOptions) -> int:
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts)
     outline = source.outline(settings.dtype, settings.seed)
-    build_engine(row, source, settings, outline)  # whatever is wrong is refused before any weights are loaded
+    build_engine(row, source, settings, outline)  # refuse before any weights are loaded
     model, settings = load(source, settings, outline)
     engine = build_engine(row, source, settings, model, options.trace)
     try:

@@ -14,7 +14,7 @@ __all__ = ["LEGEND", "comparison", "metric_rows"]
 
 
 def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
-    """The most telling figures as (label, value), for a table."""
+    """The most important metrics as (label, value), for a table."""
     requests, tokens, kv, goodput = (metrics[name] for name in ("requests", "tokens", "kv", "goodput"))
     reasons = [f"{requests[reason.value]} {reason.value}" for reason in FinishReason if requests[reason.value]]
     moves = [
@@ -56,7 +56,7 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
             else "none",
         ),
     ]
-    if metrics["nodes"]:  # what is nothing to a graph of cells, or says nothing of one without tokens
+    if metrics["nodes"]:  # without the rows that do not apply to graphs of cells
         table = [(label, value) for label, value in table if not value.startswith("-") and label != "KV moves"]
     if metrics["gathers"]["count"]:
         done = metrics["gathers"]

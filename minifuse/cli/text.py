@@ -1,4 +1,4 @@
-"""Consoles for both streams, text fit for one line of them, and the words for each kind of model."""
+"""Consoles for both streams, text that fits on one line of them, and the units of each kind of model."""
 
 from __future__ import annotations
 

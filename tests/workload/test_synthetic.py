@@ -354,7 +354,7 @@ def test_names_of_several_prompts() -> None:
         {"prompt": ["a", "b"]},
         {"id": "mine", "prompt": ["c", "d"]},
         {"id": ["x", "y"], "prompt": ["e", "f"]},
-        {"id": ["r3", "z"], "prompt": ["g", "h"]},  # its group is r3 too: nobody else's name is taken
+        {"id": ["r3", "z"], "prompt": ["g", "h"]},  # its group is r3 too: no other request has the name
         {"prompt": "i"},
     )
     assert [(r.id, r.group) for r in requests] == [
