@@ -28,11 +28,11 @@ Line = tuple[str | tuple[str, str], ...]  # parts of a text, some with a style
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is shown of one technique or stage: a title, a text, and facts by name, each of some lines."""
+    """What is shown of one technique or stage: a title, a text, and named facts, each of some lines."""
 
     title: Line
     text: str
-    facts: dict[str, list[Line]]
+    facts: list[tuple[str, list[Line]]]
 
 
 def explain(name: Annotated[str, typer.Argument(metavar="NAME", help="a technique or a stage")]) -> int:
@@ -61,7 +61,7 @@ def _show(explanations: list[Explanation]) -> None:
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(ratio=1)
-        for name, fact in explanation.facts.items():
+        for name, fact in explanation.facts:
             table.add_row(name, Text("\n").join(Text.assemble(*line) for line in fact))
         text = [Padding(Text(explanation.text), (0, 0, 0, 2))] if explanation.text else []
         lines += [Text.assemble(*explanation.title), *text, Padding(table, (0, 0, 0, 2)), ""]
@@ -80,27 +80,24 @@ def where(cls: type[Any]) -> str:
 
 def _technique(row: Technique) -> Explanation:
     serves = [model for model in MODELS if model in row.serves]
-    used: dict[str, list[Line]] = {
-        kind: [
-            line
-            for name, models in _by_model(row, kind).items()
-            for line in _stage_lines(stage(kind, name), models if len(models) < len(serves) else [])
-        ]
+    used: list[tuple[str, list[Line]]] = [
+        (kind, _stage_lines(stage(kind, name), models if len(models) < len(serves) else []))
         for kind in KINDS
-    }
+        for name, models in _by_model(row, kind).items()
+    ]
     variants = [for_model(row, model) for model in serves]
     options = {option["name"]: option for variant in variants for option in technique_options(variant)}
     return Explanation(
         ((row.name, "bold"), f", a technique: {row.summary}."),
         "",
-        {
-            "paper": [(row.paper if row.paper != "-" else "none",)],
-            "section": [(row.section,)],
-            "serves": [(", ".join(MODELS[model] for model in serves),)],
-            **used,
-            "options": _options(options.values()),
-            "run it": [(_run(row.name, model),) for model in serves],
-        },
+        [
+            ("paper", [(row.paper if row.paper != "-" else "none",)]),
+            ("section", [(row.section,)]),
+            ("serves", [(", ".join(MODELS[model] for model in serves),)]),
+            *used,
+            ("options", _options(options.values())),
+            ("run it", [(_run(row.name, model),) for model in serves]),
+        ],
     )
 
 
@@ -130,13 +127,13 @@ def _stage(kind: Kind, cls: type[Any]) -> Explanation:
     return Explanation(
         ((cls.name, "bold"), f", a stage for {kind}."),
         text.replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n"),
-        {
-            "used by": [(", ".join(row.name for row in _users(kind, cls.name)) or "no technique by default",)],
-            "serves": [(", ".join(name for model, name in MODELS.items() if model in cls.serves),)],
-            "code": [(where(cls),)],
-            "options": _options(describe_options(cls.Options), f"{kind}."),
-            "run it": [(_command(kind, cls),)],
-        },
+        [
+            ("used by", [(", ".join(row.name for row in _users(kind, cls.name)) or "no technique by default",)]),
+            ("serves", [(", ".join(name for model, name in MODELS.items() if model in cls.serves),)]),
+            ("code", [(where(cls),)]),
+            ("options", _options(describe_options(cls.Options), f"{kind}.")),
+            ("run it", [(_command(kind, cls),)]),
+        ],
     )
 
 

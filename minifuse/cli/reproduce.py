@@ -73,7 +73,9 @@ class FigureOptions:
     dtype: Annotated[
         str, option("--dtype", "auto: the scale's half precision", choices=("auto", *DTYPES), default="auto")
     ]
-    tokens: Annotated[int | None, option("--tokens", "of an answer, or of a query", "N", parse=whole(MIN_TOKENS))]
+    tokens: Annotated[
+        int | None, option("--tokens", "tokens of an answer, or of a query", "N", parse=whole(MIN_TOKENS))
+    ]
     rounds: Annotated[
         int, option("--rounds", "runs of each point, at least; medians count", "N", parse=whole(1, 1000), default="1")
     ]
