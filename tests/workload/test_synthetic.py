@@ -185,16 +185,16 @@ def test_synthetic_golden() -> None:
 
 def test_the_hash_seed_does_not_matter() -> None:
     code = (
-        "from minifuse.workload.synthetic import *; "
+        "from minifuse.workload.synthetic import *; from minifuse.workload.laws import *; "
         "print(synthetic(5, Uniform(1, 9), Uniform(1, 9), 100, parse_arrival('poisson:50ms')))"
     )
 
-    def said(hash_seed: str) -> bytes:
+    def printed(hash_seed: str) -> bytes:
         return subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": hash_seed}, capture_output=True, check=True
         ).stdout
 
-    assert said("1") == said("2") == f"{make(5)}\n".encode()
+    assert printed("1") == printed("2") == f"{make(5)}\n".encode()
 
 
 @settings(max_examples=30)
