@@ -1,6 +1,6 @@
-"""What users write, into values: durations, sizes, numbers, JSON lines.
+"""Values from the text that users write: durations, sizes, numbers, JSON lines.
 
-Every refusal has one shape: what is given, then what to give. `what` names the thing in the sentence, usually
+Every refusal has one form: what was given, then what to give. `what` names the thing in the sentence, usually
 an option (`--kv-memory is "64 apples": give ...`), and `where` the place (`prompts.jsonl:3: ...`).
 """
 
@@ -155,7 +155,7 @@ class Fields:
     minifuse.errors.UsageError: a.jsonl:1: seed is true: give a whole number.
 
     Raises:
-        UsageError: from every method, as soon as what is given is not what is asked for.
+        UsageError: from every method, as soon as a value is not of the kind that the method reads.
     """
 
     def __init__(self, where: str, line: str, known: Collection[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from events import request, step
 
-from minifuse.cli.metric_rows import rows
+from minifuse.cli.tables import metric_rows as rows
 from minifuse.errors import UsageError
 from minifuse.layout import Layout, Rectangle
 from minifuse.metrics import compute_metrics, parse_goodput

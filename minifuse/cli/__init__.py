@@ -27,7 +27,7 @@ __all__ = ["main"]
 
 FAILED, USAGE, MACHINE = 1, 2, 3
 INTERRUPTED = 130
-ParseError: Any = typer.BadParameter.__base__  # the usage error of typer, or of click, on which older ones stand
+ParseError: Any = typer.BadParameter.__base__  # the usage error of typer; of click, with an older typer
 TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened
 
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         silence()
-        return 0  # the reader has had enough (`minifuse list | head -1`)
+        return 0  # the reader closed the pipe (`minifuse list | head -1`)
     return code
 
 
@@ -68,21 +68,22 @@ def _work(arguments: Sequence[str] | None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> Callable[[], int]:
-    """The job that a command line asks for. typer only parses; the work is done outside of it."""
+    """The work of a command line. typer only parses; the work is done outside of it."""
     try:
-        asked: Any = make_app()(None if arguments is None else list(arguments), "minifuse", standalone_mode=False)
+        typed = None if arguments is None else [*arguments]  # `list` is the module of that command here
+        work: Any = make_app()(typed, "minifuse", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
     except ParseError as error:
         message = _fail_text(error)
         return lambda: _fail(message, USAGE)
-    if asked == INTERRUPTED:
+    if work == INTERRUPTED:
         raise KeyboardInterrupt  # newer typers return this code instead of raising
-    return asked if callable(asked) else lambda: 0  # --help and --version have said all
+    return work if callable(work) else lambda: 0  # --help and --version have printed everything
 
 
 def _fail_text(error: Any) -> str:
-    """A usage error of typer's as one sentence that ends in where to look."""
+    """A usage error of typer as one sentence that ends with the help to read."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "minifuse"
     message = _sentence(error.format_message())

@@ -1,29 +1,25 @@
-"""`minifuse compare`: the same requests through several techniques, and whether all of them said the same."""
+"""`minifuse compare`: the same requests through several techniques, and whether their answers agree."""
 
 from __future__ import annotations
 
 import json
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from minifuse.cli.asked import Asked
-from minifuse.cli.checked import Checked, check, has_batch_size, settings_for
-from minifuse.cli.compare_table import CELL_LEGEND, LEGEND, comparison
-from minifuse.cli.prepare import Prepared, load, prepare, rehearse
-from minifuse.cli.run import failed, show_served
+from minifuse.cli.declare import argument, takes
+from minifuse.cli.options import Options, refuse_contradictions
+from minifuse.cli.requests import Workload, make_workload
+from minifuse.cli.run import failed, load, placeholders, show_served
 from minifuse.cli.text import console, counted
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, compute_metrics
+from minifuse.model.source import resolve
 from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model, technique
-
-if TYPE_CHECKING:
-    from minifuse.model.cells.model import CellModel
-    from minifuse.model.text.transformer import Transformer
 
 __all__ = ["compare"]
 
@@ -34,68 +30,84 @@ COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(frozen=True)
+class CompareOptions(Options):
+    """The options of `compare`."""
+
+    techniques: Annotated[list[str], argument("TECHNIQUE", "two or more, see minifuse list", many=True)]
+
+
+@dataclass(frozen=True)
 class Result:
-    """What one technique made of the requests. `differing` answers are other than the first technique's."""
+    """How one technique served the requests. `differing` answers are unlike those of the first technique."""
 
     row: Technique
     served: Served
     metrics: Metrics
-    differing: tuple[str, ...] | None  # None: placeholders, which say nothing
+    differing: tuple[str, ...] | None  # None: of placeholders
 
 
-def compare(names: list[str], asked: Asked) -> int:
-    """Serve and compare; the exit code is 1 if a request failed, or answers differ that must not."""
-    rows = _techniques(names)
-    checked = check(asked)
-    rows = [for_model(row, checked.kind) for row in rows]
-    options = _options(rows, checked)
-    prepared = prepare(checked, [])
-    for row, own in zip(rows, options, strict=True):
-        rehearse(row, prepared, own)
-    model, settings = load(prepared)
+@takes(CompareOptions)
+def compare(options: CompareOptions) -> int:
+    """Serve the same requests with several techniques, and show their metrics in one table."""
+    rows = _techniques(options.techniques)
+    source = resolve(options.model)
+    rows = [for_model(row, source.kind) for row in rows]
+    stage_options = _stage_options(rows, options)
+    refuse_contradictions(options, source)
+    workload = make_workload(options, source)
+    settings = options.settings
+    outline = source.outline(settings.dtype, settings.seed)
+    for row, own in zip(rows, stage_options, strict=True):  # refuse before any weights are loaded
+        build_engine(row, source, replace(settings, stage_options=own), outline)
+    model, settings = load(source, settings, outline)
     results: list[Result] = []
-    for row, own in zip(rows, options, strict=True):
+    for row, own in zip(rows, stage_options, strict=True):
         own_settings = replace(settings, stage_options=own)
         if settings.clock == "real":
-            _warm_up(row, prepared, own_settings, model)
-        engine = build_engine(row, prepared.source, own_settings, model)
-        served = show_served(engine, row, prepared, answers=False)
-        metrics = compute_metrics(served.trace.events(), checked.goodput)
+            _warm_up(row, workload, own_settings, model)
+        engine = build_engine(row, source, own_settings, model)
+        served = show_served(engine, row, workload, answers=False)
+        metrics = compute_metrics(served.trace.events(), options.goodput)
         first = results[0].served if results else served
-        differing = None if prepared.placeholders else _differing(first, served, settings.dtype)
+        differing = None if placeholders(source, settings) else _differing(first, served, settings.dtype)
         results.append(Result(row, served, metrics, differing))
         if served.interrupted:
             break
-    if asked.json:
-        print(json.dumps(_as_json(prepared, results)))
+    if options.json:
+        print(json.dumps(_as_json(workload, settings, results)))
     else:
-        lines = ((one.row.name, one.metrics, None if one.differing is None else len(one.differing)) for one in results)
-        legend = CELL_LEGEND if prepared.is_cells else LEGEND
-        console().print(comparison(lines, prepared.is_cells), "", legend, sep="\n")
-    _say_what_is_missing(prepared, rows, results)
-    wrong = _broken(prepared, results)
-    numbers = "reference numerics" if prepared.settings.numerics == "reference" else "float64"
-    for name, reference, ids in wrong:
+        _show(source.kind, results)
+    return _report_errors(workload, settings, rows, results)
+
+
+def _show(kind: str, results: list[Result]) -> None:
+    from minifuse.cli.tables import LEGEND, comparison
+
+    rows = ((one.row.name, one.metrics, None if one.differing is None else len(one.differing)) for one in results)
+    console().print(comparison(rows, kind), "", LEGEND[kind], sep="\n")
+
+
+def _report_errors(workload: Workload, settings: Settings, rows: list[Technique], results: list[Result]) -> int:
+    """Print on stderr what is missing and which answers differ that must not; return the exit code."""
+    last = results[-1]
+    if last.served.interrupted:
+        answered = sum(answer.finish_reason in COMPLETE for answer in last.served.answers)
+        left = ", ".join(row.name for row in rows[len(results) :])
+        rest = f", and {left} did not run" if left else ""
         print(
-            f"error: {name} answers {', '.join(ids)} otherwise than {reference}, in {numbers}: a stage of one of them "
-            "has a defect.",
+            f"error: Interrupted: {last.row.name} had answered {answered} of {len(last.served.answers)} "
+            f"{counted(workload.requests)}, so its row is not comparable{rest}: run it again.",
+            file=sys.stderr,
+        )
+    wrong = _wrong(workload, settings, results)
+    numbers = "reference numerics" if settings.numerics == "reference" else "float64"
+    for name, ids in wrong:
+        print(
+            f"error: {name} answers {', '.join(ids)} otherwise than {results[0].row.name}, in {numbers}: a stage of "
+            "one of them has a defect.",
             file=sys.stderr,
         )
     return int(bool(wrong) or any(failed(result.served) for result in results))
-
-
-def _say_what_is_missing(prepared: Prepared, rows: list[Technique], results: list[Result]) -> None:
-    last = results[-1]
-    if not last.served.interrupted:
-        return
-    answered = sum(answer.finish_reason in COMPLETE for answer in last.served.answers)
-    left = ", ".join(row.name for row in rows[len(results) :])
-    rest = f", and {left} did not run" if left else ""
-    print(
-        f"error: Interrupted: {last.row.name} had answered {answered} of {len(last.served.answers)} "
-        f"{counted(prepared.requests)}, so its row is not comparable{rest}: run it again.",
-        file=sys.stderr,
-    )
 
 
 def _techniques(names: list[str]) -> list[Technique]:
@@ -106,32 +118,32 @@ def _techniques(names: list[str]) -> list[Technique]:
     return rows
 
 
-def _options(rows: list[Technique], checked: Checked) -> list[dict[str, Any]]:
-    """The settings of each technique: those that it has. One that nobody has is refused."""
+def _stage_options(rows: list[Technique], options: Options) -> list[dict[str, Any]]:
+    """The stage options of each technique: those that it has. One that none of them has is refused."""
     known = set().union(*(row.option_names for row in rows))
-    for name in checked.settings:
+    for name in options.set:
         if name not in known:
             which = ", ".join(sorted(known)) or "none"
             raise UsageError(f"--set gives {name}, which none of these techniques has; their options are: {which}.")
-    if checked.max_batch is not None and not any(map(has_batch_size, rows)):
+    if options.max_batch is not None and not any(row.batch_sizes for row in rows):
         raise UsageError(
-            f"--max-batch is {checked.max_batch}, and none of these techniques has a batch size: leave it out."
+            f"--max-batch is {options.max_batch}, and none of these techniques has a batch size: leave it out."
         )
-    return [settings_for(row, checked, strict=False) for row in rows]
+    return [options.stage_options(row, known_only=True) for row in rows]
 
 
-def _warm_up(row: Technique, prepared: Prepared, settings: Settings, model: Transformer | CellModel | None) -> None:
-    """Serve a little unseen: what a first use costs should not be counted against whoever comes first."""
-    engine = build_engine(row, prepared.source, settings, model)
+def _warm_up(row: Technique, workload: Workload, settings: Settings, model: Any) -> None:
+    """Serve a few requests unseen: the cost of a first use should not be counted against the first technique."""
+    engine = build_engine(row, workload.source, settings, model)
     requests = [
         replace(request, max_new_tokens=max(1, min(request.max_new_tokens, WARM_UP_TOKENS)), arrival_s=0.0)
-        for request in prepared.requests[:WARM_UP_REQUESTS]
+        for request in workload.requests[:WARM_UP_REQUESTS]
     ]
     serve(engine, requests)
 
 
 def _differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:
-    """The ids of requests that both answered to the end, and not alike: other tokens, or other results of cells."""
+    """The ids of requests that both answered to the end, with other tokens or other results of cells."""
     pairs = zip(first.answers, other.answers, strict=True)
     return tuple(
         a.request.id
@@ -143,9 +155,9 @@ def _differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:
 
 
 def _alike(a: Answer, b: Answer, tolerance: float) -> bool:
-    """Whether cells came to the same, up to what batches of another size may round otherwise.
+    """Whether results of cells agree, up to the rounding that depends on the size of a batch.
 
-    Nodes are compared in their order: a model by operator numbers them otherwise.
+    Results are compared in the order of their nodes, whose numbers differ in a model by operator.
     """
     mine, other = ([outputs for _, outputs in sorted(answer.results.items())] for answer in (a, b))
     return len(mine) == len(other) and all(
@@ -155,28 +167,28 @@ def _alike(a: Answer, b: Answer, tolerance: float) -> bool:
     )
 
 
-def _broken(prepared: Prepared, results: list[Result]) -> list[tuple[str, str, list[str]]]:
-    """Answers that differ although nothing leaves room for it: technique, the one compared with, ids.
+def _wrong(workload: Workload, settings: Settings, results: list[Result]) -> list[tuple[str, list[str]]]:
+    """Techniques, each with the ids of its answers that differ and must not.
 
-    In the reference numerics none may, and in float64 no greedy one.
+    In the reference numerics none may differ, and in float64 no greedy one.
     """
-    exact = prepared.settings.numerics == "reference"
-    if prepared.settings.dtype != "float64" and not exact:
+    exact = settings.numerics == "reference"
+    if settings.dtype != "float64" and not exact:
         return []
-    greedy = {request.id for request in prepared.requests if exact or request.sampling.greedy}
-    found = [(result.row.name, [name for name in result.differing or () if name in greedy]) for result in results]
-    return [(name, results[0].row.name, ids) for name, ids in found if ids]
+    fixed = {request.id for request in workload.requests if exact or request.sampling.greedy}
+    found = [(result.row.name, [name for name in result.differing or () if name in fixed]) for result in results]
+    return [(name, ids) for name, ids in found if ids]
 
 
-def _as_json(prepared: Prepared, results: list[Result]) -> dict[str, Any]:
+def _as_json(workload: Workload, settings: Settings, results: list[Result]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "model": prepared.source.name,
-        "dtype": prepared.settings.dtype,
-        "numerics": prepared.settings.numerics,
-        "clock": prepared.settings.clock,
-        "requests": prepared.num_requests,
-        "prompts": len(prepared.requests),
+        "model": workload.source.name,
+        "dtype": settings.dtype,
+        "numerics": settings.numerics,
+        "clock": settings.clock,
+        "requests": workload.num_requests,
+        "prompts": len(workload.requests),
         "techniques": [
             {
                 "technique": result.row.name,

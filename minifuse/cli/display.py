@@ -1,4 +1,4 @@
-"""What is shown while requests are served: answers on stdout, and on a terminal a live picture of the run on stderr.
+"""Output while requests are served: answers on stdout, and on a terminal a live picture of the run on stderr.
 
 The picture costs at most one percent of the run: it is drawn at most ten times a second, and never again before a
 hundred times the last drawing's cost has passed. Answers that end in between wait for it, so that stdout and stderr do
@@ -11,7 +11,6 @@ import sys
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -20,37 +19,38 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from minifuse.cli.text import console, counted, one_line
+from minifuse.cli.requests import Workload
+from minifuse.cli.text import UNITS, console, counted, one_line
 from minifuse.report import KVUsage, StepReport
 from minifuse.request import Request
 from minifuse.serve.interrupt import uninterrupted
+from minifuse.trace import Trace
 
 __all__ = ["Display"]
 
 MIN_GAP_S = 0.1
 COST_SHARE = 0.01
-ROW_NAMES = ("running", "waiting", "tokens/s", "KV in use")
-CELL_ROW_NAMES = ("running", "waiting", "nodes/s", "states in use")
 
 
 class Display:
-    """Counts what the steps tell, and draws it now and then.
+    """Counts what the steps report, and draws it now and then.
 
     Args:
         title: what is being served, such as `orca on tiny`.
-        slot_bytes: what turns the books' tokens, or states, into bytes.
-        of_cells: the model is made of cells, whose nodes are counted instead of tokens.
+        trace: of the run; its header says how many bytes a slot of memory has.
     """
 
-    def __init__(self, title: str, requests: Sequence[Request], slot_bytes: int, *, of_cells: bool = False) -> None:
+    def __init__(self, title: str, workload: Workload, trace: Trace) -> None:
         self._title = title
+        requests = workload.requests
         self._total = len(requests)
         self._unit = counted(requests)
         self._sizes = Counter(request.group for request in requests)
-        self._refused: set[str] = set()  # groups of which it has been said
+        self._refused: set[str] = set()  # groups whose refusal has been shown
         self._arrivals = sorted(request.arrival_s for request in requests)  # of those that were not refused
-        self._slot_bytes = slot_bytes
-        self._of_cells = of_cells
+        self._slot_bytes = next(trace.events())["kv_bytes_per_token"]
+        self._of_cells = workload.source.kind == "cells"
+        self._work, self._memory = UNITS[workload.source.kind]
         self._out = console()
         self._err = console(stderr=True)
         self._is_live = sys.stderr.isatty() and not self._err.is_dumb_terminal
@@ -70,13 +70,13 @@ class Display:
         with uninterrupted():
             self._clear()
             if kind is None or not issubclass(kind, BrokenPipeError):
-                self._let_go()
+                self._print_held()
 
     def answer(self, line: Text | None) -> None:
         """A request has been answered: show its line, if it has one, on stdout."""
         self._answered += 1
         if line is not None:
-            self._say(self._out, line)
+            self._print(self._out, line)
 
     def refused(self, request: Request, why: str) -> None:
         """A request was refused: say why on stderr, once for all its prompts."""
@@ -86,7 +86,7 @@ class Display:
                 return
             self._refused.add(request.group)
             why = f"All {self._sizes[request.group]} prompts of {request.group!r} are refused: {why}"
-        self._say(self._err, Text(f"error: {one_line(why)}"))
+        self._print(self._err, Text(f"error: {one_line(why)}"))
 
     def step(self, report: StepReport) -> None:
         """An iteration has completed."""
@@ -103,13 +103,13 @@ class Display:
             cost = time.perf_counter() - now
             self._next_s = now + max(MIN_GAP_S, cost / COST_SHARE)
 
-    def _say(self, where: Console, line: Text) -> None:
+    def _print(self, where: Console, line: Text) -> None:
         self._held.append((where, line))
         if self._live is None:
-            self._let_go()
+            self._print_held()
 
-    def _let_go(self) -> None:
-        """Print what was held back. A line is one line: where it ends on the screen is the terminal's affair."""
+    def _print_held(self) -> None:
+        """Print what was held back. A line is one line: wrapping it is left to the terminal."""
         while self._held:
             where, line = self._held[0]
             where.print(line, soft_wrap=True)
@@ -124,7 +124,7 @@ class Display:
     def _draw(self) -> None:
         if self._held:
             self._clear()
-            self._let_go()
+            self._print_held()
         if self._live is None:
             self._live = Live(
                 self._picture(),
@@ -149,7 +149,7 @@ class Display:
         used, capacity = (slots * self._slot_bytes / 2**20 for slots in (usage.used, usage.capacity))
         speed = f"{self._made / now:,.0f}" if now > 0 else "-"
         figures = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-        for name in CELL_ROW_NAMES if self._of_cells else ROW_NAMES:
+        for name in ("running", "waiting", f"{self._work}/s", f"{self._memory} in use"):
             figures.add_column(name, justify="right", no_wrap=True, header_style="dim")
         kv = f"{used:.1f} of {capacity:.0f} MiB"
         figures.add_row(str(len(self._running)), str(waiting), speed, kv)

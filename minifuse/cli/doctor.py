@@ -1,22 +1,18 @@
-"""`minifuse doctor`: does this machine have what minifuse needs, and if not, what is to be done."""
+"""`minifuse doctor`: whether this machine has what minifuse needs, and how to get what is missing."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata
+from json import dumps
 from pathlib import Path
 from typing import Literal
 
-from rich.table import Table
-from rich.text import Text
-
+from minifuse.cli.declare import JsonFlag
 from minifuse.cli.text import console
 
 __all__ = ["Check", "doctor"]
@@ -34,7 +30,7 @@ MACHINE = 3
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, how it is, what was found, and what to do unless it is ok."""
+    """One line: the subject, its status, what was found, and what to do unless it is ok."""
 
     name: str
     status: Status
@@ -42,18 +38,25 @@ class Check:
     advice: str = ""
 
 
-def doctor(as_json: bool) -> int:
-    """Check everything; the exit code is 3 if something needed is missing."""
+def doctor(json: JsonFlag = False) -> int:
+    """Check that this machine has what minifuse needs."""
     checks = list(_all())
-    if as_json:
-        print(json.dumps({"schema": SCHEMA, "checks": [asdict(check) for check in checks]}, indent=2))
+    if json:
+        print(dumps({"schema": SCHEMA, "checks": [asdict(check) for check in checks]}, indent=2))
     else:
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-        for check in checks:
-            found = check.found + (f": {check.advice}" if check.advice else "")
-            table.add_row(Text(check.status, STYLES[check.status]), Text(check.name), Text(found))
-        console().print(table)
+        _show(checks)
     return MACHINE if any(check.status == PROBLEM for check in checks) else 0
+
+
+def _show(checks: list[Check]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for check in checks:
+        found = check.found + (f": {check.advice}" if check.advice else "")
+        table.add_row(Text(check.status, STYLES[check.status]), Text(check.name), Text(found))
+    console().print(table)
 
 
 def _all() -> Iterator[Check]:
@@ -65,7 +68,7 @@ def _all() -> Iterator[Check]:
 
 
 def _safely(look: Callable[[], Check]) -> Check:
-    """A check that fails in a way nobody foresaw is a problem, not a traceback."""
+    """An exception in a check is a problem, not a traceback."""
     try:
         return look()
     except Exception as error:
@@ -83,7 +86,9 @@ def _python() -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    """What pyproject.toml asks for, extras left out."""
+    """The requirements of pyproject.toml, without extras."""
+    from importlib import metadata
+
     for requirement in metadata.requires("minifuse") or []:
         text, _, condition = requirement.partition(";")
         match = re.match(r"([A-Za-z0-9._-]+)(?:>=([0-9.]+))?", text.strip())
@@ -110,7 +115,7 @@ def _torch() -> Check:
 
     product = torch.ones(2, 2) @ torch.ones(2, 2)
     if product.tolist() != [[2.0, 2.0], [2.0, 2.0]]:
-        return Check("torch works", PROBLEM, "it multiplies wrongly", "install torch anew")
+        return Check("torch works", PROBLEM, "a product is wrong", "install torch anew")
     return Check(
         "torch works", OK, f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
     )
@@ -153,6 +158,8 @@ def _memory() -> Check:
 
 
 def _temporary() -> Check:
+    import tempfile
+
     try:
         with tempfile.TemporaryFile() as file:
             file.write(b"minifuse")
@@ -164,7 +171,7 @@ def _temporary() -> Check:
 
 
 def _tiny() -> Check:
-    """The shipped model, asked one question."""
+    """The shipped model, solving one task."""
     from minifuse.model.text.load import TINY, load_weights, resolve_text
     from minifuse.model.tiny.tasks import crowd
     from minifuse.naive.oracle import answer

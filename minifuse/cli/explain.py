@@ -5,16 +5,15 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+import typer
 
 import minifuse
-from minifuse.cli.catalogue import first_line, technique_options
+from minifuse.cli.list import first_line, technique_options
 from minifuse.cli.text import console
 from minifuse.errors import UsageError
 from minifuse.options import describe_options
@@ -24,12 +23,22 @@ from minifuse.techniques import MODELS, TECHNIQUES, Technique, for_model, mix
 
 __all__ = ["explain", "where"]
 
+Line = tuple[str | tuple[str, str], ...]  # parts of a text, some with a style
 
-def explain(name: str) -> int:
-    """Explain everything called `name`: a technique and a stage may share it; `batching.static` means the stage.
 
-    Raises:
-        UsageError: nothing is called so; the message names the nearest.
+@dataclass(frozen=True)
+class Explanation:
+    """What is shown of one technique or stage: a title, a text, and named facts, each of some lines."""
+
+    title: Line
+    text: str
+    facts: list[tuple[str, list[Line]]]
+
+
+def explain(name: Annotated[str, typer.Argument(metavar="NAME", help="a technique or a stage")]) -> int:
+    """Explain a technique or a stage: its options, its paper, where its code is and how to run it.
+
+    A technique and a stage may share a name; batching.static is the stage.
     """
     kind_wanted, dot, bare = name.rpartition(".")
     row = None if dot else TECHNIQUES.get(name)
@@ -37,10 +46,26 @@ def explain(name: str) -> int:
     if row is None and not found:
         known = dict.fromkeys([*TECHNIQUES, *(stage_name for kind in KINDS for stage_name in stages(kind))])
         raise unknown("technique or stage", name, known)
-    blocks = [] if row is None else [_technique(row)]
-    blocks += [_stage(kind, cls) for kind, cls in found]
-    console().print(*[line for block in blocks for line in [*block, ""]][:-1], sep="\n", soft_wrap=False)
+    explanations = [] if row is None else [_technique(row)]
+    _show([*explanations, *(_stage(kind, cls) for kind, cls in found)])
     return 0
+
+
+def _show(explanations: list[Explanation]) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    lines: list[Any] = []
+    for explanation in explanations:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(ratio=1)
+        for name, fact in explanation.facts:
+            table.add_row(name, Text("\n").join(Text.assemble(*line) for line in fact))
+        text = [Padding(Text(explanation.text), (0, 0, 0, 2))] if explanation.text else []
+        lines += [Text.assemble(*explanation.title), *text, Padding(table, (0, 0, 0, 2)), ""]
+    console().print(*lines[:-1], sep="\n", soft_wrap=False)
 
 
 def where(cls: type[Any]) -> str:
@@ -53,23 +78,33 @@ def where(cls: type[Any]) -> str:
     return f"{cls.__module__} ({file.relative_to(home).as_posix() if file.is_relative_to(home) else file.name})"
 
 
-def _technique(row: Technique) -> list[Any]:
-    table = _facts()
-    table.add_row("paper", Text(row.paper if row.paper != "-" else "none"))
-    table.add_row("section", Text(row.section))
+def _technique(row: Technique) -> Explanation:
     serves = [model for model in MODELS if model in row.serves]
-    table.add_row("serves", Text(", ".join(MODELS[model] for model in serves)))
-    for kind in KINDS:
-        for name, models in _by_model(row, kind).items():
-            cls = stage(kind, name)
-            for_which = f" for {' and '.join(MODELS[model] for model in models)}" if len(models) < len(serves) else ""
-            text = Text.assemble((cls.name, "bold"), for_which, f": {first_line(cls)}\n", (where(cls), "dim"))
-            table.add_row(kind, text)
+    used: list[tuple[str, list[Line]]] = [
+        (kind, _stage_lines(stage(kind, name), models if len(models) < len(serves) else []))
+        for kind in KINDS
+        for name, models in _by_model(row, kind).items()
+    ]
     variants = [for_model(row, model) for model in serves]
     options = {option["name"]: option for variant in variants for option in technique_options(variant)}
-    table.add_row("options", _options(options.values()))
-    table.add_row("run it", Text("\n".join(_run(row.name, model) for model in serves)))
-    return [Text.assemble((row.name, "bold"), f", a technique: {row.summary}."), Padding(table, (0, 0, 0, 2))]
+    return Explanation(
+        ((row.name, "bold"), f", a technique: {row.summary}."),
+        "",
+        [
+            ("paper", [(row.paper if row.paper != "-" else "none",)]),
+            ("section", [(row.section,)]),
+            ("serves", [(", ".join(MODELS[model] for model in serves),)]),
+            *used,
+            ("options", _options(options.values())),
+            ("run it", [(_run(row.name, model),) for model in serves]),
+        ],
+    )
+
+
+def _stage_lines(cls: type[Any], models: list[str]) -> list[Line]:
+    """What a stage of a technique does, and where; `models` are those for which it is this stage, if not all."""
+    for_which = f" for {' and '.join(MODELS[model] for model in models)}" if models else ""
+    return [((cls.name, "bold"), f"{for_which}: {first_line(cls)}"), ((where(cls), "dim"),)]
 
 
 def _by_model(row: Technique, kind: Kind) -> dict[str, list[str]]:
@@ -87,41 +122,30 @@ def _run(technique: str, model: str, flags: str = "") -> str:
     return f"minifuse run --technique {technique}{flags}{which}"
 
 
-def _stage(kind: Kind, cls: type[Any]) -> list[Any]:
-    table = _facts()
-    table.add_row("used by", Text(", ".join(row.name for row in _users(kind, cls.name)) or "no technique by default"))
-    table.add_row("serves", Text(", ".join(name for model, name in MODELS.items() if model in cls.serves)))
-    table.add_row("code", Text(where(cls)))
-    table.add_row("options", _options(describe_options(cls.Options), f"{kind}."))
-    table.add_row("run it", Text(_command(kind, cls)))
+def _stage(kind: Kind, cls: type[Any]) -> Explanation:
     text = inspect.cleandoc(inspect.getdoc(cls) or "").partition(">>>")[0].strip()
-    says = text.replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n")
-    return [
-        Text.assemble((cls.name, "bold"), f", a stage for {kind}."),
-        Padding(Text(says), (0, 0, 0, 2)),
-        Padding(table, (0, 0, 0, 2)),
-    ]
+    return Explanation(
+        ((cls.name, "bold"), f", a stage for {kind}."),
+        text.replace("\n\n", "\0").replace("\n", " ").replace("\0", "\n"),
+        [
+            ("used by", [(", ".join(row.name for row in _users(kind, cls.name)) or "no technique by default",)]),
+            ("serves", [(", ".join(name for model, name in MODELS.items() if model in cls.serves),)]),
+            ("code", [(where(cls),)]),
+            ("options", _options(describe_options(cls.Options), f"{kind}.")),
+            ("run it", [(_command(kind, cls),)]),
+        ],
+    )
 
 
-def _facts() -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(ratio=1)
-    return table
-
-
-def _options(described: Iterable[dict[str, Any]], prefix: str = "") -> Text:
-    lines = []
+def _options(described: Iterable[dict[str, Any]], prefix: str = "") -> list[Line]:
+    lines: list[Line] = []
     for option in described:
         default = option["default"]
         if default is None or isinstance(default, bool):
             default = {None: "none", True: "on", False: "off"}[default]
-        lines.append(
-            Text.assemble(
-                (f"{prefix}{option['name']}={default}", "bold"), f" {option['help']}; give {option['allowed']}"
-            )
-        )
-    return Text("\n").join(lines) if lines else Text("none")
+        help = f" {option['help']}; give {option['allowed']}"
+        lines.append(((f"{prefix}{option['name']}={default}", "bold"), help))
+    return lines or [("none",)]
 
 
 def _users(kind: Kind, name: str) -> list[Technique]:

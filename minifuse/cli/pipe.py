@@ -1,4 +1,4 @@
-"""When whoever read our output has gone away."""
+"""Output after its reader has closed the pipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["silence"]
 
 
 def silence() -> None:
-    """Let what is still to be written go nowhere: the interpreter's last flush would complain."""
+    """Discard what is still to be written: the interpreter's last flush would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

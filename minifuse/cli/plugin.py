@@ -1,4 +1,4 @@
-"""`minifuse --plugin FILE.py`: stages of the user's own, registered by running the file that defines them."""
+"""`minifuse --plugin FILE.py`: the user's stages and models, registered by running the file that defines them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIX = "minifuse_plugin_"
 
 
 def load_plugin(path: str) -> None:
-    """Import the file; what it registers can then be named like any other stage. Modules beside it can be imported.
+    """Import the file, after which its stages can be named like any other. It may import modules beside it.
 
     Raises:
         UsageError: there is no such Python file, or it fails as it runs.
@@ -37,7 +37,7 @@ def load_plugin(path: str) -> None:
 
 
 def plugin_frame(error: BaseException) -> str | None:
-    """File and line of a plugin's code that an error passed through last, or None: it is not a plugin's."""
+    """The last file and line of a plugin's code that an error passed through; None: it passed through none."""
     place, traceback = None, error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame

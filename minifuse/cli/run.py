@@ -3,66 +3,116 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import os
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
-from rich.text import Text
-
-from minifuse.cli.asked import AskedOfRun
-from minifuse.cli.checked import check, check_trace, settings_for
-from minifuse.cli.display import Display
-from minifuse.cli.metric_rows import rows
+from minifuse.cli.declare import argument, option, takes
+from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.pipe import silence
-from minifuse.cli.prepare import Prepared, load, prepare, rehearse
-from minifuse.cli.text import answer_line, console, counted, is_right
-from minifuse.errors import UsageError
+from minifuse.cli.requests import Workload, make_workload
+from minifuse.errors import MachineError, UsageError
 from minifuse.metrics import compute_metrics
+from minifuse.model.source import Source, resolve
 from minifuse.parsing import one_of
 from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.run import Answer, Served, serve
+from minifuse.serve.settings import Settings
 from minifuse.stages import stage, stages
 from minifuse.techniques import MODELS, Technique, for_model, mix, technique
 
 if TYPE_CHECKING:
     from minifuse.engine import Engine
 
-__all__ = ["failed", "run", "show_served"]
+__all__ = ["failed", "load", "placeholders", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 
-def run(typed: list[str], asked: AskedOfRun) -> int:
-    """Serve what was asked and return the exit code: 1 if a request was refused or interrupted."""
-    checked = check(asked)
-    row = _chosen(asked, checked.kind)
-    options = settings_for(row, checked, strict=True)
-    trace = check_trace(asked.trace)
-    prepared = prepare(checked, typed)
-    rehearse(row, prepared, options)
-    model, settings = load(prepared)
-    engine = build_engine(row, prepared.source, replace(settings, stage_options=options), model, trace)
+def _trace(text: str, flag: str) -> Path:
+    """The path of a file that can be written; opening it is the only sure test."""
+    path = Path(text)
     try:
-        served = show_served(engine, row, prepared, answers=not asked.json)
+        new = not os.path.lexists(path)
+        path.open("a").close()
+        if new:
+            path.unlink()
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{flag} is {text!r}, which cannot be written ({reason}): give a file in a folder that exists and that you "
+            "may write to."
+        ) from None
+    return path
+
+
+_stage = partial(option, panel="Technique")
+
+
+@dataclass(frozen=True)
+class RunOptions(Options):
+    """The options of `run`: one technique, its stages exchanged at will, its trace."""
+
+    texts: Annotated[list[str], argument("PROMPT", "texts, each in quotes", many=True)]
+    technique: Annotated[str | None, _stage("--technique", "see minifuse list: orca, or cellular for cells", "NAME")]
+    batching: Annotated[str | None, _stage("--batching", "another batching stage", "NAME")]
+    memory: Annotated[str | None, _stage("--memory", "another memory stage", "NAME")]
+    attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
+    trace: Annotated[
+        Path | None,
+        option("--trace", "write every decision and time here, as JSON lines", "FILE", panel="Output", parse=_trace),
+    ]
+
+
+@takes(RunOptions)
+def run(options: RunOptions) -> int:
+    """Serve requests with one technique and show the answers as they finish.
+
+    Without a prompt and without --prompts, synthetic requests are served.
+    """
+    from minifuse.cli.answers import answer_json, show_metrics
+
+    source = resolve(options.model)
+    row = _chosen(options, source.kind)
+    settings = replace(options.settings, stage_options=options.stage_options(row))
+    refuse_contradictions(options, source, options.texts)
+    workload = make_workload(options, source, options.texts)
+    outline = source.outline(settings.dtype, settings.seed)
+    build_engine(row, source, settings, outline)  # refuse before any weights are loaded
+    model, settings = load(source, settings, outline)
+    engine = build_engine(row, source, settings, model, options.trace)
+    try:
+        served = show_served(engine, row, workload, answers=not options.json)
     except BrokenPipeError:
         silence()
-        return 1  # the reader went away before everyone was answered
-    metrics = compute_metrics(served.trace.events(), checked.goodput)
-    if asked.json:
-        print(json.dumps(_as_json(row, prepared, served, metrics)))
+        return 1  # the reader went away before the last answer
+    metrics = compute_metrics(served.trace.events(), options.goodput)
+    if options.json:
+        result = {
+            "schema": SCHEMA,
+            "technique": row.name,
+            "stages": row.stages,
+            "model": source.name,
+            "outputs": [answer_json(workload, answer) for answer in served.answers],
+            "metrics": metrics,
+        }
+        print(json.dumps(result))
     else:
-        _show_figures(prepared, served, metrics)
+        show_metrics(workload, served, metrics)
     return int(failed(served))
 
 
-def _chosen(asked: AskedOfRun, kind: str) -> Technique:
+def _chosen(options: RunOptions, kind: str) -> Technique:
     """The technique for this kind of model, with the stages that were exchanged."""
-    row = for_model(technique(asked.technique or DEFAULT[kind]), kind)
-    mixed = mix(row, batching=asked.batching, memory=asked.memory, attention=asked.attention)
+    row = for_model(technique(options.technique or DEFAULT[kind]), kind)
+    mixed = mix(row, batching=options.batching, memory=options.memory, attention=options.attention)
     for place, name in mixed.stages.items():
         if kind not in stage(place, name).serves:
             fitting = [other for other, cls in stages(place).items() if kind in cls.serves]
@@ -70,79 +120,61 @@ def _chosen(asked: AskedOfRun, kind: str) -> Technique:
     return mixed
 
 
+def placeholders(source: Source, settings: Settings) -> bool:
+    """Whether no model runs: with random weights, virtual time computes nothing that a placeholder does not show."""
+    return settings.clock == "virtual" and not source.has_weights
+
+
+def load(source: Source, settings: Settings, outline: Any) -> tuple[Any, Settings]:
+    """Read the weights, or take the outline where they are not needed, and settle on a device.
+
+    Raises:
+        ModelError: the checkpoint is not what its config.json says.
+        MachineError: there is no such device, or too little memory.
+    """
+    if placeholders(source, settings):
+        what = "every token is the placeholder -1" if outline is None else "nothing is computed"
+        print(f"note: in virtual time no weights are made for {source.name}: {what}.", file=sys.stderr)
+        return outline, replace(settings, device="cpu")
+    settings = replace(settings, device=_device(settings.device))
+    return source.load(settings.dtype, settings.device, settings.seed, settings.numerics), settings
+
+
+def _device(wanted: str) -> str:
+    import torch
+
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise MachineError(
+            "--device is cuda, and torch finds no CUDA device: use --device cpu, or see minifuse doctor."
+        )
+    return wanted
+
+
 def failed(served: Served) -> bool:
     """Whether a request was refused or interrupted."""
     return any(answer.finish_reason in FAILED for answer in served.answers)
 
 
-def show_served(engine: Engine, row: Technique, prepared: Prepared, answers: bool) -> Served:
+def show_served(engine: Engine, row: Technique, workload: Workload, answers: bool) -> Served:
     """Serve the requests, showing refusals and progress on stderr, and the answers on stdout if wanted."""
+    from minifuse.cli.answers import answer_line
+    from minifuse.cli.display import Display
+
     shown: set[int] = set()
-    with Display(
-        f"{row.name} on {prepared.source.name}",
-        prepared.requests,
-        prepared.slot_bytes,
-        of_cells=prepared.is_cells,
-    ) as display:
+    with Display(f"{row.name} on {workload.source.name}", workload, engine.trace) as display:
 
         def show(answer: Answer) -> None:
             with uninterrupted():
                 if answer.why_refused is not None:
                     display.refused(answer.request, answer.why_refused)
                 else:
-                    display.answer(answer_line(prepared, answer) if answers else None)
+                    display.answer(answer_line(workload, answer) if answers else None)
                 shown.add(id(answer))
 
-        served = serve(engine, prepared.requests, show, display.step)
+        served = serve(engine, workload.requests, show, display.step)
         for answer in served.answers:  # Ctrl-C may have come just before one was shown
             if id(answer) not in shown:
                 show(answer)
     return served
-
-
-def _as_json(row: Technique, prepared: Prepared, served: Served, metrics: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "technique": row.name,
-        "stages": row.stages,
-        "model": prepared.source.name,
-        "outputs": [_output(prepared, answer) for answer in served.answers],
-        "metrics": metrics,
-    }
-
-
-def _output(prepared: Prepared, answer: Answer) -> dict[str, Any]:
-    output: dict[str, Any] = {
-        "id": answer.request.id,
-        "group": answer.request.group,
-        "prompt_token_ids": list(answer.request.prompt),
-        "token_ids": list(answer.token_ids),
-        "text": prepared.text(answer.token_ids),
-        "finish_reason": answer.finish_reason.value,
-        "arrival_s": answer.request.arrival_s,
-        "first_token_s": answer.first_token_s,
-        "finish_s": answer.finish_s,
-    }
-    if prepared.is_cells:
-        output["results"] = [
-            {"node": node, "outputs": [part.tolist() for part in outputs]}
-            for node, outputs in sorted(answer.results.items())
-        ]
-    return output if answer.why_refused is None else {**output, "error": answer.why_refused}
-
-
-def _show_figures(prepared: Prepared, served: Served, metrics: dict[str, Any]) -> None:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim")
-    table.add_column()
-    unit = counted(prepared.requests)
-    if unit == "prompts":  # the metrics are those of each prompt: they must not be taken for those of whole requests
-        table.add_row("Requests", f"{prepared.num_requests:,}")
-    for label, value in rows(metrics):
-        table.add_row(
-            Text(label.replace("Requests", unit.capitalize())), Text(value.replace("requests/s", f"{unit}/s"))
-        )
-    judged = [right for answer in served.answers if (right := is_right(prepared, answer)) is not None]
-    if judged:
-        table.add_row("Answers right", f"{sum(judged)} of {len(judged)}")
-    console(stderr=True).print(table)

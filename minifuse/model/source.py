@@ -15,6 +15,11 @@ class Config(Protocol):
     """The shapes of a model, as far as all kinds of model have them."""
 
     @property
+    def kind(self) -> str:
+        """ "transformer", or the kind of cells: "lstm", ... (`minifuse.model.kinds`)."""
+        ...
+
+    @property
     def vocab_size(self) -> int: ...
 
     @property

@@ -1,13 +1,13 @@
-"""What is asked of models of cells: sentences as long as those of WMT-15, and trees like TreeBank's (BatchMaker, 2.7).
+"""Synthetic requests to models of cells: sentences as in WMT-15, and trees as in TreeBank (BatchMaker, 2.7).
 
     wmt15                sentences: 24 words in the mean, 99 of 100 below 100, 330 at most (thesis, 2.7 and Fig. 2.10)
-    wmt15:max=50         the same law, a length above 50 drawn again: the thesis samples sentences that are no longer
+    wmt15:max=50         the same law, a length above 50 drawn again: the thesis also samples no longer sentences
     wmt15:fixed=24       all of 24 words
     treebank             binary trees, of 19 words in the mean and 56 at most
     identical-trees      complete binary trees of 16 words, or as in identical-trees:leaves=8
 
-None of them is the data: words are drawn evenly, lengths from a law with its figures, and the shapes of trees are
-made up. As in `synthetic`, everything follows from a seed, and each choice of each request draws from a stream
+None of them is the data: words are drawn uniformly, lengths from a law with its figures, and trees have synthetic
+shapes. As in `synthetic`, everything follows from a seed, and each choice of each request draws from a stream
 of its own: the first n requests of a longer workload are those of the shorter one, and a `max` changes only the lengths
 that exceed it.
 """
@@ -21,14 +21,15 @@ from typing import Any
 
 from minifuse.errors import UsageError
 from minifuse.model.cells.config import EOS, GO, PAD, CellConfig
+from minifuse.model.kinds import request_kind
 from minifuse.parsing import did_you_mean, one_of, parse_int
 from minifuse.request import Request
 from minifuse.workload.laws import Arrival, Lengths, Lognormal, Uniform
 from minifuse.workload.synthetic import arrive
 
-__all__ = ["RESERVED", "WORKLOADS", "cell_workload", "default_workload", "leaves"]
+__all__ = ["RESERVED", "WORKLOADS", "cell_workload", "leaves"]
 
-RESERVED = (PAD, GO, EOS)  # no words
+RESERVED = (PAD, GO, EOS)  # token ids that are no words
 WORKLOADS = ("wmt15", "wmt15:max=50", "wmt15:fixed=24", "treebank", "identical-trees", "identical-trees:leaves=8")
 
 # 24 and 330 are the thesis'. Sigma follows from the 99th percentile: ln(100) - ln(24) + sigma^2 / 2 = 2.326 sigma.
@@ -42,11 +43,6 @@ MOST_LEAVES = 4096
 Tree = Any  # a token id, or a tuple of trees
 
 
-def default_workload(kind: str) -> str:
-    """What a kind of cell model is asked when nothing is said."""
-    return "treebank" if kind == "treelstm" else "wmt15"
-
-
 def cell_workload(
     text: str, kind: str, count: int, vocab_size: int, arrival: Arrival | None = None, seed: int = 0
 ) -> list[Request]:
@@ -57,8 +53,8 @@ def cell_workload(
     `given`, as nested tuples of token ids, and the prompt is its words in order. No word is one of `RESERVED`.
 
     Raises:
-        UsageError: there is no such workload, or it is not for this kind of model; nobody is to be served; no word is
-            left to draw.
+        UsageError: there is no such workload, or it does not suit this kind of model; `count` is below 1; the
+            vocabulary has no words.
     """
     if count < 1:
         raise UsageError(f"The number of requests is {count}: give at least 1.")
@@ -70,11 +66,11 @@ def cell_workload(
     words = range(max(RESERVED) + 1, vocab_size)
     name, colon, option = text.strip().partition(":")
     if name == "wmt15":
-        if kind == "treelstm":
-            raise UsageError(f'The workload is "{text}", of sentences, and treelstm reads trees: give treebank.')
+        if not request_kind(kind).reads_sentences:
+            raise UsageError(f'The workload is "{text}", of sentences, and {kind} reads trees: give treebank.')
         draw = _sentences(option if colon else None, words)
     elif name in ("treebank", "identical-trees"):
-        if kind in ("lstm", "seq2seq", "transformer"):
+        if not request_kind(kind).reads_trees:
             raise UsageError(f'The workload is "{text}", of trees, and this {kind} reads sentences: give wmt15.')
         draw = (_parse_trees if name == "treebank" else _complete_trees)(option if colon else None, words)
     else:
@@ -160,8 +156,8 @@ def _at_most(longest: int, law: Lengths, rng: random.Random) -> int:
 
 
 def _leaning_right(words: tuple[int, ...], rng: random.Random) -> Tree:
-    """A binary tree over these words, made up so that it looks like a parse: of a phrase, its left part is one word as
-    often as it is longer, each further word being half as likely, and the right part is the rest.
+    """A binary tree over these words that resembles a parse: the left part of a phrase is one word with probability
+    1/2, each further word is half as likely, and the right part is the rest.
 
     >>> _leaning_right((7, 8, 9, 10), random.Random(0))
     (7, (8, (9, 10)))
@@ -181,11 +177,11 @@ def leaves(tree: Tree) -> tuple[int, ...]:
     (3, 4, 5, 6, 7)
     """
     found = []
-    left = [tree]
-    while left:
-        top = left.pop()
+    remaining = [tree]
+    while remaining:
+        top = remaining.pop()
         if isinstance(top, list | tuple):
-            left.extend(reversed(top))
+            remaining.extend(reversed(top))
         elif type(top) is int:
-            found.append(top)  # whatever else stands there, the model refuses
+            found.append(top)  # the model refuses anything else
     return tuple(found)

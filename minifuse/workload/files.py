@@ -39,10 +39,10 @@ def read_jsonl(
         {"prompt_token_ids": [5, 17], "arrival_s": 0.5, "temperature": 0.8, "seed": 7}
         {"id": "both", "prompt": ["How", "can"]}
 
-    `source` is a path, or lines that messages call `name`. `defaults` may depend on the request's index. The first
-    request is r0 unless it has an id, the second r1, and so on. A list of prompts is one request of several: the
-    last line gives both/0 and both/1 of the group both; a list of ids names its prompts one by one. Everything else
-    holds for all of them, but each draws from a seed of its own: the line's plus the prompt's index, or without one
+    `source` is a path, or lines, which messages then call `name`. `defaults` may depend on the request's index. Without
+    an id the first request is r0, the second r1, and so on. A list of prompts is one request of several prompts: the
+    last line gives both/0 and both/1 of the group both; a list of ids names its prompts one by one. All other fields
+    hold for all of them, but each draws from a seed of its own: the line's plus the prompt's index, or without one
     that of the defaults plus the number of prompts before it in the file.
 
     For a model that reads trees, `tree` reads those that are written as text, and a line may have one instead of a
@@ -51,10 +51,10 @@ def read_jsonl(
         {"tree": [12, [5, 7]]}
         {"tree": "(3 (2 12) (2 (1 5) (2 7)))"}
 
-    `limit` gives `max_new_tokens` by the prompt, for a line that does not say.
+    `limit` gives `max_new_tokens` by the prompt, for a line without it.
 
     A request that can never be served (an empty prompt, a token out of the vocabulary, no token to generate, a text
-    that `encode` cannot encode) is built as it is: the engine refuses it alone.
+    that `encode` cannot encode) is built as it is: the engine will refuse it and serve the rest.
 
     Raises:
         UsageError: the file cannot be read, holds no request, or has a line that is not a request.
@@ -84,7 +84,7 @@ def read_jsonl(
 
 
 def _take(taken: dict[str, str], prompts: list[Request], fields: Fields) -> None:
-    """Note which line took which names: those of its prompts and that of their group, which may be one of theirs."""
+    """Note which line took which names: those of its prompts and that of their group, which may be the same."""
     for name in dict.fromkeys(name for prompt in prompts for name in (prompt.group, prompt.id) if name is not None):
         if name in taken:
             raise fields.error(f'the id "{name}" is taken by {taken[name]}: give every request an id of its own')
@@ -95,15 +95,15 @@ class _Line(Fields):
     """A line that may hold a tree."""
 
     def tree(self, read: ReadTree) -> Any:
-        """Nested tuples. What they hold is not looked at: a tree that a model cannot read, the engine refuses alone."""
-        given = self._values["tree"]
-        if isinstance(given, str):
+        """Nested lists or tuples, whose contents are not checked: the engine refuses what a model cannot read."""
+        tree = self._values["tree"]
+        if isinstance(tree, str):
             try:
-                return read(given)
+                return read(tree)
             except UsageError as error:
                 raise UsageError(f"{self.where}: {error}") from None
-        if isinstance(given, list) or (isinstance(given, int) and not isinstance(given, bool)):
-            return given
+        if isinstance(tree, list) or (isinstance(tree, int) and not isinstance(tree, bool)):
+            return tree
         raise self._wrong("tree", 'nested lists of token ids, or a string such as "(3 (2 12) (2 (1 5) (2 7)))"')
 
 
@@ -179,17 +179,17 @@ def _encoded(text: str, encode: Encode, where: str) -> tuple[Sequence[int], str 
 
 def _names(fields: Fields, default_id: str, count: int) -> tuple[str | None, Sequence[str]]:
     """The group of a request of so many prompts, and an id for each of them."""
-    given = fields.texts("id")
-    if given is not None and "" in ([given] if isinstance(given, str) else given):
+    ids = fields.texts("id")
+    if ids is not None and "" in ([ids] if isinstance(ids, str) else ids):
         raise fields.error('id is "": give at least one letter')
-    if given is None or isinstance(given, str):
-        name = default_id if given is None else given
+    if ids is None or isinstance(ids, str):
+        name = default_id if ids is None else ids
         return (None, (name,)) if count == 1 else (name, tuple(f"{name}/{i}" for i in range(count)))
-    if len(given) != count:
+    if len(ids) != count:
         there = "there is 1 prompt" if count == 1 else f"there are {count} prompts"
         allowed = "give one id for each prompt, or one string for the whole request"
-        raise fields.error(f"id is a list of {len(given)} and {there}: {allowed}")
-    if len(set(given)) < count:
-        twice = next(id for i, id in enumerate(given) if id in given[:i])
+        raise fields.error(f"id is a list of {len(ids)} and {there}: {allowed}")
+    if len(set(ids)) < count:
+        twice = next(id for i, id in enumerate(ids) if id in ids[:i])
         raise fields.error(f'id holds "{twice}" twice: give every prompt an id of its own')
-    return None if count == 1 else default_id, given
+    return None if count == 1 else default_id, ids

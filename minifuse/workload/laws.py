@@ -1,4 +1,4 @@
-"""Laws of arrival and of length, as they are typed and as they are drawn from."""
+"""Laws of arrival and of length: parsing them, and drawing from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Arrival:
     """Gaps between arrivals: gamma-distributed with this mean (seconds) and coefficient of variation.
 
     `cv` 0 makes them constant, 1 makes the arrivals Poisson, more makes them come in bursts. The field's
-    "burstiness" is the gamma's shape, 1 / cv**2. A mean of 0 is everybody at once.
+    "burstiness" is the gamma's shape, 1 / cv**2. With a mean of 0 all requests arrive at once.
     """
 
     mean_s: float = 0.0
@@ -55,7 +55,7 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Each of low..high, both included, equally often; a fixed length is low..low."""
+    """Each length of low..high, both included, with equal probability; a fixed length is low..low."""
 
     low: int
     high: int
@@ -66,7 +66,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Many short, few long: `mean` is that of the lengths themselves, `sigma` their logarithm's deviation.
+    """Many short lengths and few long ones: `mean` is that of the lengths, `sigma` the deviation of their logarithm.
 
     A draw is rounded to whole tokens, then clipped to 1..max; a low `max` therefore lowers the mean.
     """

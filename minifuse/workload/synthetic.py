@@ -1,7 +1,7 @@
 """Synthetic requests: random prompts with lengths and arrival times drawn from laws.
 
 Everything follows from a seed. Each choice draws from a stream of its own (prompt lengths, output lengths,
-arrivals, the tokens of each single prompt), so changing one law leaves all the others' values as they were,
+arrivals, the tokens of each single prompt), so changing one law leaves all other values as they were,
 and the first n requests of a longer workload are those of the shorter one.
 
 A request of several prompts is one `Request` for each of them, neighbours in the list with the same `group`.
@@ -22,7 +22,7 @@ __all__ = ["RequestDefaults", "arrival_times", "arrive", "gather", "synthetic"]
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults:
-    """What holds for every request that does not say otherwise."""
+    """The values of what a request leaves out."""
 
     max_new_tokens: int = 128
     stop_ids: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ def synthetic(
     each of which has a length of its own.
 
     Raises:
-        UsageError: there is nobody to serve, or no token to draw.
+        UsageError: a count is below 1, or there is no token to draw.
     """
     if count < 1:
         raise UsageError(f"The number of requests is {count}: give at least 1.")
@@ -78,17 +78,17 @@ def synthetic(
 
 
 def gather(prompts: Sequence[Request], size: int = 1) -> list[Request]:
-    """Every `size` prompts made one request: r0/0, r0/1, ... of the group r0. One alone is just r0, of no group."""
+    """Every `size` prompts made one request: r0/0, r0/1, ... of the group r0. With `size` 1, r0 of no group."""
     if size == 1:
         return [replace(prompt, id=f"r{i}", group=None) for i, prompt in enumerate(prompts)]
     return [replace(prompt, id=f"r{i // size}/{i % size}", group=f"r{i // size}") for i, prompt in enumerate(prompts)]
 
 
 def arrive(requests: Iterable[Request], arrival: Arrival, seed: int = 0) -> list[Request]:
-    """The same requests, arriving in this order by this law, whatever their arrival was; a group arrives as one."""
-    asked = by_request(requests)
-    times = arrival_times(len(asked), arrival, seed)
-    return [replace(prompt, arrival_s=time) for time, prompts in zip(times, asked, strict=True) for prompt in prompts]
+    """The same requests, arriving in this order by this law instead of when they did; a group arrives as one."""
+    grouped = by_request(requests)
+    times = arrival_times(len(grouped), arrival, seed)
+    return [replace(prompt, arrival_s=time) for time, prompts in zip(times, grouped, strict=True) for prompt in prompts]
 
 
 def arrival_times(n: int, arrival: Arrival, seed: int = 0) -> list[float]:

@@ -35,8 +35,8 @@ CONFIG = {
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a command line said."""
+class Outcome:
+    """The exit code and the output of a command line."""
 
     code: int
     out: str
@@ -44,6 +44,20 @@ class Said:
 
     def json(self) -> Any:
         return json.loads(self.out)
+
+    def answers(self) -> dict[str, str]:
+        """The text of every answer, by id."""
+        assert self.code == 0, self.err
+        return {output["id"]: output["text"] for output in self.json()["outputs"]}
+
+    def refused(self, *words: str, code: int = 2) -> None:
+        """One sentence on stderr with these words, nothing on stdout."""
+        assert (self.code, self.out) == (code, "")
+        assert self.err.startswith("error: ")
+        assert self.err.count("\n") == 1
+        assert self.err.rstrip().endswith((".", "?"))
+        for word in words:
+            assert word in self.err
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,15 +70,15 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def minifuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def minifuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """The command line in this process: `minifuse("run", "--json")`."""
 
-    def call(*arguments: object) -> Said:
+    def call(*arguments: object) -> Outcome:
         capsys.readouterr()
         code = main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         assert "Traceback" not in out + err
-        return Said(code, out, err)
+        return Outcome(code, out, err)
 
     return call
 
@@ -93,6 +107,19 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.fixture
+def process(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., Outcome]:
+    """The command line as a process of its own, run to its end: `process("list", TRITON_INTERPRET="1")`."""
+
+    def call(*arguments: object, **environment: str) -> Outcome:
+        started = start(*arguments, **environment)
+        out, err = started.communicate()
+        assert "Traceback" not in out + err
+        return Outcome(started.returncode, out, err)
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def wordless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory without a tokenizer."""
@@ -117,7 +144,7 @@ def worded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _make_model(directory: Path, **changes: object) -> Path:
-    """A checkpoint with random weights and `CONFIG`, changed as told after the weights were made."""
+    """A checkpoint with random weights and `CONFIG`, changed like this after the weights were made."""
     (directory / "config.json").write_text(json.dumps(CONFIG))
     write_weights(random_weights(build(resolve_text(str(directory)).config), seed=1), directory)
     (directory / "config.json").write_text(json.dumps(CONFIG | changes))

@@ -1,4 +1,4 @@
-"""Whatever is wrong with what was given: its exit code, and the words that tell what to do. Never a traceback."""
+"""Bad options, files, models and machines: one sentence that says what to do, an exit code, and never a traceback."""
 
 from __future__ import annotations
 
@@ -16,17 +16,6 @@ Cli = Callable[..., Any]
 RANDOM = ("--model", "random:small")
 FUSION, INSTANCES = ("--technique", "fusion"), ("--technique", "instances")
 VLLM = ("--technique", "vllm")
-
-
-def refused(said: Any, code: int, *words: str) -> None:
-    """One sentence on stderr with these words, nothing on stdout."""
-    assert said.code == code
-    assert said.out == ""
-    assert said.err.startswith("error: ")
-    assert said.err.count("\n") == 1
-    assert said.err.rstrip().endswith((".", "?"))
-    for word in words:
-        assert word in said.err
 
 
 BAD_VALUES = [
@@ -56,7 +45,7 @@ BAD_VALUES = [
 @pytest.mark.parametrize(("flag", "value"), BAD_VALUES)
 @pytest.mark.parametrize("command", [("run",), ("compare", "orca", "serial")])
 def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, ...], flag: str, value: str) -> None:
-    refused(minifuse(*command, flag, value, "--model", "no such model"), 2, flag, f'"{value}"', "give")
+    minifuse(*command, flag, value, "--model", "no such model").refused(flag, f'"{value}"', "give")
 
 
 @pytest.mark.parametrize(
@@ -107,11 +96,11 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["run", "--attention", "slots"], ["reads KV as slots", "'contiguous'", "choose the memory 'slots'"]),
         (["run", *FUSION, "--memory", "contiguous"], ["'slots'", "'contiguous'", "choose the memory 'slots'"]),
         (["run", *RANDOM, "hello", "--prompts", "x"], ["both given"]),
-        (["run", *RANDOM, "hello", "--requests", "3"], ["--requests", "made-up"]),
-        (["run", *RANDOM, "--prompts", "x", "--output-length", "3"], ["--output-length", "made-up"]),
+        (["run", *RANDOM, "hello", "--requests", "3"], ["--requests", "synthetic"]),
+        (["run", *RANDOM, "--prompts", "x", "--output-length", "3"], ["--output-length", "synthetic"]),
         (
             ["run", *RANDOM, "hello", "--prompts-per-request", "2"],
-            ["--prompts-per-request", "made-up", "typed prompts"],
+            ["--prompts-per-request", "synthetic", "typed prompts"],
         ),
         (["run", *RANDOM, "--prompts", "x", "--prompts-per-request", "2"], ["--prompts-per-request", "--prompts are"]),
         (["run", "--model", "small"], ["'small'", "random:small"]),
@@ -138,7 +127,7 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
     ],
 )
 def test_a_bad_command_line_is_refused(minifuse: Cli, arguments: list[str], words: list[str]) -> None:
-    refused(minifuse(*arguments), 2, *words)
+    minifuse(*arguments).refused(*words)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +147,11 @@ def test_a_bad_command_line_is_refused(minifuse: Cli, arguments: list[str], word
 )
 def test_a_bad_line_is_named(minifuse: Cli, wordless: Path, requests: Cli, line: str, words: list[str]) -> None:
     path = requests({"prompt_token_ids": [1]}, line)
-    refused(minifuse("run", "--model", wordless, "--prompts", path), 2, *words)
+    minifuse("run", "--model", wordless, "--prompts", path).refused(*words)
 
 
 def test_an_empty_file_is_refused(minifuse: Cli, requests: Cli) -> None:
-    refused(minifuse("run", *RANDOM, "--prompts", requests("")), 2, "no request")
+    minifuse("run", *RANDOM, "--prompts", requests("")).refused("no request")
 
 
 BAD_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -181,16 +170,16 @@ def test_one_bad_request_never_stops_the_others(minifuse: Cli, wordless: Path, r
     bad = [{"id": name, **fields} for name, (fields, _) in BAD_REQUESTS.items()]
     path = requests({"id": "first", "prompt_token_ids": [2, 3]}, *bad, {"id": "last", "prompt_token_ids": [4]})
     small = ("--model", wordless, "--prompts", path, "--max-new-tokens", 3, "--kv-memory", "6400B")  # 50 tokens
-    said = minifuse("run", *small, "--json")
-    assert said.code == 1
-    outputs = {output["id"]: output for output in said.json()["outputs"]}
+    outcome = minifuse("run", *small, "--json")
+    assert outcome.code == 1
+    outputs = {output["id"]: output for output in outcome.json()["outputs"]}
     assert list(outputs) == ["first", *BAD_REQUESTS, "last"]
-    assert [line.split("'")[1] for line in said.err.splitlines()] == list(BAD_REQUESTS)
+    assert [line.split("'")[1] for line in outcome.err.splitlines()] == list(BAD_REQUESTS)
     for name, (_, words) in BAD_REQUESTS.items():
         assert outputs[name]["finish_reason"] == "refused"
         assert outputs[name]["token_ids"] == []
         assert words in outputs[name]["error"]
-        assert f"error: {outputs[name]['error']}\n" in said.err
+        assert f"error: {outputs[name]['error']}\n" in outcome.err
     for name in ("first", "last"):
         assert outputs[name]["finish_reason"] in ("stop", "length")
         assert "error" not in outputs[name]
@@ -202,13 +191,13 @@ def test_one_bad_request_never_stops_the_others(minifuse: Cli, wordless: Path, r
 def test_memory_too_small_for_its_slots_is_said_before_the_weights_are_read(
     minifuse: Cli, make_model: Cli, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    """A slot would hold less than one token. Weights that cannot be read would be told of later."""
+    """A slot would hold less than one token. Weights that cannot be read would be refused later."""
     make_model(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"none")
     typed = (*command, "--model", tmp_path, "--requests", 1)
-    refused(minifuse(*typed, "--set", "memory.slots=1000000", "--kv-memory", "1MiB"), 2, "1000000 slots", "--kv-memory")
-    refused(minifuse(*typed, "--kv-memory", "100"), 2, "less than the 128 bytes of one token", "raise --kv-memory")
-    refused(minifuse(*typed), 2, "model.safetensors")
+    minifuse(*typed, "--set", "memory.slots=1000000", "--kv-memory", "1MiB").refused("1000000 slots", "--kv-memory")
+    minifuse(*typed, "--kv-memory", "100").refused("less than the 128 bytes of one token", "raise --kv-memory")
+    minifuse(*typed).refused("model.safetensors")
 
 
 def test_a_request_longer_than_a_slot_is_refused_alone(minifuse: Cli, wordless: Path, requests: Cli) -> None:
@@ -217,11 +206,11 @@ def test_a_request_longer_than_a_slot_is_refused_alone(minifuse: Cli, wordless: 
         {"id": "long", "prompt_token_ids": [1] * 9, "max_new_tokens": 3},
     )
     typed = ("run", *FUSION, "--set", "memory.slots=2", "--kv-memory", "2560B")  # 20 tokens
-    said = minifuse(*typed, "--model", wordless, "--prompts", path, "--ignore-eos", "--json")
-    assert said.code == 1
-    assert [output["finish_reason"] for output in said.json()["outputs"]] == ["length", "refused"]
-    assert said.err.startswith("error: Request 'long' may need KV for 11 tokens and each of the 2 slots holds 10: ")
-    assert said.err.count("\n") == 1
+    outcome = minifuse(*typed, "--model", wordless, "--prompts", path, "--ignore-eos", "--json")
+    assert outcome.code == 1
+    assert [output["finish_reason"] for output in outcome.json()["outputs"]] == ["length", "refused"]
+    assert outcome.err.startswith("error: Request 'long' may need KV for 11 tokens and each of the 2 slots holds 10: ")
+    assert outcome.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -237,32 +226,32 @@ def test_a_request_of_several_prompts_is_refused_as_one(
 ) -> None:
     path = requests({"id": "many", "prompt_token_ids": prompts}, {"id": "fits", "prompt_token_ids": [[1], [2]]})
     typed = ("run", *FUSION, "--set", "memory.slots=2", "--model", wordless, "--prompts", path, "--max-new-tokens", 2)
-    said = minifuse(*typed, "--ignore-eos", "--json")
-    assert said.code == 1
-    reasons = {output["id"]: output["finish_reason"] for output in said.json()["outputs"]}
+    outcome = minifuse(*typed, "--ignore-eos", "--json")
+    assert outcome.code == 1
+    reasons = {output["id"]: output["finish_reason"] for output in outcome.json()["outputs"]}
     assert reasons == {f"many/{i}": "refused" for i in range(len(prompts))} | {"fits/0": "length", "fits/1": "length"}
-    assert all(words in output["error"] for output in said.json()["outputs"][: len(prompts)])
-    assert said.err.count("\n") == 1
-    assert said.err.startswith(f"error: All {len(prompts)} prompts of 'many' are refused: {words}")
+    assert all(words in output["error"] for output in outcome.json()["outputs"][: len(prompts)])
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith(f"error: All {len(prompts)} prompts of 'many' are refused: {words}")
     assert f"{len(prompts) + 2}: 2 length, {len(prompts)} refused" in minifuse(*typed, "--ignore-eos").err
 
 
 def test_an_empty_typed_prompt_is_refused_alone(minifuse: Cli, worded: Path) -> None:
-    said = minifuse("run", "--model", worded, "--max-new-tokens", 2, "", "one two")
-    assert said.code == 1
-    assert "'r0' has an empty prompt" in said.err
-    assert [line.split()[0] for line in said.out.splitlines()] == ["r1"]
+    outcome = minifuse("run", "--model", worded, "--max-new-tokens", 2, "", "one two")
+    assert outcome.code == 1
+    assert "'r0' has an empty prompt" in outcome.err
+    assert [line.split()[0] for line in outcome.out.splitlines()] == ["r1"]
 
 
 @pytest.mark.parametrize("name", ["no/such/folder/trace.jsonl", "."])
 def test_an_unwritable_trace_is_refused_before_the_model_is_looked_for(
     minifuse: Cli, tmp_path: Path, name: str
 ) -> None:
-    refused(minifuse("run", "--trace", tmp_path / name, "--model", "no such model"), 2, "--trace", "cannot be written")
+    minifuse("run", "--trace", tmp_path / name, "--model", "no such model").refused("--trace", "cannot be written")
 
 
 def test_a_refused_run_leaves_no_trace_behind(minifuse: Cli, tmp_path: Path) -> None:
-    refused(minifuse("run", "--trace", tmp_path / "trace.jsonl", "--model", "no such model"), 2, "no such model")
+    minifuse("run", "--trace", tmp_path / "trace.jsonl", "--model", "no such model").refused("no such model")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -274,24 +263,24 @@ def served(minifuse: Cli, directory: Path, requests: Cli) -> Any:
 
 
 def test_a_directory_without_a_config(minifuse: Cli, tmp_path: Path, requests: Cli) -> None:
-    refused(served(minifuse, tmp_path, requests), 2, "no config.json")
+    served(minifuse, tmp_path, requests).refused("no config.json")
 
 
 def test_an_unknown_architecture(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
     make_model(tmp_path, model_type="mamba", architectures=["MambaForCausalLM"])
-    refused(served(minifuse, tmp_path, requests), 2, "MambaForCausalLM", "llama")
+    served(minifuse, tmp_path, requests).refused("MambaForCausalLM", "llama")
 
 
 def test_no_weights(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
     make_model(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    refused(served(minifuse, tmp_path, requests), 2, "model.safetensors")
+    served(minifuse, tmp_path, requests).refused("model.safetensors")
 
 
 def test_truncated_weights(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
     weights = make_model(tmp_path) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    refused(served(minifuse, tmp_path, requests), 2, "truncated", "download it again")
+    served(minifuse, tmp_path, requests).refused("truncated", "download it again")
 
 
 def test_a_missing_tensor_is_named(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
@@ -299,18 +288,18 @@ def test_a_missing_tensor_is_named(minifuse: Cli, make_model: Cli, tmp_path: Pat
     tensors = load_file(weights)
     del tensors["model.norm.weight"]
     save_file(tensors, weights)
-    refused(served(minifuse, tmp_path, requests), 2, "no tensor 'model.norm.weight'")
+    served(minifuse, tmp_path, requests).refused("no tensor 'model.norm.weight'")
 
 
 def test_a_misshapen_tensor_is_named(minifuse: Cli, make_model: Cli, tmp_path: Path, requests: Cli) -> None:
     weights = make_model(tmp_path) / "model.safetensors"
     save_file(load_file(weights) | {"model.norm.weight": torch.ones(3)}, weights)
-    refused(served(minifuse, tmp_path, requests), 2, "'model.norm.weight'", "[3]", "[16]")
+    served(minifuse, tmp_path, requests).refused("'model.norm.weight'", "[3]", "[16]")
 
 
 def test_a_broken_tokenizer(minifuse: Cli, make_model: Cli, tmp_path: Path) -> None:
     (make_model(tmp_path) / "tokenizer.json").write_text("{}")
-    refused(minifuse("run", "--model", tmp_path, "hello"), 2, "tokenizer.json", "cannot be read as a tokenizer")
+    minifuse("run", "--model", tmp_path, "hello").refused("tokenizer.json", "cannot be read as a tokenizer")
 
 
 # --- machines that lack something
@@ -318,16 +307,16 @@ def test_a_broken_tokenizer(minifuse: Cli, make_model: Cli, tmp_path: Path) -> N
 
 def test_cuda_without_cuda(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    refused(minifuse("run", *RANDOM, "--device", "cuda"), 3, "--device is cuda", "--device cpu")
+    minifuse("run", *RANDOM, "--device", "cuda").refused("--device is cuda", "--device cpu", code=3)
 
 
 def test_weights_larger_than_memory(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minifuse.model.text.load.free_bytes", lambda device: 1000)
-    refused(minifuse("run", *RANDOM, "--device", "cpu"), 3, "GiB are free", "--clock virtual")
+    minifuse("run", *RANDOM, "--device", "cpu").refused("GiB are free", "--clock virtual", code=3)
 
 
 def test_kv_memory_larger_than_memory(minifuse: Cli) -> None:
-    refused(minifuse("run", *RANDOM, "--kv-memory", "10000TiB", "--device", "cpu"), 3, "lower --kv-memory")
+    minifuse("run", *RANDOM, "--kv-memory", "10000TiB", "--device", "cpu").refused("lower --kv-memory", code=3)
 
 
 # --- defects and interruptions are sentences too
@@ -338,7 +327,7 @@ def test_ctrl_c_while_loading(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     monkeypatch.setattr("minifuse.cli.run.load", interrupted)
-    refused(minifuse("run", *RANDOM), 1, "Interrupted")
+    minifuse("run", *RANDOM).refused("Interrupted", code=1)
 
 
 def test_a_defect(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +335,7 @@ def test_a_defect(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError("division\nby zero")
 
     monkeypatch.setattr("minifuse.cli.run.load", defective)
-    refused(minifuse("run", *RANDOM), 1, "ZeroDivisionError: division by zero", "MINIFUSE_TRACEBACK=1")
+    minifuse("run", *RANDOM).refused("ZeroDivisionError: division by zero", "MINIFUSE_TRACEBACK=1", code=1)
     monkeypatch.setenv("MINIFUSE_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         minifuse("run", *RANDOM)
@@ -366,17 +355,18 @@ def test_techniques_that_disagree_in_float64(minifuse: Cli, monkeypatch: pytest.
 
     monkeypatch.setattr("minifuse.cli.compare.show_served", lying)
     workload = ("--model", wordless, "--requests", 3, "--prompt-length", 4, "--output-length", 4, "--json")
-    said = minifuse("compare", "orca", "serial", *workload, "--dtype", "float64")
-    assert (said.code, [row["differing"] for row in said.json()["techniques"]]) == (1, [[], ["r0"]])
+    outcome = minifuse("compare", "orca", "serial", *workload, "--dtype", "float64")
+    assert (outcome.code, [row["differing"] for row in outcome.json()["techniques"]]) == (1, [[], ["r0"]])
     assert (
-        said.err == "error: serial answers r0 otherwise than orca, in float64: a stage of one of them has a defect.\n"
+        outcome.err
+        == "error: serial answers r0 otherwise than orca, in float64: a stage of one of them has a defect.\n"
     )
-    said = minifuse("compare", "orca", "serial", *workload)
-    assert (said.code, [row["differing"] for row in said.json()["techniques"]]) == (0, [[], ["r0"]])
-    assert json.loads(said.out)["schema"] == "minifuse.compare/1"
+    outcome = minifuse("compare", "orca", "serial", *workload)
+    assert (outcome.code, [row["differing"] for row in outcome.json()["techniques"]]) == (0, [[], ["r0"]])
+    assert json.loads(outcome.out)["schema"] == "minifuse.compare/1"
 
 
 def test_kernels_without_a_gpu(minifuse: Cli) -> None:
-    """Something this machine lacks: told before any weights are read."""
+    """This machine has none, which is reported before any weights are read."""
     typed = ("--set", "attention.backend=triton", "--device", "cpu", "--model", "random:llama-7b")
-    refused(minifuse("run", *typed), 3, "need a GPU", "attention.backend=torch")
+    minifuse("run", *typed).refused("need a GPU", "attention.backend=torch", code=3)

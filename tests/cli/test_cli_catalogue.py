@@ -17,7 +17,7 @@ from minifuse.techniques import TECHNIQUES
 Cli = Callable[..., Any]
 
 PACKAGE = Path(package.__file__).parent.parent
-OPTION = {"name", "default", "allowed", "help"}
+OPTION = {"name", "default", "allowed", "help", "batch_size"}
 
 
 def test_list_as_json(minifuse: Cli) -> None:
@@ -39,18 +39,18 @@ def test_list_as_json(minifuse: Cli) -> None:
 
 
 def test_list_as_tables(minifuse: Cli) -> None:
-    said = minifuse("list")
-    assert (said.code, said.err) == (0, "")
-    first_words = {line.split(" ")[0] for line in said.out.splitlines()}
+    outcome = minifuse("list")
+    assert (outcome.code, outcome.err) == (0, "")
+    first_words = {line.split(" ")[0] for line in outcome.out.splitlines()}
     assert {*TECHNIQUES, *(name for kind in KINDS for name in stages(kind))} <= first_words
-    assert max(map(len, said.out.splitlines())) <= 80
+    assert max(map(len, outcome.out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", TECHNIQUES)
 def test_a_technique_is_explained(minifuse: Cli, name: str) -> None:
-    said = minifuse("explain", name)
-    assert said.code == 0
-    text = " ".join(said.out.split())
+    outcome = minifuse("explain", name)
+    assert outcome.code == 0
+    text = " ".join(outcome.out.split())
     row = TECHNIQUES[name]
     for words in (f"{name}, a technique", row.summary, row.section, f"minifuse run --technique {name}", *row.stages):
         assert words in text
@@ -58,15 +58,15 @@ def test_a_technique_is_explained(minifuse: Cli, name: str) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in stages(kind)])
 def test_a_stage_is_explained_and_its_command_runs(minifuse: Cli, kind: Kind, name: str) -> None:
-    said = minifuse("explain", f"{kind}.{name}")
-    assert said.code == 0
-    assert said.out.startswith(f"{name}, a stage for {kind}.")
-    found = re.search(r"code +(\S+) \((\S+)\)", said.out)
+    outcome = minifuse("explain", f"{kind}.{name}")
+    assert outcome.code == 0
+    assert outcome.out.startswith(f"{name}, a stage for {kind}.")
+    found = re.search(r"code +(\S+) \((\S+)\)", outcome.out)
     assert found
     module, file = found.groups()
     assert module.startswith(f"minifuse.{kind}.")
     assert name.replace("_", "") in (PACKAGE / file).read_text().lower().replace("_", "")
-    command = said.out.partition("run it")[2].split()
+    command = outcome.out.partition("run it")[2].split()
     assert command[:2] == ["minifuse", "run"]
     model = () if "--model" in command else ("--model", "random:small")
     run = minifuse(*command[1:], *model, "--clock", "virtual", "--requests", 1, "--json").json()
@@ -74,9 +74,9 @@ def test_a_stage_is_explained_and_its_command_runs(minifuse: Cli, kind: Kind, na
 
 
 def test_options_are_explained_with_defaults_and_allowed_values(minifuse: Cli) -> None:
-    said = minifuse("explain", "dynamic")
-    assert said.out.count("dynamic, a ") == 2  # the technique and the stage
-    text = " ".join(said.out.split())
+    outcome = minifuse("explain", "dynamic")
+    assert outcome.out.count("dynamic, a ") == 2  # the technique and the stage
+    text = " ".join(outcome.out.split())
     assert "batching.window=0.5s how long the first request waits for company; give a duration such as 500ms" in text
 
 
@@ -89,9 +89,9 @@ def test_options_are_explained_with_defaults_and_allowed_values(minifuse: Cli) -
     ],
 )  # fmt: skip
 def test_flovers_techniques_are_explained_with_their_options(minifuse: Cli, name: str, options: list[str]) -> None:
-    said = minifuse("explain", name)
-    assert said.out.count(f"{name}, a ") == 2  # the technique and the batching
-    text = " ".join(said.out.split())
+    outcome = minifuse("explain", name)
+    assert outcome.out.count(f"{name}, a ") == 2  # the technique and the batching
+    text = " ".join(outcome.out.split())
     assert text.count(f"run it minifuse run --technique {name}") == 2
     for words in options:
         assert words in text
@@ -99,8 +99,8 @@ def test_flovers_techniques_are_explained_with_their_options(minifuse: Cli, name
 
 def test_every_option_has_its_help(minifuse: Cli) -> None:
     for command, own in {"run": {"--technique", "--batching", "--trace"}, "compare": set[str]()}.items():
-        said = minifuse(command, "--help")
-        assert (said.code, said.err) == (0, "")
+        outcome = minifuse(command, "--help")
+        assert (outcome.code, outcome.err) == (0, "")
         for flag in own | {
             "--model",
             "--set",
@@ -110,17 +110,17 @@ def test_every_option_has_its_help(minifuse: Cli) -> None:
             "--clock",
             "--prompts-per-request",
         }:
-            assert f"\n  {flag} " in said.out
-        assert "\x1b" not in said.out
+            assert f"\n  {flag} " in outcome.out
+        assert "\x1b" not in outcome.out
     assert "--technique" not in minifuse("compare", "--help").out
 
 
 def test_version_and_bare_command(minifuse: Cli) -> None:
     assert minifuse("--version").out == f"minifuse {package.__version__}\n"
-    said = minifuse()
-    assert (said.code, said.err) == (0, "")
+    outcome = minifuse()
+    assert (outcome.code, outcome.err) == (0, "")
     for command in ("run", "compare", "list", "explain", "doctor"):
-        assert f"\n  {command} " in said.out
+        assert f"\n  {command} " in outcome.out
 
 
 def test_the_doctor_says_what_to_do(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,14 +129,14 @@ def test_the_doctor_says_what_to_do(minifuse: Cli, monkeypatch: pytest.MonkeyPat
 
     checks = [doctor.Check("fine", "ok", "yes"), doctor.Check("so so", "warning", "slow", "wait")]
     monkeypatch.setattr(doctor, "_all", lambda: iter(checks))
-    said = minifuse("doctor")
-    assert said.code == 0
-    assert [line.split()[0] for line in said.out.splitlines()] == ["ok", "warning"]
-    assert "slow: wait" in said.out
+    outcome = minifuse("doctor")
+    assert outcome.code == 0
+    assert [line.split()[0] for line in outcome.out.splitlines()] == ["ok", "warning"]
+    assert "slow: wait" in outcome.out
     checks.append(doctor._safely(explode))
-    said = minifuse("doctor", "--json")
-    assert said.code == 3
-    assert said.json()["checks"][2]["found"] == "RuntimeError: no luck"
+    outcome = minifuse("doctor", "--json")
+    assert outcome.code == 3
+    assert outcome.json()["checks"][2]["found"] == "RuntimeError: no luck"
 
 
 def test_the_doctor_looks_at_this_machine(minifuse: Cli) -> None:

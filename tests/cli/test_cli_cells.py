@@ -33,8 +33,8 @@ def by_hand(model: str, request: Request) -> list[list[list[float]]]:
     return [[part.tolist() for part in outputs[node]] for node in sorted(graph.results)]
 
 
-def outputs_of(said: Any) -> dict[str, Any]:
-    return {output["id"]: output for output in said.json()["outputs"]}
+def outputs_of(outcome: Any) -> dict[str, Any]:
+    return {output["id"]: output for output in outcome.json()["outputs"]}
 
 
 def near(results: list[dict[str, Any]], expected: list[list[list[float]]]) -> bool:
@@ -49,9 +49,9 @@ def near(results: list[dict[str, Any]], expected: list[list[list[float]]]) -> bo
 
 
 def test_a_chain_is_served_by_default(minifuse: Cli) -> None:
-    said = minifuse("run", "--model", LSTM, *SMALL, "--json")
-    assert (said.code, said.err) == (0, "")
-    run = said.json()
+    outcome = minifuse("run", "--model", LSTM, *SMALL, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    run = outcome.json()
     assert run["technique"] == "cellular"
     assert run["stages"] == {"batching": "cellular", "memory": "states", "attention": "cells"}
     assert [output["id"] for output in run["outputs"]] == ["r0", "r1", "r2", "r3"]
@@ -65,49 +65,49 @@ def test_a_chain_is_served_by_default(minifuse: Cli) -> None:
 
 def test_lines_and_figures_of_a_chain(minifuse: Cli) -> None:
     run = outputs_of(minifuse("run", "--model", LSTM, *SMALL, "--json"))
-    said = minifuse("run", "--model", LSTM, *SMALL)
-    assert said.code == 0
-    lines = dict(line.split(": ", 1) for line in said.out.splitlines())
+    outcome = minifuse("run", "--model", LSTM, *SMALL)
+    assert outcome.code == 0
+    lines = dict(line.split(": ", 1) for line in outcome.out.splitlines())
     assert set(lines) == set(run)
     for name, line in lines.items():
         h = run[name]["results"][0]["outputs"][0]
         assert line == f"h = {h[0]:.4f} {h[1]:.4f} {h[2]:.4f} ... (8 numbers)"
-    assert "Nodes computed" in said.err
-    assert "States in use" in said.err
-    assert "KV" not in said.err
-    assert "token" not in said.err
-    assert max(map(len, said.err.splitlines())) <= 80
+    assert "Nodes computed" in outcome.err
+    assert "States in use" in outcome.err
+    assert "KV" not in outcome.err
+    assert "token" not in outcome.err
+    assert max(map(len, outcome.err.splitlines())) <= 80
 
 
 def test_few_numbers_are_all_shown(minifuse: Cli) -> None:
-    said = minifuse("run", "--model", "lstm:hidden=3,vocab=50", "--requests", 1)
-    assert said.out.count("0.") == 3
-    assert "..." not in said.out
+    outcome = minifuse("run", "--model", "lstm:hidden=3,vocab=50", "--requests", 1)
+    assert outcome.out.count("0.") == 3
+    assert "..." not in outcome.out
 
 
 def test_translations(minifuse: Cli) -> None:
-    asked = ("run", "--model", SEQ2SEQ, *SMALL)
-    outputs = outputs_of(minifuse(*asked, "--json"))
+    typed = ("run", "--model", SEQ2SEQ, *SMALL)
+    outputs = outputs_of(minifuse(*typed, "--json"))
     for output in outputs.values():
         assert output["finish_reason"] in ("length", "stop")
         assert near(
             output["results"],
             by_hand(SEQ2SEQ, Request("x", tuple(output["prompt_token_ids"]), len(output["token_ids"]))),
         )
-    cut = outputs_of(minifuse(*asked, "--json", "--max-new-tokens", 2))
+    cut = outputs_of(minifuse(*typed, "--json", "--max-new-tokens", 2))
     for name, output in outputs.items():
         assert cut[name]["token_ids"] == output["token_ids"][:2]
-    said = minifuse(*asked)
+    outcome = minifuse(*typed)
     for name, output in outputs.items():
         assert f"-> {' '.join(map(str, output['token_ids']))}" in next(
-            line for line in said.out.splitlines() if line.startswith(name)
+            line for line in outcome.out.splitlines() if line.startswith(name)
         )
-    assert "tokens/s" in said.err
+    assert "tokens/s" in outcome.err
 
 
 def test_trees_of_both_workloads(minifuse: Cli) -> None:
-    for asked in ((), ("--workload", "treebank")):
-        outputs = outputs_of(minifuse("run", "--model", TREELSTM, *SMALL, *asked, "--json"))
+    for typed in ((), ("--workload", "treebank")):
+        outputs = outputs_of(minifuse("run", "--model", TREELSTM, *SMALL, *typed, "--json"))
         assert len({len(output["prompt_token_ids"]) for output in outputs.values()}) > 1
     outputs = outputs_of(
         minifuse("run", "--model", TREELSTM, *SMALL, "--workload", "identical-trees:leaves=4", "--json")
@@ -118,8 +118,8 @@ def test_trees_of_both_workloads(minifuse: Cli) -> None:
 
 
 def test_made_up_chains_of_other_lengths(minifuse: Cli) -> None:
-    asked = ("--prompt-length", "fixed:3", "--output-length", "fixed:2", "--ignore-eos", "--json")
-    for output in outputs_of(minifuse("run", "--model", SEQ2SEQ, *SMALL, *asked)).values():
+    typed = ("--prompt-length", "fixed:3", "--output-length", "fixed:2", "--ignore-eos", "--json")
+    for output in outputs_of(minifuse("run", "--model", SEQ2SEQ, *SMALL, *typed)).values():
         assert (len(output["prompt_token_ids"]), len(output["token_ids"])) == (3, 2)
         assert min(output["prompt_token_ids"]) >= 3  # neither padding, <go> nor <eos>
     fixed = ("--workload", "wmt15:fixed=4", "--arrival", "constant:1s", "--clock", "virtual", "--json")
@@ -149,9 +149,9 @@ def test_trees_from_a_file(minifuse: Cli, requests: Cli) -> None:
         {"id": "leaf", "tree": 9},
         {"id": "words", "tree": "(3 (2 good) (2 film))"},
     )
-    said = minifuse("run", "--model", TREELSTM, "--dtype", "float64", "--prompts", path, "--json")
-    assert said.code == 0
-    outputs = outputs_of(said)
+    outcome = minifuse("run", "--model", TREELSTM, "--dtype", "float64", "--prompts", path, "--json")
+    assert outcome.code == 0
+    outputs = outputs_of(outcome)
     expected = by_hand(TREELSTM, Request("x", (), structure=(12, (5, 7))))
     assert near(outputs["lists"]["results"], expected)
     assert near(outputs["bank"]["results"], expected)
@@ -167,47 +167,52 @@ def test_requests_that_cannot_be_read_fail_alone(minifuse: Cli, requests: Cli) -
         {"id": "far", "prompt_token_ids": [50]},
         {"id": "good", "prompt_token_ids": [4]},
     )
-    said = minifuse("run", "--model", LSTM, "--prompts", path)
-    assert said.code == 1
-    assert [line.split(":")[0] for line in said.out.splitlines()] == ["good"]
-    errors = [line for line in said.err.splitlines() if line.startswith("error: ")]
+    outcome = minifuse("run", "--model", LSTM, "--prompts", path)
+    assert outcome.code == 1
+    assert [line.split(":")[0] for line in outcome.out.splitlines()] == ["good"]
+    errors = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
     assert [line.split("'")[1] for line in errors] == ["text", "hot", "far"]
     assert "has no tokenizer: give prompt_token_ids instead." in errors[0]
     assert "has a temperature" in errors[1]
-    assert "Requests" in said.err
+    assert "Requests" in outcome.err
     path = requests({"tree": [1, 2, 3]}, {"tree": [1, 2]}, {"tree": ["x", 2]}, {"prompt_token_ids": [4]})
-    said = minifuse("run", "--model", TREELSTM, "--prompts", path, "--json")
-    assert said.code == 1
-    assert [output["finish_reason"] for output in said.json()["outputs"]] == ["refused", "stop", "refused", "refused"]
+    outcome = minifuse("run", "--model", TREELSTM, "--prompts", path, "--json")
+    assert outcome.code == 1
+    assert [output["finish_reason"] for output in outcome.json()["outputs"]] == [
+        "refused",
+        "stop",
+        "refused",
+        "refused",
+    ]
     assert minifuse("run", "--model", LSTM, "--prompts", requests({"tree": [1, 2]})).code == 2
 
 
 def test_a_virtual_clock_needs_no_weights(minifuse: Cli, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
-    asked = ("--requests", 5, "--clock", "virtual", "--hardware", "h200", "--arrival", "poisson:1ms", "--trace", trace)
-    said = minifuse("run", "--model", "lstm:hidden=1024", *asked)
-    assert said.code == 0
-    assert "note: in virtual time no weights are made for lstm:hidden=1024: nothing is computed.\n" in said.err
-    assert said.out.splitlines()[0].endswith(": not computed")
+    typed = ("--requests", 5, "--clock", "virtual", "--hardware", "h200", "--arrival", "poisson:1ms", "--trace", trace)
+    outcome = minifuse("run", "--model", "lstm:hidden=1024", *typed)
+    assert outcome.code == 0
+    assert "note: in virtual time no weights are made for lstm:hidden=1024: nothing is computed.\n" in outcome.err
+    assert outcome.out.splitlines()[0].endswith(": not computed")
     header = read_trace(trace)[0]
     assert (header["model"], header["technique"]) == ("lstm:hidden=1024", "cellular")
-    said = minifuse("run", "--model", "seq2seq:hidden=64,vocab=100", *asked)
-    assert said.out.splitlines()[0].endswith("-1 x" + said.out.splitlines()[0].rpartition("x")[2])
+    outcome = minifuse("run", "--model", "seq2seq:hidden=64,vocab=100", *typed)
+    assert outcome.out.splitlines()[0].endswith("-1 x" + outcome.out.splitlines()[0].rpartition("x")[2])
 
 
 def test_options_of_stages_and_of_memory(minifuse: Cli) -> None:
-    asked = ("run", "--model", LSTM, "--requests", 8, "--workload", "wmt15:fixed=5", "--clock", "virtual", "--json")
-    assert minifuse(*asked, "--set", "batching.max_batch=2").json()["metrics"]["mean_batch_size"] == 2
-    assert minifuse(*asked, "--max-batch", 4).json()["metrics"]["mean_batch_size"] == 4
-    kv = minifuse(*asked, "--kv-memory", "4KiB").json()["metrics"]["kv"]
+    typed = ("run", "--model", LSTM, "--requests", 8, "--workload", "wmt15:fixed=5", "--clock", "virtual", "--json")
+    assert minifuse(*typed, "--set", "batching.max_batch=2").json()["metrics"]["mean_batch_size"] == 2
+    assert minifuse(*typed, "--max-batch", 4).json()["metrics"]["mean_batch_size"] == 4
+    kv = minifuse(*typed, "--kv-memory", "4KiB").json()["metrics"]["kv"]
     assert kv["capacity_bytes"] == 4096
     assert kv["peak_used_bytes"] <= 4096
 
 
 def test_memory_holds_4096_states_by_default(minifuse: Cli) -> None:
-    asked = ("--requests", 1, "--workload", "wmt15:fixed=1", "--clock", "virtual", "--json")
-    small = minifuse("run", "--model", "lstm:hidden=8,vocab=9", *asked).json()["metrics"]["kv"]
-    large = minifuse("run", "--model", "lstm:hidden=4096,vocab=9", *asked).json()["metrics"]["kv"]
+    typed = ("--requests", 1, "--workload", "wmt15:fixed=1", "--clock", "virtual", "--json")
+    small = minifuse("run", "--model", "lstm:hidden=8,vocab=9", *typed).json()["metrics"]["kv"]
+    large = minifuse("run", "--model", "lstm:hidden=4096,vocab=9", *typed).json()["metrics"]["kv"]
     assert small["capacity_bytes"] == 64 * 2**20
     assert large["capacity_tokens"] == 4096
     assert large["capacity_bytes"] == 4096 * 2 * 4096 * 4  # h and c, in float32
@@ -233,41 +238,41 @@ def test_the_picture_counts_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_transformer_can_be_asked_sentences(minifuse: Cli) -> None:
-    asked = ("--model", "random:small", "--clock", "virtual", "--requests", 4, "--json")
-    outputs = outputs_of(minifuse("run", *asked, "--workload", "wmt15:max=50"))
+    typed = ("--model", "random:small", "--clock", "virtual", "--requests", 4, "--json")
+    outputs = outputs_of(minifuse("run", *typed, "--workload", "wmt15:max=50"))
     assert len({len(output["prompt_token_ids"]) for output in outputs.values()}) > 1
     assert all(len(output["token_ids"]) <= 50 for output in outputs.values())
     assert "results" not in outputs["r0"]
-    assert minifuse("run", *asked, "--workload", "treebank").code == 2
+    assert minifuse("run", *typed, "--workload", "treebank").code == 2
 
 
 # --- what is refused before anything is made
 
 
 @pytest.mark.parametrize(
-    ("typed", "says"),
+    ("typed", "message"),
     [
         (
             (LSTM, "hello"),
-            "no tokenizer: give token ids with --prompts FILE, or made-up requests with --workload wmt15.",
+            "no tokenizer: give token ids with --prompts FILE, or synthetic requests with --workload wmt15.",
         ),
-        ((TREELSTM, "hello"), "or made-up requests with --workload treebank."),
+        ((TREELSTM, "hello"), "or synthetic requests with --workload treebank."),
         ((LSTM, "--tensor-parallel", 2), "--tensor-parallel is 2, and lstm:hidden=8,vocab=50 is made of cells"),
         ((LSTM, "--numerics", "reference"), "--numerics is reference, which is for transformers"),
         ((SEQ2SEQ, "--temperature", 1), "--temperature, --top-k or --top-p is given"),
         ((SEQ2SEQ, "--top-k", 3), "--temperature, --top-k or --top-p is given"),
         ((LSTM, "--prompts-per-request", 2), "--prompts-per-request is 2"),
         ((TREELSTM, "--prompt-length", "9"), "treelstm reads trees: give --workload treebank or identical-trees."),
-        ((LSTM, "--output-length", "9"), "--output-length is for answers in tokens, and lstm says none: leave it out."),
-        ((LSTM, "--max-new-tokens", "9"), "--max-new-tokens is for answers in tokens, and lstm says none"),
-        ((TREELSTM, "--ignore-eos"), "--ignore-eos is for answers in tokens, and treelstm says none"),
+        ((LSTM, "--output-length", "9"), "is for answers in tokens, and lstm produces none: leave it out."),
+        ((LSTM, "--max-new-tokens", "9"), "--max-new-tokens is for answers in tokens, and lstm produces none"),
+        ((TREELSTM, "--ignore-eos"), "--ignore-eos is for answers in tokens, and treelstm produces none"),
         ((LSTM, "--workload", "treebank"), 'The workload is "treebank", of trees, and this lstm reads sentences'),
         ((LSTM, "--workload", "wmt15", "--prompt-length", "9"), "--prompt-length and --workload wmt15 are both given"),
         (
             (LSTM, "--workload", "wmt15", "--prompts", "x"),
-            "--workload is for made-up requests, and --prompts are given",
+            "--workload is for synthetic requests, and --prompts are given",
         ),
-        (("tiny", "--workload", "wmt15", "hi"), "--workload is for made-up requests, and typed prompts are given"),
+        (("tiny", "--workload", "wmt15", "hi"), "--workload is for synthetic requests, and typed prompts are given"),
         ((LSTM, "--technique", "orca"), "orca does not serve models of cells (lstm, seq2seq, treelstm): choose "),
         ((LSTM, "--batching", "iteration"), "The batching 'iteration' serves transformers"),
         ((LSTM, "--memory", "contiguous", "--attention", "per_sequence"), "The memory 'contiguous' does not serve"),
@@ -277,12 +282,12 @@ def test_a_transformer_can_be_asked_sentences(minifuse: Cli) -> None:
         ((LSTM, "--kv-memory", 63), "The memory of 63 bytes is less than the 64 bytes of one state of lstm:hidden=8"),
     ],
 )
-def test_refused(minifuse: Cli, typed: tuple[object, ...], says: str) -> None:
-    said = minifuse("run", "--model", *typed)
-    assert (said.code, said.out) == (2, "")
-    assert says in said.err
-    assert said.err.startswith("error: ")
-    assert said.err.count("\n") == 1
+def test_refused(minifuse: Cli, typed: tuple[object, ...], message: str) -> None:
+    outcome = minifuse("run", "--model", *typed)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
 
 
 # --- compare
@@ -290,18 +295,18 @@ def test_refused(minifuse: Cli, typed: tuple[object, ...], says: str) -> None:
 
 def test_techniques_agree(minifuse: Cli) -> None:
     for model in (LSTM, SEQ2SEQ):
-        said = minifuse("compare", "cellular", "graph-padded", "graph-merged", "--model", model, *SMALL, "--json")
-        assert (said.code, said.err) == (0, "")
-        rows = said.json()["techniques"]
+        outcome = minifuse("compare", "cellular", "graph-padded", "graph-merged", "--model", model, *SMALL, "--json")
+        assert (outcome.code, outcome.err) == (0, "")
+        rows = outcome.json()["techniques"]
         assert [row["technique"] for row in rows] == ["cellular", "graph-padded", "graph-merged"]
         assert all(row["differing"] == [] for row in rows)
         nodes = [row["metrics"]["nodes"] for row in rows]
         assert nodes[0] == nodes[1] == nodes[2] > 0
-    said = minifuse("compare", "cellular", "graph-merged", "--model", TREELSTM, *SMALL)
-    assert said.code == 0
-    assert "states" in said.out
-    assert "KV" not in said.out
-    assert max(map(len, said.out.splitlines())) <= 80
+    outcome = minifuse("compare", "cellular", "graph-merged", "--model", TREELSTM, *SMALL)
+    assert outcome.code == 0
+    assert "states" in outcome.out
+    assert "KV" not in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
 
 
 def test_other_results_are_told(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,26 +324,26 @@ def test_other_results_are_told(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) 
         honest(self, model, *rest)
 
     monkeypatch.setattr(CellRunner, "__init__", init)
-    said = minifuse("compare", "cellular", "graph-merged", "--model", LSTM, *SMALL, "--json")
-    assert said.code == 1
-    assert [len(row["differing"]) for row in said.json()["techniques"]] == [0, 4]
-    assert "graph-merged answers r0, r1, r2, r3 otherwise than cellular, in float64" in said.err
+    outcome = minifuse("compare", "cellular", "graph-merged", "--model", LSTM, *SMALL, "--json")
+    assert outcome.code == 1
+    assert [len(row["differing"]) for row in outcome.json()["techniques"]] == [0, 4]
+    assert "graph-merged answers r0, r1, r2, r3 otherwise than cellular, in float64" in outcome.err
 
 
 def test_compare_refuses_what_does_not_serve(minifuse: Cli) -> None:
-    said = minifuse("compare", "cellular", "orca", "--model", LSTM)
-    assert said.code == 2
-    assert "orca does not serve models of cells" in said.err
-    said = minifuse("compare", "cellular", "graph-padded", "--model", "tiny")
-    assert said.code == 2
-    assert "graph-padded does not serve transformers" in said.err
+    outcome = minifuse("compare", "cellular", "orca", "--model", LSTM)
+    assert outcome.code == 2
+    assert "orca does not serve models of cells" in outcome.err
+    outcome = minifuse("compare", "cellular", "graph-padded", "--model", "tiny")
+    assert outcome.code == 2
+    assert "graph-padded does not serve transformers" in outcome.err
 
 
 def test_comparing_in_virtual_time(minifuse: Cli) -> None:
-    asked = ("--model", "treelstm:hidden=1024", "--clock", "virtual", "--hardware", "h200", "--requests", 8)
-    said = minifuse("compare", "cellular", "graph-merged", *asked)
-    assert said.code == 0
-    rows = [line.split() for line in said.out.splitlines() if line.startswith(("cellular", "graph-merged"))]
+    typed = ("--model", "treelstm:hidden=1024", "--clock", "virtual", "--hardware", "h200", "--requests", 8)
+    outcome = minifuse("compare", "cellular", "graph-merged", *typed)
+    assert outcome.code == 0
+    rows = [line.split() for line in outcome.out.splitlines() if line.startswith(("cellular", "graph-merged"))]
     assert [row[-1] for row in rows] == ["-", "-"]
 
 
@@ -391,16 +396,16 @@ def write(path: Path, kind: str) -> Path:
 def test_a_cell_of_ones_own(minifuse: Cli, tmp_path: Path, requests: Cli) -> None:
     plugin = write(tmp_path / "mine.py", "gru1")
     path = requests({"id": "a", "prompt_token_ids": [4, 5, 6]}, {"id": "b", "prompt_token_ids": [4]})
-    asked = ("run", "--model", "gru1:hidden=6,vocab=20", "--dtype", "float64", "--prompts", path)
-    said = minifuse("--plugin", plugin, *asked, "--json")
-    assert (said.code, said.err) == (0, "")
-    outputs = outputs_of(said)
+    typed = ("run", "--model", "gru1:hidden=6,vocab=20", "--dtype", "float64", "--prompts", path)
+    outcome = minifuse("--plugin", plugin, *typed, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    outputs = outputs_of(outcome)
     model = CellSource("gru1", CellConfig("gru1", 6, 20)).load("float64")
     for output in outputs.values():
         graph = model.unfold(Request("x", tuple(output["prompt_token_ids"])))
         (last,) = evaluate(model, graph)[len(graph) - 1]
         assert output["results"][0]["outputs"][0] == pytest.approx(last.tolist(), abs=1e-12)
-    lines = dict(line.split(": ", 1) for line in minifuse(*asked).out.splitlines())
+    lines = dict(line.split(": ", 1) for line in minifuse(*typed).out.splitlines())
     assert lines["a"].startswith("output = ")
     assert lines["a"].endswith(" ... (6 numbers)")
 
@@ -408,13 +413,13 @@ def test_a_cell_of_ones_own(minifuse: Cli, tmp_path: Path, requests: Cli) -> Non
 def test_graphs_that_cannot_be_computed_fail_alone(minifuse: Cli, tmp_path: Path, requests: Cli) -> None:
     plugin = write(tmp_path / "mine.py", "gru2")
     path = requests(*[{"id": f"x{token}", "prompt_token_ids": [4, token]} for token in (5, 6, 7, 8)])
-    said = minifuse("--plugin", plugin, "run", "--model", "gru2:hidden=6,vocab=20", "--prompts", path)
-    assert said.code == 1
-    assert sorted(line.split(":")[0] for line in said.out.splitlines()) == ["x5", "x6"]
-    assert "error: Request 'x7' could not be unfolded: ValueError: seven is not a word." in said.err
-    assert "error: Request 'x8' unfolds into a graph with a cycle" in said.err
-    said = minifuse("run", "--model", "gru2:hidden=6,vocab=20", "--prompts", path, "--json")
-    reasons = {output["id"]: (output["finish_reason"], "error" in output) for output in said.json()["outputs"]}
+    outcome = minifuse("--plugin", plugin, "run", "--model", "gru2:hidden=6,vocab=20", "--prompts", path)
+    assert outcome.code == 1
+    assert sorted(line.split(":")[0] for line in outcome.out.splitlines()) == ["x5", "x6"]
+    assert "error: Request 'x7' could not be unfolded: ValueError: seven is not a word." in outcome.err
+    assert "error: Request 'x8' unfolds into a graph with a cycle" in outcome.err
+    outcome = minifuse("run", "--model", "gru2:hidden=6,vocab=20", "--prompts", path, "--json")
+    reasons = {output["id"]: (output["finish_reason"], "error" in output) for output in outcome.json()["outputs"]}
     assert reasons == {"x5": ("stop", False), "x6": ("stop", False), "x7": ("refused", True), "x8": ("refused", True)}
 
 
@@ -429,11 +434,11 @@ def test_list_tells_what_a_technique_serves(minifuse: Cli) -> None:
 
 
 def test_explain_tells_how_to_run_it_on_cells(minifuse: Cli) -> None:
-    said = minifuse("explain", "cellular").out
-    assert "transformers, models of cells (lstm, seq2seq, treelstm)" in said
+    outcome = minifuse("explain", "cellular").out
+    assert "transformers, models of cells (lstm, seq2seq, treelstm)" in outcome
     for stage in ("contiguous for transformers", "states for models of cells"):
-        assert stage in said
-    commands = [line.split("minifuse ")[1].strip() for line in said.splitlines() if "minifuse run" in line]
+        assert stage in outcome
+    commands = [line.split("minifuse ")[1].strip() for line in outcome.splitlines() if "minifuse run" in line]
     own = "run --technique cellular"
     assert commands[:2] == [own, f"{own} --model lstm --workload wmt15"]
     assert "--model" not in minifuse("explain", "orca").out
@@ -441,8 +446,8 @@ def test_explain_tells_how_to_run_it_on_cells(minifuse: Cli) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [("memory", "states"), ("attention", "cells"), ("batching", "cellular")])
 def test_the_command_that_explain_gives_works(minifuse: Cli, kind: str, name: str) -> None:
-    said = minifuse("explain", f"{kind}.{name}").out
-    command = " ".join(said[said.index("minifuse run") :].split())
+    outcome = minifuse("explain", f"{kind}.{name}").out
+    command = " ".join(outcome[outcome.index("minifuse run") :].split())
     arguments = command.split()[1:]
     small = ("--model", LSTM) if "--model" in arguments else ("--model", "random:small")
     assert minifuse(*arguments, *small, "--clock", "virtual", "--requests", 2).code == 0
@@ -450,8 +455,8 @@ def test_the_command_that_explain_gives_works(minifuse: Cli, kind: str, name: st
 
 @pytest.mark.parametrize("option", ["priorities=internal,leaf", "max_batches=internal=2"])
 def test_options_name_types_that_the_model_has(minifuse: Cli, option: str) -> None:
-    said = minifuse("run", "--model", "treelstm:hidden=8,vocab=50", "--requests", 2, "--set", f"batching.{option}")
-    assert said.code == 2
-    sentence = "error: There is no type of cell of treelstm 'internal' (did you mean"
-    assert said.err.startswith(sentence)
-    assert "internal2" in said.err
+    outcome = minifuse("run", "--model", TREELSTM, "--requests", 2, "--set", f"batching.{option}")
+    assert outcome.code == 2
+    sentence = f"error: There is no type of cell of {TREELSTM} 'internal' (did you mean"
+    assert outcome.err.startswith(sentence)
+    assert "internal2" in outcome.err

@@ -25,32 +25,27 @@ VARIANTS = [
 ]
 
 
-def answers(said: Any) -> dict[str, str]:
-    assert said.code == 0, said.err
-    return {output["id"]: output["text"] for output in said.json()["outputs"]}
-
-
 @pytest.mark.parametrize("technique", VARIANTS, ids=" ".join)
 def test_the_tiny_crowd_gets_the_answers_of_orca(minifuse: Cli, tiny: str, technique: tuple[str, ...]) -> None:
     """In real time, where pre-processing really runs beside the main stream."""
-    orca = answers(minifuse(*CROWD, "--technique", "orca"))
+    orca = minifuse(*CROWD, "--technique", "orca").answers()
     assert len(orca) == 20
-    assert answers(minifuse(*CROWD, "--technique", *technique)) == orca
+    assert minifuse(*CROWD, "--technique", *technique).answers() == orca
 
 
 @pytest.mark.parametrize("name", ["fusion", "instances"])
 def test_the_tiny_crowd_is_answered_rightly(minifuse: Cli, tiny: str, name: str) -> None:
-    said = minifuse("run", "--technique", name, "--requests", 8, "--arrival", "constant:2ms")
-    assert said.code == 0
-    assert said.out.count("[right]") == 8
-    assert "8 of 8" in said.err
+    outcome = minifuse("run", "--technique", name, "--requests", 8, "--arrival", "constant:2ms")
+    assert outcome.code == 0
+    assert outcome.out.count("[right]") == 8
+    assert "8 of 8" in outcome.err
 
 
 def test_compare_finds_no_difference_in_float64(minifuse: Cli, tiny: str) -> None:
     typed = ("compare", "orca", "fusion", "instances", "--requests", 6, "--prompts-per-request", 2, *EXACT)
-    said = minifuse(*typed, "--max-batch", 4)
-    assert (said.code, said.err) == (0, "")
-    assert [(row["technique"], row["differing"]) for row in said.json()["techniques"]] == [
+    outcome = minifuse(*typed, "--max-batch", 4)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert [(row["technique"], row["differing"]) for row in outcome.json()["techniques"]] == [
         ("orca", []),
         ("fusion", []),
         ("instances", []),
@@ -84,7 +79,7 @@ def test_with_the_shuffle_holes_are_closed_by_moves(steps: Callable[..., list[Ev
     shuffled = steps("--set", "memory.shuffle=on")
     assert [len(step["work"]) for step in shuffled] == [4, 4, 3, 3, 2, 2, 2, 2, 2]
     assert [step["idle"] for step in shuffled] == [0] * 9
-    width = shuffled[0]["rectangle"][2]
+    width = shuffled[0]["shape"]["width"]
     moves = [[], [], [["shuffle", 3 * width, width, 4, None]], *[[]] * 6]
     assert [step["moves"] for step in shuffled] == moves
 

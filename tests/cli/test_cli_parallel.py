@@ -19,10 +19,10 @@ def test_two_processes_answer_as_one(minifuse: Cli, tiny: str, tmp_path: Path) -
     answers, sent = [], []
     trace = tmp_path / "trace.jsonl"
     for size in (1, 2):
-        said = minifuse("run", *CROWD, "--technique", "fusion", "--tensor-parallel", size, "--trace", trace)
-        assert said.code == 0, said.err
-        answers.append([output["token_ids"] for output in said.json()["outputs"]])
-        sent.append(said.json()["metrics"]["messages"])
+        outcome = minifuse("run", *CROWD, "--technique", "fusion", "--tensor-parallel", size, "--trace", trace)
+        assert outcome.code == 0, outcome.err
+        answers.append([output["token_ids"] for output in outcome.json()["outputs"]])
+        sent.append(outcome.json()["metrics"]["messages"])
     assert answers[0] == answers[1]
     assert sent[0] == {"count": 0, "bytes": 0}
     steps = [event["wall"] for event in read_trace(trace) if event["event"] == "step"]
@@ -34,10 +34,10 @@ def test_two_processes_answer_as_one(minifuse: Cli, tiny: str, tmp_path: Path) -
 
 
 def test_compare_starts_the_processes_anew_for_each_technique(minifuse: Cli, tiny: str) -> None:
-    said = minifuse("compare", "orca", "fusion", "--tensor-parallel", 2, *CROWD)
-    assert said.code == 0, said.err
-    assert [row["differing"] for row in said.json()["techniques"]] == [[], []]
-    assert all(row["metrics"]["messages"]["count"] for row in said.json()["techniques"])
+    outcome = minifuse("compare", "orca", "fusion", "--tensor-parallel", 2, *CROWD)
+    assert outcome.code == 0, outcome.err
+    assert [row["differing"] for row in outcome.json()["techniques"]] == [[], []]
+    assert all(row["metrics"]["messages"]["count"] for row in outcome.json()["techniques"])
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_compare_starts_the_processes_anew_for_each_technique(minifuse: Cli, tin
     ],
 )
 def test_what_cannot_be_shared(minifuse: Cli, tiny: str, typed: tuple[Any, ...], parts: tuple[str, ...]) -> None:
-    said = minifuse("run", "--requests", 2, *typed)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.count("error:") == 1
+    outcome = minifuse("run", "--requests", 2, *typed)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.count("error:") == 1
     for part in parts:
-        assert part in said.err
+        assert part in outcome.err

@@ -30,7 +30,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def long_run(requests: Cli) -> tuple[object, ...]:
-    """One answer at once, one that takes longer than anybody waits, and one that arrives when all is over."""
+    """One answer at once, one that takes longer than the test waits, and one that arrives when all is over."""
     path = requests(
         {"id": "short", "prompt_token_ids": [1], "max_new_tokens": 2},
         {"id": "long", "prompt_token_ids": [2], "max_new_tokens": 2000},
@@ -76,14 +76,14 @@ def test_ctrl_c_with_json_still_prints_one_object(start: Cli, requests: Cli, tmp
 
 
 @posix
-def test_nobody_reads(start: Cli) -> None:
+def test_a_closed_pipe_ends_the_command(start: Cli) -> None:
     listing = start("list")
     listing.stdout.close()
     assert listing.wait(DEADLINE_S) == 0
     assert listing.stderr.read() == ""
     run = start("run", "--model", "random:small", "--clock", "virtual")
     run.stdout.close()
-    assert run.wait(DEADLINE_S) == 1  # not everyone was answered
+    assert run.wait(DEADLINE_S) == 1  # not every request was answered
     assert run.stderr.read().startswith("note: ")
 
 
@@ -138,7 +138,7 @@ def on_terminal(columns: int, *arguments: str, **environment: str) -> str:
     try:
         while data := os.read(ours, 65536):
             sent += data
-    except OSError:  # how Linux says that the other end is closed
+    except OSError:  # on Linux: the other end is closed
         pass
     os.close(ours)
     assert process.wait(DEADLINE_S) == 0

@@ -22,10 +22,10 @@ OUTPUT = {
 
 
 def test_json_has_its_shape(minifuse: Cli, wordless: Path) -> None:
-    said = minifuse("run", "--model", wordless, *SMALL, "--json")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.count("\n") == 1
-    run = said.json()
+    outcome = minifuse("run", "--model", wordless, *SMALL, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.count("\n") == 1
+    run = outcome.json()
     assert set(run) == {"schema", "technique", "stages", "model", "outputs", "metrics"}
     assert (run["schema"], run["technique"], run["model"]) == ("minifuse.run/1", "orca", str(wordless))
     assert run["stages"] == TECHNIQUES["orca"].stages
@@ -41,25 +41,25 @@ def test_json_has_its_shape(minifuse: Cli, wordless: Path) -> None:
 
 def test_lines_and_figures(minifuse: Cli, worded: Path) -> None:
     typed = ("run", "--model", worded, "--ignore-eos", "--max-new-tokens", 4)
-    said = minifuse(*typed, "one two", "three")
-    assert said.code == 0
+    outcome = minifuse(*typed, "one two", "three")
+    assert outcome.code == 0
     run = minifuse(*typed, "--json", "one two", "three").json()
     texts = {output["id"]: output["text"] for output in run["outputs"]}
-    assert sorted(said.out.splitlines()) == [
+    assert sorted(outcome.out.splitlines()) == [
         f"r0 [length] one two -> {texts['r0']}",
         f"r1 [length] three -> {texts['r1']}",
     ]
-    assert "Throughput" in said.err
-    assert "\x1b" not in said.out + said.err
-    assert max(map(len, said.err.splitlines())) <= 80
+    assert "Throughput" in outcome.err
+    assert "\x1b" not in outcome.out + outcome.err
+    assert max(map(len, outcome.err.splitlines())) <= 80
 
 
 def test_token_ids_need_no_tokenizer(minifuse: Cli, wordless: Path, requests: Cli) -> None:
     path = requests({"id": "x", "prompt_token_ids": [2, 3], "ignore_eos": True, "max_new_tokens": 3})
-    said = minifuse("run", "--model", wordless, "--prompts", path)
-    assert said.code == 0
-    assert said.out.startswith("x [length] 2 3 -> ")
-    assert len(said.out.split("-> ")[1].split()) == 3
+    outcome = minifuse("run", "--model", wordless, "--prompts", path)
+    assert outcome.code == 0
+    assert outcome.out.startswith("x [length] 2 3 -> ")
+    assert len(outcome.out.split("-> ")[1].split()) == 3
 
 
 def test_a_file_says_what_its_requests_are(minifuse: Cli, worded: Path, requests: Cli) -> None:
@@ -69,11 +69,11 @@ def test_a_file_says_what_its_requests_are(minifuse: Cli, worded: Path, requests
         {"prompt_token_ids": [4], "max_new_tokens": 9, "arrival_s": 7.5},
         {"prompt": "five"},
     )
-    said = minifuse(
+    outcome = minifuse(
         *("run", "--model", worded, "--prompts", path, "--clock", "virtual", "--json"),
         *("--max-new-tokens", 5, "--arrival", "constant:2s"),
     )
-    outputs = said.json()["outputs"]
+    outputs = outcome.json()["outputs"]
     assert [output["arrival_s"] for output in outputs] == [0, 0, 7.5, 6]
     assert [output["prompt_token_ids"] for output in outputs] == [[2, 3], [4], [4], [6]]
     assert len(outputs[0]["token_ids"]) == 2
@@ -115,12 +115,12 @@ def test_requests_of_several_prompts(minifuse: Cli, worded: Path, requests: Cli)
         ("c", None, 9, [6]),
     ]
     assert run["metrics"]["requests"]["total"] == 6
-    said = minifuse(*typed)
-    assert sorted(line.split(" -> ")[0] for line in said.out.splitlines()) == [
+    outcome = minifuse(*typed)
+    assert sorted(line.split(" -> ")[0] for line in outcome.out.splitlines()) == [
         *("a [length] two", "b [length] three", "c [length] five"),
         *("r0/0 [length] one", "r0/1 [length] two three", "r1 [length] four"),
     ]
-    figures = {line[:34].strip(): line[34:].strip() for line in said.err.splitlines()}
+    figures = {line[:34].strip(): line[34:].strip() for line in outcome.err.splitlines()}
     assert (figures["Requests"], figures["Prompts"]) == ("4", "6: 6 length")
     assert figures["Throughput"].endswith(" prompts/s")
 
@@ -171,11 +171,11 @@ def test_every_technique_says_the_same(minifuse: Cli, wordless: Path, name: str)
 
 
 def test_stages_can_be_exchanged(minifuse: Cli, wordless: Path) -> None:
-    said = minifuse(
+    outcome = minifuse(
         *("run", "--model", wordless, *SMALL, "--json"),
         *("--batching", "dynamic", "--set", "batching.window=1ms", "--max-batch", 2),
     )
-    run = said.json()
+    run = outcome.json()
     assert run["stages"] == {"batching": "dynamic", "memory": "contiguous", "attention": "per_sequence"}
     assert run["technique"] == "dynamic+contiguous+per_sequence"
     assert run["metrics"]["mean_batch_size"] <= 2
@@ -196,11 +196,11 @@ def test_goodput_is_counted(minifuse: Cli, wordless: Path) -> None:
 
 def test_virtual_time_needs_no_weights_and_repeats_itself(minifuse: Cli) -> None:
     typed = ("run", "--model", "random:llama-2-70b", "--clock", "virtual", "--hardware", "h200", "--dtype", "float16")
-    said = minifuse(*typed, "--arrival", "poisson:50ms", "--json")
-    assert said.code == 0
-    assert "placeholder" in said.err
-    assert {token for output in said.json()["outputs"] for token in output["token_ids"]} == {-1}
-    assert minifuse(*typed, "--arrival", "poisson:50ms", "--json").out == said.out
+    outcome = minifuse(*typed, "--arrival", "poisson:50ms", "--json")
+    assert outcome.code == 0
+    assert "placeholder" in outcome.err
+    assert {token for output in outcome.json()["outputs"] for token in output["token_ids"]} == {-1}
+    assert minifuse(*typed, "--arrival", "poisson:50ms", "--json").out == outcome.out
     assert minifuse(*typed, "--requests", 2).out.splitlines()[0].endswith(" -> -1 x98")
 
 
@@ -209,15 +209,15 @@ def test_virtual_time_with_a_real_model_says_what_the_model_says(minifuse: Cli, 
     real, virtual = minifuse(*typed), minifuse(*typed, "--clock", "virtual")
     assert virtual.err == ""
     assert virtual.out == minifuse(*typed, "--clock", "virtual").out
-    tokens = [[output["token_ids"] for output in said.json()["outputs"]] for said in (real, virtual)]
+    tokens = [[output["token_ids"] for output in outcome.json()["outputs"]] for outcome in (real, virtual)]
     assert tokens[0] == tokens[1]
 
 
 def test_compare_shows_one_row_for_each(minifuse: Cli, wordless: Path) -> None:
     names = serving("transformer")
-    said = minifuse("compare", *names, "--model", wordless, *SMALL, "--dtype", "float64", "--max-batch", 2)
-    assert (said.code, said.err) == (0, "")
-    lines = said.out.splitlines()
+    outcome = minifuse("compare", *names, "--model", wordless, *SMALL, "--dtype", "float64", "--max-batch", 2)
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
     assert [line.split()[0] for line in lines[2 : 2 + len(names)]] == list(names)
     assert all(line.split()[-1] == "0" for line in lines[2 : 2 + len(names)])  # answers that differ
     assert max(map(len, lines)) <= 80
@@ -279,15 +279,15 @@ def test_compare_gives_max_batch_to_all_who_have_one(minifuse: Cli) -> None:
     laws = ("--requests", 12, "--prompt-length", 4, "--output-length", 20, "--ignore-eos")
     typed = ("compare", "orca", "fusion", "serial", "--model", "random:small", "--clock", "virtual", *laws, "--json")
     for size in (3, 12):  # the default is 8
-        said = minifuse(*typed, "--set", "batching.preprocess=inline", "--max-batch", size)
-        assert [row["metrics"]["mean_batch_size"] for row in said.json()["techniques"]] == [size, size, 1]
+        outcome = minifuse(*typed, "--set", "batching.preprocess=inline", "--max-batch", size)
+        assert [row["metrics"]["mean_batch_size"] for row in outcome.json()["techniques"]] == [size, size, 1]
 
 
 def test_compare_tells_of_refused_requests_by_its_exit_code(minifuse: Cli, wordless: Path, requests: Cli) -> None:
     path = requests({"prompt_token_ids": [1], "max_new_tokens": 2}, {"prompt_token_ids": []})
-    said = minifuse("compare", "orca", "serial", "--model", wordless, "--prompts", path)
-    assert said.code == 1
-    assert said.err.count("'r1' has an empty prompt") == 2
+    outcome = minifuse("compare", "orca", "serial", "--model", wordless, "--prompts", path)
+    assert outcome.code == 1
+    assert outcome.err.count("'r1' has an empty prompt") == 2
 
 
 def test_a_crowd_shows_what_is_right_and_what_is_not(
@@ -295,28 +295,28 @@ def test_a_crowd_shows_what_is_right_and_what_is_not(
 ) -> None:
     """With an untrained model in place of tiny: wrong answers are shown as such, and are no failure."""
     monkeypatch.setattr("minifuse.model.text.load.TINY", worded)
-    said = minifuse("run", "--requests", 5, "--max-new-tokens", 3)
-    assert said.code == 0
-    assert said.out.count("wrong: expected ") == 5
-    assert "0 of 5" in said.err
+    outcome = minifuse("run", "--requests", 5, "--max-new-tokens", 3)
+    assert outcome.code == 0
+    assert outcome.out.count("wrong: expected ") == 5
+    assert "0 of 5" in outcome.err
 
 
 # --- the shipped model
 
 
 def test_tiny_serves_a_crowd_by_default(minifuse: Cli, tiny: str) -> None:
-    said = minifuse("run", "--requests", 6)
-    assert said.code == 0
-    assert len(said.out.splitlines()) == 6
-    assert "right" in said.out
-    assert "Answers right" in said.err
+    outcome = minifuse("run", "--requests", 6)
+    assert outcome.code == 0
+    assert len(outcome.out.splitlines()) == 6
+    assert "right" in outcome.out
+    assert "Answers right" in outcome.err
     run = minifuse("run", "--requests", 6, "--json").json()
     assert [output["finish_reason"] for output in run["outputs"]] == ["stop"] * 6
 
 
 def test_tiny_answers_a_typed_prompt(minifuse: Cli, tiny: str) -> None:
-    said = minifuse("run", "count from 3 to 9")
-    assert (said.code, said.out) == (0, "r0 count from 3 to 9 -> 3 4 5 6 7 8 9\n")
+    outcome = minifuse("run", "count from 3 to 9")
+    assert (outcome.code, outcome.out) == (0, "r0 count from 3 to 9 -> 3 4 5 6 7 8 9\n")
 
 
 def test_tiny_with_a_law_of_lengths_gets_random_tokens(minifuse: Cli, tiny: str) -> None:
@@ -325,7 +325,7 @@ def test_tiny_with_a_law_of_lengths_gets_random_tokens(minifuse: Cli, tiny: str)
 
 
 def test_the_doctor_finds_tiny(minifuse: Cli, tiny: str) -> None:
-    said = minifuse("doctor", "--json")
-    checks = {check["name"]: check for check in json.loads(said.out)["checks"]}
+    outcome = minifuse("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(outcome.out)["checks"]}
     assert checks["model tiny"]["status"] == "ok"
-    assert said.code == (3 if any(check["status"] == "problem" for check in checks.values()) else 0)
+    assert outcome.code == (3 if any(check["status"] == "problem" for check in checks.values()) else 0)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,19 +14,8 @@ from minifuse.trace import decisions, read_trace
 Cli = Callable[..., Any]
 
 CROWD = ("run", "--requests", 12, "--max-new-tokens", 30, "--ignore-eos", "--json")
-SHORT = (
-    "--technique",
-    "vllm",
-    "--kv-memory",
-    "100KiB",
-    "--set",
-    "memory.block_size=4",
-)  # room for one answer and a half
-
-
-def answers(said: Any) -> dict[str, str]:
-    assert said.code == 0, said.err
-    return {output["id"]: output["text"] for output in said.json()["outputs"]}
+# Room for one answer and a half.
+SHORT = ("--technique", "vllm", "--kv-memory", "100KiB", "--set", "memory.block_size=4")
 
 
 @pytest.mark.parametrize(
@@ -47,11 +33,11 @@ def test_the_tiny_crowd_gets_the_answers_of_orca(
     minifuse: Cli, tiny: str, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     """With memory so short that requests are evicted again and again."""
-    orca = answers(minifuse(*CROWD))
+    orca = minifuse(*CROWD).answers()
     typed = [word for option in options for word in ("--set", option)]
-    said = minifuse(*CROWD, *SHORT, *typed, "--trace", tmp_path / "trace.jsonl")
-    assert answers(said) == orca
-    metrics = said.json()["metrics"]
+    outcome = minifuse(*CROWD, *SHORT, *typed, "--trace", tmp_path / "trace.jsonl")
+    assert outcome.answers() == orca
+    metrics = outcome.json()["metrics"]
     assert metrics["evictions"] > 3
     kept = metrics["kv"]["peak_host_tokens"]
     assert (kept > 0) == ("memory.preemption=swap" in options)
@@ -63,49 +49,44 @@ def test_the_tiny_crowd_gets_the_answers_of_orca(
 
 
 def test_evictions_are_told(minifuse: Cli, tiny: str) -> None:
-    said = minifuse("run", "--requests", 12, "--max-new-tokens", 30, "--ignore-eos", *SHORT)
-    assert said.code == 0
-    assert "Evictions" in said.err
+    outcome = minifuse("run", "--requests", 12, "--max-new-tokens", 30, "--ignore-eos", *SHORT)
+    assert outcome.code == 0
+    assert "Evictions" in outcome.err
 
 
 def test_all_techniques_agree_to_the_bit_in_reference_numerics(minifuse: Cli, tiny: str) -> None:
     typed = ("--requests", 5, "--max-new-tokens", 8, "--temperature", "1.5", "--numerics", "reference", "--json")
-    said = minifuse("compare", *serving("transformer"), *typed, "--dtype", "bfloat16")
-    assert (said.code, said.err) == (0, "")
-    assert {row["technique"]: row["differing"] for row in said.json()["techniques"]} == {
+    outcome = minifuse("compare", *serving("transformer"), *typed, "--dtype", "bfloat16")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert {row["technique"]: row["differing"] for row in outcome.json()["techniques"]} == {
         name: [] for name in serving("transformer")
     }
-    assert said.json()["numerics"] == "reference"
+    assert outcome.json()["numerics"] == "reference"
 
 
-def test_the_order_of_a_hash_decides_nothing(tmp_path: Path) -> None:
-    """Which host block is free next must not hang on how Python hashes names, which differs from process to process."""
+def test_the_order_of_a_hash_decides_nothing(process: Cli, tmp_path: Path) -> None:
+    """The next free host block must not depend on Python's hashes of names, which differ from process to process."""
     typed = ("--clock", "virtual", "--model", "random:small", "--requests", "30", "--max-batch", "16", "--json")
     lengths = ("--prompt-length", "uniform:4:40", "--output-length", "uniform:20:60", "--kv-memory", "600KiB")
     options = ("--set", "memory.preemption=swap", "--set", "memory.block_size=4")
     traces = []
     for seed in ("1", "2", "3"):
         path = tmp_path / seed
-        command = [sys.executable, "-m", "minifuse", "run", "--technique", "vllm", *typed, *lengths, *options]
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        subprocess.run([*command, "--trace", str(path)], env=environment, capture_output=True, check=True)
+        command = ("run", "--technique", "vllm", *typed, *lengths, *options, "--trace", path)
+        assert process(*command, PYTHONHASHSEED=seed).code == 0
         traces.append(decisions(read_trace(path)))
     assert b"swap_in" in traces[0]
     assert traces[0] == traces[1] == traces[2]
 
 
 @pytest.mark.parametrize("technique", ["vllm", "static", "fusion"])
-def test_the_kernels_through_the_command_line(technique: str) -> None:
-    """In a process of its own: Triton's interpreter must be asked for before a kernel is defined."""
-    typed = ["run", "sort 4 2", "--technique", technique, "--set", "attention.backend=triton", "--max-new-tokens", "4"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "minifuse", *typed]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    assert said.stdout == "r0 sort 4 2 -> 2 4\n"
-    half = subprocess.run(
-        [*command, "--dtype", "bfloat16"], env=environment, capture_output=True, text=True, check=False
-    )
-    assert half.returncode == 2
-    assert half.stderr.startswith("error: ")
-    assert "gets bfloat16 wrong" in half.stderr
+def test_the_kernels_through_the_command_line(process: Cli, technique: str) -> None:
+    """In a process of its own: Triton's interpreter must be chosen before a kernel is defined."""
+    backend = ("--set", "attention.backend=triton")
+    command = ("run", "sort 4 2", "--technique", technique, *backend, "--max-new-tokens", 4)
+    outcome = process(*command, TRITON_INTERPRET="1")
+    assert (outcome.code, outcome.out) == (0, "r0 sort 4 2 -> 2 4\n"), outcome.err
+    half = process(*command, "--dtype", "bfloat16", TRITON_INTERPRET="1")
+    assert half.code == 2
+    assert half.err.startswith("error: ")
+    assert "gets bfloat16 wrong" in half.err

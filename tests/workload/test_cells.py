@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifuse.errors import UsageError
+from minifuse.model.kinds import request_kind
 from minifuse.request import Request
-from minifuse.workload.cells import RESERVED, cell_workload, default_workload, leaves
+from minifuse.workload.cells import RESERVED, cell_workload, leaves
 from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import parse_arrival
 
@@ -72,7 +73,7 @@ def test_a_maximum_is_drawn_again_not_cut(longest: int) -> None:
     assert sum(length == longest for length in lengths) < 0.01 * len(lengths)
     same = [a == b for a, b in zip(whole, short, strict=True) if max(len(a.prompt), a.max_new_tokens) <= longest]
     assert len(same) > 4000
-    assert all(same)  # whoever is short enough is as it was
+    assert all(same)  # what is short enough is as it was
 
 
 def test_fixed_lengths() -> None:
@@ -159,7 +160,7 @@ def test_golden() -> None:
 
 
 def test_defaults() -> None:
-    assert [default_workload(kind) for kind in ("lstm", "seq2seq", "treelstm", "mine")] == [
+    assert [request_kind(kind).workload for kind in ("lstm", "seq2seq", "treelstm", "mine")] == [
         *("wmt15", "wmt15", "treebank", "wmt15")
     ]
 
@@ -170,7 +171,7 @@ def test_a_kind_of_ones_own_may_be_asked_anything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "count", "vocab_size", "says"),
+    ("text", "kind", "count", "vocab_size", "message"),
     [
         ("wmt51", "lstm", 1, 30, 'The workload is "wmt51" (did you mean "wmt15"?): give wmt15, wmt15:max=50,'),
         ("", "lstm", 1, 30, 'The workload is "": give wmt15, '),
@@ -192,10 +193,10 @@ def test_a_kind_of_ones_own_may_be_asked_anything() -> None:
         ("wmt15", "lstm", 1, 3, "The vocabulary has 3 tokens, and the first 3 are no words: give at least 4."),
     ],
 )
-def test_refused(text: str, kind: str, count: int, vocab_size: int, says: str) -> None:
+def test_refused(text: str, kind: str, count: int, vocab_size: int, message: str) -> None:
     with pytest.raises(UsageError) as refusal:
         cell_workload(text, kind, count, vocab_size)
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)
     assert str(refusal.value).endswith(".")
 
 
@@ -235,7 +236,7 @@ def test_what_no_tree_can_hold_is_for_the_model_to_refuse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ({"tree": True}, "t.jsonl:1: tree is true: give nested lists of token ids, or a string"),
         ({"tree": {"a": 1}}, 't.jsonl:1: tree is {"a": 1}: give nested lists'),
@@ -246,10 +247,10 @@ def test_what_no_tree_can_hold_is_for_the_model_to_refuse() -> None:
         ({"tre": 1}, 'unknown field "tre" (did you mean "tree"?)'),
     ],
 )
-def test_bad_trees(line: object, says: str) -> None:
+def test_bad_trees(line: object, message: str) -> None:
     with pytest.raises(UsageError) as refusal:
         read(line)
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_a_model_without_trees_knows_no_such_field() -> None:

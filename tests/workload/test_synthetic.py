@@ -189,12 +189,12 @@ def test_the_hash_seed_does_not_matter() -> None:
         "print(synthetic(5, Uniform(1, 9), Uniform(1, 9), 100, parse_arrival('poisson:50ms')))"
     )
 
-    def said(hash_seed: str) -> bytes:
+    def printed(hash_seed: str) -> bytes:
         return subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": hash_seed}, capture_output=True, check=True
         ).stdout
 
-    assert said("1") == said("2") == f"{make(5)}\n".encode()
+    assert printed("1") == printed("2") == f"{make(5)}\n".encode()
 
 
 @settings(max_examples=30)
@@ -354,7 +354,7 @@ def test_names_of_several_prompts() -> None:
         {"prompt": ["a", "b"]},
         {"id": "mine", "prompt": ["c", "d"]},
         {"id": ["x", "y"], "prompt": ["e", "f"]},
-        {"id": ["r3", "z"], "prompt": ["g", "h"]},  # its group is r3 too: nobody else's name is taken
+        {"id": ["r3", "z"], "prompt": ["g", "h"]},  # its group is r3 too: no other request has the name
         {"prompt": "i"},
     )
     assert [(r.id, r.group) for r in requests] == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from minifuse.errors import ModelError
 from minifuse.model.dtypes import DTYPE_BYTES
@@ -44,6 +44,7 @@ class Rotary:
 class ModelConfig:
     """Everything that fixes the shapes and the arithmetic of a decoder-only transformer."""
 
+    kind: ClassVar[str] = "transformer"
     family: Family
     vocab_size: int
     hidden_size: int

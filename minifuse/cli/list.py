@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
+from minifuse.cli.declare import JsonFlag
 from minifuse.cli.text import console
 from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stage, stages
 from minifuse.techniques import MODELS, TECHNIQUES, Technique
 
-__all__ = ["first_line", "show_list", "technique_options"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["first_line", "list_", "technique_options"]
 
 SCHEMA = "minifuse.list/1"
+
+
+def list_(json: JsonFlag = False) -> int:
+    """Show every technique and every stage."""
+    if json:
+        print(_as_json())
+    else:
+        _show()
+    return 0
 
 
 def first_line(cls: type[Any]) -> str:
@@ -52,12 +62,14 @@ def _stages(kind: Kind) -> list[dict[str, Any]]:
     ]
 
 
-def show_list(as_json: bool) -> int:
-    """Print the catalogue on stdout."""
-    if as_json:
-        listed = {"schema": SCHEMA, "techniques": [_technique(row) for row in TECHNIQUES.values()]}
-        print(json.dumps({**listed, **{kind: _stages(kind) for kind in KINDS}}, indent=2))
-        return 0
+def _as_json() -> str:
+    listed = {"schema": SCHEMA, "techniques": [_technique(row) for row in TECHNIQUES.values()]}
+    return json.dumps({**listed, **{kind: _stages(kind) for kind in KINDS}}, indent=2)
+
+
+def _show() -> None:
+    from rich.text import Text
+
     screen = console()
     table = _table("Technique", "What it does", "batching", "memory", "attention")
     for row in TECHNIQUES.values():
@@ -71,10 +83,11 @@ def show_list(as_json: bool) -> int:
         screen.print()
         screen.print(table)
     screen.print("\nminifuse explain NAME tells more; minifuse run --technique NAME runs it.")
-    return 0
 
 
 def _table(name: str, summary: str, *others: str) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(name, style="bold", no_wrap=True)
     table.add_column(summary, ratio=1)

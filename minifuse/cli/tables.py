@@ -1,17 +1,20 @@
-"""Metrics as a person reads them."""
+"""Metrics as tables: those of one run, and those of several techniques side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from rich.table import Table
 
 from minifuse.metrics import Metrics
 from minifuse.request import FinishReason
 
-__all__ = ["rows"]
+__all__ = ["LEGEND", "comparison", "metric_rows"]
 
 
-def rows(metrics: Metrics) -> list[tuple[str, str]]:
-    """The most telling figures as (label, value), for a table."""
+def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
+    """The most important metrics as (label, value), for a table."""
     requests, tokens, kv, goodput = (metrics[name] for name in ("requests", "tokens", "kv", "goodput"))
     reasons = [f"{requests[reason.value]} {reason.value}" for reason in FinishReason if requests[reason.value]]
     moves = [
@@ -53,7 +56,7 @@ def rows(metrics: Metrics) -> list[tuple[str, str]]:
             else "none",
         ),
     ]
-    if metrics["nodes"]:  # what is nothing to a graph of cells, or says nothing of one without tokens
+    if metrics["nodes"]:  # without the rows that do not apply to graphs of cells
         table = [(label, value) for label, value in table if not value.startswith("-") and label != "KV moves"]
     if metrics["gathers"]["count"]:
         done = metrics["gathers"]
@@ -95,3 +98,70 @@ def _amount(found: Mapping[str, float | None], prefix: str) -> str:
         return _plain(found[f"{prefix}tokens"], " tokens")
     power = next((power for power in (4, 3, 2, 1) if size >= 1024**power), 0)
     return _plain(size / 1024**power, (" B", " KiB", " MiB", " GiB", " TiB")[power])
+
+
+# Of `comparison`, by kind of model: the head, where the metric is, and what it is multiplied with.
+COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {
+    "transformer": (
+        ("tokens\n/s", "throughput.tokens_per_s", 1),
+        ("TTFT\np50", "ttft_s.p50", 1e3),
+        ("ms\np99", "ttft_s.p99", 1e3),
+        ("TPOT\np50", "tpot_s.p50", 1e3),
+        ("ms\np99", "tpot_s.p99", 1e3),
+        ("norm.\nms", "normalized_latency_s.mean", 1e3),
+        ("iter-\nations", "iterations", 1),
+        ("idle\n%", "tokens.idle_share", 100),
+        ("mean\nbatch", "mean_batch_size", 1),
+        ("KV\nMiB", "kv.peak_used_bytes", 2**-20),
+    ),
+    "cells": (
+        ("req.\n/s", "throughput.requests_per_s", 1),
+        ("e2e\np50", "e2e_s.p50", 1e3),
+        ("ms\np99", "e2e_s.p99", 1e3),
+        ("queue\np50", "queueing_s.p50", 1e3),
+        ("ms\np99", "queueing_s.p99", 1e3),
+        ("batch-\nes", "iterations", 1),
+        ("idle\n%", "tokens.idle_share", 100),
+        ("mean\nbatch", "mean_batch_size", 1),
+        ("gath-\ners", "gathers.count", 1),
+        ("states\nMiB", "kv.peak_used_bytes", 2**-20),
+    ),
+}
+LEGEND = {
+    "transformer": "norm.: mean end-to-end time per output token; KV: peak in use;\n"
+    "differ: answers unlike those of the first row.",
+    "cells": "e2e: end-to-end time; queue: arrival to first start; states: peak in use;\n"
+    "differ: answers or results unlike those of the first row.",
+}
+
+
+def comparison(rows: Iterable[tuple[str, Metrics, int | None]], kind: str) -> Table:
+    """A line for each technique: its name, its metrics, and how many answers differ, None where it means nothing.
+
+    Args:
+        kind: of the model.
+    """
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("\ntechnique", style="bold", no_wrap=True)
+    for head in (*(head for head, _, _ in COLUMNS[kind]), "dif-\nfer"):
+        table.add_column(head, justify="right", overflow="fold")
+    for name, metrics, differing in rows:
+        figures = (_number(_found(metrics, path), factor) for _, path, factor in COLUMNS[kind])
+        table.add_row(name, *figures, "-" if differing is None else str(differing))
+    return table
+
+
+def _found(metrics: Metrics, path: str) -> float | None:
+    """The metric at `part.part`; None if it or its part is missing."""
+    value: Any = metrics
+    for name in path.split("."):
+        value = None if value is None else value.get(name)
+    return cast("float | None", value)
+
+
+def _number(value: float | None, factor: float) -> str:
+    """Three digits, or all of a larger whole part."""
+    if value is None:
+        return "-"
+    value *= factor
+    return f"{value:.0f}" if value >= 99.95 or value == 0 else f"{value:.3g}" if value >= 1 else f"{value:.2f}"

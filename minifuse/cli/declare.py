@@ -1,0 +1,109 @@
+"""Options declared once, as fields of a dataclass: flag, help, default, and the parser of the text that is typed.
+
+    @dataclass(frozen=True)
+    class Options:
+        seed: Annotated[int, option("--seed", "of arrivals", "N", parse=whole(0), default="0")]
+
+    @takes(Options)
+    def command(options: Options) -> int: ...
+
+typer sees a command with a text option for each field; the command receives the parsed values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+
+import typer
+
+from minifuse.errors import UsageError
+from minifuse.parsing import did_you_mean, one_of, parse_int
+
+__all__ = ["DTYPES", "JsonFlag", "argument", "by_itself", "option", "switch", "takes", "whole"]
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+MANY = 2**31 - 1
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
+OptionsT = TypeVar("OptionsT")
+Parse = Callable[[Any, str], Any]  # the text, or texts, and the flag -> the value
+
+
+class Declared(NamedTuple):
+    """A field as typer sees it: type, default and description; and what makes its value of that."""
+
+    kind: Any
+    default: Any
+    info: Any
+    parse: Callable[[Any], Any]
+
+
+def option(
+    flag: str,
+    help: str,
+    metavar: str = "",
+    *,
+    panel: str | None = None,
+    default: str | None = None,
+    choices: Collection[str] = (),
+    parse: Parse = lambda text, flag: text,
+    repeatable: bool = False,
+) -> Declared:
+    """An option with a value: None if it is not given and has no default. A repeatable one parses a list of texts."""
+    kind: Any = list[str] | None if repeatable else str | None
+    info = typer.Option(flag, help=help, metavar=metavar or "|".join(choices), rich_help_panel=panel)
+
+    def value(typed: Any) -> Any:
+        if typed is None and not repeatable:
+            return None
+        if choices and typed not in choices:
+            raise UsageError(f'{flag} is "{typed}"{did_you_mean(typed, choices)}: give {one_of(choices)}.')
+        return parse(typed or [] if repeatable else typed, flag)
+
+    return Declared(kind, default, info, value)
+
+
+def switch(flag: str, help: str, *, panel: str | None = None) -> Declared:
+    """An option that is given or not."""
+    return Declared(bool, False, typer.Option(flag, help=help, rich_help_panel=panel), bool)
+
+
+def argument(metavar: str, help: str, *, many: bool = False) -> Declared:
+    """What stands on a command line without a flag: a text or None, or with `many` a list of texts."""
+    kind: Any = list[str] | None if many else str | None
+    info = typer.Argument(metavar=metavar, help=help)
+    return Declared(kind, None, info, lambda typed: typed or [] if many else typed)
+
+
+def takes(options: type[OptionsT]) -> Callable[[Callable[[OptionsT], int]], Callable[..., int]]:
+    """Turn a command of `options` into one with a parameter for each of its fields, those of a subclass first."""
+    annotations = get_type_hints(options, include_extras=True)
+    own_first = sorted(annotations, key=lambda name: name not in options.__annotations__)
+    declared: dict[str, Declared] = {name: annotations[name].__metadata__[0] for name in own_first}
+
+    def decorate(command: Callable[[OptionsT], int]) -> Callable[..., int]:
+        def typed(**texts: Any) -> int:
+            return command(options(**{name: one.parse(texts[name]) for name, one in declared.items()}))
+
+        hints = {name: Annotated[one.kind, one.info] for name, one in declared.items()}
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[name])
+            for name, one in declared.items()
+        ]
+        typed.__name__, typed.__doc__, typed.__annotations__ = command.__name__, command.__doc__, hints
+        typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return typed
+
+    return decorate
+
+
+def whole(low: int = 1, high: int = MANY) -> Parse:
+    """A parser of whole numbers from `low` to `high`."""
+    return lambda text, flag: parse_int(text, flag, low, high)
+
+
+def by_itself(parse: Callable[[str], Any]) -> Parse:
+    """A parser whose refusals name what they are about without the flag."""
+    return lambda text, flag: parse(text)

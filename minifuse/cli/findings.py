@@ -1,0 +1,134 @@
+"""Findings of `minifuse reproduce`: as tables, as files, and the progress towards them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from minifuse.cli.text import console
+from minifuse.reproduce import EXPERIMENTS
+from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel
+from minifuse.serve.interrupt import uninterrupted
+
+__all__ = ["SCHEMA", "Progress", "show", "show_list", "write"]
+
+SCHEMA, LIST_SCHEMA = "minifuse.reproduce/1", "minifuse.reproduce.list/1"
+PIPE_WIDTH = 160  # of tables where no terminal limits them
+
+
+def show_list(as_json: bool) -> None:
+    """Print every figure on stdout."""
+    rows = EXPERIMENTS.values()
+    if as_json:
+        listed = [{"name": row.name, "paper": row.paper, "figure": row.figure, "shows": row.shows} for row in rows]
+        print(json.dumps({"schema": LIST_SCHEMA, "figures": listed}, indent=2))
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for head in ("name", "paper", "figure", "shows"):
+        table.add_column(head, no_wrap=head != "shows", style="bold" if head == "name" else "")
+    for row in rows:
+        table.add_row(row.name, row.paper, row.figure, row.shows)
+    groups = dict.fromkeys((row.group, row.paper) for row in rows)
+    hints = [f"minifuse reproduce {group} runs all of {paper}'s." for group, paper in groups]
+    console().print(table, "", *hints, sep="\n")
+
+
+def show(row: Experiment, finding: Finding) -> None:
+    """A finding on stdout: its tables, then what their reader must know."""
+    out = console()
+    if not sys.stdout.isatty():
+        out.width = PIPE_WIDTH
+    out.print(Text.assemble((row.name, "bold"), f": {row.shows} ({row.paper}, {row.figure})."), soft_wrap=True)
+    for panel in finding.panels:
+        out.print("", Text(panel.title, "bold"), _table(panel), sep="\n")
+    out.print()
+    for note in finding.notes:
+        out.print(Text(f"- {note}"), soft_wrap=True)
+    out.print()
+    out.file.flush()
+
+
+def _table(panel: Panel) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    before = ""
+    for column in panel.columns:
+        first, _, second = column.head.partition("\n")
+        table.add_column(f"{'' if first == before else first}\n{second}", justify="right", overflow="fold")
+        before = first
+    for point in panel.points:
+        table.add_row(*(column.cell(point) for column in panel.columns))
+    return table
+
+
+def _markdown(row: Experiment, finding: Finding, source: dict[str, Any]) -> str:
+    machine, versions = source["machine"], source["versions"]
+    state = "" if source["clean"] else " with uncommitted changes"
+    where = (
+        f"Computed on {machine['processor']}, {machine['cores']} cores, torch {versions['torch']}, commit "
+        f"{source['commit'] or 'unknown'}{state}."
+    )
+    lines = [f"# {row.name}: {row.paper}, {row.figure}", "", f"{row.shows[:1].upper()}{row.shows[1:]}.", ""]
+    for panel in finding.panels:
+        heads = [" ".join(column.head.split()) for column in panel.columns]
+        lines += [f"## {panel.title}", "", _row(heads), _row(["---:"] * len(heads))]
+        lines += [_row([column.cell(point) for column in panel.columns]) for point in panel.points]
+        lines.append("")
+    return "\n".join([*lines, *(f"- {note}" for note in (*finding.notes, where)), ""])
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: dict[str, Any]) -> None:
+    """NAME.json and NAME.md, or NAME-SCALE of another scale than the usual; each whole or not at all."""
+    path = folder / (row.name if scale == Conditions().scale else f"{row.name}-{scale}")
+    data = json.dumps({"schema": SCHEMA, "provenance": source, "figures": [row.as_json(finding)]}, indent=2)
+    for ending, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source))):
+        unfinished = path.with_name(f".{path.name}{ending}.part")
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, path.with_name(f"{path.name}{ending}"))
+
+
+class Progress:
+    """What is being measured, on stderr: one line that changes on a terminal, a line for each point elsewhere.
+
+    Nothing is drawn in between: that would take time from what is measured.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._err = console(stderr=True)
+        self._live: Live | None = None
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty() and not self._err.is_dumb_terminal:
+            self._live = Live(
+                Text(self._name),
+                console=self._err,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live is not None:
+            with uninterrupted():
+                self._live.stop()
+
+    def say(self, what: str) -> None:
+        if self._live is not None:
+            self._live.update(Text(f"{self._name}: {what}"), refresh=True)
+        else:
+            print(f"{self._name}: {what}", file=sys.stderr, flush=True)

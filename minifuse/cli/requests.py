@@ -1,0 +1,185 @@
+"""The requests of a run: from typed texts, a file, a named workload, laws of lengths, or tiny's own tasks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from minifuse.cli.options import Options
+from minifuse.errors import UsageError
+from minifuse.model.kinds import request_kind
+from minifuse.model.source import Source
+from minifuse.model.text.tokenizer import Tokenizer
+from minifuse.parsing import read_lines
+from minifuse.request import Request, by_request
+from minifuse.workload.cells import RESERVED, cell_workload
+from minifuse.workload.files import read_jsonl
+from minifuse.workload.laws import Uniform
+from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, synthetic
+
+__all__ = ["Workload", "make_workload"]
+
+MAX_NEW_TOKENS = 256
+REQUESTS = 16
+PROMPT_LENGTH, OUTPUT_LENGTH = Uniform(8, 64), Uniform(16, 128)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests for a model that has been found, nothing of which has been loaded but the tokenizer."""
+
+    source: Source
+    tokenizer: Tokenizer | None
+    requests: list[Request]  # neighbours of one group are the prompts of one request
+    expected: dict[str, str] = field(default_factory=dict)  # the right answer of each request that has one
+
+    @property
+    def num_requests(self) -> int:
+        """The prompts of one request count as one."""
+        return len(by_request(self.requests))
+
+    def text(self, token_ids: Sequence[int]) -> str | None:
+        """The text of these tokens, or None for a model without a tokenizer."""
+        return None if self.tokenizer is None else self.tokenizer.decode(list(token_ids))
+
+
+def make_workload(options: Options, source: Source, texts: Sequence[str] = ()) -> Workload:
+    """The requests that the options describe; `texts` are typed prompts.
+
+    Raises:
+        UsageError: a file does not hold requests, or a workload does not suit the model.
+        ModelError: the tokenizer cannot be read, or there is none for a typed prompt.
+    """
+    return _Maker(options, source).make(texts)
+
+
+class _Maker:
+    def __init__(self, options: Options, source: Source) -> None:
+        self.options = options
+        self.source = source
+        self.kind = request_kind(source.config.kind)
+        self.tokenizer = source.tokenizer() if source.has_tokenizer else None
+        self.seed = options.seed
+        self.count = options.requests or REQUESTS
+        self.prompts_per_request = options.prompts_per_request or 1
+        self.defaults = RequestDefaults(
+            max_new_tokens=options.max_new_tokens or MAX_NEW_TOKENS,
+            stop_ids=source.config.eos_ids,
+            ignore_eos=options.ignore_eos,
+            sampling=options.sampling,
+        )
+
+    def make(self, texts: Sequence[str]) -> Workload:
+        options = self.options
+        of_lengths = options.prompt_length is not None or options.output_length is not None
+        named = options.workload or (None if of_lengths else self.kind.workload)
+        expected: dict[str, str] = {}
+        if texts:
+            requests = self._of_texts(texts)
+        elif options.prompts is not None:
+            requests = self._of_file(options.prompts)
+        elif named is not None:
+            requests = self._of_workload(named)
+        elif options.model == "tiny" and self.tokenizer and not of_lengths:
+            requests, expected = self._crowd()
+        else:
+            requests = self._random()
+        return Workload(self.source, self.tokenizer, requests, expected)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return (self.tokenizer or self.source.tokenizer()).encode(text)  # the latter raises, saying what is missing
+
+    def _of_texts(self, texts: Sequence[str]) -> list[Request]:
+        for i, text in enumerate(texts, start=1):
+            if any("\ud800" <= letter <= "\udfff" for letter in text):  # how Python keeps bytes it cannot decode
+                raise UsageError(f"Typed prompt {i} is not UTF-8: type it as UTF-8.")
+        defaults = self.defaults
+        prompts = [
+            Request("", self._encode(text), defaults.max_new_tokens, ignore_eos=defaults.ignore_eos) for text in texts
+        ]
+        return self._completed(arrive(gather(prompts, self.prompts_per_request), self.options.arrival, self.seed))
+
+    def _of_file(self, path: str) -> list[Request]:
+        if path == "-":
+            name, lines = "standard input", _standard_input()
+        else:
+            name, lines = path, list(read_lines(Path(path)))
+        times = arrival_times(len(lines), self.options.arrival, self.seed)  # one for each line is enough
+        requests = read_jsonl(
+            *(lines, self._encode, lambda index: replace(self.defaults, arrival_s=times[index]), name),
+            tree=self._read_tree if self.kind.reads_trees else None,
+            limit=self._limit,
+        )
+        return [self._check_sampling(request) for request in requests]
+
+    def _read_tree(self, text: str) -> Any:
+        from minifuse.model.cells.trees import read_tree
+
+        return read_tree(text, self.source.config.vocab_size)
+
+    def _limit(self, prompt: Sequence[int]) -> int:
+        """Tokens of an answer, unless the request sets a limit of its own."""
+        if self.kind.extra_tokens is None or self.options.max_new_tokens:
+            return self.defaults.max_new_tokens
+        return len(prompt) + self.kind.extra_tokens
+
+    def _check_sampling(self, request: Request) -> Request:
+        if request.sampling.greedy or not self.kind.of_cells:
+            return request
+        problem = f"has a temperature, and {self.source.name} produces the most likely token: leave it out."
+        return replace(request, problem=request.problem or problem)
+
+    def _of_workload(self, text: str) -> list[Request]:
+        config = self.source.config
+        requests = cell_workload(text, config.kind, self.count, config.vocab_size, self.options.arrival, self.seed)
+        return self._completed(requests)
+
+    def _crowd(self) -> tuple[list[Request], dict[str, str]]:
+        """Tasks of the tiny model, with the right answers."""
+        from minifuse.model.tiny.tasks import crowd
+
+        tasks = crowd(self.count * self.prompts_per_request, self.seed)
+        requests = self._of_texts([task.prompt for task in tasks])
+        if self.options.ignore_eos:
+            return requests, {}  # they go on after the answer
+        return requests, {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
+
+    def _random(self) -> list[Request]:
+        """Random tokens, of a law of lengths."""
+        stop_ids = RESERVED if self.kind.of_cells else self.defaults.stop_ids  # not to be drawn
+        requests = synthetic(
+            self.count,
+            self.options.prompt_length or PROMPT_LENGTH,
+            self.options.output_length or OUTPUT_LENGTH,
+            self.source.config.vocab_size,
+            self.options.arrival,
+            self.seed,
+            replace(self.defaults, stop_ids=stop_ids),
+            self.prompts_per_request,
+        )
+        return self._completed(requests)
+
+    def _completed(self, requests: list[Request]) -> list[Request]:
+        """With the model's stop tokens, --max-new-tokens over drawn lengths, and a seed for each prompt.
+
+        Prompts that are equal should not have equal answers.
+        """
+        return [
+            replace(
+                request,
+                stop_ids=self.defaults.stop_ids,
+                max_new_tokens=min(request.max_new_tokens, self.options.max_new_tokens or request.max_new_tokens),
+                sampling=replace(self.options.sampling, seed=self.seed + i),
+            )
+            for i, request in enumerate(requests)
+        ]
+
+
+def _standard_input() -> list[str]:
+    try:
+        return sys.stdin.buffer.read().decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input: byte {error.start + 1} is not UTF-8: give JSON lines as UTF-8.") from None

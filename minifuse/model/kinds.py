@@ -1,0 +1,32 @@
+"""What requests to each kind of model may look like."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["RequestKind", "request_kind"]
+
+
+class RequestKind(NamedTuple):
+    """What a kind of model reads and produces. The defaults are those of cells that a plugin registers."""
+
+    of_cells: bool = True  # nothing is sampled, and a request has one prompt
+    reads_sentences: bool = True
+    reads_trees: bool = True
+    produces_tokens: bool = True
+    workload: str | None = "wmt15"  # the synthetic requests by default; None: random tokens
+    extra_tokens: int | None = None  # of an answer beyond its prompt's length, by default
+
+
+_KINDS = {
+    "transformer": RequestKind(of_cells=False, reads_trees=False, workload=None),
+    "lstm": RequestKind(reads_trees=False, produces_tokens=False),
+    # "the input sequence length plus a fixed threshold" (BatchMaker, 2.7.4)
+    "seq2seq": RequestKind(reads_trees=False, extra_tokens=20),
+    "treelstm": RequestKind(reads_sentences=False, produces_tokens=False, workload="treebank"),
+}
+
+
+def request_kind(kind: str) -> RequestKind:
+    """That of `transformer`, `lstm`, ... or of any other kind of cells."""
+    return _KINDS.get(kind, RequestKind())
