@@ -77,11 +77,15 @@ def test_all_figures_of_a_paper_as_one_json_object(minifuse: Cli) -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_tables_fit_a_terminal(minifuse: Cli, name: str) -> None:
+def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(minifuse: Cli, tmp_path: Path, name: str) -> None:
     scale = "paper" if name.startswith("flover") else "quick"
-    small = [part for key, value in SMALL.items() if key in EXPERIMENTS[name].takes for part in (f"--{key}", value)]
-    said = minifuse("reproduce", name, "--scale", scale, *small)
+    row = EXPERIMENTS[name]
+    small = [part for key, value in SMALL.items() if key in row.takes for part in (f"--{key}", value)]
+    said = minifuse("reproduce", name, "--scale", scale, *small, "--out", tmp_path)
     assert said.code == 0
+    assert said.out.startswith(f"{name}: {row.shows}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}-{scale}.json", f"{name}-{scale}.md"]
+    assert (tmp_path / f"{name}-{scale}.md").read_text().startswith(f"# {name}: {row.paper}, {row.figure}\n")
     assert max(len(line.rstrip()) for line in said.out.splitlines()[1:] if not line.startswith("- ")) <= 80
 
 
@@ -172,7 +176,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_once(minifuse: Cli, tm
     assert list(tmp_path.iterdir()) == [file]
 
 
-def experiment(name: str, interrupted: bool = False) -> Experiment:
+def experiment(number: str, interrupted: bool = False) -> Experiment:
     def run(say: Callable[[str], None]) -> Finding:
         say("the first point")
         if interrupted:
@@ -181,14 +185,14 @@ def experiment(name: str, interrupted: bool = False) -> Experiment:
         columns = (Column("\nn", "at", "n"), Column("time\nhere", "measured", "s"), Column("time\npaper", "paper", "s"))
         return Finding({"scale": "quick"}, (Panel("A panel", columns, points),), ("A note.",))
 
-    return Experiment(name, "Some", "Fig. 1", "nothing", lambda conditions: run)
+    return Experiment("Some", number, "nothing", lambda conditions: run)
 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_ctrl_c_keeps_the_figures_that_are_complete(
     minifuse: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_json: bool
 ) -> None:
-    rows = (experiment("some-fig1"), experiment("some-fig2", interrupted=True), experiment("some-fig3"))
+    rows = (experiment("1"), experiment("2", interrupted=True), experiment("3"))
     monkeypatch.setattr(command, "experiments", lambda name: rows)
     said = minifuse("reproduce", "some", "--out", tmp_path, *(["--json"] if as_json else []))
     assert said.code == 1
@@ -232,9 +236,9 @@ def test_conditions_reach_the_experiment_as_values(minifuse: Cli, monkeypatch: p
 
     def prepare(conditions: Conditions) -> Any:
         seen.append(conditions)
-        return experiment("x").prepare(conditions)
+        return experiment("1").prepare(conditions)
 
-    monkeypatch.setattr(command, "experiments", lambda name: (Experiment("x", "X", "Fig. 1", "nothing", prepare),))
+    monkeypatch.setattr(command, "experiments", lambda name: (Experiment("X", "1", "nothing", prepare),))
     assert minifuse("reproduce", "x").code == 0
     minifuse("reproduce", "x", "--scale", "quick", "--model", "m", "--dtype", "float16", "--tokens", "9")
     minifuse("reproduce", "x", "--rounds", "3", "--seed", "7")
@@ -243,7 +247,7 @@ def test_conditions_reach_the_experiment_as_values(minifuse: Cli, monkeypatch: p
         Conditions(scale="quick", model="m", dtype="float16", tokens=9),
         Conditions(rounds=3, seed=7),
     ]
-    every = Experiment("x", "X", "Fig. 1", "nothing", prepare, frozenset({"hidden", "rates", "requests"}))
+    every = Experiment("X", "1", "nothing", prepare, frozenset({"hidden", "rates", "requests"}))
     monkeypatch.setattr(command, "experiments", lambda name: (every,))
     minifuse("reproduce", "x", "--hidden", "64", "--rates", "1.2, 0.5,0.5", "--requests", "99")
     minifuse("reproduce", "x", "--rates", "600,300")
