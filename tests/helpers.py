@@ -24,7 +24,7 @@ from minifuse.report import StepReport
 from minifuse.request import Request, TextReader, by_request
 from minifuse.stages import Attention, Batching, Memory, RunPlan
 from minifuse.techniques import Stages, technique
-from minifuse.testing.models import CONTEXT, VOCAB, small_model
+from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
 from minifuse.trace import Trace
 
 LLAMA3_ROPE = {

@@ -25,7 +25,7 @@ from minifuse.plan import Placement, Plan, Proposal, Reason
 from minifuse.report import Completion, KVUsage, Ran
 from minifuse.request import FinishReason, Phase, Request, Sequence, TextReader
 from minifuse.stages import Memory
-from minifuse.testing.models import CONTEXT, VOCAB, expected_answer, small_model
+from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import decisions
 from minifuse.work import Span, Work
 

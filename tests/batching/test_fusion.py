@@ -16,7 +16,7 @@ from minifuse.layout import Region
 from minifuse.plan import Plan
 from minifuse.report import StepReport
 from minifuse.request import Phase
-from minifuse.testing.models import CONFIGS, expected_answer
+from minifuse.testing.texts.models import CONFIGS, expected_answer
 
 PREPARING = 0.4
 BINARY = 7 / 16  # where times are compared: sums of it are exact

@@ -12,7 +12,7 @@ from minifuse.execute import RealExecutor
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
-from minifuse.testing.models import expected_answer
+from minifuse.testing.texts.models import expected_answer
 
 
 def test_each_request_has_a_worker_from_its_arrival_to_its_end() -> None:

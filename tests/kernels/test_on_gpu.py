@@ -49,7 +49,7 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import TECHNIQUES, serving
-from minifuse.testing.models import CONFIGS, VOCAB
+from minifuse.testing.texts.models import CONFIGS, VOCAB
 
 pytestmark = [
     pytest.mark.gpu,

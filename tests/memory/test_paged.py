@@ -17,8 +17,9 @@ from minifuse.plan import Move, Placement, Plan, Proposal, Reason
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.techniques import Stages, mix, technique
-from minifuse.testing import Scenario, observe
-from minifuse.testing.models import expected_answer
+from minifuse.testing import TEXTS, observe
+from minifuse.testing.texts import TextScenario
+from minifuse.testing.texts.models import expected_answer
 from minifuse.work import Span, Work
 
 SIZE = 4
@@ -104,7 +105,7 @@ def test_sharing_with_one_at_work_whose_own_source_has_left_is_no_false_alarm() 
         asks("a", beginning, 2), asks("b", (*beginning, 7), 1, at=0.015), asks("c", (*beginning, 8), 1, at=0.02)
     )  # fmt: skip
     options = (("batching.instances", 3), ("memory.block_size", SIZE), ("memory.share", True))
-    seen = observe(row, Scenario("llama", requests, 40, options))
+    seen = observe(TEXTS.case(row, TextScenario(model="llama", requests=requests, capacity=40, options=options)))
     assert [(work.sequence, work.start) for step in seen.steps for work in step.plan.work][2:] == [("b", 4), ("c", 4)]
 
 

@@ -23,7 +23,7 @@ from minifuse.serve.run import Answer, serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.techniques import serving, technique
-from minifuse.testing.models import CONFIGS, expected_answer, small_model
+from minifuse.testing.texts.models import CONFIGS, expected_answer, small_model
 from minifuse.trace import read_trace
 
 LLAMA = CONFIGS["llama"]
