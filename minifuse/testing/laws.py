@@ -208,12 +208,12 @@ def laws_of(subject: Subject) -> dict[str, Law]:
 
 
 def check_laws(examples: int = 25, **only: str) -> str:
-    """Put every technique and mix that has the given stages through every law: `check_laws(batching="mine")`.
+    """Put every technique and mix with these stages through every law: `check_laws(batching="mine")`.
 
     A stage that serves transformers and models of cells is put through the laws of both.
 
     Returns:
-        A sentence that says what held.
+        A sentence that names the laws, the techniques and mixes, and the number of scenarios.
 
     Raises:
         LawBroken: with the law's name, on the smallest scenario found that breaks it.

@@ -47,8 +47,8 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
     """Run a scenario in virtual time under a technique, checking after every step what must hold between steps.
 
     Args:
-        run: where tokens come from; the case's small model unless given.
-        cost: seconds of a plan; the scenario's unless given.
+        run: where tokens come from; by default the case's small model.
+        cost: seconds of a plan; by default the scenario's.
 
     Raises:
         LawBroken: a law was broken on the way.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from minifuse.plan import Plan
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import LAWS, TEXTS, Case, observe
 from minifuse.testing.texts import TextScenario
@@ -37,10 +38,14 @@ def _on_each(examples: int, check: Callable[[Case], None], **options: Any) -> No
     attempt()
 
 
-def _moved(case: Case, kind: str) -> int:
-    """The number of plans with moves of this kind, if all answers have full length."""
-    steps = observe(case, run=case.replay({})).steps
-    return sum(any(move.kind == kind for move in step.plan.moves) for step in steps)
+def _plans(case: Case) -> list[Plan]:
+    """The plans of a run in which all answers have full length."""
+    return [step.plan for step in observe(case, run=case.replay({})).steps]
+
+
+def _moved(plans: list[Plan], kind: str) -> int:
+    """The number of plans with moves of this kind."""
+    return sum(any(move.kind == kind for move in plan.moves) for plan in plans)
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["alone", "share"])
@@ -56,8 +61,8 @@ def test_laws_hold(fate: str, share: bool) -> None:
         seen = observe(case)
         for law in LAWS.values():
             law(case, seen)
-        evictions = sum(len(step.plan.evicted) for step in observe(case, run=case.replay({})).steps)
-        found.append((evictions, _moved(case, "swap_out")))
+        plans = _plans(case)
+        found.append((sum(len(plan.evicted) for plan in plans), _moved(plans, "swap_out")))
 
     _on_each(12, check, memory__share=share, **FATES[fate])
     evictions, swaps = zip(*found, strict=True)
@@ -73,5 +78,5 @@ def test_laws_hold(fate: str, share: bool) -> None:
 def test_prompts_that_begin_alike_do_share() -> None:
     """Otherwise the laws would show nothing under `share`: a copy is planned in a good fifth of the scenarios."""
     copies: list[bool] = []
-    _on_each(60, lambda case: copies.append(_moved(case, "copy") > 0), memory__share=True)
+    _on_each(60, lambda case: copies.append(_moved(_plans(case), "copy") > 0), memory__share=True)
     assert sum(copies) >= 0.1 * len(copies)

@@ -39,14 +39,15 @@ class GraphBooks(Books):
         self.whole = row.batching in WHOLE_GRAPHS
         self.by_subgraph = row.batching in BY_SUBGRAPH
         self.producing = producing  # the types of cell that produce a token
-        self.max_batch: float = settings.get("batching.max_batch", math.inf)
-        pairs = (settings.get("batching.max_batches") or "").split(",")
+        options = {**row.options, **settings}
+        self.max_batch: float = options.get("batching.max_batch", math.inf)
+        pairs = (options.get("batching.max_batches") or "").split(",")
         self.max_batches = {name: int(size) for name, _, size in (pair.partition("=") for pair in pairs if pair)}
         self.capacity = capacity
         self.graphs: dict[str, CellGraph] = {}  # of every sequence that was ever received
         self.live: set[str] = set()  # received and not yet finished
         self.shadows: dict[str, Sequence] = {}  # each sequence as the plans completed here leave it
-        self.planned: dict[NodeOf, int] = {}  # the worker that a node was given to
+        self.planned: dict[NodeOf, int] = {}  # the worker of each node that was in a plan
         self.done: set[NodeOf] = set()
         self.num_done: dict[str, int] = {}
         self.in_flight: dict[int, Plan] = {}  # by step: submitted and not completed
@@ -85,21 +86,21 @@ class GraphBooks(Books):
         """One type, no more than may be, and all that it reads computed before."""
         cells = {item.cell for item in work}
         if len(cells) > 1:
-            raise LawBroken("layout", f"worker {worker} was given {cells} as one batch")
+            raise LawBroken("layout", f"worker {worker} got {cells} as one batch")
         if not self.whole and len(work) > self.max_batches.get(work[0].cell, self.max_batch):
-            raise LawBroken("budget", f"worker {worker} was given a batch of {len(work)} {work[0].cell}: {work}")
+            raise LawBroken("budget", f"worker {worker} got a batch of {len(work)} {work[0].cell}: {work}")
         for name, node, stop, cell in work:
             graph = self.graphs[name]
             if stop != node + 1 or cell != graph.nodes[node].cell:
-                raise LawBroken("layout", f"worker {worker} was given {name}'s node {node} as {cell}, up to {stop}")
+                raise LawBroken("layout", f"worker {worker} got {name}'s node {node} as {cell}, up to {stop}")
             if (name, node) in self.planned:
-                raise LawBroken("conservation", f"worker {worker} was given {name}'s node {node} a second time")
+                raise LawBroken("conservation", f"worker {worker} got {name}'s node {node} a second time")
             for source in graph.sources[node]:
                 at = self.planned.get((name, source))
                 if at is None or (at != worker and (name, source) not in self.done):
-                    raise LawBroken("order", f"worker {worker} was given {name}'s node {node} before node {source}")
+                    raise LawBroken("order", f"worker {worker} got {name}'s node {node} before node {source}")
         if len(set(work)) < len(work):
-            raise LawBroken("conservation", f"worker {worker} was given a node twice: {work}")
+            raise LawBroken("conservation", f"worker {worker} got a node twice: {work}")
         for item in work:
             self.planned[item.sequence, item.start] = worker
 
@@ -111,15 +112,15 @@ class GraphBooks(Books):
                 if not any((name, node) in mine for node in nodes):
                     continue
                 if self._workers_at(name, nodes) - {worker}:
-                    raise LawBroken("pinned", f"worker {worker} was given some of {nodes} of {name}: another runs it")
+                    raise LawBroken("pinned", f"worker {worker} got some of {nodes} of {name}: another runs it")
                 if missing := [s for s in self._outside(name, nodes) if (name, s) not in self.done]:
-                    raise LawBroken("order", f"worker {worker} was given some of {nodes} of {name} before {missing}")
+                    raise LawBroken("order", f"worker {worker} got some of {nodes} of {name} before {missing}")
 
     def _outside(self, name: str, nodes: Collection[int]) -> set[int]:
         return {source for node in nodes for source in self.graphs[name].sources[node]}.difference(nodes)
 
     def _workers_at(self, name: str, nodes: Collection[int]) -> set[int]:
-        """The workers that were given one of these nodes and have not computed it."""
+        """The workers that have one of these nodes in a plan in flight."""
         flying = {(name, node) for node in nodes} - self.done
         return {self.planned[key] for key in flying if key in self.planned}
 
@@ -127,10 +128,10 @@ class GraphBooks(Books):
         """Graph batching: a plan has all nodes of its requests."""
         counts = Counter(item.sequence for item in work)
         if len(counts) > self.max_batch:
-            raise LawBroken("budget", f"worker {worker} was given {len(counts)} graphs, of {self.max_batch}")
+            raise LawBroken("budget", f"worker {worker} got {len(counts)} graphs, of {self.max_batch}")
         for name, count in counts.items():
             if count != len(self.graphs[name]):
-                raise LawBroken("counting", f"worker {worker} was given {count} nodes of {name}, which has more")
+                raise LawBroken("counting", f"worker {worker} got {count} nodes of {name}, which has more")
 
     def submit(self, plan: Plan) -> None:
         """Other workers' plans may run before, after or beside this one: they must not touch what it touches."""
@@ -214,7 +215,7 @@ class GraphBooks(Books):
             if name in self.live and (name, node) in self.done:
                 needed |= {slot for reader in self.graphs[name].readers[node] if (name, reader) not in self.done}
         if not len(needed) <= usage.used <= usage.reserved <= usage.capacity == self.capacity:
-            raise LawBroken("conservation", f"{len(needed)} states are needed, and memory says {usage}")
+            raise LawBroken("conservation", f"{len(needed)} states are needed, and memory has {usage}")
 
     def _check_idle(self, worker: int) -> None:
         """A worker without a plan gets what it could run, or a reason why not."""

@@ -61,7 +61,7 @@ class Weigh(nn.Module):
 
 
 class Squash(nn.Module):
-    """Anything -> the same shape: a type of its own for each shape that it is given."""
+    """Anything -> the same shape: a type of its own for each shape of its input."""
 
     def forward(self, state: Tensor) -> Tensor:
         return (2.0 * state + 0.1).sin()
@@ -74,7 +74,7 @@ def _unfold(request: Request) -> CellGraph:
 
 @cache
 def cell_model(by: str = "cell") -> CellModel:
-    """The model, made once; at the granularity of operators if `by` says so."""
+    """The model, made once; its nodes are whole cells, or operators if `by` is "operator"."""
     if by == "operator":
         return by_operator(cell_model())
     torch.manual_seed(7)

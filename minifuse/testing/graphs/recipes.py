@@ -17,7 +17,7 @@ HIDDEN, NARROW, VOCAB = 3, 2, 11
 
 
 class Recipe(NamedTuple):
-    """What a request to the small model is given: a kind of graph, about how large, and the seed of all the rest."""
+    """The graph of a request to the small model: its kind, its rough size, and the seed of all the rest."""
 
     kind: str
     size: int
@@ -44,8 +44,8 @@ def _number(random: Random) -> float:
 
 def _states(random: Random) -> tuple[Any, Any]:
     """What a recurrence begins with: mostly zeros."""
-    given = torch.tensor([_number(random) for _ in range(HIDDEN)], dtype=torch.float64)
-    return random.choice([Zeros((HIDDEN,)), Zeros((HIDDEN,)), given]), Zeros((HIDDEN,))
+    numbers = torch.tensor([_number(random) for _ in range(HIDDEN)], dtype=torch.float64)
+    return random.choice([Zeros((HIDDEN,)), Zeros((HIDDEN,)), numbers]), Zeros((HIDDEN,))
 
 
 def _chain(random: Random, size: int) -> CellGraph:

@@ -116,9 +116,9 @@ class TextBooks(Books):
         needed = {tier: sum(slot[0] == tier for slot in kept) for tier in self.capacity}
         usage = report.usage
         if not needed["device"] <= usage.used <= usage.reserved <= usage.capacity == self.capacity["device"]:
-            raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory says {usage}")
+            raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
         if not needed["host"] == usage.host <= self.capacity["host"]:
-            raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory says {usage}")
+            raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
         for books in (self.slots, self.written, self.texts):
             for name in [name for name in books if name not in held]:
                 del books[name]

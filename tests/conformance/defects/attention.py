@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from conformance.defects.harness import Patch, defect
+from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.attention import padded, per_sequence
 from minifuse.attention import paged as paged_attention
@@ -20,25 +20,19 @@ from minifuse.work import Span
 
 
 @defect("orca", "exact")
-def off_by_one_position(patch: Patch) -> None:
-    batch = per_sequence.PerSequenceAttention.batch
-
-    def shifted(self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
-        made = batch(self, plan, sequences, cache)
-        made.positions.add_((made.positions > 0).long())  # as if the prompt's last token were counted twice
-        return made
-
-    patch.setattr(per_sequence.PerSequenceAttention, "batch", shifted)
+@instead_of(per_sequence.PerSequenceAttention, "batch")
+def off_by_one_position(batch: Any, self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
+    made = batch(self, plan, sequences, cache)
+    made.positions.add_((made.positions > 0).long())  # as if the prompt's last token were counted twice
+    return made
 
 
 @defect("orca", "ghost")
-def mask_too_wide(patch: Patch) -> None:
-    def causal(start: int, stop: int, device: torch.device) -> torch.Tensor | None:
-        if stop - start == 1:
-            return None
-        return torch.ones(stop - start, stop, dtype=torch.bool, device=device).tril(start + 1)
-
-    patch.setattr(per_sequence, "_causal", causal)
+@instead_of(per_sequence, "_causal")
+def mask_too_wide(right: Any, start: int, stop: int, device: torch.device) -> torch.Tensor | None:
+    if stop - start == 1:
+        return None
+    return torch.ones(stop - start, stop, dtype=torch.bool, device=device).tril(start + 1)
 
 
 @defect("static", "ghost")
@@ -48,16 +42,12 @@ def padding_is_seen(patch: Patch) -> None:
 
 
 @defect("static", "exact")
-def padding_counts_as_position(patch: Patch) -> None:
+@instead_of(padded.PaddedAttention, "batch")
+def padding_counts_as_position(batch: Any, self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
     """A token's position is taken from its column, so left padding shifts it."""
-    batch = padded.PaddedAttention.batch
-
-    def by_column(self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
-        made = batch(self, plan, sequences, cache)
-        made.positions.copy_(torch.arange(plan.shape.start, plan.shape.stop).repeat(plan.shape.rows))
-        return made
-
-    patch.setattr(padded.PaddedAttention, "batch", by_column)
+    made = batch(self, plan, sequences, cache)
+    made.positions.copy_(torch.arange(plan.shape.start, plan.shape.stop).repeat(plan.shape.rows))
+    return made
 
 
 @defect("static", "counting")
@@ -68,28 +58,22 @@ def idle_rows_not_counted(patch: Patch) -> None:
 
 
 @defect("orca", "ghost")
-def written_one_slot_too_far(patch: Patch) -> None:
-    write = TorchOperators.rotate_and_write
-
-    def shifted(self: Any, heads: Any, rotary: Any, keys: Any, values: Any, slots: Any, live: Any) -> Any:
-        return write(self, heads, rotary, keys, values, (slots + 1).clamp_max(len(keys) - 1), live)
-
-    patch.setattr(TorchOperators, "rotate_and_write", shifted)
+@instead_of(TorchOperators, "rotate_and_write")
+def written_one_slot_too_far(
+    write: Any, self: Any, heads: Any, rotary: Any, keys: Any, values: Any, slots: Any, live: Any
+) -> Any:
+    return write(self, heads, rotary, keys, values, (slots + 1).clamp_max(len(keys) - 1), live)
 
 
 @defect("fusion", "ghost")
-def a_buffer_sees_its_neighbour(patch: Patch) -> None:
+@instead_of(slot_attention.SlotsAttention, "batch")
+def a_buffer_sees_its_neighbour(batch: Any, self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
     """Every row of the region is attended as far as the longest."""
-    batch = slot_attention.SlotsAttention.batch
-
-    def unmasked(self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
-        made = batch(self, plan, sequences, cache)
-        for wave in made.waves:
-            if hasattr(wave.attended, "mask"):
-                wave.attended.mask.zero_()
-        return made
-
-    patch.setattr(slot_attention.SlotsAttention, "batch", unmasked)
+    made = batch(self, plan, sequences, cache)
+    for wave in made.waves:
+        if hasattr(wave.attended, "mask"):
+            wave.attended.mask.zero_()
+    return made
 
 
 @defect("fusion", "counting")
@@ -98,15 +82,11 @@ def idle_buffers_not_counted(patch: Patch) -> None:
 
 
 @defect("vllm", "ghost")
-def table_with_two_entries_exchanged(patch: Patch) -> None:
+@instead_of(paged_attention, "tables_of")
+def table_with_two_entries_exchanged(tables_of: Any, places: Any) -> Any:
     """Only where it is read: the books have the right table."""
-    tables_of = paged_attention.tables_of
-
-    def crossed(places: Any) -> Any:
-        tables, page = tables_of(places)
-        return [[*table[1:2], *table[:1], *table[2:]] for table in tables], page
-
-    patch.setattr(paged_attention, "tables_of", crossed)
+    tables, page = tables_of(places)
+    return [[*table[1:2], *table[:1], *table[2:]] for table in tables], page
 
 
 @defect("orca", "exact")

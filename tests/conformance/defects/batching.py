@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from conformance.defects.harness import Patch, defect, leak_arrivals
+from conformance.defects.harness import Patch, defect, instead_of, leak_arrivals
 
 from minifuse.batching.dynamic import Dynamic
 from minifuse.batching.fusion import Fusion
@@ -18,16 +18,12 @@ from minifuse.testing.observe import WatchedPolicy
 
 
 @defect("orca", "pure")
-def propose_touches_memory(patch: Patch) -> None:
-    propose = QueuePolicy.propose
-
-    def meddling(self: QueuePolicy, worker: int, now: float, memory: Any) -> Proposal:
-        proposal = propose(self, worker, now, memory)
-        for sequence in proposal.admit:
-            memory.cached[sequence.id] = 0  # "it will be needed anyway"
-        return proposal
-
-    patch.setattr(QueuePolicy, "propose", meddling)
+@instead_of(QueuePolicy, "propose")
+def propose_touches_memory(propose: Any, self: QueuePolicy, worker: int, now: float, memory: Any) -> Proposal:
+    proposal = propose(self, worker, now, memory)
+    for sequence in proposal.admit:
+        memory.cached[sequence.id] = 0  # "it will be needed anyway"
+    return proposal
 
 
 @defect("orca", "pure", check="reproducible")
@@ -49,14 +45,11 @@ def budget_overrun(patch: Patch) -> None:
 
 
 @defect("serial", "progress")
-def last_come_first_served(patch: Patch) -> None:
+@instead_of(Serial, "admission")
+def last_come_first_served(right: Any, self: Serial, sequence: Sequence, joining: int, now: float) -> Any:
     """The newest is always tried first and the oldest never let in."""
-
-    def admission(self: Serial, sequence: Sequence, joining: int, now: float) -> Any:
-        busy = self.running or joining
-        return ("batch-full", sequence.id, "") if busy or sequence.id == "r0" else None
-
-    patch.setattr(Serial, "admission", admission)
+    busy = self.running or joining
+    return ("batch-full", sequence.id, "") if busy or sequence.id == "r0" else None
 
 
 @defect("serial", "blind", check="blind")
@@ -106,27 +99,20 @@ def fused_before_it_is_ready(patch: Patch) -> None:
 
 
 @defect("vllm", "conservation", kinds=("growing",))
-def oldest_evicted_first(patch: Patch) -> None:
+@instead_of(QueuePolicy, "_make_room")
+def oldest_evicted_first(right: Any, self: Any, sequence: Sequence, running: Any, room: Any, evict: Any) -> None:
     """The oldest has its work for this iteration already."""
-
-    def make_room(self: Any, sequence: Sequence, running: Any, room: Any, evict: Any) -> None:
-        while sequence not in evict and room.extend(sequence) is not None:
-            oldest = running.pop(0)
-            room.evict(oldest)
-            evict.append(oldest)
-
-    patch.setattr(QueuePolicy, "_make_room", make_room)
+    while sequence not in evict and room.extend(sequence) is not None:
+        oldest = running.pop(0)
+        room.evict(oldest)
+        evict.append(oldest)
 
 
 @defect("vllm", "progress", kinds=("growing",))
-def evicted_and_forgotten(patch: Patch) -> None:
+@instead_of(QueuePolicy, "_fill")
+def evicted_and_forgotten(propose: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
     """An evicted sequence leaves the queue for good."""
-    propose = QueuePolicy._fill
-
-    def losing(self: QueuePolicy, *arguments: Any) -> Proposal:
-        proposal = propose(self, *arguments)
-        for sequence in proposal.evict:
-            self.waiting.pop(sequence.id)
-        return proposal
-
-    patch.setattr(QueuePolicy, "_fill", losing)
+    proposal = propose(self, *arguments)
+    for sequence in proposal.evict:
+        self.waiting.pop(sequence.id)
+    return proposal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.defects.harness import Patch, defect
+from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.memory.blocks import BlockPool
 from minifuse.memory.paged import Paged
@@ -16,26 +16,18 @@ from minifuse.work import Span
 
 
 @defect("vllm", "conservation")
-def block_given_back_twice(patch: Patch) -> None:
-    give_back = BlockPool.give_back
-
-    def twice(self: BlockPool, block: int) -> None:
-        give_back(self, block)
-        give_back(self, block)
-
-    patch.setattr(BlockPool, "give_back", twice)
+@instead_of(BlockPool, "give_back")
+def block_given_back_twice(give_back: Any, self: BlockPool, block: int) -> None:
+    give_back(self, block)
+    give_back(self, block)
 
 
 @defect("vllm", "conservation")
-def block_free_although_others_hold_it(patch: Patch) -> None:
+@instead_of(BlockPool, "give_back")
+def block_free_although_others_hold_it(give_back: Any, self: BlockPool, block: int) -> None:
     """A sequence that leaves frees the blocks of the common beginning too."""
-    give_back = BlockPool.give_back
-
-    def whole(self: BlockPool, block: int) -> None:
-        self.holders[block] = min(1, self.holders[block])
-        give_back(self, block)
-
-    patch.setattr(BlockPool, "give_back", whole)
+    self.holders[block] = min(1, self.holders[block])
+    give_back(self, block)
 
 
 @defect("vllm", "conservation", kinds=("growing",))
@@ -44,75 +36,55 @@ def copy_on_write_left_out(patch: Patch) -> None:
 
 
 @defect("vllm", "conservation", kinds=("growing",))
-def shares_a_token_too_many(patch: Patch) -> None:
+@instead_of(Tables, "_alike")
+def shares_a_token_too_many(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
     """The comparison stops one token late: the first that differs is taken for the same."""
-    alike = Tables._alike
-
-    def generous(self: Tables, newcomer: Sequence) -> tuple[str, int]:
-        name, same = alike(self, newcomer)
-        return name, min(same + 1, self.cached[name], len(newcomer) - 1) if same else 0
-
-    patch.setattr(Tables, "_alike", generous)
+    name, same = alike(self, newcomer)
+    return name, min(same + 1, self.cached[name], len(newcomer) - 1) if same else 0
 
 
 @defect("iteration+paged+paged", "progress")
-def shares_the_last_token_too(patch: Patch) -> None:
+@instead_of(Tables, "_alike")
+def shares_the_last_token_too(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
     """Nothing is left to compute, so there is nothing to sample from."""
-    alike = Tables._alike
-
-    def all_of_it(self: Tables, newcomer: Sequence) -> tuple[str, int]:
-        longer = Sequence(newcomer.request, [*newcomer.tokens, -1])
-        return alike(self, longer)
-
-    patch.setattr(Tables, "_alike", all_of_it)
+    longer = Sequence(newcomer.request, [*newcomer.tokens, -1])
+    return alike(self, longer)
 
 
 @defect("vllm", "conservation", kinds=("growing",))
-def swapped_a_token_short(patch: Patch) -> None:
-    moves = Tables._moves
-
-    def short(self: Tables, kind: Any, sources: Any, targets: Any, num_tokens: int) -> list[Move]:
-        return moves(self, kind, sources, targets, num_tokens - 1)
-
-    patch.setattr(Tables, "_moves", short)
+@instead_of(Tables, "_moves")
+def swapped_a_token_short(
+    moves: Any, self: Tables, kind: Any, sources: Any, targets: Any, num_tokens: int
+) -> list[Move]:
+    return moves(self, kind, sources, targets, num_tokens - 1)
 
 
 @defect("vllm", "conservation", kinds=("growing",))
-def swapped_out_without_copying(patch: Patch) -> None:
-    evict = Tables.evict
-
-    def silent(self: Tables, name: str) -> list[Move]:
-        evict(self, name)
-        return []
-
-    patch.setattr(Tables, "evict", silent)
+@instead_of(Tables, "evict")
+def swapped_out_without_copying(evict: Any, self: Tables, name: str) -> list[Move]:
+    evict(self, name)
+    return []
 
 
 @defect("vllm", "conservation", kinds=("growing",))
-def swapped_with_two_blocks_exchanged(patch: Patch) -> None:
-    moves = Tables._moves
-
-    def crossed(self: Tables, kind: Any, sources: list[int], targets: list[int], num_tokens: int) -> list[Move]:
-        return moves(self, kind, [*sources[1:2], *sources[:1], *sources[2:]], targets, num_tokens)
-
-    patch.setattr(Tables, "_moves", crossed)
+@instead_of(Tables, "_moves")
+def swapped_with_two_blocks_exchanged(
+    moves: Any, self: Tables, kind: Any, sources: list[int], targets: list[int], num_tokens: int
+) -> list[Move]:
+    return moves(self, kind, [*sources[1:2], *sources[:1], *sources[2:]], targets, num_tokens)
 
 
 @defect("vllm", "progress", kinds=("growing",))
-def returns_with_a_token_too_many(patch: Patch) -> None:
+@instead_of(Paged, "missing")
+def returns_with_a_token_too_many(missing: Any, self: Paged, sequence: Sequence) -> tuple[Span, ...]:
     """A swapped sequence claims KV for its last token too, which has never been computed: nothing is missing."""
-    missing = Paged.missing
-
-    def claiming(self: Paged, sequence: Sequence) -> tuple[Span, ...]:
-        (span,) = missing(self, sequence)
-        return (Span(span.start + (sequence.id in self.tables.away), span.stop),)
-
-    patch.setattr(Paged, "missing", claiming)
+    (span,) = missing(self, sequence)
+    return (Span(span.start + (sequence.id in self.tables.away), span.stop),)
 
 
 @defect("vllm", "conservation", "budget", kinds=("growing",))
 def dropped_and_taken_for_kept(patch: Patch) -> None:
-    """A sequence whose KV was dropped goes on where it was."""
+    """A sequence whose KV was dropped continues where it stopped."""
     evict, admit = Tables.evict, Tables.admit
     remembered: dict[str, int] = {}
 
@@ -146,13 +118,11 @@ def shared_blocks_counted_twice(patch: Patch) -> None:
 
 
 @defect("vllm", "conservation", kinds=("growing",))
-def host_blocks_never_given_back(patch: Patch) -> None:
-    def arrived(self: Tables, name: str) -> None:
-        for block in self.copied.pop(name, ()):
-            self.device.give_back(block)
-        self.returned.pop(name, None)
-
-    patch.setattr(Tables, "arrived", arrived)
+@instead_of(Tables, "arrived")
+def host_blocks_never_given_back(right: Any, self: Tables, name: str) -> None:
+    for block in self.copied.pop(name, ()):
+        self.device.give_back(block)
+    self.returned.pop(name, None)
 
 
 @defect("iteration+paged+paged", "budget")

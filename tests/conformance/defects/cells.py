@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.defects.harness import Patch, graph_defect, leak_arrivals
+from conformance.defects.harness import Patch, graph_defect, instead_of, leak_arrivals
 
 from minifuse.batching.cellular import CellType, Cellular
 from minifuse.batching.subgraphs import RequestProcessor, Subgraph
@@ -13,95 +13,67 @@ from minifuse.request import Sequence
 
 
 @graph_defect("cellular", "order")
-def ready_too_early(patch: Patch) -> None:
+@instead_of(Subgraph, "__init__")
+def ready_too_early(init: Any, self: Subgraph, *arguments: Any) -> None:
     """A node is ready as soon as the first of those it reads has been submitted."""
-    init = Subgraph.__init__
-
-    def hasty(self: Subgraph, *arguments: Any) -> None:
-        init(self, *arguments)
-        self.missing = {node: min(count, 1) for node, count in self.missing.items()}
-
-    patch.setattr(Subgraph, "__init__", hasty)
+    init(self, *arguments)
+    self.missing = {node: min(count, 1) for node, count in self.missing.items()}
 
 
 @graph_defect("cellular", "order")
-def passed_on_too_early(patch: Patch) -> None:
+@instead_of(RequestProcessor, "computed")
+def passed_on_too_early(computed: Any, self: RequestProcessor, sequence: Sequence, nodes: list[int]) -> None:
     """A subgraph is scheduled when some of what it reads outside has been computed."""
-    computed = RequestProcessor.computed
-
-    def hasty(self: RequestProcessor, sequence: Sequence, nodes: list[int]) -> None:
-        for subgraph in self.held.get(sequence.id, ()):
-            if not subgraph.outside.isdisjoint(nodes):
-                subgraph.outside.clear()
-        computed(self, sequence, nodes)
-
-    patch.setattr(RequestProcessor, "computed", hasty)
+    for subgraph in self.held.get(sequence.id, ()):
+        if not subgraph.outside.isdisjoint(nodes):
+            subgraph.outside.clear()
+    computed(self, sequence, nodes)
 
 
 @graph_defect("cellular", "order")
-def passed_on_when_submitted(patch: Patch) -> None:
-    """What was submitted counts as computed, whoever computes it."""
-    submit = Cellular.submit
-
-    def hasty(self: Cellular, batch: Any, worker: int) -> None:
-        submit(self, batch, worker)
-        for subgraph, nodes in batch.nodes.items():
-            self.processor.computed(subgraph.sequence, nodes)
-
-    patch.setattr(Cellular, "submit", hasty)
+@instead_of(Cellular, "submit")
+def passed_on_when_submitted(submit: Any, self: Cellular, batch: Any, worker: int) -> None:
+    """What was submitted counts as computed, whichever worker computes it."""
+    submit(self, batch, worker)
+    for subgraph, nodes in batch.nodes.items():
+        self.processor.computed(subgraph.sequence, nodes)
 
 
 @graph_defect("cellular", "pinned")
-def unpinned_too_early(patch: Patch) -> None:
-    """With the first of its tasks that completes, however many still run."""
-    completed = CellType.completed
-
-    def hasty(self: CellType, subgraph: Subgraph) -> None:
-        subgraph.num_running = 1
-        completed(self, subgraph)
-
-    patch.setattr(CellType, "completed", hasty)
+@instead_of(CellType, "completed")
+def unpinned_too_early(completed: Any, self: CellType, subgraph: Subgraph) -> None:
+    """A subgraph is unpinned with the first of its tasks that completes, however many still run."""
+    subgraph.num_running = 1
+    completed(self, subgraph)
 
 
 @graph_defect("cellular", "pinned")
-def never_pinned(patch: Patch) -> None:
-    submit = CellType.submit
-
-    def careless(self: CellType, subgraph: Subgraph, nodes: list[int], worker: int) -> None:
-        submit(self, subgraph, nodes, worker)
-        self._num_ready[worker] -= len(subgraph.ready)
-        self._num_ready[None] += len(subgraph.ready)
-        subgraph.pinned = None
-
-    patch.setattr(CellType, "submit", careless)
+@instead_of(CellType, "submit")
+def never_pinned(submit: Any, self: CellType, subgraph: Subgraph, nodes: list[int], worker: int) -> None:
+    submit(self, subgraph, nodes, worker)
+    self._num_ready[worker] -= len(subgraph.ready)
+    self._num_ready[None] += len(subgraph.ready)
+    subgraph.pinned = None
 
 
 @graph_defect("cellular", "progress")
-def never_unpinned(patch: Patch) -> None:
-    """For ever its worker's, which may be busy while others idle."""
-    completed = CellType.completed
-
-    def keeping(self: CellType, subgraph: Subgraph) -> None:
-        subgraph.num_running += 1
-        completed(self, subgraph)
-
-    patch.setattr(CellType, "completed", keeping)
+@instead_of(CellType, "completed")
+def never_unpinned(completed: Any, self: CellType, subgraph: Subgraph) -> None:
+    """A subgraph stays with its worker for ever, which may be busy while others idle."""
+    subgraph.num_running += 1
+    completed(self, subgraph)
 
 
 @graph_defect("cellular", "progress")
-def subgraph_dropped(patch: Patch) -> None:
+@instead_of(RequestProcessor, "receive")
+def subgraph_dropped(receive: Any, self: RequestProcessor, sequence: Sequence) -> None:
     """Of several that depend on nothing, the last is forgotten."""
-    receive = RequestProcessor.receive
-
-    def forgetful(self: RequestProcessor, sequence: Sequence) -> None:
-        free: list[Subgraph] = []
-        schedule, self.schedule = self.schedule, free.append
-        receive(self, sequence)
-        self.schedule = schedule
-        for subgraph in free[: max(1, len(free) - 1)]:
-            schedule(subgraph)
-
-    patch.setattr(RequestProcessor, "receive", forgetful)
+    free: list[Subgraph] = []
+    schedule, self.schedule = self.schedule, free.append
+    receive(self, sequence)
+    self.schedule = schedule
+    for subgraph in free[: max(1, len(free) - 1)]:
+        schedule(subgraph)
 
 
 @graph_defect("cellular", "budget")
@@ -111,16 +83,12 @@ def batch_too_large(patch: Patch) -> None:
 
 
 @graph_defect("cellular", "conservation")
-def computed_twice(patch: Patch) -> None:
+@instead_of(Subgraph, "submit")
+def computed_twice(submit: Any, self: Subgraph, node: int) -> None:
     """A node is left among the ready ones when it is submitted."""
-    submit = Subgraph.submit
-
-    def keeping(self: Subgraph, node: int) -> None:
-        submit(self, node)
-        if self.outside or len(self.missing) == 1:
-            self.ready.append(node)
-
-    patch.setattr(Subgraph, "submit", keeping)
+    submit(self, node)
+    if self.outside or len(self.missing) == 1:
+        self.ready.append(node)
 
 
 @graph_defect("cellular", "layout")
@@ -139,24 +107,16 @@ def types_mixed(patch: Patch) -> None:
 
 
 @graph_defect("cellular", "progress")
-def worker_left_idle(patch: Patch) -> None:
-    propose = Cellular.propose
-
-    def lazy(self: Cellular, worker: int, now: float, memory: Any) -> Proposal:
-        return Proposal() if worker else propose(self, worker, now, memory)
-
-    patch.setattr(Cellular, "propose", lazy)
+@instead_of(Cellular, "propose")
+def worker_left_idle(propose: Any, self: Cellular, worker: int, now: float, memory: Any) -> Proposal:
+    return Proposal() if worker else propose(self, worker, now, memory)
 
 
 @graph_defect("cellular", "pure", check="reproducible")
-def queue_in_order_of_hash(patch: Patch) -> None:
-    add = CellType.add
-
-    def shuffled(self: CellType, subgraph: Subgraph, started: bool) -> None:
-        add(self, subgraph, started)
-        self.newcomers = dict.fromkeys(sorted(self.newcomers, key=lambda other: hash((other.sequence.id, "salt"))))
-
-    patch.setattr(CellType, "add", shuffled)
+@instead_of(CellType, "add")
+def queue_in_order_of_hash(add: Any, self: CellType, subgraph: Subgraph, started: bool) -> None:
+    add(self, subgraph, started)
+    self.newcomers = dict.fromkeys(sorted(self.newcomers, key=lambda other: hash((other.sequence.id, "salt"))))
 
 
 @graph_defect("cellular", "same in simulation", check="same_in_simulation")
@@ -175,15 +135,11 @@ def decides_by_chance(patch: Patch) -> None:
 
 
 @graph_defect("cellular", "pure")
-def propose_touches_memory(patch: Patch) -> None:
-    propose = Cellular.propose
-
-    def meddling(self: Cellular, worker: int, now: float, memory: Any) -> Proposal:
-        proposal = propose(self, worker, now, memory)
-        memory.num_promised += len(proposal.admit)  # "it will be needed anyway"
-        return proposal
-
-    patch.setattr(Cellular, "propose", meddling)
+@instead_of(Cellular, "propose")
+def propose_touches_memory(propose: Any, self: Cellular, worker: int, now: float, memory: Any) -> Proposal:
+    proposal = propose(self, worker, now, memory)
+    memory.num_promised += len(proposal.admit)  # "it will be needed anyway"
+    return proposal
 
 
 @graph_defect("cellular", "blind", check="blind")
@@ -195,7 +151,7 @@ def waits_for_a_request_it_cannot_know(patch: Patch) -> None:
     def saving(self: Cellular, ct: CellType, worker: int, room: Any) -> Any:
         task = form(self, ct, worker, room)
         if any(arrival > 0.1 for arrival in self.future):
-            task.nodes = dict([*task.nodes.items()][:1])  # one subgraph, and the others must wait
+            task.nodes = dict([*task.nodes.items()][:1])  # one subgraph: all the rest must wait
             named = {subgraph.sequence for subgraph in task.nodes}
             task.admit[:] = [sequence for sequence in task.admit if sequence in named]
         return task

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from conformance.defects.harness import Patch, defect, graph_defect
+from conformance.defects.harness import Patch, defect, graph_defect, instead_of
 
 from minifuse.engine import Engine
 from minifuse.memory.reserved import ReservedMemory
@@ -14,17 +14,13 @@ from minifuse.request import FinishReason, Sequence, TextReader
 
 @defect("orca", "exact")
 @graph_defect("cellular", "exact", kinds=("seq2seq",))
-def stop_noticed_late(patch: Patch) -> None:
+@instead_of(Sequence, "_answer_ends")
+def stop_noticed_late(ends: Any, self: Sequence) -> Any:
     """The stop token is looked for one token too late."""
-    ends = Sequence._answer_ends
-
-    def late(self: Sequence) -> Any:
-        reason = ends(self)
-        if reason is FinishReason.STOP and self.num_new < self.request.max_new_tokens:
-            return FinishReason.STOP if self.num_new > 1 and self.tokens[-2] in self.request.stop_ids else None
-        return reason
-
-    patch.setattr(Sequence, "_answer_ends", late)
+    reason = ends(self)
+    if reason is FinishReason.STOP and self.num_new < self.request.max_new_tokens:
+        return FinishReason.STOP if self.num_new > 1 and self.tokens[-2] in self.request.stop_ids else None
+    return reason
 
 
 @defect("static", "progress")
@@ -58,12 +54,8 @@ def never_refuses(patch: Patch) -> None:
 
 @defect("instances", "progress", kinds=("few",))
 @defect("serial", "refuse early", kinds=("few",))
-def prompts_of_a_request_counted_one_by_one(patch: Patch) -> None:
+@instead_of(ReservedMemory, "check")
+def prompts_of_a_request_counted_one_by_one(check: Any, self: ReservedMemory, *prompts: Any) -> None:
     """A request is accepted if each of its prompts would fit alone."""
-    check = ReservedMemory.check
-
-    def singly(self: ReservedMemory, *prompts: Any) -> None:
-        for prompt in prompts:
-            check(self, prompt)
-
-    patch.setattr(ReservedMemory, "check", singly)
+    for prompt in prompts:
+        check(self, prompt)

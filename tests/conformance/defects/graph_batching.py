@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
-from conformance.defects.harness import Patch, graph_defect
+from conformance.defects.harness import Patch, graph_defect, instead_of
 
 from minifuse.batching.graph_merged import GraphMerged
 from minifuse.batching.graph_padded import GraphPadded
@@ -66,28 +66,20 @@ def set_without_limit(patch: Patch) -> None:
 
 
 @graph_defect("graph-merged", "progress")
-def waits_for_a_full_set(patch: Patch) -> None:
-    propose = GraphMerged.propose
-
-    def patient(self: Any, worker: int, now: float, memory: Any) -> Proposal:
-        if len(self.waiting) < self.options.max_batch:
-            return Proposal()
-        return propose(self, worker, now, memory)
-
-    patch.setattr(GraphMerged, "propose", patient)
+@instead_of(GraphMerged, "propose")
+def waits_for_a_full_set(propose: Any, self: Any, worker: int, now: float, memory: Any) -> Proposal:
+    if len(self.waiting) < self.options.max_batch:
+        return Proposal()
+    return propose(self, worker, now, memory)
 
 
 @graph_defect("graph-merged", "conservation")
-def read_in_the_wave_that_writes(patch: Patch) -> None:
+@instead_of(States, "_take")
+def read_in_the_wave_that_writes(take: Any, self: States, count: int, passing: list[int]) -> list[int]:
     """A merged graph's wave may write over what another of its nodes is yet to read."""
-    take = States._take
-
-    def grasping(self: States, count: int, passing: list[int]) -> list[int]:
-        slots = take(self, count, passing)
-        passing += slots  # "free for the next wave"
-        return slots
-
-    patch.setattr(States, "_take", grasping)
+    slots = take(self, count, passing)
+    passing += slots  # "free for the next wave"
+    return slots
 
 
 @graph_defect("graph-padded", "order")
@@ -102,22 +94,14 @@ def padding_not_counted(patch: Patch) -> None:
 
 
 @graph_defect("graph-padded", "ghost")
-def rows_exchanged(patch: Patch) -> None:
-    place = Rows.place
-
-    def wrong(self: Rows, proposal: Proposal) -> Placement:
-        placement = place(self, proposal)
-        return replace(placement, places=placement.places[::-1])
-
-    patch.setattr(Rows, "place", wrong)
+@instead_of(Rows, "place")
+def rows_exchanged(place: Any, self: Rows, proposal: Proposal) -> Placement:
+    placement = place(self, proposal)
+    return replace(placement, places=placement.places[::-1])
 
 
 @graph_defect("graph-padded", "exact")
-def constants_of_another_row(patch: Patch) -> None:
+@instead_of(CellRunner, "_padded")
+def constants_of_another_row(padded: Any, self: CellRunner, kind: Any, work: Any, places: Any, *arguments: Any) -> None:
     """The inputs of a padded step go to the rows in another order."""
-    padded = CellRunner._padded
-
-    def turned(self: CellRunner, kind: Any, work: Any, places: Any, *arguments: Any) -> None:
-        padded(self, kind, work, sorted(places, key=lambda place: -place.slot), *arguments)
-
-    patch.setattr(CellRunner, "_padded", turned)
+    padded(self, kind, work, sorted(places, key=lambda place: -place.slot), *arguments)

@@ -1,15 +1,19 @@
 """Seeded defects: something put wrong, the technique that then misbehaves, and the law that must name it.
 
-@defect("orca", "conservation")
-def slot_never_freed(patch: Patch) -> None:
-    patch.setattr(Contiguous, "_free", lambda self, name, extent: None)
+    @defect("orca", "conservation")
+    @instead_of(Contiguous, "_free")
+    def slot_freed_twice(free, self, name, extent):
+        free(self, name, extent)
+        free(self, name, extent)
+
+A defect that is not one function in the place of another takes the `MonkeyPatch` itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -19,7 +23,17 @@ from minifuse.engine import Engine
 from minifuse.errors import LawBroken
 from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, laws_of, observe
 
-__all__ = ["DEFECTS", "Defect", "Patch", "caught", "defect", "graph_defect", "leak_arrivals", "with_one_slot_less"]
+__all__ = [
+    "DEFECTS",
+    "Defect",
+    "Patch",
+    "caught",
+    "defect",
+    "graph_defect",
+    "instead_of",
+    "leak_arrivals",
+    "one_slot_less",
+]
 
 Patch = pytest.MonkeyPatch
 Seed = Callable[[Patch], None]
@@ -60,6 +74,29 @@ def defect(
 graph_defect = partial(defect, subject=GRAPHS)
 
 
+def instead_of(owner: Any, name: str) -> Callable[[Callable[..., Any]], Seed]:
+    """The seed that puts a function in the place of a method, which it gets as its first argument."""
+
+    def seeding(wrong: Callable[..., Any]) -> Seed:
+        @wraps(wrong)
+        def seed(patch: Patch) -> None:
+            right = getattr(owner, name)
+            patch.setattr(owner, name, lambda *arguments, **named: wrong(right, *arguments, **named))
+
+        return seed
+
+    return seeding
+
+
+def one_slot_less(check: Any, memory: Any, *arguments: Any) -> None:
+    """A method of a memory, which believes that it has one slot less."""
+    memory.capacity -= 1
+    try:
+        check(memory, *arguments)
+    finally:
+        memory.capacity += 1
+
+
 class _Caught(BaseException):
     """Ends hypothesis's search at once: no other scenario is drawn, and nothing is shrunk."""
 
@@ -96,27 +133,9 @@ def caught(defect: Defect) -> LawBroken | None:
     return None
 
 
-def with_one_slot_less(patch: Patch, memory: type, method: str) -> None:
-    """Let a method believe that the memory has one slot less."""
-    right = getattr(memory, method)
-
-    def strict(self: Any, *arguments: Any) -> None:
-        self.capacity -= 1
-        try:
-            right(self, *arguments)
-        finally:
-            self.capacity += 1
-
-    patch.setattr(memory, method, strict)
-
-
-def leak_arrivals(patch: Patch) -> None:
-    """Give every policy the list of arrivals to come, as `future`."""
-    submit = Engine.submit
-
-    def leaking(self: Engine, *prompts: Any) -> None:
-        submit(self, *prompts)
-        policy = self.batching.policy  # type: ignore[attr-defined]  # it is watched
-        policy.future = [*getattr(policy, "future", []), prompts[0].arrival_s]
-
-    patch.setattr(Engine, "submit", leaking)
+@instead_of(Engine, "submit")
+def leak_arrivals(submit: Any, self: Engine, *prompts: Any) -> None:
+    """Every policy gets the list of arrivals to come, as `future`."""
+    submit(self, *prompts)
+    policy = self.batching.policy  # type: ignore[attr-defined]  # it is watched
+    policy.future = [*getattr(policy, "future", []), prompts[0].arrival_s]

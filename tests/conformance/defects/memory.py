@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from conformance.defects.harness import Patch, defect, with_one_slot_less
+from conformance.defects.harness import Patch, defect, instead_of, one_slot_less
 
 from minifuse.memory import slots
 from minifuse.memory.allocator import RunAllocator
@@ -17,14 +17,10 @@ from minifuse.plan import Move, Proposal
 
 
 @defect("orca", "conservation")
-def slot_freed_twice(patch: Patch) -> None:
-    free = Contiguous._free
-
-    def twice(self: Contiguous, name: str, extent: Any) -> None:
-        free(self, name, extent)
-        free(self, name, extent)
-
-    patch.setattr(Contiguous, "_free", twice)
+@instead_of(Contiguous, "_free")
+def slot_freed_twice(free: Any, self: Contiguous, name: str, extent: Any) -> None:
+    free(self, name, extent)
+    free(self, name, extent)
 
 
 @defect("orca", "conservation")
@@ -33,19 +29,15 @@ def slot_never_freed(patch: Patch) -> None:
 
 
 @defect("orca", "conservation")
-def runs_overlap(patch: Patch) -> None:
-    allocate = RunAllocator.allocate
-
-    def overlapping(self: RunAllocator, size: int) -> int | None:
-        offset = allocate(self, size)
-        return max(0, offset - 1) if offset else offset
-
-    patch.setattr(RunAllocator, "allocate", overlapping)
+@instead_of(RunAllocator, "allocate")
+def runs_overlap(allocate: Any, self: RunAllocator, size: int) -> int | None:
+    offset = allocate(self, size)
+    return max(0, offset - 1) if offset else offset
 
 
 @defect("serial", "refuse early")
 def refuses_too_much(patch: Patch) -> None:
-    with_one_slot_less(patch, ReservedMemory, "check")
+    instead_of(ReservedMemory, "check")(one_slot_less)(patch)
 
 
 @defect("orca", "budget")
@@ -65,14 +57,10 @@ def room_is_optimistic(patch: Patch) -> None:
 
 
 @defect("fusion", "conservation")
-def shuffled_without_copying(patch: Patch) -> None:
-    shuffled = Slots._shuffle
-
-    def forgetful(self: Slots, proposal: Proposal) -> tuple[Any, ...]:
-        shuffled(self, proposal)
-        return ()
-
-    patch.setattr(Slots, "_shuffle", forgetful)
+@instead_of(Slots, "_shuffle")
+def shuffled_without_copying(shuffled: Any, self: Slots, proposal: Proposal) -> tuple[Any, ...]:
+    shuffled(self, proposal)
+    return ()
 
 
 @defect("vllm", "ghost", kinds=("growing",))
@@ -87,35 +75,27 @@ def copied_one_token_short(patch: Patch) -> None:
 
 
 @defect("fusion", "conservation")
-def shuffled_onto_the_living(patch: Patch) -> None:
+@instead_of(slots, "shuffle")
+def shuffled_onto_the_living(gather: Any, live: Any, fixed: Any, num_buffers: int) -> Any:
     """The copies go to the last buffers of the window, whatever lies there."""
-    gather = slots.shuffle
-
-    def careless(live: Any, fixed: Any, num_buffers: int) -> Any:
-        found = gather(live, fixed, num_buffers)
-        ends = range(found.offset + found.size - len(found.moves), found.offset + found.size)
-        return found._replace(moves=tuple(zip((source for source, _ in found.moves), ends, strict=True)))
-
-    patch.setattr(slots, "shuffle", careless)
+    found = gather(live, fixed, num_buffers)
+    ends = range(found.offset + found.size - len(found.moves), found.offset + found.size)
+    return found._replace(moves=tuple(zip((source for source, _ in found.moves), ends, strict=True)))
 
 
 @defect("fusion", "conservation")
-def shuffled_from_under_a_worker(patch: Patch) -> None:
+@instead_of(Slots, "place")
+def shuffled_from_under_a_worker(place: Any, self: Slots, proposal: Proposal) -> Any:
     """The main stream closes up over all sequences in memory, also those that another worker is computing."""
-    place = Slots.place
-
-    def grasping(self: Slots, proposal: Proposal) -> Any:
-        placement = place(self, proposal)
-        running = {work.sequence for work in proposal.work}
-        slot = min(self.slot(name) for name in running)
-        other = next((name for name in self.extents if name not in running and self.cached.get(name)), None)
-        if other is None or slot == 0 or (slot - 1) * self.width in {e.offset for e in self.extents.values()}:
-            return placement
-        move = Move("shuffle", self.extents[other].offset, (slot - 1) * self.width, self.cached[other])
-        self.extents[other] = self._extent(slot - 1)
-        return replace(placement, moves=(*placement.moves, move))
-
-    patch.setattr(Slots, "place", grasping)
+    placement = place(self, proposal)
+    running = {work.sequence for work in proposal.work}
+    slot = min(self.slot(name) for name in running)
+    other = next((name for name in self.extents if name not in running and self.cached.get(name)), None)
+    if other is None or slot == 0 or (slot - 1) * self.width in {e.offset for e in self.extents.values()}:
+        return placement
+    move = Move("shuffle", self.extents[other].offset, (slot - 1) * self.width, self.cached[other])
+    self.extents[other] = self._extent(slot - 1)
+    return replace(placement, moves=(*placement.moves, move))
 
 
 @defect("fusion", "conservation")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from conformance.defects.harness import Patch, graph_defect, with_one_slot_less
+from conformance.defects.harness import Patch, graph_defect, instead_of, one_slot_less
 
 from minifuse.execute.cells import CellRunner, Issued
 from minifuse.memory import states
@@ -84,7 +84,7 @@ def usage_is_fiction(patch: Patch) -> None:
 
 @graph_defect("cellular", "refuse early")
 def refuses_too_much(patch: Patch) -> None:
-    with_one_slot_less(patch, States, "receive")
+    instead_of(States, "receive")(one_slot_less)(patch)
 
 
 @graph_defect("cellular", "progress")
@@ -94,15 +94,11 @@ def never_refuses(patch: Patch) -> None:
 
 
 @graph_defect("cellular", "exact")
-def zero_slot_written(patch: Patch) -> None:
+@instead_of(StateStorage, "write")
+def zero_slot_written(write: Any, self: StateStorage, field: int, slots: tuple[int, ...], what: Any) -> None:
     """The slot that constants of zero are read from is used as a place to write to."""
-    write = StateStorage.write
-
-    def spilling(self: StateStorage, field: int, slots: tuple[int, ...], what: Any) -> None:
-        write(self, field, slots, what)
-        self.fields[field][self.zero] = what[0]
-
-    patch.setattr(StateStorage, "write", spilling)
+    write(self, field, slots, what)
+    self.fields[field][self.zero] = what[0]
 
 
 @graph_defect("cellular", "exact")
@@ -124,15 +120,11 @@ def results_of_another(patch: Patch) -> None:
 
 
 @graph_defect("cellular", "exact")
-def results_forgotten(patch: Patch) -> None:
+@instead_of(Issued, "ran")
+def results_forgotten(ran: Any, self: Issued) -> Any:
     """Of several results only the last is kept."""
-    ran = Issued.ran
-
-    def forgetful(self: Issued) -> Any:
-        done = ran(self)
-        return done._replace(results={name: dict([*found.items()][:1]) for name, found in done.results.items()})
-
-    patch.setattr(Issued, "ran", forgetful)
+    done = ran(self)
+    return done._replace(results={name: dict([*found.items()][:1]) for name, found in done.results.items()})
 
 
 @graph_defect("cellular", "exact", kinds=("seq2seq",))
