@@ -137,7 +137,8 @@ def blind(case: Case, seen: Observation) -> None:
     late = max(request.arrival_s for request in case.requests)
     without = tuple(request for request in case.requests if request.arrival_s < late)
     if without:
-        _same_plans("a later arrival", seen, observe(case.with_requests(without)), late)
+        other = observe(case.with_requests(without), run=case.replay(seen.tokens))
+        _same_plans("a later arrival", seen, other, late)
     stops = [step.ended_s for step in seen.steps for name in step.finished if _was_cut(seen.answers[name])]
     if stops:
         by_name = {request.id: request for request in case.requests}

@@ -64,7 +64,7 @@ def test_laws_hold(fate: str, share: bool) -> None:
         plans = _plans(case)
         found.append((sum(len(plan.evicted) for plan in plans), _moved(plans, "swap_out")))
 
-    _on_each(12, check, memory__share=share, **FATES[fate])
+    _on_each(10, check, memory__share=share, **FATES[fate])
     evictions, swaps = zip(*found, strict=True)
     assert sum(map(bool, evictions)) >= 0.45 * len(found)
     if fate == "recompute":
