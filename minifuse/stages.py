@@ -167,6 +167,7 @@ class Attention(Stage, Protocol):
     """How an iteration's tokens are laid out and attended. This half decides the layout, without tensors."""
 
     reads: ClassVar[frozenset[str]]  # any of these that the memory offers is enough
+    reference: ClassVar[str]  # the backend of the reference numerics; "": it has none
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
         """The shape to be computed whole (None: ragged, no padding), the waves and the lanes of attention."""
@@ -220,7 +221,7 @@ MEMBERS: dict[str, tuple[str, ...]] = {
         *("Options", "offers", "check", "receive", "missing", "room", "place", "commit", "release", "usage"),
         "host_capacity",
     ),
-    "attention": ("Options", "reads", "layout", "check", "backend"),
+    "attention": ("Options", "reads", "reference", "layout", "check", "backend"),
 }
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
 _MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")

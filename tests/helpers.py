@@ -26,7 +26,7 @@ from minifuse.report import Ran, StepReport
 from minifuse.request import Request, Sequence, TextReader, by_request
 from minifuse.stages import Attention, Batching, Memory, RunPlan
 from minifuse.techniques import technique
-from minifuse.testing.models import CONTEXT, VOCAB, expected_answer, small_model
+from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import Trace
 from minifuse.work import Work
 

@@ -21,8 +21,8 @@ from minifuse.memory.storage import KVStorage
 from minifuse.plan import Placement, Plan
 from minifuse.report import KVUsage, Ran
 from minifuse.request import Request, Sequence, TextReader
-from minifuse.testing.ghost import GhostRunner
-from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, small_model
+from minifuse.testing.texts.ghost import GhostRunner
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, small_model
 from minifuse.work import Span, Work
 
 

@@ -7,7 +7,7 @@ from helpers import asks, make_engine, run_all, sentence
 
 from minifuse.errors import RequestRefused
 from minifuse.request import Request
-from minifuse.testing.models import CONTEXT, VOCAB
+from minifuse.testing.texts.models import CONTEXT, VOCAB
 
 # --- requests of several prompts
 

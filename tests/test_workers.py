@@ -20,7 +20,7 @@ from minifuse.plan import Plan, Proposal, Reason
 from minifuse.report import Ran
 from minifuse.request import Sequence, TextReader
 from minifuse.stages import Memory
-from minifuse.testing.models import CONTEXT, VOCAB, small_model
+from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
 from minifuse.work import Work
 
 LLAMA = "llama"

@@ -24,6 +24,7 @@ class _CellLayout:
     name: ClassVar[str]
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
     Options: ClassVar[type] = NoOptions
+    reference: ClassVar[str] = ""
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

@@ -8,23 +8,26 @@ A stage of your own is put through all of them by
     def test_my_stage():
         check_laws(batching="mine")                  # with every memory and attention it fits
 
-Each law is a function in `minifuse.testing.laws` that raises `LawBroken`; its `law` is the law's name. Stages for
-models of cells have laws of their own, in `minifuse.testing.cell_laws`: `check_cell_laws(batching="mine")`.
+Each law is a function in `minifuse.testing.laws` that raises `LawBroken`; its `law` is the law's name. What a memory of
+your own can hold is counted by a function that you register with `minifuse.testing.capacity.count_slots`.
 """
 
-from minifuse.testing.cell_laws import CELL_LAWS, check_cell_laws
-from minifuse.testing.laws import LAWS, check_laws
+from minifuse.testing.graphs import GRAPHS
+from minifuse.testing.laws import LAWS, SUBJECTS, check_laws, laws_of, put_through
 from minifuse.testing.observe import Observation, observe
-from minifuse.testing.scenario import Scenario, mixes, scenarios
+from minifuse.testing.subject import Case, Subject
+from minifuse.testing.texts import TEXTS
 
 __all__ = [
-    "CELL_LAWS",
+    "GRAPHS",
     "LAWS",
+    "SUBJECTS",
+    "TEXTS",
+    "Case",
     "Observation",
-    "Scenario",
-    "check_cell_laws",
+    "Subject",
     "check_laws",
-    "mixes",
+    "laws_of",
     "observe",
-    "scenarios",
+    "put_through",
 ]

@@ -1,4 +1,4 @@
-"""A real run told again in virtual time: the same completion times and tokens, taken from its trace's steps."""
+"""A real run replayed in virtual time: the same completion times and tokens, taken from its trace's steps."""
 
 from __future__ import annotations
 

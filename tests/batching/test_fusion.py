@@ -16,7 +16,7 @@ from minifuse.layout import Region
 from minifuse.plan import Plan
 from minifuse.report import StepReport
 from minifuse.request import Phase
-from minifuse.testing.models import CONFIGS
+from minifuse.testing.texts.models import CONFIGS
 
 PREPARING = 0.4
 BINARY = 7 / 16  # for times that are compared: sums of it are exact

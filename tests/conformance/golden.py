@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from minifuse.plan import Plan, sampled_work
-from minifuse.report import Ran
-from minifuse.request import Request, Sequence
+from minifuse.request import Request
 from minifuse.techniques import Technique
-from minifuse.testing.cell_models import CHAINS, GRAPHS, Recipe
-from minifuse.testing.cell_observe import observe_cells, said_before
-from minifuse.testing.cell_scenario import CellScenario, cell_mixes
-from minifuse.testing.models import CONTEXT, VOCAB
-from minifuse.testing.observe import observe
-from minifuse.testing.scenario import Scenario, mixes
+from minifuse.testing import GRAPHS, TEXTS, observe
+from minifuse.testing.graphs import GraphScenario, recipes
+from minifuse.testing.graphs.scenario import only_chains
+from minifuse.testing.texts import TextScenario
+from minifuse.testing.texts.models import CONTEXT, VOCAB
 from minifuse.trace import decisions
 
 FILE = Path(__file__).parent / "golden.json"
@@ -37,7 +34,7 @@ def token(sequence: str, position: int) -> int:
     return int.from_bytes(digest, "little") % VOCAB
 
 
-def text_scenario(seed: int) -> Scenario:
+def text_scenario(seed: int, row: Technique) -> TextScenario:
     """Few requests, a crowd, or requests that outgrow memory; with groups from seed 3 on."""
     rng = Random(f"golden text {seed}")
     kind = ("few", "crowd", "growing")[seed % 3]
@@ -80,13 +77,19 @@ def text_scenario(seed: int) -> Scenario:
     }
     capacity = {"few": 40, "crowd": 3 * CONTEXT, "growing": 31}[kind]
     seconds_to_prepare = rng.choice([0.003, 0.01, 0.025])
-    return Scenario("llama", tuple(requests), capacity, tuple(options.items()), seconds_to_prepare=seconds_to_prepare)
+    return TextScenario(
+        model="llama",
+        requests=tuple(requests),
+        capacity=capacity,
+        options=tuple(options.items()),
+        seconds_to_prepare=seconds_to_prepare,
+    )
 
 
-def graph_scenario(seed: int, row: Technique) -> CellScenario:
+def graph_scenario(seed: int, row: Technique) -> GraphScenario:
     """Seven requests: chains for what pads them, otherwise chains, trees and other graphs."""
     rng = Random(f"golden cells {seed}")
-    kinds = list(CHAINS if row.memory == "rows" or row.batching == "graph_padded" else GRAPHS)
+    kinds = list(recipes.CHAINS if only_chains(row) else recipes.GRAPHS)
     requests = tuple(
         Request(
             f"r{i}",
@@ -95,7 +98,7 @@ def graph_scenario(seed: int, row: Technique) -> CellScenario:
             stop_ids=rng.choice([(), (), (3,), (6, 8)]),
             ignore_eos=rng.random() < 0.3,
             arrival_s=rng.choice([0.0, 0.0, 0.0, 0.005, 0.02, 0.035, 0.2]),
-            structure=Recipe(rng.choice(kinds), rng.randint(1, 6), rng.randint(0, 99)),
+            structure=recipes.Recipe(rng.choice(kinds), rng.randint(1, 6), rng.randint(0, 99)),
         )
         for i in range(7)
     )
@@ -111,32 +114,25 @@ def graph_scenario(seed: int, row: Technique) -> CellScenario:
         "batching.pad": rng.choice(["bucket", "longest"]),
         "batching.overlap": rng.random() < 0.5,
     }
-    return CellScenario(requests, rng.choice([-1, 0, 0, 1, 3, 8, 300]), tuple(options.items()), pace=seed % 4)
+    slack = rng.choice([-1, 0, 0, 1, 3, 8, 300])
+    return GraphScenario(requests=requests, slack=slack, options=tuple(options.items()), pace=seed % 4)
 
 
 class _Tokens(dict[tuple[str, int], int]):
-    """The token of every node that produces one."""
+    """The token at every position of a text, or of every node that produces one."""
 
     def get(self, key: tuple[str, int], default: Any = None) -> Any:
         return token(*key)
 
 
-def _texts(plan: Plan, sequences: Mapping[str, Sequence]) -> Ran:
-    names = [plan.work[i].sequence for i in sampled_work(plan, sequences)]
-    return Ran({name: (token(name, len(sequences[name].tokens)),) for name in names})
-
-
 def runs() -> Iterator[tuple[str, list[bytes]]]:
     """The name of every run, and its decisions, one line for each event."""
-    for row in mixes():
-        for seed in SEEDS:
-            seen = observe(row, text_scenario(seed), run=_texts)
-            yield f"text {row.name} {seed}", decisions(seen.trace.events()).split(b"\n")[1:]
-    for row in cell_mixes():
-        for seed in SEEDS:
-            scenario = graph_scenario(seed, row)
-            seen_cells = observe_cells(row, scenario, run=said_before(scenario.model(row), _Tokens()))
-            yield f"cells {row.name} {seed}", decisions(seen_cells.trace.events()).split(b"\n")[1:]
+    for subject, name, scenario in ((TEXTS, "text", text_scenario), (GRAPHS, "cells", graph_scenario)):
+        for row in subject.mixes():
+            for seed in SEEDS:
+                case = subject.case(row, scenario(seed, row))
+                seen = observe(case, run=case.replay(_Tokens()))
+                yield f"{name} {row.name} {seed}", decisions(seen.trace.events()).split(b"\n")[1:]
 
 
 def digest(line: bytes) -> str:

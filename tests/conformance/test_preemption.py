@@ -1,84 +1,82 @@
-"""The laws for `vllm` where memory is so short that requests are evicted, under every fate of their KV."""
+"""The laws for `vllm` where memory is so short that requests are evicted, whatever becomes of their KV."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from minifuse.execute.virtual import placeholder_tokens
-from minifuse.report import StepReport
+from minifuse.plan import Plan
 from minifuse.techniques import TECHNIQUES
-from minifuse.testing import LAWS, Scenario, observe, scenarios
+from minifuse.testing import LAWS, TEXTS, Case, observe
+from minifuse.testing.texts import TextScenario
 
 VLLM = TECHNIQUES["vllm"]
 FATES: dict[str, dict[str, Any]] = {
-    "recompute": {"memory.preemption": "recompute", "memory.host": None},
-    "swap": {"memory.preemption": "swap", "memory.host": None},
-    "tiny host": {"memory.preemption": "swap", "memory.host": 6},  # what it has no room for is computed again
+    "recompute": {"memory__preemption": "recompute", "memory__host": None},
+    "swap": {"memory__preemption": "swap", "memory__host": None},
+    "tiny host": {"memory__preemption": "swap", "memory__host": 6},  # what it has no room for is computed again
 }
-EXAMPLES = {"of_one_run": 20}  # the others make several runs of each
 
 
-def _fixed(scenario: Scenario, options: dict[str, Any]) -> Scenario:
-    return replace(scenario, options=tuple({**dict(scenario.options), **options}.items()))
-
-
-def _moved(steps: list[StepReport], kind: str) -> int:
-    """In how many plans something is."""
-    return sum(any(move.kind == kind for move in step.plan.moves) for step in steps)
-
-
-@pytest.mark.parametrize("law", [law for law in LAWS if law != "same_bits"])
-@pytest.mark.parametrize("share", [False, True], ids=["alone", "share"])
-@pytest.mark.parametrize("fate", FATES)
-def test_law_holds(fate: str, share: bool, law: str) -> None:
-    """In nine of ten of these scenarios somebody is evicted, in most of them somebody is swapped out if possible.
-
-    That is what is found; half as many are asked for, so that another version of hypothesis may draw others.
-    """
-    evicting = swapping = evictions = swaps = examples = 0
+def _on_each(examples: int, check: Callable[[Case], None], **options: Any) -> None:
+    """Check so many scenarios with these options, in which sequences outgrow memory."""
 
     @settings(
-        max_examples=EXAMPLES.get(law, 7),
+        max_examples=examples,
         deadline=None,
         database=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
-    @given(scenarios(kind="growing"))
-    def attempt(drawn: Scenario) -> None:
-        nonlocal evicting, swapping, evictions, swaps, examples
-        scenario = _fixed(drawn, {**FATES[fate], "memory.share": share})
-        LAWS[law](VLLM, scenario)
-        steps = observe(VLLM, scenario, run=placeholder_tokens).steps  # answers of full length
-        evicted, swapped = sum(len(step.plan.evicted) for step in steps), _moved(steps, "swap_out")
-        examples, evictions, swaps = examples + 1, evictions + evicted, swaps + swapped
-        evicting, swapping = evicting + bool(evicted), swapping + bool(swapped)
+    @given(TEXTS.scenarios(VLLM, ("growing",)))
+    def attempt(scenario: TextScenario) -> None:
+        check(TEXTS.case(VLLM, scenario.with_options(**options)))
 
     attempt()
-    assert evicting >= 0.45 * examples
+
+
+def _plans(case: Case) -> list[Plan]:
+    """The plans of a run in which all answers have full length."""
+    return [step.plan for step in observe(case, run=case.replay({})).steps]
+
+
+def _moved(plans: list[Plan], kind: str) -> int:
+    """The number of plans with moves of this kind."""
+    return sum(any(move.kind == kind for move in plan.moves) for plan in plans)
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["alone", "share"])
+@pytest.mark.parametrize("fate", FATES)
+def test_laws_hold(fate: str, share: bool) -> None:
+    """In nine of ten of these scenarios a sequence is evicted, in most of them one is swapped out if possible.
+
+    That is what is found; half as many are demanded, so that another version of hypothesis may draw others.
+    """
+    found: list[tuple[int, int]] = []  # evictions and swaps of each scenario
+
+    def check(case: Case) -> None:
+        seen = observe(case)
+        for law in LAWS.values():
+            law(case, seen)
+        plans = _plans(case)
+        found.append((sum(len(plan.evicted) for plan in plans), _moved(plans, "swap_out")))
+
+    _on_each(10, check, memory__share=share, **FATES[fate])
+    evictions, swaps = zip(*found, strict=True)
+    assert sum(map(bool, evictions)) >= 0.45 * len(found)
     if fate == "recompute":
-        assert swaps == 0
+        assert not any(swaps)
     else:
-        assert swapping >= 0.3 * examples
+        assert sum(map(bool, swaps)) >= 0.3 * len(found)
     if fate == "tiny host":
-        assert swaps < 0.9 * evictions
+        assert sum(swaps) < 0.9 * sum(evictions)
 
 
 def test_prompts_that_begin_alike_do_share() -> None:
-    """Otherwise the laws under `share` would say nothing: a copy is planned in a good fifth of the scenarios."""
-    copies = examples = 0
-
-    @settings(max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(scenarios(kind="growing"))
-    def attempt(drawn: Scenario) -> None:
-        nonlocal copies, examples
-        scenario = _fixed(drawn, {"memory.share": True})
-        copies += _moved(observe(VLLM, scenario, run=placeholder_tokens).steps, "copy") > 0
-        examples += 1
-
-    attempt()
-    assert copies >= 0.1 * examples
+    """Otherwise the laws would show nothing under `share`: a copy is planned in a good fifth of the scenarios."""
+    copies: list[bool] = []
+    _on_each(60, lambda case: copies.append(_moved(_plans(case), "copy") > 0), memory__share=True)
+    assert sum(copies) >= 0.1 * len(copies)

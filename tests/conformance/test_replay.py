@@ -18,8 +18,8 @@ from minifuse.report import Ran, StepReport
 from minifuse.request import Request, Sequence, TextReader
 from minifuse.stages import Executor, RunPlan
 from minifuse.techniques import TECHNIQUES, Technique, serving
-from minifuse.testing.models import CONFIGS, VOCAB, small_model
 from minifuse.testing.replay import ReplayExecutor
+from minifuse.testing.texts.models import CONFIGS, VOCAB, small_model
 from minifuse.trace import Trace, decisions
 
 OPTIONS = {
@@ -82,9 +82,9 @@ def test_a_real_run_replays_exactly(name: str) -> None:
 
     steps, decided = _run(stages, RealExecutor(busy, clock, stages.batching.workers), clock)
     virtual = VirtualClock()
-    told, decided_again = _run(_stages(row), ReplayExecutor(virtual, steps), virtual)
+    replayed, decided_again = _run(_stages(row), ReplayExecutor(virtual, steps), virtual)
     assert decided_again == decided
-    assert [step.ended_s for step in told] == [step.ended_s for step in steps]
+    assert [step.ended_s for step in replayed] == [step.ended_s for step in steps]
     assert len(steps) > 10
 
 

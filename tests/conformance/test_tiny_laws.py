@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from minifuse.execute.virtual import placeholder_tokens
 from minifuse.model.text.load import resolve_text
 from minifuse.model.tiny.tasks import crowd
 from minifuse.request import Request, Sampling
 from minifuse.techniques import TECHNIQUES, Technique, serving
-from minifuse.testing import LAWS, Scenario, mixes, observe
-from minifuse.testing.models import TINY, expected_answer
+from minifuse.testing import TEXTS, Case, laws_of, observe
+from minifuse.testing.texts import TextScenario
+from minifuse.testing.texts.models import TINY, expected_answer
 
-MIXES = {row.name: row for row in mixes()}
+MIXES = {row.name: row for row in TEXTS.mixes()}
+LAWS = laws_of(TEXTS)
 LONGEST = 10  # new tokens: the oracle's work grows with their square
 OPTIONS = (
     ("batching.max_batch", 3),
@@ -25,7 +26,7 @@ OPTIONS = (
 )
 
 
-def _scenario(seed: int) -> Scenario:
+def _case(row: Technique, seed: int) -> Case:
     """Five tasks, one of them sampled, arriving one after the other into memory for two or three."""
     source = resolve_text(TINY)
     tokenizer = source.tokenizer()
@@ -41,30 +42,28 @@ def _scenario(seed: int) -> Scenario:
         for i, task in enumerate(crowd(5, seed))
     )
     longest = max(request.max_cached for request in requests)
-    return Scenario(TINY, requests, 2 * longest + 10, OPTIONS)
+    scenario = TextScenario(model=TINY, requests=requests, capacity=2 * longest + 10, options=OPTIONS)
+    return TEXTS.case(row, scenario)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("row", MIXES.values(), ids=MIXES.keys())
 def test_a_run_of_tiny_keeps_the_laws(row: Technique, seed: int) -> None:
-    LAWS["of_one_run"](row, _scenario(seed))
-
-
-@pytest.mark.parametrize("law", [law for law in LAWS if law != "of_one_run"])
-@pytest.mark.parametrize("name", serving("transformer"))
-def test_runs_of_tiny_compared(name: str, law: str) -> None:
-    LAWS[law](TECHNIQUES[name], _scenario(2))
-
-
-@pytest.mark.parametrize("row", MIXES.values(), ids=MIXES.keys())
-def test_everybody_is_served(row: Technique) -> None:
-    """The laws say nothing of a run in which all are refused."""
-    seen = observe(row, _scenario(0), run=placeholder_tokens)
-    assert not seen.refused
+    """None is refused: the laws do not see a run in which all are."""
+    case = _case(row, seed)
+    seen = observe(case)
+    LAWS["of_one_run"](case, seen)
     assert len(seen.answers) == 5
 
 
-def test_the_scenarios_have_answers_that_end_by_themselves() -> None:
-    scenario = _scenario(0)
-    lengths = [len(expected_answer(TINY, request)) for request in scenario.requests]
-    assert min(lengths) < LONGEST
+@pytest.mark.parametrize("name", serving("transformer"))
+def test_runs_of_tiny_compared(name: str) -> None:
+    case = _case(TECHNIQUES[name], seed=2)
+    seen = observe(case)
+    for law in LAWS.values():
+        law(case, seen)
+
+
+def test_some_answers_end_before_their_allowed_length() -> None:
+    requests = _case(TECHNIQUES["serial"], seed=0).requests
+    assert min(len(expected_answer(TINY, request)) for request in requests) < LONGEST

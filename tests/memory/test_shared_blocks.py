@@ -11,7 +11,8 @@ from minifuse.plan import Move, Placement, Plan, Proposal
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.techniques import mix, technique
-from minifuse.testing import Scenario, observe
+from minifuse.testing import TEXTS, observe
+from minifuse.testing.texts import TextScenario
 from minifuse.work import Span, Work
 
 # --- by hand
@@ -152,7 +153,7 @@ def test_sharing_with_a_running_sequence_whose_source_has_left_breaks_no_law() -
         asks("a", beginning, 2), asks("b", (*beginning, 7), 1, at=0.015), asks("c", (*beginning, 8), 1, at=0.02)
     )  # fmt: skip
     options = (("batching.instances", 3), ("memory.block_size", SIZE), ("memory.share", True))
-    seen = observe(row, Scenario("llama", requests, 40, options))
+    seen = observe(TEXTS.case(row, TextScenario(model="llama", requests=requests, capacity=40, options=options)))
     assert [(work.sequence, work.start) for step in seen.steps for work in step.plan.work][2:] == [("b", 4), ("c", 4)]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Move
-from minifuse.testing.models import CONFIGS
+from minifuse.testing.texts.models import CONFIGS
 
 CONFIG = CONFIGS["llama"]  # 2 layers, 2 KV heads of 4
 

@@ -30,7 +30,7 @@ from minifuse.report import Ran
 from minifuse.request import FinishReason, Sequence, TextReader
 from minifuse.serve.run import serve
 from minifuse.techniques import technique
-from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
 CAPACITY = 400
 REQUESTS = [asks(f"r{i}", 3 + i, 12, ignore_eos=True) for i in range(4)]
@@ -173,7 +173,7 @@ import os, signal
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.model.text.load import TextSource
 from minifuse.parallel.launch import launch
-from minifuse.testing.models import CONFIGS, small_model
+from minifuse.testing.texts.models import CONFIGS, small_model
 run = launch(small_model("opt"), TextSource("opt", CONFIGS["opt"], None), PerSequenceAttention(), 50, 2)
 print(run.followers.processes[0].pid, flush=True)
 {end}

@@ -19,7 +19,7 @@ from minifuse.report import StepReport
 from minifuse.request import Sampling, TextReader
 from minifuse.serve.run import serve
 from minifuse.techniques import technique
-from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
 CAPACITY, SIZE = 400, 2
 SLOTS = {"memory.slots": 8}  # of 50 tokens

@@ -17,7 +17,7 @@ from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.techniques import technique
-from minifuse.testing.models import CONFIGS, small_model
+from minifuse.testing.texts.models import CONFIGS, small_model
 
 LLAMA = CONFIGS["llama"]
 SOURCE = TextSource("random:toy", LLAMA, None)

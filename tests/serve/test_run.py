@@ -19,7 +19,7 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import serving, technique
-from minifuse.testing.models import CONFIGS, expected_answer, small_model
+from minifuse.testing.texts.models import CONFIGS, expected_answer, small_model
 from minifuse.trace import read_trace
 
 SOURCE = TextSource("random:toy", CONFIGS["llama"], None)

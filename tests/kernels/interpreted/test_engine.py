@@ -20,7 +20,7 @@ from minifuse.plan import Plan
 from minifuse.report import StepReport
 from minifuse.request import Request, Sampling, Sequence, TextReader
 from minifuse.techniques import TECHNIQUES, Technique, mix, serving
-from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
 TIGHT = {"memory.block_size": 2, "memory.share": True}
 ROWS: dict[str, tuple[Technique, dict[str, object]]] = {

@@ -20,7 +20,7 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import TECHNIQUES, serving
-from minifuse.testing.models import CONFIGS, VOCAB
+from minifuse.testing.texts.models import CONFIGS, VOCAB
 
 pytest.importorskip("triton", reason="Triton is for Linux only")
 

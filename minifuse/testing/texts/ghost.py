@@ -1,4 +1,4 @@
-"""Ghost KV: a shadow cache whose contents say which tokens they belong to, read by the attention under test itself.
+"""Ghost KV: a shadow cache whose contents show which tokens they belong to, read by the attention under test itself.
 
 Attention is linear in the values, and with queries of zero it is a plain mean over what a token sees. So each token's
 shadow value is a tag of the text up to it, and what attention returns for a token must be the mean of its own prefix's
@@ -35,6 +35,13 @@ def _tag(prefix: tuple[int, ...], size: int) -> NDArray[np.float64]:
     return np.random.default_rng(int.from_bytes(digest, "little")).normal(size=size)
 
 
+@lru_cache(maxsize=65536)
+def _mean(text: tuple[int, ...], size: int) -> NDArray[np.float64]:
+    """The mean of the tags of a text's prefixes."""
+    mean: NDArray[np.float64] = np.mean([_tag(text[: i + 1], size) for i in range(len(text))], axis=0)
+    return mean
+
+
 class GhostRunner(TorchRunner):
     """Computes plans as `TorchRunner` does, and beside each the same plan on the shadow cache.
 
@@ -67,12 +74,12 @@ class GhostRunner(TorchRunner):
         if computed != plan.num_computed:
             raise LawBroken("counting", f"step {plan.step} computes {computed} tokens and counts {plan.num_computed}")
         rows = list(range(computed)) if batch.real is None else batch.real.tolist()
-        asked = [(work.sequence, t) for work in plan.work for t in range(work.start, work.stop)]
-        if len(rows) != len(asked):
-            raise LawBroken("counting", f"step {plan.step} has {len(rows)} rows for the {len(asked)} tokens asked for")
+        wanted = [(work.sequence, t) for work in plan.work for t in range(work.start, work.stop)]
+        if len(rows) != len(wanted):
+            raise LawBroken("counting", f"step {plan.step} has {len(rows)} rows for {len(wanted)} tokens of work")
         config = self.model.config
         tags = torch.zeros(computed, self.width, dtype=torch.float64)
-        for row, (name, t) in zip(rows, asked, strict=True):
+        for row, (name, t) in zip(rows, wanted, strict=True):
             tags[row] = torch.from_numpy(_tag(tuple(sequences[name].tokens[: t + 1]), self.width))
         values = tags.unflatten(1, (config.num_kv_heads, config.head_dim))
         zeros = torch.zeros(computed, config.num_heads + config.num_kv_heads, config.head_dim, dtype=torch.float64)
@@ -83,11 +90,9 @@ class GhostRunner(TorchRunner):
                 if move.wave == number:
                     self.ghost.move(move)
             waves.append(self.attention.attend(heads, None, self.ghost, 0, wave))
-        read = torch.cat(waves)
-        group = config.num_heads // config.num_kv_heads
-        for row, (name, t) in zip(rows, asked, strict=True):
-            tokens = sequences[name].tokens
-            own = np.mean([_tag(tuple(tokens[: i + 1]), self.width) for i in range(t + 1)], axis=0)
-            wanted = torch.from_numpy(own).unflatten(0, (config.num_kv_heads, 1, -1)).expand(-1, group, -1).flatten()
-            if not torch.allclose(read[row], wanted, rtol=0, atol=1e-9):
+        read = torch.cat(waves).unflatten(1, (config.num_kv_heads, -1, config.head_dim))
+        for row, (name, t) in zip(rows, wanted, strict=True):
+            own = _mean(tuple(sequences[name].tokens[: t + 1]), self.width)
+            heads_read = read[row].numpy()  # [num_kv_heads, group, head_dim]
+            if not np.abs(heads_read - own.reshape(config.num_kv_heads, 1, -1)).max() <= 1e-9:
                 raise LawBroken("ghost", f"step {plan.step}: token {t} of {name} did not read its own {t + 1} tokens")

@@ -1,4 +1,4 @@
-"""What is known of every node and every slot of a run of cells, kept from the plans alone."""
+"""What is known of every node and every slot of a run of cell graphs, kept from the plans alone."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import pairwise
+from typing import Any
 
-from minifuse.assembly import check_settings
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken
 from minifuse.layout import StateRows
 from minifuse.place import State
 from minifuse.plan import Plan, Proposal
-from minifuse.report import StepReport
+from minifuse.report import Ran, StepReport
 from minifuse.request import Sequence
 from minifuse.techniques import Technique
+from minifuse.testing.subject import Books
 from minifuse.work import Span, Work
 
-__all__ = ["CellBooks"]
+__all__ = ["GraphBooks"]
 
 NodeOf = tuple[str, int]  # a request's node
+WHOLE_GRAPHS = ("graph_merged", "graph_padded")  # policies of which a plan computes whole graphs
+BY_SUBGRAPH = ("cellular",)  # policies that pin subgraphs to workers
 
 
-class CellBooks:
-    """The stages' own books are what is being checked: these are of plans submitted, begun and completed, no more.
+class GraphBooks(Books):
+    """Plans submitted, begun and completed, and what each slot of states holds.
 
     A worker runs its plans in order, and plans of several workers in any. So what a plan reads has been computed when
     it is submitted, or will have been by an earlier plan of its worker or an earlier wave of its own; and no slot is
     touched by plans of two workers if one of them writes it.
     """
 
-    def __init__(self, row: Technique, settings: Mapping[str, object], capacity: int) -> None:
-        options = check_settings(row, settings)["batching"]
-        self.whole = row.batching.startswith("graph_")  # a plan computes whole graphs
-        self.by_subgraph = row.batching == "cellular"
-        self.max_batch: float = getattr(options, "max_batch", math.inf)
-        pairs = (getattr(options, "max_batches", None) or "").split(",")
+    def __init__(self, row: Technique, settings: Mapping[str, Any], capacity: int, producing: Collection[str]) -> None:
+        super().__init__()
+        self.whole = row.batching in WHOLE_GRAPHS
+        self.by_subgraph = row.batching in BY_SUBGRAPH
+        self.producing = producing  # the types of cell that produce a token
+        options = {**row.options, **settings}
+        self.max_batch: float = options.get("batching.max_batch", math.inf)
+        pairs = (options.get("batching.max_batches") or "").split(",")
         self.max_batches = {name: int(size) for name, _, size in (pair.partition("=") for pair in pairs if pair)}
         self.capacity = capacity
-        self.graphs: dict[str, CellGraph] = {}  # of everyone who was ever received
-        self.live: dict[str, Sequence] = {}  # received and not yet finished
-        self.told: dict[str, Sequence] = {}  # everyone as they are after the plans noted here as completed
-        self.planned: dict[NodeOf, int] = {}  # the worker that a node was given to
+        self.graphs: dict[str, CellGraph] = {}  # of every sequence that was ever received
+        self.live: set[str] = set()  # received and not yet finished
+        self.shadows: dict[str, Sequence] = {}  # each sequence as the plans completed here leave it
+        self.planned: dict[NodeOf, int] = {}  # the worker of each node that was in a plan
         self.done: set[NodeOf] = set()
         self.num_done: dict[str, int] = {}
         self.in_flight: dict[int, Plan] = {}  # by step: submitted and not completed
@@ -50,15 +55,19 @@ class CellBooks:
         self.has_read: set[tuple[str, int, int]] = set()  # request, node, a node whose plan has begun to read it
 
     def receive(self, sequence: Sequence) -> None:
-        assert sequence.graph is not None
-        self.live[sequence.id], self.graphs[sequence.id] = sequence, sequence.graph
-        self.told[sequence.id] = Sequence(sequence.request)
+        self.live.add(sequence.id)
+        self.graphs[sequence.id] = sequence.unfolded
+        self.shadows[sequence.id] = Sequence(sequence.request)
         self.num_done[sequence.id] = 0
 
     # --- work is proposed: it must be right whatever the plans of other workers do meanwhile
 
     def propose(self, worker: int, proposal: Proposal) -> None:
         work = proposal.work
+        if not work:
+            if not proposal.reasons:
+                self._check_idle(worker)
+            return
         newcomers = {item.sequence for item in work} - {name for name, _ in self.planned}
         if sorted(sequence.id for sequence in proposal.admit) != sorted(newcomers):
             raise LawBroken("counting", f"worker {worker} begins with {newcomers} and admits {proposal.admit}")
@@ -77,21 +86,21 @@ class CellBooks:
         """One type, no more than may be, and all that it reads computed before."""
         cells = {item.cell for item in work}
         if len(cells) > 1:
-            raise LawBroken("layout", f"worker {worker} was given {cells} as one batch")
+            raise LawBroken("layout", f"worker {worker} got {cells} as one batch")
         if not self.whole and len(work) > self.max_batches.get(work[0].cell, self.max_batch):
-            raise LawBroken("budget", f"worker {worker} was given a batch of {len(work)} {work[0].cell}: {work}")
+            raise LawBroken("budget", f"worker {worker} got a batch of {len(work)} {work[0].cell}: {work}")
         for name, node, stop, cell in work:
             graph = self.graphs[name]
             if stop != node + 1 or cell != graph.nodes[node].cell:
-                raise LawBroken("layout", f"worker {worker} was given {name}'s node {node} as {cell}, up to {stop}")
+                raise LawBroken("layout", f"worker {worker} got {name}'s node {node} as {cell}, up to {stop}")
             if (name, node) in self.planned:
-                raise LawBroken("conservation", f"worker {worker} was given {name}'s node {node} a second time")
+                raise LawBroken("conservation", f"worker {worker} got {name}'s node {node} a second time")
             for source in graph.sources[node]:
                 at = self.planned.get((name, source))
                 if at is None or (at != worker and (name, source) not in self.done):
-                    raise LawBroken("order", f"worker {worker} was given {name}'s node {node} before node {source}")
+                    raise LawBroken("order", f"worker {worker} got {name}'s node {node} before node {source}")
         if len(set(work)) < len(work):
-            raise LawBroken("conservation", f"worker {worker} was given a node twice: {work}")
+            raise LawBroken("conservation", f"worker {worker} got a node twice: {work}")
         for item in work:
             self.planned[item.sequence, item.start] = worker
 
@@ -103,26 +112,26 @@ class CellBooks:
                 if not any((name, node) in mine for node in nodes):
                     continue
                 if self._workers_at(name, nodes) - {worker}:
-                    raise LawBroken("pinned", f"worker {worker} was given some of {nodes} of {name}: another is at it")
+                    raise LawBroken("pinned", f"worker {worker} got some of {nodes} of {name}: another runs it")
                 if missing := [s for s in self._outside(name, nodes) if (name, s) not in self.done]:
-                    raise LawBroken("order", f"worker {worker} was given some of {nodes} of {name} before {missing}")
+                    raise LawBroken("order", f"worker {worker} got some of {nodes} of {name} before {missing}")
 
     def _outside(self, name: str, nodes: Collection[int]) -> set[int]:
         return {source for node in nodes for source in self.graphs[name].sources[node]}.difference(nodes)
 
     def _workers_at(self, name: str, nodes: Collection[int]) -> set[int]:
-        """Whoever has been given one of these nodes and is not done with it."""
+        """The workers that have one of these nodes in a plan in flight."""
         flying = {(name, node) for node in nodes} - self.done
         return {self.planned[key] for key in flying if key in self.planned}
 
     def _check_whole(self, worker: int, work: tuple[Work, ...]) -> None:
-        """Graph batching: whoever is in a plan is in it with all nodes."""
+        """Graph batching: a plan has all nodes of its requests."""
         counts = Counter(item.sequence for item in work)
         if len(counts) > self.max_batch:
-            raise LawBroken("budget", f"worker {worker} was given {len(counts)} graphs, of {self.max_batch}")
+            raise LawBroken("budget", f"worker {worker} got {len(counts)} graphs, of {self.max_batch}")
         for name, count in counts.items():
             if count != len(self.graphs[name]):
-                raise LawBroken("counting", f"worker {worker} was given {count} nodes of {name}, which has more")
+                raise LawBroken("counting", f"worker {worker} got {count} nodes of {name}, which has more")
 
     def submit(self, plan: Plan) -> None:
         """Other workers' plans may run before, after or beside this one: they must not touch what it touches."""
@@ -136,8 +145,8 @@ class CellBooks:
 
     # --- a plan begins
 
-    def begin(self, plan: Plan) -> None:
-        """It reads what its slots hold now, wave by wave, and writes over what nobody needs."""
+    def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
+        """It reads what its slots hold now, wave by wave, and writes over what no node needs any more."""
         for start, stop in plan.waves:
             now = list(zip(plan.work[start:stop], _states(plan)[start:stop], strict=True))
             for (name, node, _, _), place in now:
@@ -165,8 +174,19 @@ class CellBooks:
 
     # --- a plan has completed
 
-    def complete(self, report: StepReport) -> None:
-        """Its nodes are done, and exactly those leave with it who have no more of them or said their last token."""
+    def ran(self, plan: Plan, ran: Ran) -> None:
+        """Each node of a type that produces a token has produced one."""
+        produced = {name: list(tokens) for name, tokens in ran.tokens.items()}
+        for name, node, _, cell in plan.work:
+            if cell in self.producing:
+                if not produced.get(name):
+                    raise LawBroken("counting", f"step {plan.step}: node {node} of {name} produces no token")
+                self.tokens[name, node] = produced[name].pop(0)
+        if any(produced.values()):
+            raise LawBroken("counting", f"step {plan.step} produces {produced}, which no node does")
+
+    def complete(self, report: StepReport, held: Collection[str]) -> None:
+        """Its nodes are done, and exactly the requests leave that have no more, or have produced their last token."""
         plan = report.plan
         del self.in_flight[plan.step]
         discarded = sum(work.sequence not in self.live for work in plan.work)
@@ -174,7 +194,7 @@ class CellBooks:
             self.done.add((work.sequence, work.start))
             self.num_done[work.sequence] += 1
         for name, tokens in report.tokens.items():
-            self.told[name].tokens += tokens
+            self.shadows[name].tokens += tokens
         if not discarded <= report.discarded <= discarded + len(plan.work):
             raise LawBroken("counting", f"step {plan.step} computed {discarded} nodes in vain, not {report.discarded}")
         leaving = {name for name in plan.sequences if name in self.live and self._ends(name)}
@@ -182,31 +202,27 @@ class CellBooks:
             text = f"with step {plan.step} {leaving} are done, and {set(report.finished)} leave"
             raise LawBroken("progress", text)
         self._check_usage(report)
-        for name in leaving:
-            del self.live[name]
+        self.live -= leaving
 
     def _ends(self, name: str) -> bool:
-        told = self.told[name]
-        return self.num_done[name] == len(self.graphs[name]) or (told.num_new > 0 and told.why_finished() is not None)
+        return self.num_done[name] == len(self.graphs[name]) or self.shadows[name].why_finished() is not None
 
     def _check_usage(self, report: StepReport) -> None:
-        """States that somebody has yet to read, and those being written, are counted; and never more than there are."""
+        """States that are yet to be read, and those being written, are counted; and never more than there are."""
         usage = report.usage
         needed = {slot for plan in self.in_flight.values() for slot in _touched(plan)[1]}
         for slot, (name, node) in self.contents.items():
             if name in self.live and (name, node) in self.done:
                 needed |= {slot for reader in self.graphs[name].readers[node] if (name, reader) not in self.done}
         if not len(needed) <= usage.used <= usage.reserved <= usage.capacity == self.capacity:
-            raise LawBroken("conservation", f"{len(needed)} states are needed, and memory says {usage}")
+            raise LawBroken("conservation", f"{len(needed)} states are needed, and memory has {usage}")
 
-    # --- a worker was given nothing
-
-    def idle(self, worker: int) -> None:
-        """A worker that runs nothing is given what it could run, or is told why not."""
+    def _check_idle(self, worker: int) -> None:
+        """A worker without a plan gets what it could run, or a reason why not."""
         if any(plan.worker == worker for plan in self.in_flight.values()):
             return
-        if waiting := self.live.keys() - {name for name, _ in self.planned}:
-            raise LawBroken("progress", f"worker {worker} idles while {waiting} wait, and nobody says why")
+        if waiting := self.live - {name for name, _ in self.planned}:
+            raise LawBroken("progress", f"worker {worker} idles while {waiting} wait, without a reason")
         if not self.by_subgraph:
             return
         for name in self.live:

@@ -1,32 +1,23 @@
-"""A small model of cells in float64, what its requests unfold into, and what the oracle answers.
-
-Its cells read every input, each in a way of its own, so that a wrong slot, part or order shows in what comes of it.
-"""
+"""Random graphs of the small model's cells: chains, trees and others, each from a recipe that a request can carry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
 
 from minifuse.cell_graph import CellGraph, Node, Output, Zeros
-from minifuse.model.cells.by_operator import by_operator
-from minifuse.model.cells.model import CellModel
-from minifuse.model.cells.rnn import LSTM, Decoder, Internal, Leaf
-from minifuse.naive.cells import answer, evaluate
-from minifuse.request import FinishReason, Request
 
-__all__ = ["CHAINS", "GRAPHS", "Expected", "Recipe", "cell_model", "expected_cells"]
+__all__ = ["CHAINS", "EXAMPLE", "GRAPHS", "HIDDEN", "NARROW", "VOCAB", "Recipe"]
 
 HIDDEN, NARROW, VOCAB = 3, 2, 11
 
 
 class Recipe(NamedTuple):
-    """What a request to the small model gives: a kind of graph, about how large, and the seed of all the rest."""
+    """The graph of a request to the small model: its kind, its rough size, and the seed of all the rest."""
 
     kind: str
     size: int
@@ -35,84 +26,6 @@ class Recipe(NamedTuple):
     @property
     def graph(self) -> CellGraph:
         return _graph(self)
-
-
-class Wide(nn.Module):
-    """word, h -> h"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(VOCAB, HIDDEN)
-        self.linear = nn.Linear(2 * HIDDEN, HIDDEN)
-
-    def forward(self, word: Tensor, h: Tensor) -> Tensor:
-        mixed: Tensor = self.linear(torch.cat((self.embedding(word), h), 1))
-        return mixed.tanh()
-
-
-class Join(nn.Module):
-    """h, h, z -> h, z"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2 * HIDDEN + NARROW, HIDDEN + NARROW)
-
-    def forward(self, one: Tensor, two: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        mixed = self.linear(torch.cat((one, two, z), 1)).tanh()
-        h, z = mixed.split([HIDDEN, NARROW], 1)
-        return h, z
-
-
-class Weigh(nn.Module):
-    """z, h, s -> s, z, word: narrow states, a weight for each row, and a word that is no part of the answer"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(NARROW + HIDDEN, NARROW)
-
-    def forward(self, z: Tensor, h: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        z = (self.linear(torch.cat((z, h), 1)) + s.unsqueeze(1)).tanh()
-        return z.sum(1) + 0.5 * s, z, (z[:, 0] > z[:, 1]).long()
-
-
-class Squash(nn.Module):
-    """Anything -> the same shape: a type of its own for each shape that it is given."""
-
-    def forward(self, state: Tensor) -> Tensor:
-        return (2.0 * state + 0.1).sin()
-
-
-def _unfold(request: Request) -> CellGraph:
-    recipe: Recipe = request.structure
-    return recipe.graph
-
-
-@cache
-def cell_model(by: str = "cell") -> CellModel:
-    """The model, made once; at the granularity of operators if `by` says so."""
-    if by == "operator":
-        return by_operator(cell_model())
-    torch.manual_seed(7)
-    wide, internal = Wide(), {f"internal{arity}": Internal(HIDDEN, arity) for arity in (1, 2, 3)}
-    cells: dict[str, nn.Module] = {
-        "lstm": LSTM(HIDDEN, VOCAB),
-        "encoder": LSTM(HIDDEN, VOCAB),
-        "decoder": Decoder(HIDDEN, VOCAB),
-        "leaf": Leaf(HIDDEN, VOCAB),
-        **internal,
-        "wide": wide,
-        "wide again": wide,  # the same type
-        "join": Join(),
-        "weigh": Weigh(),
-        "squash": Squash(),
-    }
-    for module in cells.values():
-        for parameter in module.parameters():
-            nn.init.normal_(parameter, std=0.8)
-    return CellModel("small", cells, _unfold, [Request("example", (), structure=_EXAMPLE)], dtype="float64")
-
-
-# --- graphs
 
 
 def _graph_of_all(random: Random, size: int) -> CellGraph:
@@ -131,8 +44,8 @@ def _number(random: Random) -> float:
 
 def _states(random: Random) -> tuple[Any, Any]:
     """What a recurrence begins with: mostly zeros."""
-    given = torch.tensor([_number(random) for _ in range(HIDDEN)], dtype=torch.float64)
-    return random.choice([Zeros((HIDDEN,)), Zeros((HIDDEN,)), given]), Zeros((HIDDEN,))
+    numbers = torch.tensor([_number(random) for _ in range(HIDDEN)], dtype=torch.float64)
+    return random.choice([Zeros((HIDDEN,)), Zeros((HIDDEN,)), numbers]), Zeros((HIDDEN,))
 
 
 def _chain(random: Random, size: int) -> CellGraph:
@@ -143,7 +56,7 @@ def _chain(random: Random, size: int) -> CellGraph:
 
 
 def _seq2seq(random: Random, size: int) -> CellGraph:
-    """Two segments, the second of which says words and reads those it said."""
+    """Two segments; each node of the second produces a word, which the next one reads."""
     nodes = [Node("encoder", (random.randrange(VOCAB), *_states(random)))]
     for i in range(random.randint(0, size - 1)):
         nodes.append(Node("encoder", (random.randrange(VOCAB), Output(i, 0), Output(i, 1))))
@@ -229,7 +142,7 @@ def _shuffled(random: Random, graph: CellGraph) -> CellGraph:
     return CellGraph(tuple(moved[number] for number in range(len(graph))))
 
 
-_EXAMPLE = Recipe("example", 1)
+EXAMPLE = Recipe("example", 1)
 _BUILD: dict[str, Callable[[Random, int], CellGraph]] = {
     "example": _graph_of_all,
     "chain": _chain,
@@ -246,31 +159,3 @@ def _graph(recipe: Recipe) -> CellGraph:
     random = Random(recipe.seed)
     graph = _BUILD[recipe.kind](random, recipe.size)
     return _shuffled(random, graph) if recipe.seed % 2 and recipe.kind != "example" else graph
-
-
-# --- the oracle
-
-
-class Expected(NamedTuple):
-    """What a request must come to: what it says, how it ends, and the outputs of its results."""
-
-    tokens: list[int]
-    reason: FinishReason
-    results: dict[int, tuple[Tensor, ...]]
-
-
-@lru_cache(maxsize=4096)
-def _expected(recipe: Recipe, max_new_tokens: int, stop_ids: tuple[int, ...], ignore_eos: bool) -> Expected:
-    model = cell_model()
-    request = Request("r", (), max_new_tokens, stop_ids, ignore_eos, structure=recipe)
-    graph = model.unfold(request)
-    outputs, tokens = evaluate(model, graph), answer(model, request)
-    stopped = bool(tokens) and not ignore_eos and tokens[-1] in stop_ids
-    long = len(tokens) == max_new_tokens and not stopped
-    results = {number: outputs[number] for number in graph.results}
-    return Expected(tokens, FinishReason.LENGTH if long else FinishReason.STOP, results)
-
-
-def expected_cells(request: Request) -> Expected:
-    """What the oracle says of a request: one node at a time, a batch of one."""
-    return _expected(request.structure, request.max_new_tokens, request.stop_ids, request.ignore_eos)

@@ -1,31 +1,28 @@
-"""What the laws are tried on: every technique, every valid mix of stages, and workloads that hypothesis makes up."""
+"""What the laws are tried on: workloads of texts that hypothesis makes up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from minifuse.errors import UsageError
 from minifuse.plan import Plan
-from minifuse.request import GREEDY, Phase, Request, Sampling, by_request
-from minifuse.stages import Kind, stage, stages
-from minifuse.techniques import TECHNIQUES, Technique, mix
-from minifuse.testing.models import CONFIGS, CONTEXT, VOCAB
+from minifuse.request import GREEDY, Phase, Request, Sampling
+from minifuse.stages import stage
+from minifuse.techniques import Technique
+from minifuse.testing.subject import Scenario
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB
 
-__all__ = ["Scenario", "mixes", "scenarios"]
+__all__ = ["TextScenario", "text_scenarios"]
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """A workload, a budget and settings, all small enough that every corner is met often."""
+@dataclass(frozen=True, kw_only=True)
+class TextScenario(Scenario):
+    """Requests to one of the small models, in memory of `capacity` KV tokens."""
 
     model: str
-    requests: tuple[Request, ...]
-    capacity: int  # KV tokens
-    options: tuple[tuple[str, Any], ...]  # as `--set` takes them; those a mix does not have are left out
+    capacity: int
     seconds_per_step: float = 0.01
     seconds_to_prepare: float = 0.01  # for a step of pre-processing
 
@@ -33,68 +30,39 @@ class Scenario:
         return self.seconds_to_prepare if plan.phase is Phase.PREPROCESSING else self.seconds_per_step
 
     def settings(self, row: Technique) -> dict[str, Any]:
-        """The options that the stages of `row` have."""
-        known = row.option_names
+        """The options that the stages of `row` have, without those that they refuse together."""
+        settings = super().settings(row)
         if "rectangle" in stage("attention", row.attention).reads:
-            known.discard("batching.token_budget")  # a rectangle cannot keep one, and says so
-        if dict(self.options).get("memory.preemption") != "swap":
-            known.discard("memory.host")  # there is none, and memory says so
-        return {name: value for name, value in self.options if name in known}
+            settings.pop("batching.token_budget", None)  # a rectangle cannot keep one
+        if settings.get("memory.preemption") != "swap":
+            settings.pop("memory.host", None)  # there is none
+        return settings
 
-    def asked(self) -> list[tuple[Request, ...]]:
-        """The requests, each as its prompts: neighbours of one group are one request."""
-        return [tuple(prompts) for prompts in by_request(self.requests)]
-
-    def with_requests(self, requests: tuple[Request, ...]) -> Scenario:
+    def with_requests(self, requests: tuple[Request, ...]) -> TextScenario:
         return replace(self, requests=requests)
 
-
-def mixes(**only: str) -> Iterator[Technique]:
-    """Every technique that serves transformers, then every valid mix of stages; `batching="mine"` keeps those with it.
-
-    Those for models of cells are `minifuse.testing.cell_scenario.cell_mixes`.
-    """
-    seen = set()
-    rows = [row for row in TECHNIQUES.values() if "transformer" in row.serves]
-    for batching in _serving("batching"):
-        for memory in _serving("memory"):
-            for attention in _serving("attention"):
-                try:
-                    rows.append(mix(TECHNIQUES["orca"], batching=batching, memory=memory, attention=attention))
-                except UsageError:
-                    continue  # the memory does not keep KV the way this attention reads it
-    for row in rows:
-        key = (*row.stages.values(), *row.options.items())
-        if key not in seen and all(getattr(row, kind) == name for kind, name in only.items()):
-            seen.add(key)
-            yield row
-
-
-def _serving(kind: Kind) -> list[str]:
-    return [name for name, cls in stages(kind).items() if "transformer" in cls.serves]
+    def alone(self, request: Request) -> TextScenario:
+        return self.with_requests((replace(request, group=None),))
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, sampled: bool = True, kind: str | None = None) -> Scenario:
+def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()) -> TextScenario:
     """Two to seven requests of one to twelve tokens; arrivals, stop tokens. Some prompts begin alike.
 
     Args:
-        sampled: let some requests draw their tokens at random instead of greedily.
-        kind: "few" are short of memory, with small batches; a "crowd" has room for many at once, where those who leave
-            leave holes behind; the "growing" all fit with their prompts, and hardly two with their answers.
+        kinds: those to choose from. "few" are short of memory, with small batches; a "crowd" has room for many at once,
+            where requests that leave make holes; the "growing" all fit with their prompts, and hardly two with their
+            answers.
     """
     token = st.integers(0, VOCAB - 1)
-    samplings = st.just(GREEDY)
-    if sampled:
-        drawn = st.builds(
-            Sampling,
-            temperature=st.sampled_from([0.7, 1.5]),
-            top_k=st.sampled_from([0, 5]),
-            top_p=st.sampled_from([1.0, 0.8]),
-            seed=st.integers(0, 2**32),
-        )
-        samplings = samplings | drawn
-    kind = kind or draw(st.sampled_from(["few", "crowd", "growing"]))
+    samplings = st.just(GREEDY) | st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.7, 1.5]),
+        top_k=st.sampled_from([0, 5]),
+        top_p=st.sampled_from([1.0, 0.8]),
+        seed=st.integers(0, 2**32),
+    )
+    kind = draw(st.sampled_from(kinds or ("few", "crowd", "growing")))
     crowd, growing = kind == "crowd", kind == "growing"
     arrivals = [0.0, 0.0, 0.005, 0.02, 0.055, 0.3]
     count = draw(st.sampled_from({"few": [2, 3, 5], "crowd": [5, 7], "growing": [3, 5]}[kind]))
@@ -129,7 +97,7 @@ def scenarios(draw: st.DrawFn, sampled: bool = True, kind: str | None = None) ->
         "memory.watermark": draw(st.sampled_from([0.0, 0.2])),
         "memory.share": draw(st.booleans()),
     }
-    return Scenario(
+    return TextScenario(
         model=draw(st.sampled_from(sorted(CONFIGS))),
         requests=requests,
         capacity=capacity,
@@ -147,7 +115,7 @@ def _prompt(
 
 
 def _grouped(requests: tuple[Request, ...], start: int, size: int) -> tuple[Request, ...]:
-    """The same, those of [start, start + size) being the prompts of one request."""
+    """The same, [start, start + size) being the prompts of one request."""
     arrival = requests[start].arrival_s
     return tuple(
         replace(request, group="g", arrival_s=arrival) if start <= i < start + size else request

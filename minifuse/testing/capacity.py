@@ -1,0 +1,98 @@
+"""What a technique can hold and serve, counted apart from its stages: functions registered under their names.
+
+The law "refuse early" compares what was refused with these counts. A memory that needs other than one slot for each
+token of KV (or for each state that is held at once) registers its count; so does a batching policy that cannot serve
+every graph:
+
+    @count_slots("mine")
+    def _in_pairs(sequences, options):
+        return sum(2 * -(-sequence.request.max_cached // 2) for sequence in sequences)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from minifuse.assembly import check_settings
+from minifuse.cell_graph import CellGraph
+from minifuse.request import Sequence
+from minifuse.techniques import Technique
+
+__all__ = ["can_serve", "count_slots", "slots_needed"]
+
+Count = Callable[[tuple[Sequence, ...], Any], int | None]
+Serves = Callable[[Sequence], bool]
+_COUNTS: dict[str, Count] = {}  # by memory
+_SERVES: dict[str, Serves] = {}  # by batching policy
+
+
+def count_slots(memory: str) -> Callable[[Count], Count]:
+    """Register how many slots the sequences of one request take of `memory` when they are held at once.
+
+    The function is called with the sequences, as they are before anything is computed, and the memory's options. It
+    returns None if no capacity is enough.
+    """
+
+    def register(count: Count) -> Count:
+        _COUNTS[memory] = count
+        return count
+
+    return register
+
+
+def can_serve(batching: str) -> Callable[[Serves], Serves]:
+    """Register which sequences the policy `batching` can serve, for one that cannot serve them all."""
+
+    def register(serves: Serves) -> Serves:
+        _SERVES[batching] = serves
+        return serves
+
+    return register
+
+
+def slots_needed(row: Technique, sequences: tuple[Sequence, ...], settings: Mapping[str, Any]) -> int | None:
+    """The slots that `row` takes for the sequences of one request at once; None: it cannot serve them at all."""
+    serves = _SERVES.get(row.batching)
+    if serves is not None and not all(map(serves, sequences)):
+        return None
+    return _COUNTS.get(row.memory, _each_its_own)(sequences, check_settings(row, settings)["memory"])
+
+
+def _each_its_own(sequences: tuple[Sequence, ...], options: Any) -> int:
+    """A slot for each token whose KV is ever needed, or for each state that is held at once."""
+    return sum(s.request.max_cached if s.graph is None else s.graph.most_held for s in sequences)
+
+
+@count_slots("padded")
+def _rectangle(sequences: tuple[Sequence, ...], options: Any) -> int:
+    requests = [sequence.request for sequence in sequences]
+    width = max(len(request.prompt) for request in requests) + max(r.max_new_tokens - 1 for r in requests)
+    return len(requests) * width
+
+
+@count_slots("paged")
+def _blocks(sequences: tuple[Sequence, ...], options: Any) -> int:
+    size: int = options.block_size
+    return sum(-(-sequence.request.max_cached // size) * size for sequence in sequences)
+
+
+@count_slots("slots")
+def _equal_parts(sequences: tuple[Sequence, ...], options: Any) -> int | None:
+    slots: int = options.slots
+    return slots * max(s.request.max_cached for s in sequences) if len(sequences) <= slots else None
+
+
+@count_slots("rows")
+def _rows(sequences: tuple[Sequence, ...], options: Any) -> int | None:
+    return len(sequences) if all(map(_is_chain, sequences)) else None
+
+
+@can_serve("graph_padded")
+def _is_chain(sequence: Sequence) -> bool:
+    """Whether each node reads the one before it and nothing else."""
+    graph: CellGraph = sequence.unfolded
+    starts = sum(not sources for sources in graph.sources)
+    ends = sum(not readers for readers in graph.readers)
+    narrow = all(len(sources) <= 1 for sources in graph.sources) and all(len(nodes) <= 1 for nodes in graph.readers)
+    return starts == ends == 1 and narrow

@@ -1,0 +1,101 @@
+"""What the laws are tried on: mixes that serve models of cells, and workloads of graphs that hypothesis makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+from hypothesis import strategies as st
+
+from minifuse.cell_graph import CellGraph, Node, Output
+from minifuse.plan import Plan
+from minifuse.request import Request, Sequence
+from minifuse.techniques import Technique
+from minifuse.testing.capacity import slots_needed
+from minifuse.testing.graphs.recipes import CHAINS, GRAPHS, Recipe
+from minifuse.testing.subject import Scenario, mixes
+
+__all__ = ["GraphScenario", "graph_mixes", "graph_scenarios", "only_chains"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphScenario(Scenario):
+    """Requests to the small model of cells, in memory that the largest of them fits with `slack` slots to spare."""
+
+    slack: int  # below 0 the largest has to be refused
+    pace: int = 0  # how the seconds of plans vary: 0 for not at all
+    sized_for: tuple[Request, ...] = ()  # the requests that memory is sized for; none: those it has
+
+    def seconds(self, plan: Plan) -> float:
+        if not self.pace:
+            return 0.01
+        return Random(f"{self.pace}/{plan.step}/{plan.worker}").choice([0.01, 0.01, 0.002, 0.013, 0.03])
+
+    def with_requests(self, requests: tuple[Request, ...]) -> GraphScenario:
+        return replace(self, requests=requests, sized_for=self.sized_for or self.requests)
+
+    def alone(self, request: Request) -> GraphScenario:
+        return replace(self, requests=(request,), sized_for=())
+
+
+_FORK = Sequence(
+    Request("fork", ()), graph=CellGraph((Node("a", ()), Node("a", (Output(0),)), Node("a", (Output(0),))))
+)
+
+
+def only_chains(row: Technique) -> bool:
+    """Whether a technique refuses every graph that is no chain."""
+    return slots_needed(row, (_FORK,), {}) is None
+
+
+def graph_mixes(**only: str) -> Iterator[Technique]:
+    """Every technique and mix that serves models of cells; those that batch cells or operators as both."""
+    for row in mixes("cells", **only):
+        yield row
+        if "batching.per" in row.option_names and not only_chains(row):  # operators of a cell are no chain
+            yield replace(row, name=f"{row.name} by operator", options={**row.options, "batching.per": "operator"})
+
+
+@st.composite
+def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()) -> GraphScenario:
+    """Two to seven requests of one to nine cells: chains, trees and others, or only those that `row` can serve.
+
+    Args:
+        kinds: of graphs, to choose from.
+    """
+    if not kinds:
+        some = [CHAINS, CHAINS, CHAINS, (*CHAINS, "tree")]  # trees are to be refused
+        every = [GRAPHS, GRAPHS, CHAINS, ("tree",), ("dag",), ("seq2seq",)]
+        kinds = draw(st.sampled_from(some if only_chains(row) else every))
+    count = draw(st.sampled_from([2, 3, 4, 5, 7]))
+    requests = tuple(
+        Request(
+            id=f"r{i}",
+            prompt=(),
+            max_new_tokens=draw(st.sampled_from([1, 2, 4, 9, 9, 9])),
+            stop_ids=draw(st.sampled_from([(), (), (3,), (6, 8)])),
+            ignore_eos=draw(st.sampled_from([False, False, True])),
+            arrival_s=draw(st.sampled_from([0.0, 0.0, 0.0, 0.005, 0.02, 0.035, 0.2])),
+            structure=Recipe(draw(st.sampled_from(kinds)), draw(st.integers(1, 6)), draw(st.integers(0, 99))),
+        )
+        for i in range(count)
+    )
+    max_batch = draw(st.integers(1, 6))
+    options = {
+        "batching.max_batch": max_batch,
+        "batching.min_batch": min(max_batch, draw(st.sampled_from([1, 1, 2, 3]))),
+        "batching.max_batches": draw(st.sampled_from([None, None, "decoder=7,leaf=3,lstm=4,wide=3"])),
+        "batching.priorities": draw(st.sampled_from([None, None, "leaf,encoder,wide"])),
+        "batching.max_tasks": draw(st.integers(1, 5)),
+        "batching.workers": draw(st.sampled_from([1, 1, 2, 2, 3])),
+        "batching.bucket_width": draw(st.sampled_from([1, 2, 3, 10])),
+        "batching.pad": draw(st.sampled_from(["bucket", "longest"])),
+        "batching.overlap": draw(st.booleans()),
+    }
+    return GraphScenario(
+        requests=requests,
+        slack=draw(st.sampled_from([-1, 0, 0, 1, 3, 8, 300, 300])),
+        options=tuple(options.items()),
+        pace=draw(st.sampled_from([0, 1, 2, 3])),
+    )

@@ -1,0 +1,211 @@
+"""What the laws are checked on: a technique on a scenario (`Case`), of one kind of model (`Subject`).
+
+Texts (`minifuse.testing.texts`) and cell graphs (`minifuse.testing.graphs`) are the two subjects. All that differs
+between them is a method of `Case`; the laws and the observed run are the same.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import torch
+from hypothesis.strategies import SearchStrategy
+from torch import Tensor
+
+from minifuse.errors import LawBroken, UsageError
+from minifuse.plan import Plan, Proposal
+from minifuse.report import Ran, StepReport
+from minifuse.request import FinishReason, Request, Sequence, by_request
+from minifuse.stages import Kind, Reader, RunPlan, stages
+from minifuse.techniques import TECHNIQUES, Technique, for_model, mix
+
+__all__ = ["Books", "Case", "Expected", "Scenario", "Subject", "Tokens", "mixes"]
+
+# The tokens of a run, by sequence and by position in the text, or by the node that produces it.
+Tokens = Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A workload, a budget and settings, all small enough that every corner is met often."""
+
+    requests: tuple[Request, ...]
+    options: tuple[tuple[str, Any], ...]  # as `--set` takes them; those that a mix does not have are left out
+
+    def settings(self, row: Technique) -> dict[str, Any]:
+        """The options that the stages of `row` have, over its own."""
+        known = row.option_names - row.options.keys()
+        return {name: value for name, value in self.options if name in known}
+
+    def with_options(self, **options: Any) -> Self:
+        """The same with other options: `with_options(batching__workers=2)`."""
+        changed = {name.replace("__", "."): value for name, value in options.items()}
+        return replace(self, options=tuple({**dict(self.options), **changed}.items()))
+
+
+class Expected(NamedTuple):
+    """What serving a request must come to, as the oracle has it."""
+
+    tokens: tuple[int, ...]
+    reason: FinishReason
+    results: Mapping[int, tuple[Tensor, ...]] = {}  # of a cell graph: the outputs of the nodes that no node reads
+    whole: bool = True  # False: a stop token cut the answer short, and perhaps the results
+
+    def check(
+        self, request: Request, answer: tuple[int, ...], reason: FinishReason | None, results: Mapping[int, Any]
+    ) -> None:
+        """Raise `LawBroken("exact")` unless the request came to this."""
+        if answer != self.tokens:
+            raise LawBroken("exact", f"{request} got {answer}, the oracle {self.tokens}")
+        if reason is not self.reason:
+            raise LawBroken("exact", f"{request} ended by {reason}, which should be {self.reason}")
+        if not results.keys() <= self.results.keys() or (self.whole and results.keys() != self.results.keys()):
+            raise LawBroken("exact", f"{request} has the results {sorted(results)}, of {sorted(self.results)}")
+        for number, outputs in results.items():
+            if not alike(outputs, self.results[number]):
+                raise LawBroken("exact", f"{request} has {outputs} at node {number}, not {self.results[number]}")
+
+
+def alike(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
+    """Whether two nodes have the same outputs, but for rounding in float64."""
+    return len(one) == len(two) and all(
+        torch.allclose(a.cpu(), b.cpu(), rtol=0, atol=1e-12) for a, b in zip(one, two, strict=True)
+    )
+
+
+class Books:
+    """Independent bookkeeping of one run, kept from plans alone: the stages' own books are what is being checked.
+
+    Called at every event of a run. A method raises `LawBroken` when it finds a law broken.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: dict[tuple[str, int], int] = {}  # see `Tokens`
+
+    def receive(self, sequence: Sequence) -> None:
+        """The policy has received a sequence."""
+
+    def propose(self, worker: int, proposal: Proposal) -> None:
+        """The policy proposes this for a worker: work, or that it waits."""
+
+    def submit(self, plan: Plan) -> None:
+        """A plan has been made: it runs after those of the same worker, and beside those of other workers."""
+
+    def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
+        """A worker begins with a plan."""
+
+    def ran(self, plan: Plan, ran: Ran) -> None:
+        """A plan has been computed, and produced this."""
+
+    def complete(self, report: StepReport, held: Collection[str]) -> None:
+        """A plan has been committed; `held` are the sequences that memory must still hold."""
+
+
+class Case(ABC):
+    """A technique on a scenario: what one run, and every law, needs to know of its kind of model."""
+
+    scenario: Any
+
+    def __init__(self, row: Technique, scenario: Any) -> None:
+        self.row = row
+        self.scenario = scenario
+        self.requests: tuple[Request, ...] = scenario.requests
+        self.settings: dict[str, Any] = scenario.settings(row)
+
+    def __repr__(self) -> str:
+        return f"{self.row.name} on {self.scenario}"
+
+    @property
+    def groups(self) -> list[tuple[Request, ...]]:
+        """The requests, each as its prompts."""
+        return [tuple(prompts) for prompts in by_request(self.requests)]
+
+    def with_requests(self, requests: tuple[Request, ...]) -> Self:
+        """Other requests in the same memory."""
+        return type(self)(self.row, self.scenario.with_requests(requests))
+
+    def alone(self, request: Request) -> Self:
+        """One of the requests, or prompts, served alone."""
+        return type(self)(self.row, self.scenario.alone(request))
+
+    def seconds(self, plan: Plan) -> float:
+        """How long a plan takes."""
+        seconds: float = self.scenario.seconds(plan)
+        return seconds
+
+    @property
+    @abstractmethod
+    def capacity(self) -> int:
+        """Slots of memory."""
+
+    @property
+    @abstractmethod
+    def reader(self) -> Reader:
+        """The model as far as requests concern it."""
+
+    @property
+    @abstractmethod
+    def most_steps(self) -> int:
+        """More steps than this are never needed."""
+
+    @abstractmethod
+    def books(self, host_capacity: int) -> Books:
+        """Empty books for one run; the memory's second tier has this capacity."""
+
+    @abstractmethod
+    def runner(self) -> RunPlan:
+        """Computes plans with a small model in float64, and checks what each of them reads."""
+
+    @abstractmethod
+    def replay(self, tokens: Tokens) -> RunPlan:
+        """Computes nothing, and produces these tokens; -1, which is no stop token, where there is none."""
+
+    @abstractmethod
+    def expected(self, request: Request) -> Expected:
+        """What the oracle makes of a request."""
+
+    @abstractmethod
+    def servable(self, prompts: tuple[Request, ...]) -> bool:
+        """Whether a request with these prompts can be served at all, counted independently."""
+
+    def running_ahead(self, run: RunPlan) -> RunPlan:
+        """`run` for a policy with several plans in flight on a worker."""
+        return run
+
+
+class Subject(NamedTuple):
+    """A kind of model as the laws see it."""
+
+    kind: str  # as stages serve it: "transformer" or "cells"
+    noun: str
+    mixes: Callable[..., Iterator[Technique]]
+    scenarios: Callable[..., SearchStrategy[Any]]  # for a row; perhaps of some kinds only
+    case: type[Case]
+    laws: Mapping[str, Callable[..., None]]  # beside those that all subjects have
+
+
+def mixes(kind: str, **only: str) -> Iterator[Technique]:
+    """Every technique that serves this kind of model, then every valid mix of stages; `batching="mine"` keeps those
+    with it."""
+    rows = [for_model(row, kind) for row in TECHNIQUES.values() if kind in row.serves]
+    batchings, memories, attentions = _serving("batching", kind), _serving("memory", kind), _serving("attention", kind)
+    for batching in batchings:
+        for memory in memories:
+            for attention in attentions:
+                try:
+                    rows.append(mix(rows[0], batching=batching, memory=memory, attention=attention))
+                except UsageError:
+                    continue  # the memory does not keep KV, or states, the way this attention reads it
+    found = set()
+    for row in rows:
+        key = (*row.stages.values(), *row.options.items())
+        if key not in found and all(getattr(row, kind) == name for kind, name in only.items()):
+            found.add(key)
+            yield row
+
+
+def _serving(kind: Kind, model: str) -> list[str]:
+    return [name for name, cls in stages(kind).items() if model in cls.serves]

@@ -1,0 +1,19 @@
+"""Texts under the laws: requests to transformers, whose memory holds the KV of tokens."""
+
+from functools import partial
+
+from minifuse.testing.subject import Subject, mixes
+from minifuse.testing.texts.case import TextCase
+from minifuse.testing.texts.reference import same_bits
+from minifuse.testing.texts.scenario import TextScenario, text_scenarios
+
+__all__ = ["TEXTS", "TextCase", "TextScenario"]
+
+TEXTS = Subject(
+    kind="transformer",
+    noun="transformers",
+    mixes=partial(mixes, "transformer"),
+    scenarios=text_scenarios,
+    case=TextCase,
+    laws={"same_bits": same_bits},
+)

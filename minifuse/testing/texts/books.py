@@ -1,0 +1,124 @@
+"""What every slot of KV holds and which sequence owns it, kept from the plans alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Set
+
+from minifuse.errors import LawBroken
+from minifuse.plan import Move, Plan
+from minifuse.report import Ran, StepReport
+from minifuse.request import Sequence
+from minifuse.testing.subject import Books
+
+__all__ = ["TextBooks"]
+
+Slot = tuple[str, int]  # on the "device" or on the "host"
+
+
+class TextBooks(Books):
+    """The owner and the contents of every slot.
+
+    Plans that run at the same time may end in any order. So no plan may read what another of them is still writing, nor
+    write what another still has to copy from. Two sequences may have the same slot for the same token after the same
+    text, and for nothing else.
+    """
+
+    def __init__(self, capacity: int, host_capacity: int) -> None:
+        super().__init__()
+        self.capacity = {"device": capacity, "host": host_capacity}
+        self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
+        self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
+        self.written: dict[str, int] = {}  # how many of them a completed plan has written
+        self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
+        self.arriving: dict[Slot, int] = {}  # slots being written or copied to -> the step that does so
+        self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
+        self.running: set[str] = set()  # sequences of plans that have not completed
+
+    def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
+        """Its moves are done, then its work, among the plans that are running already."""
+        mine = {work.sequence for work in plan.work}
+        self.texts |= {name: tuple(sequences[name].tokens) for name in mine}
+        away: dict[Slot, Slot] = {}
+        for move in plan.moves:
+            self._move(plan.step, move, mine, away)
+        for name in plan.evicted:
+            kept = self.slots[name][: self.written[name]]
+            if all(slot in away for slot in kept):
+                self.slots[name] = [away[slot] for slot in kept]
+            else:
+                del self.slots[name], self.written[name]  # to be computed again
+        fresh: set[Slot] = set()
+        for work, place in zip(plan.work, plan.places, strict=True):
+            now: list[Slot] = [("device", slot) for slot in place.slots(0, work.stop)]
+            text = self.texts[work.sequence]
+            for i, slot in enumerate(now):
+                if i >= work.start:
+                    fresh.add(slot)
+                    self._write(plan.step, slot, text[: i + 1])
+                elif self.contents.get(slot) != text[: i + 1] or self.arriving.get(slot, plan.step) != plan.step:
+                    raise LawBroken("conservation", f"{work} reads token {i} from {slot}, where it is not")
+            self.slots[work.sequence] = now
+        self.running |= mine
+        self._check_owners(fresh)
+
+    def _move(self, step: int, move: Move, mine: set[str], away: dict[Slot, Slot]) -> None:
+        tiers = {"swap_in": ("host", "device"), "swap_out": ("device", "host")}
+        source_tier, target_tier = tiers.get(move.kind, ("device", "device"))
+        for i in range(move.num_tokens):
+            source, target = (source_tier, move.source + i), (target_tier, move.target + i)
+            owners = {name for name, slots in self.slots.items() if source in slots}
+            if move.kind != "copy" and (owners & self.running) - mine:
+                raise LawBroken("conservation", f"{move} takes {owners} from under another worker")
+            if source not in self.contents or self.arriving.get(source, step) != step:
+                raise LawBroken("conservation", f"{move} copies from {source}, where nothing is yet")
+            self._write(step, target, self.contents[source])
+            self.leaving.setdefault(step, set()).add(source)
+            if move.kind == "swap_out":
+                away[source] = target
+            elif move.kind != "copy":
+                for name in owners:
+                    self.slots[name] = [target if slot == source else slot for slot in self.slots[name]]
+
+    def _write(self, step: int, slot: Slot, text: tuple[int, ...]) -> None:
+        if any(slot in slots for other, slots in self.leaving.items() if other != step):
+            raise LawBroken("conservation", f"step {step} writes {slot}, which another step may yet copy")
+        self.contents[slot] = text
+        self.arriving[slot] = step
+
+    def _check_owners(self, fresh: Set[Slot]) -> None:
+        """Sequences share a slot for the same text only, and none that is being written: that takes a copy."""
+        owner: dict[Slot, tuple[str, int]] = {}
+        for name, slots in self.slots.items():
+            for i, slot in enumerate(slots):
+                other, at = owner.setdefault(slot, (name, i))
+                if other != name and (
+                    slot in fresh or at != i or self.texts[name][: i + 1] != self.texts[other][: i + 1]
+                ):
+                    raise LawBroken("conservation", f"slot {slot} belongs to {other} and to {name}")
+                if not 0 <= slot[1] < self.capacity[slot[0]]:
+                    raise LawBroken("budget", f"{name} uses slot {slot} of {self.capacity}")
+
+    def ran(self, plan: Plan, ran: Ran) -> None:
+        for work in plan.work:
+            if work.sequence in ran.tokens:
+                (self.tokens[work.sequence, work.stop],) = ran.tokens[work.sequence]
+
+    def complete(self, report: StepReport, held: Collection[str]) -> None:
+        if late := report.finished.keys() - report.tokens.keys():
+            raise LawBroken("progress", f"{late} left with step {report.plan.step}, after their last token")
+        step = report.plan.step
+        self.leaving.pop(step, None)
+        self.arriving = {slot: other for slot, other in self.arriving.items() if other != step}
+        done = [work for work in report.plan.work if work.sequence in self.slots]  # not yet gone in the same event
+        self.written |= {work.sequence: work.stop for work in done}
+        self.running.difference_update(work.sequence for work in report.plan.work)
+        kept = {slot for name, count in self.written.items() for slot in self.slots[name][:count]}
+        needed = {tier: sum(slot[0] == tier for slot in kept) for tier in self.capacity}
+        usage = report.usage
+        if not needed["device"] <= usage.used <= usage.reserved <= usage.capacity == self.capacity["device"]:
+            raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
+        if not needed["host"] == usage.host <= self.capacity["host"]:
+            raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
+        for books in (self.slots, self.written, self.texts):
+            for name in [name for name in books if name not in held]:
+                del books[name]

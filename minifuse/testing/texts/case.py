@@ -1,0 +1,78 @@
+"""A technique on texts: small transformers in float64, on a KV cache that is checked by a shadow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from minifuse.assembly import Stages
+from minifuse.errors import LawBroken
+from minifuse.execute import RunAhead
+from minifuse.memory.storage import KVStorage
+from minifuse.plan import Plan, sampled_work
+from minifuse.report import Ran
+from minifuse.request import FinishReason, Request, Sequence, TextReader
+from minifuse.stages import RunPlan
+from minifuse.testing.capacity import slots_needed
+from minifuse.testing.subject import Case, Expected, Tokens
+from minifuse.testing.texts.books import TextBooks
+from minifuse.testing.texts.ghost import GhostRunner
+from minifuse.testing.texts.models import expected_answer, model_config, small_model
+from minifuse.testing.texts.scenario import TextScenario
+
+__all__ = ["TextCase"]
+
+
+class TextCase(Case):
+    """A technique on a scenario of texts."""
+
+    scenario: TextScenario
+
+    @property
+    def capacity(self) -> int:
+        return self.scenario.capacity
+
+    @property
+    def reader(self) -> TextReader:
+        config = model_config(self.scenario.model)
+        return TextReader(config.vocab_size, config.max_context)
+
+    @property
+    def most_steps(self) -> int:
+        """Even if every token recomputes the whole text, and each request is prepared in a step of its own."""
+        limit = self.settings.get("batching.token_budget") or math.inf
+        lengths = [n for request in self.requests for n in range(len(request.prompt), request.max_length)]
+        return len(self.requests) + sum(math.ceil(n / min(limit, n)) for n in lengths)
+
+    def books(self, host_capacity: int) -> TextBooks:
+        return TextBooks(self.capacity, host_capacity)
+
+    def runner(self, numerics: str = "fast") -> GhostRunner:
+        stages = Stages.of(self.row, self.capacity, self.settings)
+        memory, model = stages.memory, small_model(self.scenario.model, numerics)
+        cache = KVStorage(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity)
+        taken, allowed = cache.keys.nbytes + cache.values.nbytes, 8 * self.capacity * model.config.kv_elements_per_token
+        if taken > allowed:
+            raise LawBroken("budget", f"the KV tensors take {taken} bytes of {allowed}")
+        return GhostRunner(model, cache, stages.attention.backend(dtype="float64", numerics=numerics))
+
+    def replay(self, tokens: Tokens) -> RunPlan:
+        def run(plan: Plan, sequences: Mapping[str, Sequence]) -> Ran:
+            names = [plan.work[i].sequence for i in sampled_work(plan, sequences)]
+            return Ran({name: (tokens.get((name, len(sequences[name])), -1),) for name in names})
+
+        return run
+
+    def expected(self, request: Request) -> Expected:
+        tokens = expected_answer(self.scenario.model, request)
+        stopped = not request.ignore_eos and tokens[-1] in request.stop_ids
+        return Expected(tokens, FinishReason.STOP if stopped else FinishReason.LENGTH)
+
+    def servable(self, prompts: tuple[Request, ...]) -> bool:
+        """Whether the prompts are no longer than the context, and can lie in memory together."""
+        needed = slots_needed(self.row, tuple(map(Sequence, prompts)), self.settings)
+        context = model_config(self.scenario.model).max_context
+        return needed is not None and needed <= self.capacity and all(p.max_length <= context for p in prompts)
+
+    def running_ahead(self, run: RunPlan) -> RunPlan:
+        return RunAhead(run)

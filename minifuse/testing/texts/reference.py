@@ -1,0 +1,45 @@
+"""Law "batch of one", to the bit: in the reference numerics a request's logits do not depend on what runs beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+
+from minifuse.errors import LawBroken
+from minifuse.request import Request
+from minifuse.stages import stage
+from minifuse.techniques import technique
+from minifuse.testing.observe import Observation, observe
+from minifuse.testing.texts.case import TextCase
+from minifuse.testing.texts.scenario import TextScenario
+
+__all__ = ["same_bits"]
+
+
+def same_bits(case: TextCase, seen: Observation) -> None:
+    """In `reference` numerics the logits are those of the request served alone by `serial`.
+
+    An attention may do without these numerics.
+    """
+    if not stage("attention", case.row.attention).reference:
+        return
+    runner = case.runner("reference")
+    answers = observe(case, run=runner).answers
+    for request in case.requests:
+        if request.id not in answers:
+            continue
+        for position, logits in _logits_alone(case.scenario.model, replace(request, group=None, arrival_s=0.0)).items():
+            if not torch.equal(runner.logits[request.id, position], logits):
+                raise LawBroken("batch of one", f"{request} has other logits at {position} than alone")
+
+
+@lru_cache(maxsize=4096)
+def _logits_alone(model: str, request: Request) -> dict[int, torch.Tensor]:
+    """The logits that each token of the answer is drawn from, by position."""
+    scenario = TextScenario(model=model, requests=(request,), capacity=request.max_cached, options=())
+    case = TextCase(technique("serial"), scenario)
+    runner = case.runner("reference")
+    observe(case, run=runner)
+    return {position: logits for (_, position), logits in runner.logits.items()}

@@ -1,0 +1,123 @@
+"""What goes wrong in attention, its layouts and sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from conformance.defects.harness import Patch, defect, instead_of
+
+from minifuse.attention import padded, per_sequence
+from minifuse.attention import paged as paged_attention
+from minifuse.attention import slots as slot_attention
+from minifuse.attention.layouts import PagedLayout
+from minifuse.execute import texts
+from minifuse.kernels.operators import TorchOperators
+from minifuse.layout import Layout, Rectangle, Region
+from minifuse.work import Span
+
+
+@defect("orca", "exact")
+@instead_of(per_sequence.PerSequenceAttention, "batch")
+def off_by_one_position(batch: Any, self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
+    made = batch(self, plan, sequences, cache)
+    made.positions.add_((made.positions > 0).long())  # as if the prompt's last token were counted twice
+    return made
+
+
+@defect("orca", "ghost")
+@instead_of(per_sequence, "_causal")
+def mask_too_wide(right: Any, start: int, stop: int, device: torch.device) -> torch.Tensor | None:
+    if stop - start == 1:
+        return None
+    return torch.ones(stop - start, stop, dtype=torch.bool, device=device).tril(start + 1)
+
+
+@defect("static", "ghost")
+def padding_is_seen(patch: Patch) -> None:
+    mask = padded._mask
+    patch.setattr(padded, "_mask", lambda first, *rest: mask([max(0, f - 1) for f in first], *rest))
+
+
+@defect("static", "exact")
+@instead_of(padded.PaddedAttention, "batch")
+def padding_counts_as_position(batch: Any, self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
+    """A token's position is taken from its column, so left padding shifts it."""
+    made = batch(self, plan, sequences, cache)
+    made.positions.copy_(torch.arange(plan.shape.start, plan.shape.stop).repeat(plan.shape.rows))
+    return made
+
+
+@defect("static", "counting")
+def idle_rows_not_counted(patch: Patch) -> None:
+    patch.setattr(
+        Rectangle, "num_tokens", property(lambda self: (self.rows - (self.rows > 1)) * (self.stop - self.start))
+    )
+
+
+@defect("orca", "ghost")
+@instead_of(TorchOperators, "rotate_and_write")
+def written_one_slot_too_far(
+    write: Any, self: Any, heads: Any, rotary: Any, keys: Any, values: Any, slots: Any, live: Any
+) -> Any:
+    return write(self, heads, rotary, keys, values, (slots + 1).clamp_max(len(keys) - 1), live)
+
+
+@defect("fusion", "ghost")
+@instead_of(slot_attention.SlotsAttention, "batch")
+def a_buffer_sees_its_neighbour(batch: Any, self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
+    """Every row of the region is attended as far as the longest."""
+    made = batch(self, plan, sequences, cache)
+    for wave in made.waves:
+        if hasattr(wave.attended, "mask"):
+            wave.attended.mask.zero_()
+    return made
+
+
+@defect("fusion", "counting")
+def idle_buffers_not_counted(patch: Patch) -> None:
+    patch.setattr(Region, "num_tokens", property(lambda self: max(1, self.size - 1)))
+
+
+@defect("vllm", "ghost")
+@instead_of(paged_attention, "tables_of")
+def table_with_two_entries_exchanged(tables_of: Any, places: Any) -> Any:
+    """Only where it is read: the books have the right table."""
+    tables, page = tables_of(places)
+    return [[*table[1:2], *table[:1], *table[2:]] for table in tables], page
+
+
+@defect("orca", "exact")
+@defect("orca", "batch of one", check="batch_of_one")
+def noise_from_the_row(patch: Patch) -> None:
+    sample = texts.sample
+    patch.setattr(
+        texts, "sample", lambda logits, params, positions, ops: sample(logits, params, range(len(params)), ops)
+    )
+
+
+def _laid_out(patch: Patch, wrong: Callable[[Layout, int], Layout]) -> None:
+    layout = PagedLayout.layout
+    patch.setattr(PagedLayout, "layout", lambda self, work, placement: wrong(layout(self, work, placement), len(work)))
+
+
+@defect("vllm", "layout")
+def work_in_no_wave(patch: Patch) -> None:
+    _laid_out(patch, lambda layout, count: replace(layout, waves=(Span(0, max(1, count - 1)),)))
+
+
+@defect("vllm", "layout")
+def work_in_two_waves(patch: Patch) -> None:
+    _laid_out(patch, lambda layout, count: replace(layout, waves=(Span(0, count), Span(count - 1, count))))
+
+
+@defect("vllm", "layout")
+def work_in_two_lanes(patch: Patch) -> None:
+    _laid_out(patch, lambda layout, count: replace(layout, lanes=(tuple(range(count)), (0,))))
+
+
+@defect("vllm", "layout")
+def work_in_no_lane(patch: Patch) -> None:
+    _laid_out(patch, lambda layout, count: replace(layout, lanes=(tuple(range(1, count)), (count,))))

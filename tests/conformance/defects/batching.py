@@ -1,0 +1,118 @@
+"""What goes wrong in the policies that serve texts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from conformance.defects.harness import Patch, defect, instead_of, leak_arrivals
+
+from minifuse.batching.dynamic import Dynamic
+from minifuse.batching.fusion import Fusion
+from minifuse.batching.iteration import Iteration
+from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.serial import Serial
+from minifuse.plan import Proposal, Reason
+from minifuse.request import Phase, Sequence
+from minifuse.testing.observe import WatchedPolicy
+
+
+@defect("orca", "pure")
+@instead_of(QueuePolicy, "propose")
+def propose_touches_memory(propose: Any, self: QueuePolicy, worker: int, now: float, memory: Any) -> Proposal:
+    proposal = propose(self, worker, now, memory)
+    for sequence in proposal.admit:
+        memory.cached[sequence.id] = 0  # "it will be needed anyway"
+    return proposal
+
+
+@defect("orca", "pure", check="reproducible")
+@defect("orca", "same in simulation", check="same_in_simulation")
+def decides_by_chance(patch: Patch) -> None:
+    """A policy that decides by something other than its arguments: differently in each run."""
+    counter = iter(range(10**9))
+
+    def order(self: Any, waiting: Any) -> Any:
+        queue = list(waiting)
+        return queue[::-1] if next(counter) % 3 == 0 else queue
+
+    patch.setattr(QueuePolicy, "order", order)
+
+
+@defect("orca", "budget")
+def budget_overrun(patch: Patch) -> None:
+    patch.setattr(Iteration, "token_budget", property(lambda self: (self.options.token_budget or math.inf) + 1))
+
+
+@defect("serial", "progress")
+@instead_of(Serial, "admission")
+def last_come_first_served(right: Any, self: Serial, sequence: Sequence, joining: int, now: float) -> Any:
+    """The newest is always tried first and the oldest never let in."""
+    busy = self.running or joining
+    return ("batch-full", sequence.id, "") if busy or sequence.id == "r0" else None
+
+
+@defect("serial", "blind", check="blind")
+def waits_for_a_request_it_cannot_know(patch: Patch) -> None:
+    """A policy that has the list of arrivals, and saves its place for the next one."""
+    leak_arrivals(patch)
+    admission = Serial.admission
+
+    def waiting(self: Any, sequence: Sequence, joining: int, now: float) -> Any:
+        if any(now < arrival < now + 0.05 for arrival in self.future):
+            return Reason("saved", sequence.id, "not admitted: another request is about to come")
+        return admission(self, sequence, joining, now)
+
+    patch.setattr(Serial, "admission", waiting)
+
+
+@defect("orca", "pure", check="reproducible")
+def answers_depend_on_a_hash(patch: Patch) -> None:
+    """The next to run is taken from a set."""
+    patch.setattr(QueuePolicy, "order", lambda self, waiting: [self.waiting[name] for name in set(self.waiting)])
+
+
+@defect("dynamic", "progress")
+def sleeps_before_every_batch(patch: Patch) -> None:
+    admission = Dynamic._window_closes
+    patch.setattr(Dynamic, "_window_closes", lambda self: admission(self) + 36000)
+
+
+@defect("orca", "conservation")
+def two_workers_one_sequence(patch: Patch) -> None:
+    """A policy for one worker that claims to have work for two gives both the same."""
+    patch.setattr(QueuePolicy, "workers", 2)
+
+
+@defect("fusion", "conservation")
+def fused_before_it_is_ready(patch: Patch) -> None:
+    """Every sequence that has a place in memory is taken for ready."""
+    iterate = Fusion._iterate
+
+    def hasty(self: Fusion, memory: Any) -> Proposal:
+        for sequence in self.admitted.values():
+            sequence.phase = Phase.READY
+        return iterate(self, memory)
+
+    patch.setattr(Fusion, "_iterate", hasty)
+    patch.setattr(WatchedPolicy, "propose", lambda self, *arguments: self.policy.propose(*arguments))  # not for "pure"
+
+
+@defect("vllm", "conservation", kinds=("growing",))
+@instead_of(QueuePolicy, "_make_room")
+def oldest_evicted_first(right: Any, self: Any, sequence: Sequence, running: Any, room: Any, evict: Any) -> None:
+    """The oldest has its work for this iteration already."""
+    while sequence not in evict and room.extend(sequence) is not None:
+        oldest = running.pop(0)
+        room.evict(oldest)
+        evict.append(oldest)
+
+
+@defect("vllm", "progress", kinds=("growing",))
+@instead_of(QueuePolicy, "_fill")
+def evicted_and_forgotten(propose: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
+    """An evicted sequence leaves the queue for good."""
+    proposal = propose(self, *arguments)
+    for sequence in proposal.evict:
+        self.waiting.pop(sequence.id)
+    return proposal

@@ -1,0 +1,136 @@
+"""What goes wrong in blocks: sharing, swapping, promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformance.defects.harness import Patch, defect, instead_of
+
+from minifuse.memory.blocks import BlockPool
+from minifuse.memory.paged import Paged
+from minifuse.memory.paged import _Room as _PagedRoom
+from minifuse.memory.tables import Tables
+from minifuse.plan import Move
+from minifuse.request import Sequence
+from minifuse.work import Span
+
+
+@defect("vllm", "conservation")
+@instead_of(BlockPool, "give_back")
+def block_given_back_twice(give_back: Any, self: BlockPool, block: int) -> None:
+    give_back(self, block)
+    give_back(self, block)
+
+
+@defect("vllm", "conservation")
+@instead_of(BlockPool, "give_back")
+def block_free_although_others_hold_it(give_back: Any, self: BlockPool, block: int) -> None:
+    """A sequence that leaves frees the blocks of the common beginning too."""
+    self.holders[block] = min(1, self.holders[block])
+    give_back(self, block)
+
+
+@defect("vllm", "conservation", kinds=("growing",))
+def copy_on_write_left_out(patch: Patch) -> None:
+    patch.setattr(Tables, "_is_shared", lambda self, block: False)
+
+
+@defect("vllm", "conservation", kinds=("growing",))
+@instead_of(Tables, "_alike")
+def shares_a_token_too_many(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
+    """The comparison stops one token late: the first that differs is taken for the same."""
+    name, same = alike(self, newcomer)
+    return name, min(same + 1, self.cached[name], len(newcomer) - 1) if same else 0
+
+
+@defect("iteration+paged+paged", "progress")
+@instead_of(Tables, "_alike")
+def shares_the_last_token_too(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
+    """Nothing is left to compute, so there is nothing to sample from."""
+    longer = Sequence(newcomer.request, [*newcomer.tokens, -1])
+    return alike(self, longer)
+
+
+@defect("vllm", "conservation", kinds=("growing",))
+@instead_of(Tables, "_moves")
+def swapped_a_token_short(
+    moves: Any, self: Tables, kind: Any, sources: Any, targets: Any, num_tokens: int
+) -> list[Move]:
+    return moves(self, kind, sources, targets, num_tokens - 1)
+
+
+@defect("vllm", "conservation", kinds=("growing",))
+@instead_of(Tables, "evict")
+def swapped_out_without_copying(evict: Any, self: Tables, name: str) -> list[Move]:
+    evict(self, name)
+    return []
+
+
+@defect("vllm", "conservation", kinds=("growing",))
+@instead_of(Tables, "_moves")
+def swapped_with_two_blocks_exchanged(
+    moves: Any, self: Tables, kind: Any, sources: list[int], targets: list[int], num_tokens: int
+) -> list[Move]:
+    return moves(self, kind, [*sources[1:2], *sources[:1], *sources[2:]], targets, num_tokens)
+
+
+@defect("vllm", "progress", kinds=("growing",))
+@instead_of(Paged, "missing")
+def returns_with_a_token_too_many(missing: Any, self: Paged, sequence: Sequence) -> tuple[Span, ...]:
+    """A swapped sequence claims KV for its last token too, which has never been computed: nothing is missing."""
+    (span,) = missing(self, sequence)
+    return (Span(span.start + (sequence.id in self.tables.away), span.stop),)
+
+
+@defect("vllm", "conservation", "budget", kinds=("growing",))
+def dropped_and_taken_for_kept(patch: Patch) -> None:
+    """A sequence whose KV was dropped continues where it stopped."""
+    evict, admit = Tables.evict, Tables.admit
+    remembered: dict[str, int] = {}
+
+    def noting(self: Tables, name: str) -> list[Move]:
+        remembered[name] = self.cached[name]
+        return evict(self, name)
+
+    def trusting(self: Tables, sequence: Sequence, **options: Any) -> list[Move]:
+        moves = admit(self, sequence, **options)
+        table = self.blocks[sequence.id]
+        needed = self.blocks_of(remembered.get(sequence.id, 0)) - len(table)
+        if not moves and 0 < needed <= self.promised[sequence.id]:
+            self.cached[sequence.id] = remembered[sequence.id]
+            table += [self.device.take() for _ in range(needed)]
+            self.promised[sequence.id] -= needed
+        return moves
+
+    patch.setattr(Tables, "evict", noting)
+    patch.setattr(Tables, "admit", trusting)
+
+
+@defect("vllm", "conservation", kinds=("growing",))
+def host_is_not_counted(patch: Patch) -> None:
+    usage = Paged.usage
+    patch.setattr(Paged, "usage", lambda self: usage(self)._replace(host=0))
+
+
+@defect("vllm", "conservation")
+def shared_blocks_counted_twice(patch: Patch) -> None:
+    patch.setattr(Tables, "num_written", lambda self: sum(self.cached[name] for name in self.blocks))
+
+
+@defect("vllm", "conservation", kinds=("growing",))
+@instead_of(Tables, "arrived")
+def host_blocks_never_given_back(right: Any, self: Tables, name: str) -> None:
+    for block in self.copied.pop(name, ()):
+        self.device.give_back(block)
+    self.returned.pop(name, None)
+
+
+@defect("iteration+paged+paged", "budget")
+def promises_forgotten(patch: Patch) -> None:
+    """Blocks set aside for the rest of an answer are given to newcomers."""
+    patch.setattr(Tables, "num_promised", property(lambda self: 0))
+
+
+@defect("vllm", "budget", kinds=("growing",))
+def room_to_grow_is_optimistic(patch: Patch) -> None:
+    patch.setattr(_PagedRoom, "extend", lambda self, sequence: None)

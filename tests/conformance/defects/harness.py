@@ -1,0 +1,141 @@
+"""Seeded defects: something put wrong, the technique that then misbehaves, and the law that must name it.
+
+    @defect("orca", "conservation")
+    @instead_of(Contiguous, "_free")
+    def slot_freed_twice(free, self, name, extent):
+        free(self, name, extent)
+        free(self, name, extent)
+
+A defect that is not one function in the place of another takes the `MonkeyPatch` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from minifuse.engine import Engine
+from minifuse.errors import LawBroken
+from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, laws_of, observe
+
+__all__ = [
+    "DEFECTS",
+    "Defect",
+    "Patch",
+    "caught",
+    "defect",
+    "graph_defect",
+    "instead_of",
+    "leak_arrivals",
+    "one_slot_less",
+]
+
+Patch = pytest.MonkeyPatch
+Seed = Callable[[Patch], None]
+MIXES = {subject.kind: {row.name: row for row in subject.mixes()} for subject in SUBJECTS}
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A defect that `seed` puts into the code while one test runs."""
+
+    seed: Seed
+    subject: Subject
+    technique: str
+    laws: tuple[str, ...]  # the names that LawBroken may carry: several if any of them may meet it first
+    check: str  # the function of the laws that finds it
+    kinds: tuple[str, ...]  # of scenarios; none: all
+
+    @property
+    def id(self) -> str:
+        return f"{self.technique}: {self.seed.__name__.replace('_', ' ')} ({self.laws[0]})"
+
+
+DEFECTS: list[Defect] = []
+
+
+def defect(
+    technique: str, *laws: str, check: str = "of_one_run", subject: Subject = TEXTS, kinds: tuple[str, ...] = ()
+) -> Callable[[Seed], Seed]:
+    """Register a defect of `technique` that one of `laws` must name."""
+
+    def register(seed: Seed) -> Seed:
+        DEFECTS.append(Defect(seed, subject, technique, laws, check, kinds))
+        return seed
+
+    return register
+
+
+graph_defect = partial(defect, subject=GRAPHS)
+
+
+def instead_of(owner: Any, name: str) -> Callable[[Callable[..., Any]], Seed]:
+    """The seed that puts a function in the place of a method, which it gets as its first argument."""
+
+    def seeding(wrong: Callable[..., Any]) -> Seed:
+        @wraps(wrong)
+        def seed(patch: Patch) -> None:
+            right = getattr(owner, name)
+            patch.setattr(owner, name, lambda *arguments, **named: wrong(right, *arguments, **named))
+
+        return seed
+
+    return seeding
+
+
+def one_slot_less(check: Any, memory: Any, *arguments: Any) -> None:
+    """A method of a memory, which believes that it has one slot less."""
+    memory.capacity -= 1
+    try:
+        check(memory, *arguments)
+    finally:
+        memory.capacity += 1
+
+
+class _Caught(BaseException):
+    """Ends hypothesis's search at once: no other scenario is drawn, and nothing is shrunk."""
+
+    def __init__(self, broken: LawBroken) -> None:
+        super().__init__(broken)
+        self.broken = broken
+
+
+def caught(defect: Defect) -> LawBroken | None:
+    """What is raised on the first scenario of up to 300 that breaks a law."""
+    row = MIXES[defect.subject.kind][defect.technique]
+    law = laws_of(defect.subject)[defect.check]
+
+    @settings(
+        max_examples=300,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(defect.subject.scenarios(row, defect.kinds))
+    def attempt(scenario: Any) -> None:
+        try:
+            case = defect.subject.case(row, scenario)
+            law(case, observe(case))
+        except LawBroken as broken:
+            raise _Caught(broken) from None
+
+    try:
+        attempt()
+    except _Caught as found:
+        return found.broken
+    return None
+
+
+@instead_of(Engine, "submit")
+def leak_arrivals(submit: Any, self: Engine, *prompts: Any) -> None:
+    """Every policy gets the list of arrivals to come, as `future`."""
+    submit(self, *prompts)
+    policy = self.batching.policy  # type: ignore[attr-defined]  # it is watched
+    policy.future = [*getattr(policy, "future", []), prompts[0].arrival_s]
