@@ -197,7 +197,7 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
     "blind": blind,
     "batch_of_one": batch_of_one,
 }
-NAMES = (
+NAMES = (  # as `LawBroken` carries them
     *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "pure"),
     *("same in simulation", "blind", "batch of one"),
 )
@@ -226,8 +226,9 @@ def check_laws(examples: int = 25, **only: str) -> str:
     for subject, rows in found.values():
         for row in rows:
             put_through(subject, row, examples, derandomize=True)
+    names = dict.fromkeys([*NAMES, *(name for subject, rows in found.values() if rows for name in subject.law_names)])
     held = "; ".join(f"for {noun} {', '.join(row.name for row in rows)}" for noun, (_, rows) in found.items() if rows)
-    return f"The laws {', '.join(NAMES)} held on {examples} scenarios each: {held}."
+    return f"The laws {', '.join(names)} held on {examples} scenarios each: {held}."
 
 
 def put_through(

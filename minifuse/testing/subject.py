@@ -185,6 +185,7 @@ class Subject(NamedTuple):
     scenarios: Callable[..., SearchStrategy[Any]]  # for a row; perhaps of some kinds only
     case: type[Case]
     laws: Mapping[str, Callable[..., None]]  # beside those that all subjects have
+    law_names: tuple[str, ...] = ()  # that only this subject's books and laws may raise
 
 
 def mixes(kind: str, **only: str) -> Iterator[Technique]:

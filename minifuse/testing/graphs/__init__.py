@@ -14,4 +14,5 @@ GRAPHS = Subject(
     scenarios=graph_scenarios,
     case=GraphCase,
     laws={"in_real_time": in_real_time},
+    law_names=("order", "pinned"),
 )
