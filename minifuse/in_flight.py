@@ -36,17 +36,18 @@ class InFlight:
     def check(self, worker: int, proposal: Proposal, sequences: Mapping[str, Sequence]) -> None:
         """Raise `LawBroken` if a proposal reschedules, or evicts, a sequence while a plan of its own runs.
 
-        A worker runs its plans in order, so where it may have several, one may continue where the last will have ended.
+        With a depth above one, a plan may continue a sequence whose previous plan is still queued on the same worker.
         The nodes of a cell graph may be divided among workers.
         """
         for name in dict.fromkeys([work.sequence for work in proposal.work]):
             held = self._workers.get(name, ())
             in_order = self.depth > 1 and all(other == worker for other in held)
-            if held and not in_order and sequences[name].graph is None:
+            sequence = sequences.get(name)  # None: it has ended, and its memory waits for plans in flight
+            if held and not in_order and (sequence is None or sequence.graph is None):
                 raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
-        for sequence in proposal.evict:
-            if sequence.id in self._workers:
-                raise LawBroken("conservation", f"{sequence.id} was to be evicted, and its last work is not done")
+        for evicted in proposal.evict:
+            if evicted.id in self._workers:
+                raise LawBroken("conservation", f"{evicted.id} was to be evicted, and its last work is not done")
         if gone := {sequence.id for sequence in proposal.evict}.intersection(work.sequence for work in proposal.work):
             raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
 
@@ -81,6 +82,8 @@ class InFlight:
 
     def abandon(self) -> list[Sequence]:
         """No plan runs any more. Returns the sequences that were leaving."""
+        self.num_plans = [0] * len(self.num_plans)
+        self._started.clear()
         self._workers.clear()
         freed = list(self.leaving.values())
         self.leaving.clear()

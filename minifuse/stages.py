@@ -81,8 +81,8 @@ class Room(Protocol):
 class Memory(Stage, Protocol):
     """Where every KV token lives. The only owner of slots.
 
-    `capacity` is in tokens: the `--kv-memory` budget over the bytes of one token. `host_capacity` is that of the second
-    tier, for what is swapped out.
+    `capacity` is in slots, each of one token's KV or of one node's states: the `--kv-memory` budget over the bytes of a
+    slot. `host_capacity` is that of the second tier, for what is swapped out.
     """
 
     # How KV lies: "extents" (a sequence in consecutive slots), "rectangle" (a rectangle), "slots" (adjacent buffers),
@@ -167,6 +167,7 @@ class Attention(Stage, Protocol):
     """How an iteration's tokens are laid out and attended. This half decides the layout, without tensors."""
 
     reads: ClassVar[frozenset[str]]  # any of these that the memory offers is enough
+    tensors: ClassVar[str]  # the backend on torch, as `module:class`; "": what runs the model needs none
     reference: ClassVar[str]  # the backend of the reference numerics; "": it has none
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:

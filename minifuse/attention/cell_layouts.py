@@ -24,6 +24,7 @@ class _CellLayout:
     name: ClassVar[str]
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
     Options: ClassVar[type] = NoOptions
+    tensors: ClassVar[str] = ""
     reference: ClassVar[str] = ""
 
     def __init__(self, options: Any = None) -> None:

@@ -92,7 +92,7 @@ class Display:
         """An iteration has completed."""
         if not self._is_live:
             return
-        self._made += len(report.plan.work) if self._of_cells else len(report.tokens)
+        self._made += len(report.plan.work) if self._of_cells else sum(map(len, report.tokens.values()))
         self._running.update(report.plan.admitted)
         self._running.difference_update(report.finished)
         self._report = report

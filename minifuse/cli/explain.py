@@ -70,8 +70,8 @@ def _show(explanations: list[Explanation]) -> None:
 
 def where(cls: type[Any]) -> str:
     """The module of a stage, and its file relative to the package's folder; of an attention, the half with tensors."""
-    if tensors := getattr(cls, "tensors", ""):
-        module = tensors.partition(":")[0]
+    if cls.kind == "attention" and cls.tensors:
+        module = cls.tensors.partition(":")[0]
         return f"{module} ({module.replace('.', '/')}.py)"
     file = Path(inspect.getsourcefile(cls) or sys.modules[cls.__module__].__file__ or "")
     home = Path(minifuse.__file__).parent.parent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.errors import LawBroken
@@ -11,7 +11,6 @@ from minifuse.memory.fixed import FixedRoom
 from minifuse.memory.reserved import ReservedMemory
 from minifuse.place import Extent
 from minifuse.plan import Placement, Plan, Proposal, Reason
-from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import register
 
@@ -110,11 +109,10 @@ class Padded(ReservedMemory):
             extents[newcomer.id] = Extent(row * shape.width + padding, newcomer.request.max_cached)
         return extents
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
-        super().commit(plan, sampled)
+    def _written(self, plan: Plan) -> None:
+        super()._written(plan)
         for work, extent in zip(plan.work, plan.extents, strict=True):
             self.columns = max(self.columns, extent.offset % self.shape.width + work.stop)
-        return self.usage()
 
     def _free(self, sequence_id: str, extent: Extent) -> None:
         if not self.extents:

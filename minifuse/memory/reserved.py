@@ -94,12 +94,16 @@ class ReservedMemory(ABC):
         return tuple(self.extents[work.sequence] for work in proposal.work)
 
     def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+        self._written(plan)
+        return self.usage()
+
+    def _written(self, plan: Plan) -> None:
+        """The plan has written the KV of its work; one that leaves a gap or exceeds a place is refused whole."""
         for work in plan.work:
             if work.start > self.cached.get(work.sequence, 0) or work.stop > self.extents[work.sequence].capacity:
                 raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds {self.extents[work.sequence]}")
         for work in plan.work:
             self.cached[work.sequence] = work.stop
-        return self.usage()
 
     def release(self, sequence: Sequence) -> None:
         self.cached.pop(sequence.id, None)

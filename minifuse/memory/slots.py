@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +13,6 @@ from minifuse.memory.shuffle import shuffle
 from minifuse.options import option
 from minifuse.place import Extent
 from minifuse.plan import Move, Placement, Plan, Proposal, Reason
-from minifuse.report import KVUsage
 from minifuse.request import Phase, Request, Sequence
 from minifuse.stages import register
 
@@ -135,11 +133,10 @@ class Slots(ReservedMemory):
                 self.leaving[source] = name
         return tuple(moves)
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
-        super().commit(plan, sampled)
+    def _written(self, plan: Plan) -> None:
+        super()._written(plan)
         for move in plan.moves:
             self.leaving.pop(move.source // self.width, None)
-        return self.usage()
 
     def _free(self, sequence_id: str, extent: Extent) -> None:
         self.fused.discard(sequence_id)

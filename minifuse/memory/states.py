@@ -49,7 +49,7 @@ class _Room(FixedRoom):
         self._settle()
         needed = sequence.unfolded.most_held
         if needed > self.spare:
-            text = f"not admitted: needs {needed} slots for its states, and {self.spare} are promised to nobody"
+            text = f"not admitted: needs {needed} slots for its states, and {self.spare} are left"
             return Reason("memory-full", sequence.id, text)
         self.spare -= needed
         self.untaken[sequence.id] = needed

@@ -107,7 +107,9 @@ class Tables:
         needed = whole - shared // self.size  # a block shared in part is copied, so it counts as needed
         available = self.num_available - (self.watermark if growing and busy else 0)
         if needed > available:
-            kept = f", {self.watermark} of them kept for those who run" if growing and busy and self.watermark else ""
+            kept = (
+                f", {self.watermark} of them kept for running requests" if growing and busy and self.watermark else ""
+            )
             raise NoRoom(
                 f"not admitted: needs {needed} blocks of {self.size} KV tokens, {self.num_available} are free{kept}"
             )

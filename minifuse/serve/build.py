@@ -39,7 +39,7 @@ def build_engine(
     batching = make_batching(row, settings.stage_options)
     module, _, name = SERVED[source.kind].partition(":")
     served: ServedModel = getattr(importlib.import_module(module), name)(source, settings, model, batching.granularity)
-    kv_bytes = settings.kv_bytes(served.slot_bytes)
+    kv_bytes = settings.kv_bytes(source.slot_bytes(settings.dtype))
     capacity = kv_bytes // served.slot_bytes
     if capacity < 1:
         raise UsageError(

@@ -57,8 +57,8 @@ class ServedCells:
             runner = CellRunner(self.model, StateStorage(self.model.fields, stages.memory.capacity, self.model.device))
         except (RuntimeError, MemoryError):
             raise MachineError(
-                f"Memory of {settings.kv_bytes(self.slot_bytes) / 2**20:.0f} MiB for states could not be allocated on "
-                f"{settings.device}: lower --kv-memory."
+                f"Memory of {stages.memory.capacity * self.slot_bytes / 2**20:.0f} MiB for states could not be allocated "
+                f"on {settings.device}: lower --kv-memory."
             ) from None
         if self.model.device.type == "cuda":
             return Runner(runner, issue=runner.issue)

@@ -12,6 +12,7 @@ Each law is a function in `minifuse.testing.laws` that raises `LawBroken`; its `
 your own can hold is counted by a function that you register with `minifuse.testing.capacity.count_slots`.
 """
 
+from minifuse.testing.capacity import can_serve, count_slots
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.laws import LAWS, SUBJECTS, check_laws, laws_of, put_through
 from minifuse.testing.observe import Observation, observe
@@ -26,7 +27,9 @@ __all__ = [
     "Case",
     "Observation",
     "Subject",
+    "can_serve",
     "check_laws",
+    "count_slots",
     "laws_of",
     "observe",
     "put_through",

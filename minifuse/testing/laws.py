@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from minifuse.errors import LawBroken
 from minifuse.plan import Plan
@@ -170,7 +169,7 @@ def _same_plans(what: str, one: Observation, two: Observation, until: float) -> 
 
 
 def batch_of_one(case: Case, seen: Observation) -> None:
-    """Alone, or all at once in another order, a request comes to the same as in any crowd: to what the oracle has."""
+    """A request gets the same answer alone, and with all requests at once in another order; both are the oracle's."""
     at_once = tuple(replace(request, arrival_s=0.0) for request in reversed(case.requests))
     others = [(crowd := case.with_requests(at_once), observe(crowd))]
     for request in case.requests:
@@ -232,17 +231,19 @@ def check_laws(examples: int = 25, **only: str) -> str:
 
 
 def put_through(
-    subject: Subject, row: Technique, examples: int, *, num_compared: int | None = None, **hypothesis_settings: Any
+    subject: Subject, row: Technique, examples: int, *, dealt: bool = False, **hypothesis_settings: Any
 ) -> None:
     """Check the laws on so many scenarios for a row, each observed once for all of them.
 
     Args:
-        num_compared: how many of the laws that compare runs are drawn for each scenario; None: all of them.
+        dealt: with each scenario check only one of the laws that compare runs, each with `examples` scenarios.
     """
     compared = [law for law in laws_of(subject).values() if law is not of_one_run]
-    count = len(compared) if num_compared is None else num_compared
-    drawn = st.permutations(compared).map(lambda laws: laws[:count])
+    for laws in [[law] for law in compared] if dealt else [compared]:
+        _put_through(subject, row, examples, laws, **hypothesis_settings)
 
+
+def _put_through(subject: Subject, row: Technique, examples: int, laws: list[Law], **hypothesis_settings: Any) -> None:
     @settings(
         max_examples=examples,
         deadline=None,
@@ -250,8 +251,8 @@ def put_through(
         suppress_health_check=list(HealthCheck),
         **hypothesis_settings,
     )
-    @given(subject.scenarios(row), drawn)
-    def attempt(scenario: Any, laws: list[Law]) -> None:
+    @given(subject.scenarios(row))
+    def attempt(scenario: Any) -> None:
         case = subject.case(row, scenario)
         seen = observe(case)
         for law in (of_one_run, *laws):

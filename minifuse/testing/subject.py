@@ -47,7 +47,7 @@ class Scenario:
 
 
 class Expected(NamedTuple):
-    """What serving a request must come to, as the oracle has it."""
+    """The answer and the results of a request, as the oracle computes them."""
 
     tokens: tuple[int, ...]
     reason: FinishReason

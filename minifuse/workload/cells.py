@@ -1,7 +1,7 @@
 """Synthetic requests to models of cells: sentences as in WMT-15, and trees as in TreeBank (BatchMaker, 2.7).
 
     wmt15                sentences: 24 words in the mean, 99 of 100 below 100, 330 at most (thesis, 2.7 and Fig. 2.10)
-    wmt15:max=50         the same law, a length above 50 drawn again: the thesis also samples no longer sentences
+    wmt15:max=50         the same law, lengths above 50 drawn again: the thesis samples sentences up to that length
     wmt15:fixed=24       all of 24 words
     treebank             binary trees, of 19 words in the mean and 56 at most
     identical-trees      complete binary trees of 16 words, or as in identical-trees:leaves=8

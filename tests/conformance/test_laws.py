@@ -22,11 +22,14 @@ every_mix = pytest.mark.parametrize(
 
 @every_mix
 def test_laws_hold(subject: Subject, row: Technique) -> None:
-    """A mix meets the code of techniques again: with each scenario it meets one of the laws that compare runs."""
+    """A mix meets the code of techniques again: it meets every law that compares runs, each on scenarios of its own.
+
+    Hypothesis begins with the simplest scenario there is, so that two are one of any size.
+    """
     if row.name in TECHNIQUES:
-        put_through(subject, row, examples=20)
+        put_through(subject, row, examples=12)
     else:
-        put_through(subject, row, examples=6, num_compared=1)
+        put_through(subject, row, examples=2, dealt=True)
 
 
 @pytest.mark.long

@@ -45,7 +45,9 @@ def test_the_watermark_is_kept_for_running_sequences() -> None:
     served.iterate(admit="b")
     room = served.memory.room()
     assert room.admit(served.ask("c", 12), growing=True) == Reason(
-        "memory-full", "c", "not admitted: needs 3 blocks of 4 KV tokens, 5 are free, 3 of them kept for those who run"
+        "memory-full",
+        "c",
+        "not admitted: needs 3 blocks of 4 KV tokens, 5 are free, 3 of them kept for running requests",
     )
     assert room.admit(served.ask("d", 8), growing=True) is None
     assert room.extend(served.sequences["b"]) is None  # running sequences may have what is kept for them

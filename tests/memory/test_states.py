@@ -152,7 +152,7 @@ def test_promises() -> None:
     assert room.admit(sequence_of("t", TREE)) is None
     full = room.admit(sequence_of("y", pair_chain(9)))
     assert full is not None
-    assert full.text == "not admitted: needs 2 slots for its states, and 0 are promised to nobody"
+    assert full.text == "not admitted: needs 2 slots for its states, and 0 are left"
     assert memory.room().admit(sequence_of("y", pair_chain(9))) is None  # trying out changed nothing
 
 

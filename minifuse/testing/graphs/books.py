@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any
 
+from minifuse.assembly import check_settings
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken
 from minifuse.layout import StateRows
@@ -39,9 +40,9 @@ class GraphBooks(Books):
         self.whole = row.batching in WHOLE_GRAPHS
         self.by_subgraph = row.batching in BY_SUBGRAPH
         self.producing = producing  # the types of cell that produce a token
-        options = {**row.options, **settings}
-        self.max_batch: float = options.get("batching.max_batch", math.inf)
-        pairs = (options.get("batching.max_batches") or "").split(",")
+        options = vars(check_settings(row, settings)["batching"])  # defaults included
+        self.max_batch: float = options.get("max_batch", math.inf)
+        pairs = (options.get("max_batches") or "").split(",")
         self.max_batches = {name: int(size) for name, _, size in (pair.partition("=") for pair in pairs if pair)}
         self.capacity = capacity
         self.graphs: dict[str, CellGraph] = {}  # of every sequence that was ever received

@@ -21,8 +21,8 @@ PATIENCE_S = 60.0  # for a real run of a few milliseconds: after that it is stuc
 
 
 def in_real_time(case: GraphCase, seen: Observation) -> None:
-    """With two workers and with three: the same results, and an end."""
-    for workers in (2, 3):
+    """With one worker, in the caller's thread, with two and with three: the same results, and an end."""
+    for workers in (1, 2, 3):
         _run(GraphCase(case.row, case.scenario.with_options(batching__workers=workers)))
 
 

@@ -22,7 +22,7 @@ def block_given_back_twice(give_back: Any, self: BlockPool, block: int) -> None:
     give_back(self, block)
 
 
-@defect("vllm", "conservation")
+@defect("vllm", "conservation", memory__share=True)
 @instead_of(BlockPool, "give_back")
 def block_free_although_others_hold_it(give_back: Any, self: BlockPool, block: int) -> None:
     """A sequence that leaves frees the blocks of the common beginning too."""
@@ -30,12 +30,12 @@ def block_free_although_others_hold_it(give_back: Any, self: BlockPool, block: i
     give_back(self, block)
 
 
-@defect("vllm", "conservation", kinds=("growing",))
+@defect("vllm", "conservation", kinds=("growing",), memory__share=True)
 def copy_on_write_left_out(patch: Patch) -> None:
     patch.setattr(Tables, "_is_shared", lambda self, block: False)
 
 
-@defect("vllm", "conservation", kinds=("growing",))
+@defect("vllm", "conservation", kinds=("growing",), memory__share=True)
 @instead_of(Tables, "_alike")
 def shares_a_token_too_many(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
     """The comparison stops one token late: the first that differs is taken for the same."""
@@ -51,7 +51,7 @@ def shares_the_last_token_too(alike: Any, self: Tables, newcomer: Sequence) -> t
     return alike(self, longer)
 
 
-@defect("vllm", "conservation", kinds=("growing",))
+@defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
 @instead_of(Tables, "_moves")
 def swapped_a_token_short(
     moves: Any, self: Tables, kind: Any, sources: Any, targets: Any, num_tokens: int
@@ -59,14 +59,14 @@ def swapped_a_token_short(
     return moves(self, kind, sources, targets, num_tokens - 1)
 
 
-@defect("vllm", "conservation", kinds=("growing",))
+@defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
 @instead_of(Tables, "evict")
 def swapped_out_without_copying(evict: Any, self: Tables, name: str) -> list[Move]:
     evict(self, name)
     return []
 
 
-@defect("vllm", "conservation", kinds=("growing",))
+@defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
 @instead_of(Tables, "_moves")
 def swapped_with_two_blocks_exchanged(
     moves: Any, self: Tables, kind: Any, sources: list[int], targets: list[int], num_tokens: int
@@ -74,7 +74,7 @@ def swapped_with_two_blocks_exchanged(
     return moves(self, kind, [*sources[1:2], *sources[:1], *sources[2:]], targets, num_tokens)
 
 
-@defect("vllm", "progress", kinds=("growing",))
+@defect("vllm", "progress", kinds=("growing",), memory__preemption="swap", memory__host=None)
 @instead_of(Paged, "missing")
 def returns_with_a_token_too_many(missing: Any, self: Paged, sequence: Sequence) -> tuple[Span, ...]:
     """A swapped sequence claims KV for its last token too, which has never been computed: nothing is missing."""
@@ -106,18 +106,18 @@ def dropped_and_taken_for_kept(patch: Patch) -> None:
     patch.setattr(Tables, "admit", trusting)
 
 
-@defect("vllm", "conservation", kinds=("growing",))
+@defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
 def host_is_not_counted(patch: Patch) -> None:
     usage = Paged.usage
     patch.setattr(Paged, "usage", lambda self: usage(self)._replace(host=0))
 
 
-@defect("vllm", "conservation")
+@defect("vllm", "conservation", memory__share=True)
 def shared_blocks_counted_twice(patch: Patch) -> None:
     patch.setattr(Tables, "num_written", lambda self: sum(self.cached[name] for name in self.blocks))
 
 
-@defect("vllm", "conservation", kinds=("growing",))
+@defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
 @instead_of(Tables, "arrived")
 def host_blocks_never_given_back(right: Any, self: Tables, name: str) -> None:
     for block in self.copied.pop(name, ()):

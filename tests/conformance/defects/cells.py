@@ -39,7 +39,7 @@ def passed_on_when_submitted(submit: Any, self: Cellular, batch: Any, worker: in
         self.processor.computed(subgraph.sequence, nodes)
 
 
-@graph_defect("cellular", "pinned")
+@graph_defect("cellular", "pinned", batching__workers=2)
 @instead_of(CellType, "completed")
 def unpinned_too_early(completed: Any, self: CellType, subgraph: Subgraph) -> None:
     """A subgraph is unpinned with the first of its tasks that completes, however many still run."""
@@ -56,7 +56,7 @@ def never_pinned(submit: Any, self: CellType, subgraph: Subgraph, nodes: list[in
     subgraph.pinned = None
 
 
-@graph_defect("cellular", "progress")
+@graph_defect("cellular", "progress", batching__workers=2)
 @instead_of(CellType, "completed")
 def never_unpinned(completed: Any, self: CellType, subgraph: Subgraph) -> None:
     """A subgraph stays with its worker for ever, which may be busy while others idle."""
@@ -112,7 +112,7 @@ def worker_left_idle(propose: Any, self: Cellular, worker: int, now: float, memo
     return Proposal() if worker else propose(self, worker, now, memory)
 
 
-@graph_defect("cellular", "pure", check="reproducible")
+@graph_defect("cellular", "pure", "progress", check="reproducible")
 @instead_of(CellType, "add")
 def queue_in_order_of_hash(add: Any, self: CellType, subgraph: Subgraph, started: bool) -> None:
     add(self, subgraph, started)

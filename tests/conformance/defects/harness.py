@@ -11,7 +11,7 @@ A defect that is not one function in the place of another takes the `MonkeyPatch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
@@ -50,6 +50,7 @@ class Defect:
     laws: tuple[str, ...]  # the names that LawBroken may carry: several if any of them may meet it first
     check: str  # the function of the laws that finds it
     kinds: tuple[str, ...]  # of scenarios; none: all
+    options: Mapping[str, Any]  # of every scenario, without which the defect hardly shows
 
     @property
     def id(self) -> str:
@@ -60,12 +61,17 @@ DEFECTS: list[Defect] = []
 
 
 def defect(
-    technique: str, *laws: str, check: str = "of_one_run", subject: Subject = TEXTS, kinds: tuple[str, ...] = ()
+    technique: str,
+    *laws: str,
+    check: str = "of_one_run",
+    subject: Subject = TEXTS,
+    kinds: tuple[str, ...] = (),
+    **options: Any,
 ) -> Callable[[Seed], Seed]:
-    """Register a defect of `technique` that one of `laws` must name."""
+    """Register a defect of `technique` that one of `laws` must name; options as `memory__share=True`."""
 
     def register(seed: Seed) -> Seed:
-        DEFECTS.append(Defect(seed, subject, technique, laws, check, kinds))
+        DEFECTS.append(Defect(seed, subject, technique, laws, check, kinds, options))
         return seed
 
     return register
@@ -121,7 +127,7 @@ def caught(defect: Defect) -> LawBroken | None:
     @given(defect.subject.scenarios(row, defect.kinds))
     def attempt(scenario: Any) -> None:
         try:
-            case = defect.subject.case(row, scenario)
+            case = defect.subject.case(row, scenario.with_options(**defect.options))
             law(case, observe(case))
         except LawBroken as broken:
             raise _Caught(broken) from None

@@ -83,7 +83,7 @@ def shuffled_onto_the_living(gather: Any, live: Any, fixed: Any, num_buffers: in
     return found._replace(moves=tuple(zip((source for source, _ in found.moves), ends, strict=True)))
 
 
-@defect("fusion", "conservation")
+@defect("fusion", "conservation", batching__preprocess="worker")
 @instead_of(Slots, "place")
 def shuffled_from_under_a_worker(place: Any, self: Slots, proposal: Proposal) -> Any:
     """The main stream closes up over all sequences in memory, also those that another worker is computing."""

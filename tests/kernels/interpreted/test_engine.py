@@ -90,10 +90,15 @@ def test_tokens_are_the_oracles(name: str, model: str) -> None:
         assert ("swap_out" in kinds) == ("swap_in" in kinds) == (name == "vllm, swapping")
 
 
-def test_reference_logits_are_the_same_bits_under_every_technique() -> None:
+EVERY_LAYOUT = ("static", "fusion", "vllm, swapping")  # a rectangle, buffers, blocks
+
+
+@pytest.mark.parametrize("names", [EVERY_LAYOUT, pytest.param(tuple(ROWS), marks=pytest.mark.long)])
+def test_reference_logits_are_the_same_bits_under_every_technique(names: tuple[str, ...]) -> None:
+    """One technique of each layout, or all of them; on torch, every mix is put to this law."""
     _, alone, _ = _serve("serial", "llama", "reference")
     assert len(alone.logits) >= 9
-    for name in ROWS.keys() - {"serial"}:
+    for name in names:
         _, run, _ = _serve(name, "llama", "reference")
         assert run.logits.keys() == alone.logits.keys()
         for key, logits in run.logits.items():
