@@ -53,11 +53,12 @@ class ServedCells:
         settings, workers = self.settings, stages.batching.workers
         if settings.clock == "virtual":
             return Runner(placeholders(self.model))
+        capacity = stages.memory.capacity
         try:
-            runner = CellRunner(self.model, StateStorage(self.model.fields, stages.memory.capacity, self.model.device))
+            runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, self.model.device))
         except (RuntimeError, MemoryError):
             raise MachineError(
-                f"Memory of {stages.memory.capacity * self.slot_bytes / 2**20:.0f} MiB for states could not be allocated "
+                f"Memory of {capacity * self.slot_bytes / 2**20:.0f} MiB for states could not be allocated "
                 f"on {settings.device}: lower --kv-memory."
             ) from None
         if self.model.device.type == "cuda":
