@@ -52,9 +52,14 @@ def make_batching(row: Technique, settings: Mapping[str, Any] | None = None) -> 
     """The batching policy of `row`, which says how many workers there are, and what a node of a cell graph is.
 
     Raises:
-        UsageError: a setting names no stage or no option, or has a bad value.
+        UsageError: a setting names no stage or no option, has a bad value, or asks for what the other stages cannot do.
     """
     policy: Batching = stage("batching", row.batching)(check_settings(row, settings)["batching"])
+    if policy.token_budget is not None and "rectangle" in stage("attention", row.attention).reads:
+        raise UsageError(
+            f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle, however "
+            "few of its tokens are needed: choose the attention 'per_sequence', or no budget."
+        )
     return policy
 
 
@@ -73,13 +78,6 @@ def check_settings(row: Technique, settings: Mapping[str, Any] | None = None) ->
             )
         given[kind][option_name] = value
     classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
-    options: dict[Kind, Any] = {
+    return {
         kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
     }
-    policy: Batching = classes["batching"](options["batching"])
-    if policy.token_budget is not None and "rectangle" in classes["attention"].reads:
-        raise UsageError(
-            f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle, however "
-            "few of its tokens are needed: choose the attention 'per_sequence', or no budget."
-        )
-    return options

@@ -170,9 +170,8 @@ class Topology:
         """The graph split into subgraphs, which are connected nodes of one cell (BatchMaker, 2.4.3).
 
         Two cells may alternate, as in a -> b -> a' where a' reads a as well: a and a' are connected, and yet a' waits
-        for b and a does not. So nodes are of one subgraph only if the cell changes equally often on the paths to them:
-        a node's stage is the largest number of changes on any path to it. What a subgraph reads outside of it is of a
-        lower stage than its own, so no two subgraphs wait for each other.
+        for b and a does not. So nodes are of one subgraph only if the cell changes equally often on the paths to them
+        (`changes`). What a subgraph reads outside of it has fewer changes, so no two subgraphs wait for each other.
 
         Returns:
             The nodes of each subgraph in topological order; subgraphs by the first of their nodes in it.
@@ -190,7 +189,7 @@ class Topology:
         for node in self.order:
             home[node] = node
             for source in self.sources[node]:
-                if self.cells[source] == self.cells[node] and self.stages[source] == self.stages[node]:
+                if self.cells[source] == self.cells[node] and self.changes[source] == self.changes[node]:
                     home[root(node)] = root(source)
         found: dict[int, list[int]] = {}
         for node in self.order:
@@ -198,7 +197,7 @@ class Topology:
         return tuple(map(tuple, found.values()))
 
     @cached_property
-    def stages(self) -> dict[int, int]:
+    def changes(self) -> dict[int, int]:
         """For each node, the largest number of times that the cell changes on a path to it."""
         found: dict[int, int] = {}
         for node in self.order:

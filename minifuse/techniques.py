@@ -61,6 +61,8 @@ class Technique:
 
 
 MODELS = {"transformer": "transformers", "cells": "models of cells (lstm, seq2seq, treelstm)"}
+# The memory and attention of a technique for a kind of model that its batching serves beside another kind.
+STAGES = {"cells": {"memory": "states", "attention": "cells"}}
 
 _BATCHMAKER = "Gao et al., BatchMaker (EuroSys 2018), as in the thesis"
 _VLLM = "Kwon et al., vLLM (SOSP 2023), as described by Pensieve and FluidInfer"
@@ -134,7 +136,7 @@ TECHNIQUES: dict[str, Technique] = {
         ),
         Technique(
             name="vllm",
-            summary="KV in blocks, taken as requests grow; prompts run alone; the newest are evicted when they run out",
+            summary="KV in blocks, taken as requests grow; prompts run alone; the newest evicted when memory runs out",
             paper=_VLLM,
             section="Pensieve 3.4.2, 3.6.1, FluidInfer 2",
             batching="prefill_first",
@@ -195,9 +197,9 @@ def _fitting(row: Technique, kind: str) -> Technique | None:
     classes = {k: stage(k, name) for k, name in row.stages.items()}
     if all(kind in cls.serves for cls in classes.values()):
         return row
-    if kind == "cells" and "cells" in classes["batching"].serves:
+    if kind in STAGES and kind in classes["batching"].serves:
         options = {name: value for name, value in row.options.items() if name.startswith("batching.")}
-        return replace(row, memory="states", attention="cells", options=options)
+        return replace(row, options=options, **STAGES[kind])
     return None
 
 

@@ -9,7 +9,7 @@ import pytest
 from helpers import CROWD, answers_of, expected_answers, make_engine, run_all
 
 from minifuse.attention.batch import AttentionBackend, Batch
-from minifuse.attention.layouts import PerSequenceLayout
+from minifuse.attention.layouts import PerSequenceStage
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.batching import Iteration
 from minifuse.clock import VirtualClock
@@ -68,7 +68,7 @@ class Spoiling(GhostRunner):
 
 @pytest.mark.parametrize("model", CONFIGS)
 def test_two_spans_over_one_context(model: str) -> None:
-    memory, layout, clock = Forgetful(200), PerSequenceLayout(), VirtualClock()
+    memory, layout, clock = Forgetful(200), PerSequenceStage(), VirtualClock()
     weights = small_model(model)
     runner = Spoiling(weights, KVStorage(weights.config, 200, weights.dtype, weights.device), layout.backend())
     runner.memory = memory
@@ -84,7 +84,7 @@ def test_two_spans_over_one_context(model: str) -> None:
     assert answers_of(engine) == expected_answers(model, requests)
 
 
-class _TwoWaves(PerSequenceLayout):
+class _TwoWaves(PerSequenceStage):
     """FluidInfer's seam in miniature: the second half of the work is attended after the first."""
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, run_all
 
-from minifuse.attention.layouts import PerSequenceLayout
+from minifuse.attention.layouts import PerSequenceStage
 from minifuse.batching.policy import Stepwise
 from minifuse.clock import RealClock
 from minifuse.engine import Engine
@@ -114,7 +114,7 @@ def test_the_engine_wakes_for_any_idle_worker() -> None:
 
 
 def _threaded(run: Any, workers: int = 2) -> Engine:
-    memory, attention, clock = Contiguous(400), PerSequenceLayout(), RealClock()
+    memory, attention, clock = Contiguous(400), PerSequenceStage(), RealClock()
     run = run or torch_runner(small_model(LLAMA), memory, attention)
     executor = RealExecutor(run, clock, workers)
     return Engine(Pinned(workers), memory, attention, executor, clock, reader=TextReader(VOCAB, CONTEXT))

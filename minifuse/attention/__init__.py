@@ -1,6 +1,6 @@
 """Attention stages: how the tokens of an iteration are laid out and attended. Importing this registers them."""
 
-from minifuse.attention.cell_layouts import CellsLayout, PaddedCellsLayout
-from minifuse.attention.layouts import PaddedLayout, PagedLayout, PerSequenceLayout, SlotsLayout
+from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
+from minifuse.attention.layouts import PaddedStage, PagedStage, PerSequenceStage, SlotsStage
 
-__all__ = ["CellsLayout", "PaddedCellsLayout", "PaddedLayout", "PagedLayout", "PerSequenceLayout", "SlotsLayout"]
+__all__ = ["CellsStage", "PaddedCellsStage", "PaddedStage", "PagedStage", "PerSequenceStage", "SlotsStage"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.batch import Batch, Wave
-from minifuse.attention.rows import Rows, lay_out
+from minifuse.attention.rows import BatchRows, lay_out
 from minifuse.kernels.operators import TORCH, Operators
 from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
@@ -42,7 +42,7 @@ class Backend(ABC):
             real=None if real is None else torch.tensor(real, device=device),
         )
 
-    def _wave(self, plan: Plan, rows: Rows, slots: Tensor, span: Span, cache: KVStorage) -> Wave:
+    def _wave(self, plan: Plan, rows: BatchRows, slots: Tensor, span: Span, cache: KVStorage) -> Wave:
         """The rows of the work [span.start, span.stop); all rows of a shape that is computed whole."""
         ends = [*rows.starts, len(rows.token_ids)]
         start, stop = (0, len(rows.token_ids)) if plan.shape else (ends[span.start], ends[span.stop])
@@ -53,7 +53,7 @@ class Backend(ABC):
         return Wave(start, stop, slots[start:stop], live, self.reads(plan, rows, span, cache))
 
     @abstractmethod
-    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         """What `attention` needs of a wave, the same in every layer. Made once for each plan."""
 
     def attend(self, heads: Tensor, rotary: RotaryRows | None, cache: KVStorage, layer: int, wave: Wave) -> Tensor:

@@ -14,10 +14,10 @@ from minifuse.plan import Placement
 from minifuse.stages import register
 from minifuse.work import Span, Work
 
-__all__ = ["CellsLayout", "PaddedCellsLayout"]
+__all__ = ["CellsStage", "PaddedCellsStage"]
 
 
-class _CellLayout:
+class _CellStage:
     """What the layouts for models of cells share."""
 
     kind: ClassVar[str] = "attention"
@@ -42,7 +42,7 @@ class _CellLayout:
 
 
 @register
-class CellsLayout(_CellLayout):
+class CellsStage(_CellStage):
     """The nodes of a batch and nothing else: no padding is computed, and a wave without nodes is left out."""
 
     name = "cells"
@@ -53,7 +53,7 @@ class CellsLayout(_CellLayout):
 
 
 @register
-class PaddedCellsLayout(_CellLayout):
+class PaddedCellsStage(_CellStage):
     """A row for each request of the batch at every step, ended ones too: padding is computed and counted as idle."""
 
     name = "padded_cells"

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionStage",
-    "PaddedLayout",
-    "PagedLayout",
-    "PerSequenceLayout",
-    "SlotsLayout",
+    "PaddedStage",
+    "PagedStage",
+    "PerSequenceStage",
+    "SlotsStage",
 ]
 
 
@@ -137,7 +137,7 @@ class _Shipped(AttentionStage):
 
 
 @register
-class PerSequenceLayout(_Shipped):
+class PerSequenceStage(_Shipped):
     """Tokens of all requests concatenated, attention request by request: selective batching (Orca; Baton, 2.2)."""
 
     name = "per_sequence"
@@ -146,7 +146,7 @@ class PerSequenceLayout(_Shipped):
 
 
 @register
-class PaddedLayout(_Shipped):
+class PaddedStage(_Shipped):
     """A rectangle of tokens with a mask: padding and finished rows are computed, and counted as idle (Baton, 2.1)."""
 
     name = "padded"
@@ -158,7 +158,7 @@ class PaddedLayout(_Shipped):
 
 
 @register
-class SlotsLayout(_Shipped):
+class SlotsStage(_Shipped):
     """One token in each of the adjacent buffers of a region, as views; prompts request by request (Flover, V-B)."""
 
     name = "slots"
@@ -171,7 +171,7 @@ class SlotsLayout(_Shipped):
 
 
 @register
-class PagedLayout(_Shipped):
+class PagedStage(_Shipped):
     """Tokens of all requests concatenated and attended in one call, over blocks or runs of slots (Pensieve, 3.4.4)."""
 
     name = "paged"

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.ragged import first_columns
-from minifuse.attention.rows import Rows
+from minifuse.attention.rows import BatchRows
 from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
 from minifuse.memory.storage import KVStorage
@@ -40,7 +40,7 @@ class PaddedAttention(Backend):
         row 1:  x y z     mask of 'z': [1, 1, 1]
     """
 
-    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         rectangle = plan.shape
         if not isinstance(rectangle, Rectangle):
             raise LawBroken("layout", "the padded layout got a plan without a rectangle")

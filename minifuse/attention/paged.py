@@ -8,7 +8,7 @@ from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.ragged import tables_of
-from minifuse.attention.rows import Rows
+from minifuse.attention.rows import BatchRows
 from minifuse.attention.vectorised import RaggedIndex, attend
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan
@@ -20,7 +20,7 @@ __all__ = ["PagedAttention"]
 class PagedAttention(Backend):
     """Every piece of work is some queries at the end of a context, in blocks or in consecutive slots."""
 
-    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         work = plan.work[slice(*span)]
         tables, page = tables_of(plan.places[slice(*span)])
         queries = [item.num_tokens for item in work]

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.backend import Backend
-from minifuse.attention.rows import Rows
+from minifuse.attention.rows import BatchRows
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan
 from minifuse.work import Span
@@ -30,7 +30,7 @@ class _Item(NamedTuple):
 class PerSequenceAttention(Backend):
     """Of the work [a: 0..3), [b: 7..8), rows 0 to 2 attend to the 3 slots of a, row 3 to the 8 slots of b."""
 
-    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         items = []
         first = rows.starts[span.start]
         for i in range(*span):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minifuse.attention.rows import Rows
+from minifuse.attention.rows import BatchRows
 from minifuse.kernels.ragged import Ragged
 from minifuse.layout import Rectangle, Region
 from minifuse.place import Extent, Pages, Place
@@ -18,7 +18,7 @@ from minifuse.work import Span
 __all__ = ["first_columns", "ragged", "tables_of"]
 
 
-def ragged(plan: Plan, rows: Rows, span: Span, device: torch.device) -> Ragged:
+def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Ragged:
     """The sequences of one wave of a plan: its work, or all rows of a shape that is computed whole.
 
     For work [a: 0..3) in blocks (4, 7), [b: 7..8) in blocks (2, 5, 1): cu_seqlens [0, 3, 4], contexts [3, 8], and block

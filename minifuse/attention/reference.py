@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.backend import Backend
-from minifuse.attention.rows import Rows
+from minifuse.attention.rows import BatchRows
 from minifuse.kernels.operators import Operators, TorchOperators
 from minifuse.kernels.rotary import RotaryRows
 from minifuse.memory.storage import KVStorage
@@ -47,7 +47,7 @@ class ReferenceAttention(Backend):
 
     operators: Operators = _RowByRow()
 
-    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         first = 0 if plan.shape else rows.starts[span.start]
         queries = []
         for i in range(*span):

@@ -10,13 +10,13 @@ from minifuse.layout import Rectangle, Region, Shape
 from minifuse.plan import Plan
 from minifuse.request import Sequence
 
-__all__ = ["Rows", "lay_out"]
+__all__ = ["BatchRows", "lay_out"]
 
 PAD = 0  # any token id will do: the output of an idle row is not read
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BatchRows:
     """The T rows of an iteration, idle ones included."""
 
     token_ids: list[int]  # [T]
@@ -32,7 +32,7 @@ class Rows:
         return None if real == list(range(len(self.token_ids))) else real
 
 
-def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:
+def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
     """The rows of a plan: of its work alone (ragged), or of the rectangle or region that it computes whole.
 
     Ragged, for work [a: 0..3), [b: 7..8): rows 0 to 2 are the first tokens of a, row 3 is the eighth of b.
@@ -46,7 +46,7 @@ def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:
     if plan.shape is None:
         return _ragged(plan, sequences)
     size = plan.shape.num_tokens
-    rows = Rows([PAD] * size, [0] * size, [-1] * size, [])
+    rows = BatchRows([PAD] * size, [0] * size, [-1] * size, [])
     for (name, start, stop, _), (offset, _) in zip(plan.work, plan.extents, strict=True):
         first = _first_row(plan.shape, offset, start)
         last = first + stop - start
@@ -73,7 +73,7 @@ def _first_row(shape: Shape, offset: int, start: int) -> int:
     return row * (shape.stop - shape.start) + padding + start - shape.start
 
 
-def _ragged(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:
+def _ragged(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -88,4 +88,4 @@ def _ragged(plan: Plan, sequences: Mapping[str, Sequence]) -> Rows:
             token_ids += tokens[start:stop]
             positions += range(start, stop)
         slots += place.slots(start, stop)
-    return Rows(token_ids, positions, slots, starts)
+    return BatchRows(token_ids, positions, slots, starts)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.per_sequence import PerSequenceAttention
-from minifuse.attention.rows import Rows
+from minifuse.attention.rows import BatchRows
 from minifuse.layout import Region
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan
@@ -34,7 +34,7 @@ class SlotsAttention(PerSequenceAttention):
     request.
     """
 
-    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         region = plan.shape
         if not isinstance(region, Region):
             return super().reads(plan, rows, span, cache)

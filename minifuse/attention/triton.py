@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.ragged import ragged
-from minifuse.attention.rows import Rows
+from minifuse.attention.rows import BatchRows
 from minifuse.kernels.multi_token import multi_token_attention
 from minifuse.kernels.operators import Operators
 from minifuse.kernels.ragged import Ragged
@@ -44,7 +44,7 @@ class TritonAttention(Backend):
     def __init__(self, reference: bool = False) -> None:
         self.reference = reference
 
-    def reads(self, plan: Plan, rows: Rows, span: Span, cache: KVStorage) -> Any:
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         if isinstance(plan.shape, Region) and not self.reference:
             lengths = [position + 1 for position in rows.positions]
             return _Buffers(plan.shape, torch.tensor(lengths, dtype=torch.int32, device=cache.device), max(lengths))

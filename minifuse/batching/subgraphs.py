@@ -32,7 +32,7 @@ class Subgraph:
     ) -> None:
         self.sequence = sequence
         self.cell = topology.cells[nodes[0]]
-        self.priority = topology.stages[nodes[0]]  # cells that come later in the graph are preferred
+        self.priority = topology.changes[nodes[0]]  # cells that come later in the graph are preferred
         self.readers = topology.readers
         self.missing = dict(missing)  # node -> how many of those that it reads in here have not been submitted
         self.outside = set(outside)  # nodes read and not yet computed

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from minifuse.assembly import check_settings
+from minifuse.assembly import make_batching
 from minifuse.cli.declare import DTYPES, by_itself, option, switch, whole
 from minifuse.errors import UsageError
 from minifuse.model.kinds import request_kind
@@ -190,7 +190,7 @@ class Options:
             if sizes and sizes[0] in found:
                 raise UsageError(f"--max-batch and --set {sizes[0]} are both given: give one of them.")
             found |= {name: self.max_batch for name in sizes if name not in found}
-        check_settings(row, found)
+        make_batching(row, found)
         return found
 
 

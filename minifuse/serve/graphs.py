@@ -18,7 +18,7 @@ from minifuse.model.cells.source import CellSource
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
-from minifuse.serve.served import Runner
+from minifuse.serve.served import PlanRunner
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
@@ -47,12 +47,12 @@ class ServedCells:
     def check(self) -> None:
         """Whatever its device has room for can be served."""
 
-    def runner(self, stages: Stages) -> Runner:
+    def runner(self, stages: Stages) -> PlanRunner:
         """On a GPU plans are issued and polled for; on a CPU one worker runs in the caller's thread, several share the
         cores."""
         settings, workers = self.settings, stages.batching.workers
         if settings.clock == "virtual":
-            return Runner(placeholders(self.model))
+            return PlanRunner(placeholders(self.model))
         capacity = stages.memory.capacity
         try:
             runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, self.model.device))
@@ -62,12 +62,12 @@ class ServedCells:
                 f"on {settings.device}: lower --kv-memory."
             ) from None
         if self.model.device.type == "cuda":
-            return Runner(runner, issue=runner.issue)
+            return PlanRunner(runner, issue=runner.issue)
         if workers == 1:
-            return Runner(runner)
+            return PlanRunner(runner)
         before = torch.get_num_threads()
         run = _sharing(runner, max(1, len(os.sched_getaffinity(0)) // workers))
-        return Runner(run, close=lambda: torch.set_num_threads(before))
+        return PlanRunner(run, close=lambda: torch.set_num_threads(before))
 
     def cost(self) -> Callable[[Plan], float]:
         return CellRoofline(self.model, hardware(self.settings.hardware))

@@ -11,10 +11,10 @@ from minifuse.plan import Plan
 from minifuse.request import Sequence
 from minifuse.stages import Reader, RunPlan
 
-__all__ = ["Runner", "ServedModel"]
+__all__ = ["PlanRunner", "ServedModel"]
 
 
-class Runner(NamedTuple):
+class PlanRunner(NamedTuple):
     """What computes plans, as `RealExecutor` takes it."""
 
     run: RunPlan
@@ -36,7 +36,7 @@ class ServedModel(Protocol):
         """Raise `UsageError` if the model cannot be served in these settings, whatever the stages."""
         ...
 
-    def runner(self, stages: Stages) -> Runner:
+    def runner(self, stages: Stages) -> PlanRunner:
         """What computes plans, on memory of its own; in virtual time perhaps only placeholders.
 
         Raises:

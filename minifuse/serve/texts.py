@@ -15,7 +15,7 @@ from minifuse.model.text.load import TextSource
 from minifuse.parallel.config import shard_config
 from minifuse.plan import Plan
 from minifuse.request import TextReader
-from minifuse.serve.served import Runner
+from minifuse.serve.served import PlanRunner
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.work import TRANSFORMER
@@ -52,7 +52,7 @@ class ServedText:
         if settings.clock == "virtual":
             self._check_fits()
 
-    def runner(self, stages: Stages) -> Runner:
+    def runner(self, stages: Stages) -> PlanRunner:
         run, close = placeholder_tokens, None
         if self.model is not None and self.settings.tensor_parallel > 1:
             from minifuse.parallel.launch import launch
@@ -81,7 +81,7 @@ class ServedText:
                 ) from None
         if stages.batching.depth > 1:
             run = RunAhead(run)
-        return Runner(run, threads=_threads(stages.batching.workers, self.settings.device), close=close)
+        return PlanRunner(run, threads=_threads(stages.batching.workers, self.settings.device), close=close)
 
     def cost(self) -> Callable[[Plan], float]:
         return Roofline(self.source.config, self.settings.dtype, hardware(self.settings.hardware))

@@ -9,7 +9,7 @@ import torch
 from helpers import asks
 
 from minifuse.attention.batch import Batch
-from minifuse.attention.layouts import PaddedLayout, PagedLayout, PerSequenceLayout, SlotsLayout
+from minifuse.attention.layouts import PaddedStage, PagedStage, PerSequenceStage, SlotsStage
 from minifuse.attention.padded import PaddedAttention
 from minifuse.attention.paged import PagedAttention
 from minifuse.attention.per_sequence import PerSequenceAttention
@@ -159,15 +159,15 @@ def test_layouts_without_tensors() -> None:
     all_work = (Span(0, 2),)
     rectangle = Rectangle(0, 2, 6, 0, 3)
     placement = Placement((Extent(0, 6), Extent(7, 5)), rectangle)
-    assert PerSequenceLayout().layout(work, placement) == Layout(all_work)
-    assert PaddedLayout().layout(work, placement) == Layout(all_work, rectangle)
+    assert PerSequenceStage().layout(work, placement) == Layout(all_work)
+    assert PaddedStage().layout(work, placement) == Layout(all_work, rectangle)
     region = Region(2, 3, 6)
-    assert SlotsLayout().layout(work, Placement((Extent(12, 6), Extent(24, 6)), region)) == Layout(all_work)
+    assert SlotsStage().layout(work, Placement((Extent(12, 6), Extent(24, 6)), region)) == Layout(all_work)
     single = (Work("a", 2, 3), Work("b", 0, 1))
-    assert SlotsLayout().layout(single, Placement((Extent(12, 6), Extent(24, 6)), region)) == Layout(all_work, region)
+    assert SlotsStage().layout(single, Placement((Extent(12, 6), Extent(24, 6)), region)) == Layout(all_work, region)
     pages = Placement((Pages((4, 1), 3), Pages((2,), 3)))
-    assert PagedLayout().layout(work, pages) == Layout(all_work)
-    assert isinstance(PagedLayout().backend(), PagedAttention)
-    assert isinstance(SlotsLayout().backend(), SlotsAttention)
-    assert isinstance(PerSequenceLayout().backend(), PerSequenceAttention)
-    assert isinstance(PaddedLayout().backend(), PaddedAttention)
+    assert PagedStage().layout(work, pages) == Layout(all_work)
+    assert isinstance(PagedStage().backend(), PagedAttention)
+    assert isinstance(SlotsStage().backend(), SlotsAttention)
+    assert isinstance(PerSequenceStage().backend(), PerSequenceAttention)
+    assert isinstance(PaddedStage().backend(), PaddedAttention)

@@ -8,7 +8,7 @@ import pytest
 from graphs import Arriving, GraphReader, Scene, chain, complete_tree, lstm, sequence_of
 from helpers import unit
 
-from minifuse.attention.cell_layouts import CellsLayout
+from minifuse.attention.cell_layouts import CellsStage
 from minifuse.batching import Cellular
 from minifuse.cell_graph import CellGraph, Node, Output
 from minifuse.errors import LawBroken, RequestRefused, UsageError
@@ -29,7 +29,7 @@ def cellular(
 ) -> Scene:
     """A scene in which every cell takes one second."""
     policy = Cellular(parse_options("test", Cellular.Options, options))
-    return Scene(policy, States(capacity), CellsLayout(), graphs, cost=unit, run=run, requests=requests)
+    return Scene(policy, States(capacity), CellsStage(), graphs, cost=unit, run=run, requests=requests)
 
 
 # --- Fig. 2.5

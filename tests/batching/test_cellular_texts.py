@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minifuse.attention.layouts import PagedLayout, PerSequenceLayout
+from minifuse.attention.layouts import PagedStage, PerSequenceStage
 from minifuse.batching import Cellular
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
@@ -19,7 +19,7 @@ def test_iterations_of_a_text_are_in_flight_before_their_tokens_are_known() -> N
     engine = Engine(
         Cellular(parse_options("test", Cellular.Options, {"max_tasks": 3})),
         Contiguous(100),
-        PerSequenceLayout(),
+        PerSequenceStage(),
         VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: (5,) for w in plan.work})),
         clock,
         reader=TextReader(10, 50),
@@ -47,7 +47,7 @@ def test_a_shared_prompt_is_not_computed_again() -> None:
     engine = Engine(
         Cellular(parse_options("test", Cellular.Options, {"max_tasks": 1})),
         memory,
-        PagedLayout(),
+        PagedStage(),
         VirtualExecutor(clock, lambda plan: 1.0, lambda plan, sequences: Ran({w.sequence: (5,) for w in plan.work})),
         clock,
         reader=TextReader(20, 50),

@@ -9,7 +9,7 @@ from graphs import Arriving, Scene, chain, lstm, sequence_of, tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.attention.cell_layouts import CellsLayout, PaddedCellsLayout
+from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.batching import GraphMerged, GraphPadded
 from minifuse.batching.graph_padded import segments
 from minifuse.cell_graph import CellGraph, Node
@@ -25,7 +25,7 @@ def graph_batching(policy: type[Any], graphs: Arriving, capacity: int = 500, **o
     return Scene(
         policy(parse_options("test", policy.Options, options)),
         Rows(capacity) if padded else States(capacity),
-        PaddedCellsLayout() if padded else CellsLayout(),
+        PaddedCellsStage() if padded else CellsStage(),
         graphs,
         cost=lambda plan: float(len(plan.waves)),
     ).run()

@@ -12,7 +12,7 @@ from conformance.defects.harness import Patch, defect, instead_of
 from minifuse.attention import padded, per_sequence
 from minifuse.attention import paged as paged_attention
 from minifuse.attention import slots as slot_attention
-from minifuse.attention.layouts import PagedLayout
+from minifuse.attention.layouts import PagedStage
 from minifuse.execute import texts
 from minifuse.kernels.operators import TorchOperators
 from minifuse.layout import Layout, Rectangle, Region
@@ -99,8 +99,8 @@ def noise_from_the_row(patch: Patch) -> None:
 
 
 def _laid_out(patch: Patch, wrong: Callable[[Layout, int], Layout]) -> None:
-    layout = PagedLayout.layout
-    patch.setattr(PagedLayout, "layout", lambda self, work, placement: wrong(layout(self, work, placement), len(work)))
+    layout = PagedStage.layout
+    patch.setattr(PagedStage, "layout", lambda self, work, placement: wrong(layout(self, work, placement), len(work)))
 
 
 @defect("vllm", "layout")
