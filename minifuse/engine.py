@@ -138,7 +138,7 @@ class Engine:
         concerned = {name: self.sequences[name] for name in plan.sequences}
         for sequence in (*proposal.admit, *concerned.values()):
             sequence.phase = plan.phase
-        self.in_flight.launch(plan, self.now)
+        self.in_flight.launch(plan, concerned, self.now)
         self.executor.submit(plan, concerned, self.now)
 
     def collect(self) -> list[StepReport]:
@@ -174,7 +174,7 @@ class Engine:
         """
         plan, ran, ended_s = completion
         leaving = self.in_flight.leaving
-        produced = {name: tokens for name, tokens in ran.tokens.items() if name not in leaving}
+        produced = {name: new for name, new in ran.tokens.items() if name not in leaving} if leaving else ran.tokens
         usage = self.memory.commit(plan, produced)
         self.batching.commit(plan)
         if plan.phase is Phase.PREPROCESSING:
@@ -182,7 +182,7 @@ class Engine:
                 self.sequences[name].phase = Phase.READY
         tokens: dict[str, tuple[int, ...]] = {}
         finished: dict[str, FinishReason] = {}
-        discarded = sum(work.num_tokens for work in plan.work if work.sequence in leaving)
+        discarded = sum(work.num_tokens for work in plan.work if work.sequence in leaving) if leaving else 0
         for name, num_pieces in Counter([work.sequence for work in plan.work]).items():
             if name in leaving:
                 continue

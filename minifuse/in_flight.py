@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from minifuse.errors import LawBroken
 from minifuse.plan import Plan, Proposal
@@ -22,7 +22,7 @@ class InFlight:
         self.depth = depth
         self.num_plans = [0] * workers  # of each worker
         self.leaving: dict[str, Sequence] = {}
-        self._started: dict[int, float] = {}  # step -> when it was submitted
+        self._started: dict[int, tuple[float, Collection[str]]] = {}  # step -> when it was submitted, its sequences
         self._last_ended = [0.0] * workers  # when each worker last completed a plan
         self._workers: dict[str, list[int]] = {}  # sequence -> the worker of each of its plans in flight
 
@@ -51,20 +51,21 @@ class InFlight:
         if gone := {sequence.id for sequence in proposal.evict}.intersection(work.sequence for work in proposal.work):
             raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
 
-    def launch(self, plan: Plan, now: float) -> None:
-        """A plan has been made, at time `now`, and is about to be submitted."""
+    def launch(self, plan: Plan, sequences: Collection[str], now: float) -> None:
+        """A plan of these sequences has been made, at time `now`, and is about to be submitted."""
         self.num_plans[plan.worker] += 1
-        self._started[plan.step] = now
-        for name in plan.sequences:
+        self._started[plan.step] = now, sequences
+        for name in sequences:
             self._workers.setdefault(name, []).append(plan.worker)
 
     def land(self, plan: Plan, ended_s: float) -> tuple[float, list[Sequence]]:
         """A plan has completed. Returns when it began to run, and the leaving sequences whose memory is free now."""
-        started_s = max(self._started.pop(plan.step), self._last_ended[plan.worker])
+        submitted_s, sequences = self._started.pop(plan.step)
+        started_s = max(submitted_s, self._last_ended[plan.worker])
         self._last_ended[plan.worker] = ended_s
         self.num_plans[plan.worker] -= 1
         freed = []
-        for name in plan.sequences:
+        for name in sequences:
             workers = self._workers[name]
             workers.remove(plan.worker)
             if not workers:

@@ -204,10 +204,11 @@ class Sequence:
         if self.graph is not None:
             self.num_nodes_done += num_nodes
             self.results |= results or {}
-        for count, token in enumerate(tokens, start=1):
+        for count, token in enumerate(tokens[:-1], start=1):
             self.tokens.append(token)
             if self._answer_ends() is not None:
                 return tokens[:count]
+        self.tokens += tokens[-1:]  # whether it ends with the last one is for `why_finished`
         return tokens
 
     def why_finished(self) -> FinishReason | None:
@@ -222,7 +223,8 @@ class Sequence:
 
     def _answer_ends(self) -> FinishReason | None:
         """The reason its last token ends the answer, or None."""
-        num_new, request = self.num_new, self.request
+        request = self.request
+        num_new = len(self.tokens) - len(request.prompt)
         if not num_new:
             return None
         if not request.ignore_eos and self.tokens[-1] in request.stop_ids:

@@ -1,4 +1,4 @@
-"""Runs each file of interpreted/ in Triton's interpreter, in a process of its own."""
+"""Runs the files of interpreted/ in Triton's interpreter, in processes of their own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent / "interpreted"
+FILES = sorted(map(str, FOLDER.glob("test_*.py")))
 
 
-@pytest.mark.parametrize("file", sorted(path.name for path in FOLDER.glob("test_*.py")))
-def test_in_the_interpreter(file: str) -> None:
+@pytest.mark.parametrize("files", [FILES[::2], FILES[1::2]], ids=["even", "odd"])
+def test_in_the_interpreter(files: list[str]) -> None:
+    """In two processes: each takes seconds to start."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(FOLDER / file)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
