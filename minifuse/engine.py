@@ -187,7 +187,7 @@ class Engine:
             if name in leaving:
                 continue
             sequence, new = self.sequences[name], produced.get(name, ())
-            if taken := sequence.take(new, num_pieces, ran.results.get(name, {})):
+            if taken := sequence.take(new, num_pieces, ran.results.get(name)):
                 tokens[name] = taken
             discarded += len(new) - len(taken)
             if reason := sequence.why_finished():
