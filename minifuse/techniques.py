@@ -47,17 +47,19 @@ class Technique:
     @property
     def option_names(self) -> set[str]:
         """The options that its stages have, as `stage.option`."""
-        return {name for name, _ in self._options()}
+        return {option["name"] for option in self.described_options()}
 
     @property
     def batch_sizes(self) -> tuple[str, ...]:
         """Those of them that bound how many requests are served at once, that of the batching policy first."""
-        return tuple(name for name, option in self._options() if option["batch_size"])
+        return tuple(option["name"] for option in self.described_options() if option["batch_size"])
 
-    def _options(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for kind, name in self.stages.items():
-            for option in describe_options(stage(kind, name).Options):
-                yield f"{kind}.{option['name']}", option
+    def described_options(self) -> Iterator[dict[str, Any]]:
+        """The options of all its stages as `stage.option`, with the defaults that the technique sets."""
+        for kind, stage_name in self.stages.items():
+            for option in describe_options(stage(kind, stage_name).Options):
+                name = f"{kind}.{option['name']}"
+                yield {**option, "name": name, "default": self.options.get(name, option["default"])}
 
 
 MODELS = {"transformer": "transformers", "cells": "models of cells (lstm, seq2seq, treelstm)"}

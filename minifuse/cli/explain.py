@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import minifuse
-from minifuse.cli.list import first_line, technique_options
+from minifuse.cli.list import first_line
 from minifuse.cli.text import console
 from minifuse.errors import UsageError
 from minifuse.options import describe_options
@@ -86,7 +86,7 @@ def _technique(row: Technique) -> Explanation:
         for name, models in _by_model(row, kind).items()
     ]
     variants = [for_model(row, model) for model in serves]
-    options = {option["name"]: option for variant in variants for option in technique_options(variant)}
+    options = {option["name"]: option for variant in variants for option in variant.described_options()}
     return Explanation(
         ((row.name, "bold"), f", a technique: {row.summary}."),
         "",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from minifuse.cli.declare import JsonFlag
 from minifuse.cli.text import console
 from minifuse.options import describe_options
-from minifuse.stages import KINDS, Kind, stage, stages
+from minifuse.stages import KINDS, Kind, stages
 from minifuse.techniques import MODELS, TECHNIQUES, Technique
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["first_line", "list_", "technique_options"]
+__all__ = ["first_line", "list_"]
 
 SCHEMA = "minifuse.list/1"
 
@@ -34,16 +34,6 @@ def first_line(cls: type[Any]) -> str:
     return (inspect.getdoc(cls) or "").partition("\n")[0]
 
 
-def technique_options(row: Technique) -> list[dict[str, Any]]:
-    """The options of all its stages as `stage.option`, with the defaults that the technique sets."""
-    found = []
-    for kind in KINDS:
-        for option in describe_options(stage(kind, getattr(row, kind)).Options):
-            name = f"{kind}.{option['name']}"
-            found.append({**option, "name": name, "default": row.options.get(name, option["default"])})
-    return found
-
-
 def _technique(row: Technique) -> dict[str, Any]:
     return {
         "name": row.name,
@@ -51,7 +41,7 @@ def _technique(row: Technique) -> dict[str, Any]:
         "section": row.section,
         "serves": [model for model in MODELS if model in row.serves],
         "stages": row.stages,
-        "options": technique_options(row),
+        "options": list(row.described_options()),
     }
 
 
