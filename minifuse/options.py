@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
+from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from minifuse.errors import UsageError
@@ -44,6 +45,12 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """The types of a class's fields. They are compiled from text, which takes long."""
+    return get_type_hints(cls)
+
+
 def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
     """Build `cls` from what was typed (or from values already of the right type).
 
@@ -51,7 +58,7 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
         UsageError: an unknown option, or a value of the wrong type or out of range.
     """
     known = {f.name: f for f in fields(cls)} if cls is not NoOptions else {}  # type: ignore[arg-type]
-    hints = get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     values = {}
     for name, value in given.items():
         if name not in known:
@@ -115,7 +122,7 @@ def describe_options(cls: type) -> list[dict[str, Any]]:
     """Every option of a stage for `minifuse list` and `minifuse explain`: name, type, default, help."""
     if cls is NoOptions:
         return []
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     described = []
     for f in fields(cls):
         optional = type(None) in get_args(hints[f.name])

@@ -201,14 +201,14 @@ class Sequence:
         Returns:
             The tokens taken in: those up to the one that ends the answer.
         """
+        for count, token in enumerate(tokens, start=1):
+            self.tokens.append(token)
+            if count < len(tokens) and self.why_finished() is not None:
+                tokens = tokens[:count]
+                break
         if self.graph is not None:
             self.num_nodes_done += num_nodes
             self.results |= results or {}
-        for count, token in enumerate(tokens[:-1], start=1):
-            self.tokens.append(token)
-            if self._answer_ends() is not None:
-                return tokens[:count]
-        self.tokens += tokens[-1:]  # whether it ends with the last one is for `why_finished`
         return tokens
 
     def why_finished(self) -> FinishReason | None:
@@ -216,17 +216,12 @@ class Sequence:
 
         A stop token that is the last allowed token counts as `STOP`. A graph also ends with its last node.
         """
-        if (reason := self._answer_ends()) is not None:
-            return reason
-        done = self.graph is not None and self.num_nodes_done == len(self.graph)
-        return FinishReason.STOP if done else None
-
-    def _answer_ends(self) -> FinishReason | None:
-        """The reason its last token ends the answer, or None."""
         request = self.request
         num_new = len(self.tokens) - len(request.prompt)
-        if not num_new:
-            return None
-        if not request.ignore_eos and self.tokens[-1] in request.stop_ids:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if num_new >= request.max_new_tokens else None
+        if num_new:
+            if not request.ignore_eos and self.tokens[-1] in request.stop_ids:
+                return FinishReason.STOP
+            if num_new >= request.max_new_tokens:
+                return FinishReason.LENGTH
+        done = self.graph is not None and self.num_nodes_done == len(self.graph)
+        return FinishReason.STOP if done else None

@@ -17,6 +17,19 @@ from minifuse.kernels.ragged import Ragged
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.float64: 1e-12}
 
 
+def shapes_by_layout(shapes: dict[str, tuple[int, int, int]], layouts: Sequence[object]) -> list[Any]:
+    """Parameters `heads, kv_heads, dim, layout`: the first two shapes in every layout, and each other shape in one.
+
+    The rest of the product is `long`: the interpreter takes a second for each.
+    """
+    return [
+        pytest.param(*shape, layout, id=f"{name}-{layout}", marks=() if shorter else pytest.mark.long)
+        for i, (name, shape) in enumerate(shapes.items())
+        for j, layout in enumerate(layouts)
+        for shorter in [i < 2 or i % len(layouts) == j]
+    ]
+
+
 class Context:
     """The queries, keys and values of one context in float64, the same in every layout."""
 

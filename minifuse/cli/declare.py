@@ -13,7 +13,12 @@ typer sees a command with a text option for each field; the command receives the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
@@ -21,12 +26,23 @@ import typer
 from minifuse.errors import UsageError
 from minifuse.parsing import did_you_mean, one_of, parse_int
 
-__all__ = ["DTYPES", "JsonFlag", "argument", "by_itself", "option", "switch", "takes", "whole"]
+__all__ = [
+    "DTYPES",
+    "JsonOptions",
+    "argument",
+    "by_itself",
+    "json_switch",
+    "option",
+    "switch",
+    "takes",
+    "whole",
+    "writable_file",
+    "writable_folder",
+]
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 MANY = 2**31 - 1
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
 OptionsT = TypeVar("OptionsT")
 Parse = Callable[[Any, str], Any]  # the text, or texts, and the flag -> the value
 
@@ -70,6 +86,16 @@ def switch(flag: str, help: str, *, panel: str | None = None) -> Declared:
     return Declared(bool, False, typer.Option(flag, help=help, rich_help_panel=panel), bool)
 
 
+json_switch = partial(switch, "--json", "one JSON object on stdout")
+
+
+@dataclass(frozen=True)
+class JsonOptions:
+    """The options of a command that shows what there is."""
+
+    json: Annotated[bool, json_switch()]
+
+
 def argument(metavar: str, help: str, *, many: bool = False) -> Declared:
     """What stands on a command line without a flag: a text or None, or with `many` a list of texts."""
     kind: Any = list[str] | None if many else str | None
@@ -107,3 +133,34 @@ def whole(low: int = 1, high: int = MANY) -> Parse:
 def by_itself(parse: Callable[[str], Any]) -> Parse:
     """A parser whose refusals name what they are about without the flag."""
     return lambda text, flag: parse(text)
+
+
+@contextmanager
+def _refused_unless_written(text: str, flag: str, cannot: str, give: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{flag} is {text!r}, which cannot be {cannot} ({reason}): give {give} that exists and that you may write "
+            "to."
+        ) from None
+
+
+def writable_file(text: str, flag: str) -> Path:
+    """A parser: the path of a file that can be written; opening it is the only sure test."""
+    path = Path(text)
+    with _refused_unless_written(text, flag, "written", "a file in a folder"):
+        new = not os.path.lexists(path)
+        path.open("a").close()
+        if new:
+            path.unlink()
+    return path
+
+
+def writable_folder(text: str, flag: str) -> Path:
+    """A parser: a folder that exists and can be written to; writing is the only sure test."""
+    import tempfile
+
+    with _refused_unless_written(text, flag, "written to", "a folder"), tempfile.TemporaryFile(dir=text):
+        return Path(text)

@@ -12,7 +12,7 @@ from json import dumps
 from pathlib import Path
 from typing import Literal
 
-from minifuse.cli.declare import JsonFlag
+from minifuse.cli.declare import JsonOptions, takes
 from minifuse.cli.text import console
 
 __all__ = ["Check", "doctor"]
@@ -38,10 +38,11 @@ class Check:
     advice: str = ""
 
 
-def doctor(json: JsonFlag = False) -> int:
+@takes(JsonOptions)
+def doctor(options: JsonOptions) -> int:
     """Check that this machine has what minifuse needs."""
     checks = list(_all())
-    if json:
+    if options.json:
         print(dumps({"schema": SCHEMA, "checks": [asdict(check) for check in checks]}, indent=2))
     else:
         _show(checks)

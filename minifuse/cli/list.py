@@ -6,7 +6,7 @@ import inspect
 import json
 from typing import TYPE_CHECKING, Any
 
-from minifuse.cli.declare import JsonFlag
+from minifuse.cli.declare import JsonOptions, takes
 from minifuse.cli.text import console
 from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stages
@@ -20,9 +20,10 @@ __all__ = ["first_line", "list_"]
 SCHEMA = "minifuse.list/1"
 
 
-def list_(json: JsonFlag = False) -> int:
+@takes(JsonOptions)
+def list_(options: JsonOptions) -> int:
     """Show every technique and every stage."""
-    if json:
+    if options.json:
         print(_as_json())
     else:
         _show()

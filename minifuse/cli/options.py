@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from minifuse.assembly import make_batching
-from minifuse.cli.declare import DTYPES, by_itself, option, switch, whole
+from minifuse.cli.declare import DTYPES, by_itself, json_switch, option, switch, whole
 from minifuse.errors import UsageError
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
@@ -118,7 +118,7 @@ class Options:
     max_batch: Annotated[
         int | None,
         _technique(
-            *("--max-batch", "requests served at once, at most: max_batch, instances or slots of a stage", "N"),
+            *("--max-batch", "requests served at once, at most: the batch size of every stage that has one", "N"),
             parse=whole(),
         ),
     ]
@@ -145,7 +145,7 @@ class Options:
             parse=by_itself(parse_goodput),
         ),
     ]
-    json: Annotated[bool, switch("--json", "one JSON object on stdout", panel="Output")]
+    json: Annotated[bool, json_switch(panel="Output")]
 
     @property
     def sampling(self) -> Sampling:

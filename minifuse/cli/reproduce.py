@@ -8,7 +8,7 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minifuse.cli.declare import DTYPES, argument, option, switch, takes, whole
+from minifuse.cli.declare import DTYPES, argument, json_switch, option, switch, takes, whole, writable_folder
 from minifuse.errors import UsageError
 from minifuse.parsing import parse_float
 from minifuse.serve.interrupt import uninterrupted
@@ -40,21 +40,6 @@ def _rates(text: str, flag: str) -> tuple[float, ...]:
             "give one or the other."
         )
     return rates
-
-
-def _folder(text: str, flag: str) -> Path:
-    """A folder that exists and can be written to; writing is the only sure test."""
-    import tempfile
-
-    try:
-        with tempfile.TemporaryFile(dir=text):
-            return Path(text)
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"{flag} is {text!r}, which cannot be written to ({reason}): give a folder that exists and that you may "
-            "write to."
-        ) from None
 
 
 SCALE = "seconds with a small model, minutes in real time, or the paper's own scale"
@@ -91,8 +76,8 @@ class FigureOptions:
         ),
     ]
     seed: Annotated[int, option("--seed", "of arrivals, lengths and weights", "N", parse=whole(0), default="0")]
-    out: Annotated[Path | None, option("--out", OUT, "DIR", parse=_folder)]
-    json: Annotated[bool, switch("--json", "one JSON object on stdout")]
+    out: Annotated[Path | None, option("--out", OUT, "DIR", parse=writable_folder)]
+    json: Annotated[bool, json_switch()]
 
 
 @takes(FigureOptions)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minifuse.cli.declare import argument, option, takes
+from minifuse.cli.declare import argument, option, takes, writable_file
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.pipe import silence
 from minifuse.cli.requests import Workload, make_workload
@@ -32,26 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["failed", "load", "placeholders", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
+TRACE = "write every decision and time here, as JSON lines"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
-
-
-def _trace(text: str, flag: str) -> Path:
-    """The path of a file that can be written; opening it is the only sure test."""
-    path = Path(text)
-    try:
-        new = not os.path.lexists(path)
-        path.open("a").close()
-        if new:
-            path.unlink()
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"{flag} is {text!r}, which cannot be written ({reason}): give a file in a folder that exists and that you "
-            "may write to."
-        ) from None
-    return path
-
 
 _stage = partial(option, panel="Technique")
 
@@ -65,10 +47,7 @@ class RunOptions(Options):
     batching: Annotated[str | None, _stage("--batching", "another batching stage", "NAME")]
     memory: Annotated[str | None, _stage("--memory", "another memory stage", "NAME")]
     attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
-    trace: Annotated[
-        Path | None,
-        option("--trace", "write every decision and time here, as JSON lines", "FILE", panel="Output", parse=_trace),
-    ]
+    trace: Annotated[Path | None, option("--trace", TRACE, "FILE", panel="Output", parse=writable_file)]
 
 
 @takes(RunOptions)

@@ -86,7 +86,11 @@ def test_the_kernels_through_the_command_line(process: Cli, technique: str) -> N
     command = ("run", "sort 4 2", "--technique", technique, *backend, "--max-new-tokens", 4)
     outcome = process(*command, TRITON_INTERPRET="1")
     assert (outcome.code, outcome.out) == (0, "r0 sort 4 2 -> 2 4\n"), outcome.err
-    half = process(*command, "--dtype", "bfloat16", TRITON_INTERPRET="1")
+
+
+def test_the_interpreter_is_not_asked_for_what_it_gets_wrong(process: Cli) -> None:
+    typed = ("--set", "attention.backend=triton", "--dtype", "bfloat16")
+    half = process("run", "sort 4 2", "--technique", "vllm", *typed, TRITON_INTERPRET="1")
     assert half.code == 2
     assert half.err.startswith("error: ")
     assert "gets bfloat16 wrong" in half.err

@@ -298,6 +298,7 @@ TINY = [
 def test_a_case_as_it_would_be_measured(case: Case, clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel and every peer that runs on a CPU agree with the twin; compiled peers run in eager mode here."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(timing, "WARMUP", 0)
     (row,) = measured([case], CPU, torch.float32, rounds=1)["rows"]
     assert row["failure"] is None
     assert row["seconds"] > 0

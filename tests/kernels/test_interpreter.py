@@ -13,11 +13,13 @@ FOLDER = Path(__file__).parent / "interpreted"
 FILES = sorted(map(str, FOLDER.glob("test_*.py")))
 
 
-@pytest.mark.parametrize("files", [FILES[::2], FILES[1::2]], ids=["even", "odd"])
-def test_in_the_interpreter(files: list[str]) -> None:
-    """In two processes: each takes seconds to start."""
+PROCESSES = 3  # each takes seconds to start
+
+
+@pytest.mark.parametrize("number", range(PROCESSES))
+def test_in_the_interpreter(number: int) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *FILES[number::PROCESSES]]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -35,7 +35,7 @@ def copy_on_write_left_out(patch: Patch) -> None:
     patch.setattr(Tables, "_is_shared", lambda self, block: False)
 
 
-@defect("vllm", "conservation", kinds=("growing",), memory__share=True)
+@defect("vllm", "conservation", kinds=("growing",), memory__share=True, memory__block_size=1)
 @instead_of(Tables, "_alike")
 def shares_a_token_too_many(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
     """The comparison stops one token late: the first that differs is taken for the same."""
@@ -82,10 +82,16 @@ def returns_with_a_token_too_many(missing: Any, self: Paged, sequence: Sequence)
     return (Span(span.start + (sequence.id in self.tables.away), span.stop),)
 
 
-@defect("vllm", "conservation", "budget", kinds=("growing",))
+@defect(
+    *("vllm", "conservation"),
+    kinds=("growing",),
+    memory__preemption="recompute",
+    memory__host=None,
+    memory__share=False,
+)
 def dropped_and_taken_for_kept(patch: Patch) -> None:
     """A sequence whose KV was dropped continues where it stopped."""
-    evict, admit = Tables.evict, Tables.admit
+    evict, admit, num_cached = Tables.evict, Tables.admit, Tables.num_cached
     remembered: dict[str, int] = {}
 
     def noting(self: Tables, name: str) -> list[Move]:
@@ -102,8 +108,12 @@ def dropped_and_taken_for_kept(patch: Patch) -> None:
             self.promised[sequence.id] -= needed
         return moves
 
+    def claiming(self: Tables, sequence: Sequence) -> int:
+        return max(num_cached(self, sequence), 0 if sequence.id in self.cached else remembered.get(sequence.id, 0))
+
     patch.setattr(Tables, "evict", noting)
     patch.setattr(Tables, "admit", trusting)
+    patch.setattr(Tables, "num_cached", claiming)
 
 
 @defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)

@@ -14,11 +14,12 @@ from minifuse.request import FinishReason, Sequence, TextReader
 
 @defect("orca", "exact")
 @graph_defect("cellular", "exact", kinds=("seq2seq",))
-@instead_of(Sequence, "_answer_ends")
+@instead_of(Sequence, "why_finished")
 def stop_noticed_late(ends: Any, self: Sequence) -> Any:
     """The stop token is looked for one token too late."""
     reason = ends(self)
-    if reason is FinishReason.STOP and self.num_new < self.request.max_new_tokens:
+    all_done = self.graph is not None and self.num_nodes_done == len(self.graph)
+    if reason is FinishReason.STOP and not all_done and self.num_new < self.request.max_new_tokens:
         return FinishReason.STOP if self.num_new > 1 and self.tokens[-2] in self.request.stop_ids else None
     return reason
 

@@ -7,7 +7,17 @@ from itertools import pairwise
 
 import pytest
 import torch
-from kernel_cases import REFUSED, Context, as_views, assert_near, assert_refused, expected, lay_out, parts_of
+from kernel_cases import (
+    REFUSED,
+    Context,
+    as_views,
+    assert_near,
+    assert_refused,
+    expected,
+    lay_out,
+    parts_of,
+    shapes_by_layout,
+)
 from torch import Tensor
 
 from minifuse.kernels.multi_token import multi_token_attention, multi_token_attention_torch
@@ -28,12 +38,17 @@ def assert_close(got: Tensor, want: Tensor) -> None:
 RAGGED = [(0, 7), (3, 150), (1, 1), (0, 30), (1, 64), (65, 65), (1, 129), (0, 1)]
 
 
-@pytest.mark.parametrize("page", [0, 5, 16])
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim"),
-    [(2, 2, 16), (4, 1, 16), (6, 2, 24), (7, 1, 8), (20, 1, 16), (2, 1, 72)],
-    ids=["alone", "group 4", "group 3 d24", "group 7 d8", "group 20", "float32 d72"],
-)
+SHAPES = {
+    "alone": (2, 2, 16),
+    "group 4": (4, 1, 16),
+    "group 3 d24": (6, 2, 24),
+    "group 7 d8": (7, 1, 8),
+    "group 20": (20, 1, 16),
+    "float32 d72": (2, 1, 72),
+}
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "page"), shapes_by_layout(SHAPES, [0, 5, 16]))
 def test_any_lengths(heads: int, kv_heads: int, dim: int, page: int) -> None:
     parts = parts_of(RAGGED, heads, kv_heads, dim)
     arguments = lay_out(parts, page)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_cases import as_views, assert_near, assert_refused
+from kernel_cases import as_views, assert_near, assert_refused, shapes_by_layout
 from torch import Tensor
 
 from minifuse.kernels.ragged import Ragged
@@ -70,15 +70,21 @@ def attend(buffers: Buffers, dtype: torch.dtype = torch.float32, **options) -> T
 UNEVEN = [1, 31, 32, 33, 64, 100, 1, 97]
 
 
-@pytest.mark.parametrize(("offset", "width"), [(0, 100), (3, 101), (1, 128)])
+SHAPES = {
+    "alone": (2, 2, 16),
+    "group 4": (4, 1, 16),
+    "group 3 d24": (6, 2, 24),
+    "group 20 d8": (20, 1, 8),
+    "d72": (2, 1, 72),
+}
+
+
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim"),
-    [(2, 2, 16), (4, 1, 16), (6, 2, 24), (20, 1, 8), (2, 1, 72)],
-    ids=["alone", "group 4", "group 3 d24", "group 20 d8", "d72"],
+    ("heads", "kv_heads", "dim", "region"), shapes_by_layout(SHAPES, [(0, 100), (3, 101), (1, 128)])
 )
-def test_any_lengths(heads: int, kv_heads: int, dim: int, offset: int, width: int) -> None:
+def test_any_lengths(heads: int, kv_heads: int, dim: int, region: tuple[int, int]) -> None:
     """Lengths below, at and above the size of one split and of several; a full buffer beside others."""
-    buffers = Buffers(UNEVEN, offset, width, heads, kv_heads, dim)
+    buffers = Buffers(UNEVEN, *region, heads, kv_heads, dim)
     assert_near(attend(buffers, split=32), buffers.expected())
     assert_near(slots_attention_torch(*buffers.arguments(), **buffers.region), buffers.expected())
 

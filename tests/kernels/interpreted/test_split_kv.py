@@ -16,6 +16,7 @@ from kernel_cases import (
     expected,
     lay_out,
     parts_of,
+    shapes_by_layout,
 )
 from torch import Tensor
 
@@ -48,12 +49,17 @@ def attend(*arguments, split: int = SPLIT) -> Tensor:
 UNEVEN = [1, 31, 32, 33, 64, 150, 1, 97]
 
 
-@pytest.mark.parametrize("page", [0, 5, 16])
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim"),
-    [(2, 2, 16), (4, 1, 16), (6, 2, 24), (7, 1, 8), (20, 1, 16), (2, 1, 72)],
-    ids=["alone", "group 4", "group 3 d24", "group 7 d8", "group 20", "d72"],
-)
+SHAPES = {
+    "alone": (2, 2, 16),
+    "group 4": (4, 1, 16),
+    "group 3 d24": (6, 2, 24),
+    "group 7 d8": (7, 1, 8),
+    "group 20": (20, 1, 16),
+    "d72": (2, 1, 72),
+}
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "page"), shapes_by_layout(SHAPES, [0, 5, 16]))
 def test_any_lengths(heads: int, kv_heads: int, dim: int, page: int) -> None:
     """Contexts below, at and above the size of one split and of several."""
     batch = batch_of(UNEVEN, heads, kv_heads, dim)
