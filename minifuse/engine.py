@@ -119,7 +119,7 @@ class Engine:
 
     def _submit(self, worker: int, proposal: Proposal) -> None:
         self.in_flight.check(worker, proposal, self.sequences)
-        placement = self.memory.place(proposal)
+        placement = self.memory.place(proposal, self.now)
         plan = Plan(
             step=self._steps,
             worker=worker,
@@ -175,8 +175,8 @@ class Engine:
         plan, ran, ended_s = completion
         leaving = self.in_flight.leaving
         produced = {name: new for name, new in ran.tokens.items() if name not in leaving} if leaving else ran.tokens
-        usage = self.memory.commit(plan, produced)
-        self.batching.commit(plan)
+        usage = self.memory.commit(plan, produced, self.now)
+        self.batching.commit(plan, self.now)
         if plan.phase is Phase.PREPROCESSING:
             for name in (*plan.admitted, *plan.sequences):
                 self.sequences[name].phase = Phase.READY
@@ -212,7 +212,7 @@ class Engine:
             self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
-        self.memory.release(sequence)
+        self.memory.release(sequence, self.now)
         sequence.graph = None  # its results stay
 
     def interrupt(self) -> list[str]:

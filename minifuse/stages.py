@@ -107,20 +107,20 @@ class Memory(Stage, Protocol):
         """What is free now, to be tried out."""
         ...
 
-    def place(self, proposal: Proposal) -> Placement:
-        """Find a place for every piece of work. Validates all of it before it changes anything."""
+    def place(self, proposal: Proposal, now: float) -> Placement:
+        """Find a place for every piece of work, at time `now`. Validates all of it before it changes anything."""
         ...
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
-        """The plan has run: its KV is written, and the sequences in `sampled` are about to get their next token.
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        """The plan has run, at time `now`: its KV is written, and the sequences in `sampled` get their next token then.
 
         Returns:
             What was in use while it ran: what it has written, and what it was the last to read.
         """
         ...
 
-    def release(self, sequence: Sequence) -> None:
-        """The sequence has ended: its KV is no longer needed. Safe for one that was never admitted."""
+    def release(self, sequence: Sequence, now: float) -> None:
+        """The sequence has ended, at time `now`: its KV is no longer needed. Safe for one that was never admitted."""
         ...
 
     def usage(self) -> KVUsage: ...
@@ -154,8 +154,8 @@ class Batching(Stage, Protocol):
         """What `worker` should run next, asked at time `now`. Changes nothing but the policy's own queues."""
         ...
 
-    def commit(self, plan: Plan) -> None:
-        """A plan has completed; the tokens that it produced are not written down yet."""
+    def commit(self, plan: Plan, now: float) -> None:
+        """A plan has completed, at time `now`; the tokens that it produced are not written down yet."""
         ...
 
     def release(self, sequence: Sequence) -> None:

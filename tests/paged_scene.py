@@ -35,11 +35,11 @@ class PagedScene:
         proposal = Proposal(
             work, tuple(every[n] for n in admit), evict=tuple(every[n] for n in evict), growing=growing
         )  # fmt: skip
-        placement = memory.place(proposal)
+        placement = memory.place(proposal, 0.0)
         memory.check_integrity()
         admitted, evicted = tuple(admit), tuple(evict)
         plan = Plan(0, 0, work, placement.places, admitted, moves=placement.moves, evicted=evicted)
-        memory.commit(plan, {item.sequence for item in work})
+        memory.commit(plan, {item.sequence for item in work}, 0.0)
         memory.check_integrity()
         for item in work:
             every[item.sequence].tokens.append(0)

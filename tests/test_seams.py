@@ -18,7 +18,7 @@ from minifuse.execute import VirtualExecutor
 from minifuse.layout import Layout
 from minifuse.memory import Contiguous
 from minifuse.memory.storage import KVStorage
-from minifuse.plan import Placement, Plan
+from minifuse.plan import Placement, Plan, Proposal
 from minifuse.report import KVUsage, Ran
 from minifuse.request import Request, Sequence, TextReader
 from minifuse.testing.texts.ghost import GhostRunner
@@ -42,7 +42,7 @@ class Forgetful(Contiguous):
         (tail,) = super().missing(sequence)
         return (Span(0, 2), tail) if sequence.id in self.headless else (tail,)
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         for work in plan.work:
             self.cached[work.sequence] = max(self.cached.get(work.sequence, 0), work.stop)
         self.headless.difference_update(sampled)
@@ -64,6 +64,58 @@ class Spoiling(GhostRunner):
                 cache.keys[:, offset : offset + 2] = 1e3
                 cache.values[:, offset : offset + 2] = 1e3
         return super().__call__(plan, sequences)
+
+
+class Timed(Contiguous):
+    """Notes when it is called."""
+
+    name = "timed"
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.times: dict[str, list[float]] = {"place": [], "commit": [], "release": []}
+
+    def place(self, proposal: Proposal, now: float) -> Placement:
+        self.times["place"].append(now)
+        return super().place(proposal, now)
+
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        self.times["commit"].append(now)
+        return super().commit(plan, sampled, now)
+
+    def release(self, sequence: Sequence, now: float) -> None:
+        self.times["release"].append(now)
+        super().release(sequence, now)
+
+
+class TimedIteration(Iteration):
+    name = "timed_iteration"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    def commit(self, plan: Plan, now: float) -> None:
+        self.times.append(now)
+
+
+def test_stages_are_told_the_time() -> None:
+    """A plan is placed when it begins, and committed when it ends, which is also when a finished sequence leaves."""
+    memory, batching, clock = Timed(200), TimedIteration(), VirtualClock()
+    executor = VirtualExecutor(clock, lambda plan: 0.25 * plan.num_tokens)
+    attention = PerSequenceStage()
+    engine = Engine(batching, memory, attention, executor, clock, reader=TextReader(VOCAB, CONTEXT))
+    for request in (
+        Request("a", (1, 2), 3),
+        Request("b", (3,), 2, arrival_s=0.1),
+        Request("c", (4,), 1, arrival_s=9.0),
+    ):
+        engine.submit(request)
+    steps = list(engine.run())
+    ended = [step.ended_s for step in steps]
+    assert memory.times["place"] == [step.started_s for step in steps] == [0.0, 0.5, 1.0, 9.0]
+    assert memory.times["commit"] == batching.times == ended == [0.5, 1.0, 1.5, 9.25]
+    assert memory.times["release"] == [step.ended_s for step in steps for _ in step.finished] == [1.5, 1.5, 9.25]
 
 
 @pytest.mark.parametrize("model", CONFIGS)

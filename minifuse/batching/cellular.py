@@ -254,7 +254,7 @@ class Cellular:
         for subgraph, nodes in batch.nodes.items():
             batch.cell.submit(subgraph, nodes, worker)
 
-    def commit(self, plan: Plan) -> None:
+    def commit(self, plan: Plan, now: float) -> None:
         """A task has completed: tasks of one worker do so in order."""
         task = self.submitted[plan.worker].popleft()
         task.cell.num_running_tasks -= 1

@@ -64,7 +64,7 @@ class GraphMerged(Stepwise):
         work, waves = _merged(batch)
         return Proposal(tuple(work), tuple(batch), tuple(reasons), waves=tuple(waves))
 
-    def commit(self, plan: Plan) -> None:
+    def commit(self, plan: Plan, now: float) -> None:
         """A worker's set has run; all that were in it leave."""
         self.num_running[plan.worker] -= 1
 

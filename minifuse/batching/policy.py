@@ -60,7 +60,7 @@ class Stepwise:
     def check(self, model: str, cell_types: Collection[str]) -> None:
         """No option of its own names a type of cell."""
 
-    def commit(self, plan: Plan) -> None:
+    def commit(self, plan: Plan, now: float) -> None:
         """Nothing to keep: the next proposal starts from the sequences as they are then."""
 
 

@@ -88,7 +88,7 @@ class Padded(ReservedMemory):
     def room(self) -> _Room:
         return _Room(self.capacity, len(self.extents))
 
-    def place(self, proposal: Proposal) -> Placement:
+    def place(self, proposal: Proposal, now: float) -> Placement:
         extents = self._place(proposal)
         width = self.shape.width
         columns = [

@@ -134,7 +134,7 @@ class Paged:
     def room(self) -> _Room:
         return _Room(self.tables.copy())
 
-    def place(self, proposal: Proposal) -> Placement:
+    def place(self, proposal: Proposal, now: float) -> Placement:
         tables = self.tables.copy()  # a proposal that cannot be placed changes nothing
         moves: list[Move] = []
         for sequence in proposal.evict:
@@ -158,7 +158,7 @@ class Paged:
             tuple(Pages(tuple(tables.blocks[w.sequence]), self.size) for w in proposal.work), None, tuple(moves)
         )
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         tables = self.tables
         for work in plan.work:
             end = len(tables.blocks[work.sequence]) * self.size
@@ -170,7 +170,7 @@ class Paged:
             tables.arrived(name)
         return self.usage()
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence, now: float) -> None:
         self.tables.release(sequence.id)
 
     def usage(self) -> KVUsage:

@@ -29,12 +29,12 @@ class Recompute(Contiguous):
         start = 0 if sequence.id in self.spent else self.cached.get(sequence.id, 0)
         return (Span(start, len(sequence)),)
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
-        usage = super().commit(plan, sampled)
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        usage = super().commit(plan, sampled, now)
         self.spent.difference_update(work.sequence for work in plan.work)
         self.spent.update(sampled)
         return usage
 
-    def release(self, sequence: Sequence) -> None:
-        super().release(sequence)
+    def release(self, sequence: Sequence, now: float) -> None:
+        super().release(sequence, now)
         self.spent.discard(sequence.id)

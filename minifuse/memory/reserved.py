@@ -83,7 +83,7 @@ class ReservedMemory(ABC):
     @abstractmethod
     def check_integrity(self) -> None: ...
 
-    def place(self, proposal: Proposal) -> Placement:
+    def place(self, proposal: Proposal, now: float) -> Placement:
         return Placement(self._place(proposal))
 
     def _place(self, proposal: Proposal) -> tuple[Extent, ...]:
@@ -93,7 +93,7 @@ class ReservedMemory(ABC):
             self.extents |= self._reserve(proposal.admit)
         return tuple(self.extents[work.sequence] for work in proposal.work)
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self._written(plan)
         return self.usage()
 
@@ -105,7 +105,7 @@ class ReservedMemory(ABC):
         for work in plan.work:
             self.cached[work.sequence] = work.stop
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence, now: float) -> None:
         self.cached.pop(sequence.id, None)
         extent = self.extents.pop(sequence.id, None)
         if extent is not None:

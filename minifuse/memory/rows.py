@@ -80,7 +80,7 @@ class Rows:
     def room(self) -> _Room:
         return _Room(self.allocator)
 
-    def place(self, proposal: Proposal) -> Placement:
+    def place(self, proposal: Proposal, now: float) -> Placement:
         check_proposal(proposal, self.rows)
         offset = self._admit(proposal.admit) if proposal.admit else None
         places = []
@@ -109,11 +109,11 @@ class Rows:
             self.rows[newcomer.id], self.topologies[newcomer.id] = row, newcomer.unfolded.topology
         return offset
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         """A row is kept until its sequence is released."""
         return self.usage()
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence, now: float) -> None:
         row = self.rows.pop(sequence.id, None)
         if row is not None:
             del self.topologies[sequence.id]

@@ -105,7 +105,7 @@ class Slots(ReservedMemory):
         nearest = sorted(free, key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start, slot))
         return {newcomer.id: self._extent(slot) for newcomer, slot in zip(newcomers, nearest, strict=False)}
 
-    def place(self, proposal: Proposal) -> Placement:
+    def place(self, proposal: Proposal, now: float) -> Placement:
         extents = self._place(proposal)
         if proposal.phase is Phase.PREPROCESSING:
             return Placement(extents)  # runs beside the main stream, and leaves its region alone

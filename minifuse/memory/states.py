@@ -134,7 +134,7 @@ class States:
     def room(self) -> _Room:
         return _Room(self)
 
-    def place(self, proposal: Proposal) -> Placement:
+    def place(self, proposal: Proposal, now: float) -> Placement:
         check_proposal(proposal, self.books)
         self._admit(proposal.admit)
         waves = proposal.waves or (Span(0, len(proposal.work)),)
@@ -205,7 +205,7 @@ class States:
                     free.append(self._drop(books, source))
         return free
 
-    def commit(self, plan: Plan, sampled: Collection[str]) -> KVUsage:
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         usage = self.usage()  # before the slots that this plan was the last to read are free
         if len(plan.waves) <= 1:
             self._free(self._read(plan.work))
@@ -221,7 +221,7 @@ class States:
                 self.allocator.free(slots[start], i - start)
                 start = i
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence, now: float) -> None:
         books = self.books.pop(sequence.id, None)
         for first in [first for first in self.passing if first.sequence == sequence.id]:
             self._free(self.passing.pop(first))  # its plan will not complete

@@ -30,17 +30,17 @@ def test_a_block_is_taken_when_a_request_grows_into_it() -> None:
     assert served.memory.usage() == KVUsage(7 + 3, 12, 24, 0)
     assert served.blocks(served.iterate("a", "b")) == [(0, 1), (2,)]  # the 8th token and the 4th: both are full
     assert served.blocks(served.iterate("a", "b")) == [(0, 1, 3), (2, 4)]  # the next, anywhere
-    served.memory.release(served.sequences["a"])
-    served.memory.release(served.sequences["b"])
+    served.memory.release(served.sequences["a"], 0.0)
+    served.memory.release(served.sequences["b"], 0.0)
     assert served.memory.usage() == KVUsage(0, 0, 24, 0)
-    served.memory.release(Sequence(asks("never admitted")))
+    served.memory.release(Sequence(asks("never admitted")), 0.0)
 
 
 def test_the_watermark_is_kept_for_running_sequences() -> None:
     served = PagedScene(watermark=0.5)
     assert served.memory.room().admit(served.ask("a", 20), growing=True) is None
     served.iterate(admit="a")  # no other is on the device: five of six blocks may be taken
-    served.memory.release(served.sequences["a"])
+    served.memory.release(served.sequences["a"], 0.0)
     served.ask("b", 4)
     served.iterate(admit="b")
     room = served.memory.room()
@@ -142,7 +142,7 @@ def test_the_host_keeps_what_it_has_blocks_for(host: int | None, kept: int) -> N
     served.iterate(evict="a")
     assert served.memory.usage() == KVUsage(0, 0, 24, kept)
     assert served.memory.missing(a) == (Span(kept, 7),)
-    served.memory.release(a)  # abandoned while its KV is on the host
+    served.memory.release(a, 0.0)  # abandoned while its KV is on the host
     served.memory.check_integrity()
     assert served.memory.usage() == KVUsage(0, 0, 24, 0)
 
@@ -216,7 +216,7 @@ def test_a_proposal_that_cannot_be_placed_changes_nothing(law: str, what: str, p
     work = (Work(*proposal["work"]),) if "work" in proposal else ()
     admit, evict = (tuple(served.sequences[n] for n in proposal.get(key, "")) for key in ("admit", "evict"))
     with pytest.raises(LawBroken, match=what) as error:
-        served.memory.place(Proposal(work, admit, evict=evict, growing=True))
+        served.memory.place(Proposal(work, admit, evict=evict, growing=True), 0.0)
     assert error.value.law == law
     assert pickle.dumps(vars(served.memory)) == before
 
@@ -227,7 +227,7 @@ def test_work_with_a_gap_before_it_or_beyond_its_blocks_is_not_committed(start: 
     served.ask("a", 6)
     served.iterate(admit="a")
     with pytest.raises(LawBroken, match="leaves a gap before it or exceeds the 8 tokens of its blocks") as error:
-        served.memory.commit(Plan(0, 0, (Work("a", start, stop),), (Pages((0, 1), SIZE),)), {"a"})
+        served.memory.commit(Plan(0, 0, (Work("a", start, stop),), (Pages((0, 1), SIZE),)), {"a"}, 0.0)
     assert error.value.law == "ghost"
     assert served.memory.tables.cached["a"] == 6
 

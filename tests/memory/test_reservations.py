@@ -31,11 +31,11 @@ def _whole(*sequences: Sequence) -> tuple[Work, ...]:
 
 
 def _admit(memory: ReservedMemory, *sequences: Sequence) -> Placement:
-    return memory.place(Proposal(_whole(*sequences), sequences))
+    return memory.place(Proposal(_whole(*sequences), sequences), 0.0)
 
 
 def _commit(memory: ReservedMemory, placement: Placement, *work: Work, sampled: tuple[str, ...] = ()) -> None:
-    memory.commit(Plan(0, 0, work, placement.places, layout=Layout(shape=placement.shape)), sampled)
+    memory.commit(Plan(0, 0, work, placement.places, layout=Layout(shape=placement.shape)), sampled, 0.0)
 
 
 def _books(memory: ReservedMemory) -> dict[str, Any]:
@@ -55,10 +55,10 @@ def test_contiguous_by_hand() -> None:
     assert _admit(memory, a, b).places == (Extent(0, 6), Extent(6, 5))
     assert _admit(memory, c).places == (Extent(11, 7),)
     assert memory.usage() == KVUsage(0, 18, 20)
-    memory.release(b)
+    memory.release(b, 0.0)
     assert _admit(memory, d).places == (Extent(6, 5),)
-    memory.release(a)
-    memory.release(d)
+    memory.release(a, 0.0)
+    memory.release(d, 0.0)
     assert _admit(memory, _sequence("e", 9, 3)).places == (Extent(0, 11),)  # what a and d left, merged
     memory.check_integrity()
 
@@ -71,12 +71,12 @@ def test_padded_by_hand() -> None:
     assert memory.usage() == KVUsage(0, 16, 16)
     _commit(memory, Placement((Extent(2, 6), Extent(8, 6))), *_whole(a, b), sampled=("a", "b"))
     assert memory.usage() == KVUsage(10, 16, 16)  # five columns of both rows, the padding too
-    step = memory.place(Proposal((Work("a", 3, 4), Work("b", 5, 6))))
+    step = memory.place(Proposal((Work("a", 3, 4), Work("b", 5, 6))), 0.0)
     assert step.shape == Rectangle(0, 2, 8, 5, 6)
-    memory.release(b)
+    memory.release(b, 0.0)
     assert memory.usage() == KVUsage(10, 16, 16)  # a finished row keeps its place
-    assert memory.place(Proposal((Work("a", 3, 4),))).shape == Rectangle(0, 2, 8, 5, 6)
-    memory.release(a)
+    assert memory.place(Proposal((Work("a", 3, 4),)), 0.0).shape == Rectangle(0, 2, 8, 5, 6)
+    memory.release(a, 0.0)
     assert memory.usage() == KVUsage(0, 0, 16)
     # The next batch has a rectangle of its own.
     assert _admit(memory, _sequence("c", 2, 2)) == Placement((Extent(0, 3),), Rectangle(0, 1, 3, 0, 2))
@@ -172,7 +172,7 @@ def test_place_with_an_unknown_sequence_changes_nothing(cls: type[ReservedMemory
     newcomer = _sequence("new", 2, 2)
     before = _books(memory)
     with pytest.raises(LawBroken, match="never admitted") as error:
-        memory.place(Proposal((*_whole(newcomer), Work("ghost", 0, 1)), (newcomer,)))
+        memory.place(Proposal((*_whole(newcomer), Work("ghost", 0, 1)), (newcomer,)), 0.0)
     assert error.value.law == "conservation"
     assert _books(memory) == before
 
@@ -233,14 +233,14 @@ def test_release_is_idempotent_and_takes_unknown_sequences(cls: type[ReservedMem
     a, b, unknown = _sequence("a", 3, 4), _sequence("b", 3, 4), _sequence("unknown", 1, 1)
     placement = _admit(memory, a, b)
     _commit(memory, placement, *_whole(a, b))
-    memory.release(unknown)
+    memory.release(unknown, 0.0)
     assert memory.usage().used == 6
-    memory.release(a)
+    memory.release(a, 0.0)
     after = _books(memory)
-    memory.release(a)
+    memory.release(a, 0.0)
     assert _books(memory) == after
     memory.check_integrity()
-    memory.release(b)
+    memory.release(b, 0.0)
     assert memory.usage() == KVUsage(0, 0, 40)
     memory.check_integrity()
 

@@ -21,10 +21,10 @@ def sequence(name: str, length: int = 2) -> Sequence:
 
 def test_a_batch_admitted_together_has_adjacent_rows_and_each_sequence_keeps_its_row() -> None:
     memory = Rows(9)
-    memory.place(Proposal(work_of(("x", 0)), (sequence("x"),)))
+    memory.place(Proposal(work_of(("x", 0)), (sequence("x"),)), 0.0)
     items = work_of(("a", 0), ("b", 0), ("a", 1))
     waves = (Span(0, 2), Span(2, 3), Span(3, 3))
-    placed = memory.place(Proposal(items, (sequence("a"), sequence("b", 1)), waves=waves))
+    placed = memory.place(Proposal(items, (sequence("a"), sequence("b", 1)), waves=waves), 0.0)
     assert placed.places == (State((), 1), State((), 2), State((1, 1), 1))
     assert placed.shape == StateRows(1, 2, 3)
     assert placed.waves == waves
@@ -35,23 +35,23 @@ def test_a_batch_admitted_together_has_adjacent_rows_and_each_sequence_keeps_its
 def test_a_plan_for_a_part_of_the_batch_has_no_shape() -> None:
     memory = Rows(9)
     batch = (sequence("a"), sequence("b"))
-    assert memory.place(Proposal(work_of(("a", 0)), batch, waves=(Span(0, 1),))).shape is None
-    assert memory.place(Proposal(work_of(("a", 1), ("b", 0)), waves=(Span(0, 2),))).shape is None
+    assert memory.place(Proposal(work_of(("a", 0)), batch, waves=(Span(0, 1),)), 0.0).shape is None
+    assert memory.place(Proposal(work_of(("a", 1), ("b", 0)), waves=(Span(0, 2),)), 0.0).shape is None
 
 
 def test_a_batch_needs_its_rows_side_by_side() -> None:
     memory = Rows(3)
     three = [sequence(name) for name in "abc"]
-    memory.place(Proposal(work_of(), tuple(three)))
-    memory.release(three[0])
-    memory.release(three[2])
+    memory.place(Proposal(work_of(), tuple(three)), 0.0)
+    memory.release(three[0], 0.0)
+    memory.release(three[2], 0.0)
     room = memory.room()
     assert room.admit(sequence("d")) is None
     full = room.admit(sequence("e"))
     assert full is not None
     assert full.text == "not admitted: a batch has its rows side by side, and the longest free run is 1"
     with pytest.raises(LawBroken, match="budget"):
-        memory.place(Proposal((), (sequence("d"), sequence("e"))))
+        memory.place(Proposal((), (sequence("d"), sequence("e"))), 0.0)
     memory.check_integrity()
 
 
@@ -77,7 +77,7 @@ def test_only_chains_have_room_in_a_row() -> None:
 )
 def test_proposals_that_break_a_law(proposal: Proposal, law: str) -> None:
     memory = Rows(9)
-    memory.place(Proposal((), (sequence("x"),)))
+    memory.place(Proposal((), (sequence("x"),)), 0.0)
     with pytest.raises(LawBroken) as broken:
-        memory.place(proposal)
+        memory.place(proposal, 0.0)
     assert broken.value.law == law

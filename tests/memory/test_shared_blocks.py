@@ -105,19 +105,19 @@ def test_a_copy_that_has_not_been_made_is_not_copied_from() -> None:
 
     def plan(sequence: Sequence) -> tuple[Placement, Work]:
         work = Work(sequence.id, *memory.missing(sequence)[0])
-        return memory.place(Proposal((work,), (sequence,))), work
+        return memory.place(Proposal((work,), (sequence,)), 0.0), work
 
     def complete(placement: Placement, work: Work, sequence: Sequence) -> None:
         slots.run(placement, work, sequence)
-        memory.commit(Plan(0, 0, (work,), placement.places, moves=placement.moves), {sequence.id})
-        memory.release(sequence)
+        memory.commit(Plan(0, 0, (work,), placement.places, moves=placement.moves), {sequence.id}, 0.0)
+        memory.release(sequence, 0.0)
         memory.check_integrity()
 
     first = plan(a)
     slots.run(*first, a)
-    memory.commit(Plan(0, 0, (first[1],), first[0].places), {"a"})
+    memory.commit(Plan(0, 0, (first[1],), first[0].places), {"a"}, 0.0)
     of_b = plan(b)
-    memory.release(a)
+    memory.release(a, 0.0)
     of_c = plan(c)
     memory.check_integrity()
     complete(*of_c, c)

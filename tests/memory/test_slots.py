@@ -34,17 +34,17 @@ class Stream:
         admit = tuple(Sequence(asks(name, 1, 9)) for name in newcomers)
         self.running |= {sequence.id: sequence for sequence in admit}
         work = tuple(Work(s.id, *span) for s in self.running.values() for span in self.memory.missing(s))
-        placement = self.memory.place(Proposal(work, admit))
+        placement = self.memory.place(Proposal(work, admit), 0.0)
         self.memory.check_integrity()
         plan = Plan(0, 0, work, placement.places, layout=Layout(shape=placement.shape), moves=placement.moves)
-        self.memory.commit(plan, self.running)
+        self.memory.commit(plan, self.running, 0.0)
         for sequence in self.running.values():
             sequence.tokens.append(0)
         return placement
 
     def leave(self, *names: str) -> None:
         for name in names:
-            self.memory.release(self.running.pop(name))
+            self.memory.release(self.running.pop(name), 0.0)
 
     def slots(self) -> dict[str, int]:
         return {name: self.memory.slot(name) for name in self.running}
@@ -166,7 +166,7 @@ def test_a_newcomer_without_kv_is_moved_without_a_copy() -> None:
 def _preprocess(memory: Slots, *names: str) -> tuple[tuple[Sequence, ...], Placement]:
     admit = tuple(Sequence(asks(name, 4, 3)) for name in names)
     work = tuple(Work(name, 0, 3) for name in names)
-    return admit, memory.place(Proposal(work, admit, phase=Phase.PREPROCESSING))
+    return admit, memory.place(Proposal(work, admit, phase=Phase.PREPROCESSING), 0.0)
 
 
 def test_pre_processing_takes_the_next_slot_and_leaves_the_region_alone() -> None:
@@ -204,9 +204,9 @@ def _with_a_hole() -> tuple[Slots, dict[str, Sequence]]:
     """a, b and c have computed their prompts in three slots, and b, in the middle, has left."""
     memory = _slots(3)
     sequences = {name: Sequence(asks(name, 2, 9)) for name in "abc"}
-    placement = memory.place(Proposal(tuple(Work(n, 0, 2) for n in "abc"), tuple(sequences.values())))
-    memory.commit(Plan(0, 0, tuple(Work(n, 0, 2) for n in "abc"), placement.places), "abc")
-    memory.release(sequences["b"])
+    placement = memory.place(Proposal(tuple(Work(n, 0, 2) for n in "abc"), tuple(sequences.values())), 0.0)
+    memory.commit(Plan(0, 0, tuple(Work(n, 0, 2) for n in "abc"), placement.places), "abc", 0.0)
+    memory.release(sequences["b"], 0.0)
     return memory, sequences
 
 
@@ -214,12 +214,14 @@ def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
     """c moves to b's place; until that plan has run, no newcomer gets c's old slot and writes into it too soon."""
     memory, _ = _with_a_hole()
     work = (Work("a", 1, 2), Work("c", 1, 2))
-    placement = memory.place(Proposal(work))
+    placement = memory.place(Proposal(work), 0.0)
     assert [(move.source // WIDTH, move.target // WIDTH) for move in placement.moves] == [(2, 1)]
     assert memory.room().admit(Sequence(asks("x"))) is not None
     with pytest.raises(LawBroken, match="0 slots are free"):
         _preprocess(memory, "x")
-    memory.commit(Plan(1, 0, work, placement.places, layout=Layout(shape=placement.shape), moves=placement.moves), "ac")
+    memory.commit(
+        Plan(1, 0, work, placement.places, layout=Layout(shape=placement.shape), moves=placement.moves), "ac", 0.0
+    )
     assert memory.room().admit(Sequence(asks("x"))) is None
     _, placement = _preprocess(memory, "x")
     assert placement.places == (Extent(2 * WIDTH, WIDTH),)
@@ -227,9 +229,9 @@ def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
 
 def test_a_slot_to_be_copied_from_is_not_lost_when_its_owner_is_abandoned() -> None:
     memory, sequences = _with_a_hole()
-    memory.place(Proposal((Work("a", 1, 2), Work("c", 1, 2))))
+    memory.place(Proposal((Work("a", 1, 2), Work("c", 1, 2))), 0.0)
     for name in "ac":  # interrupted: the plan is never committed
-        memory.release(sequences[name])
+        memory.release(sequences[name], 0.0)
     room = memory.room()
     assert [room.admit(Sequence(asks(name))) is None for name in "wxyz"] == [True, True, True, False]
 

@@ -33,17 +33,17 @@ def test_a_chain_of_three_by_hand() -> None:
     memory = States(9)
     chains = [sequence_of(name, pair_chain(3)) for name in "xyz"]
     first = work_of(("x", 0), ("y", 0), ("z", 0))
-    placed = memory.place(Proposal(first, tuple(chains)))
+    placed = memory.place(Proposal(first, tuple(chains)), 0.0)
     assert placed.places == (State((), 0), State((), 1), State((), 2))
-    memory.commit(plan(0, first, placed), ())
+    memory.commit(plan(0, first, placed), (), 0.0)
     second = work_of(("x", 1), ("y", 1), ("z", 1))
-    placed = memory.place(Proposal(second))
+    placed = memory.place(Proposal(second), 0.0)
     assert placed.places == (State((0, 0), 3), State((1, 1), 4), State((2, 2), 5))
     assert memory.usage().used == 6
-    memory.commit(plan(1, second, placed), ())
+    memory.commit(plan(1, second, placed), (), 0.0)
     assert memory.usage() == (3, 6, 9, 0)
     third = work_of(("x", 2), ("y", 2), ("z", 2))
-    assert [place.slot for place in memory.place(Proposal(third)).places] == [0, 1, 2]
+    assert [place.slot for place in memory.place(Proposal(third), 0.0).places] == [0, 1, 2]
     memory.check_integrity()
 
 
@@ -53,11 +53,11 @@ def test_tasks_in_flight_keep_what_they_read() -> None:
     plans = []
     for node in range(4):
         items = work_of(("x", node))
-        plans.append(plan(node, items, memory.place(Proposal(items, (x,) if node == 0 else ()))))
+        plans.append(plan(node, items, memory.place(Proposal(items, (x,) if node == 0 else ()), 0.0)))
     assert [p.places[0].slots(0, 1)[0] for p in plans] == [0, 1, 2, 3]  # nothing has run: nothing is free
-    memory.commit(plans[0], ())
+    memory.commit(plans[0], (), 0.0)
     assert memory.usage().used == 4  # node 1, which reads node 0, has yet to run
-    memory.commit(plans[1], ())
+    memory.commit(plans[1], (), 0.0)
     assert memory.usage().used == 3
     memory.check_integrity()
 
@@ -68,11 +68,11 @@ def test_a_state_is_free_when_all_its_readers_have_run_in_any_order() -> None:
     placed = []
     for node in range(3):
         items = work_of(("x", node))
-        placed.append(plan(node, items, memory.place(Proposal(items, (x,) if node == 0 else ()))))
-    memory.commit(placed[0], ())
-    memory.commit(placed[2], ())
+        placed.append(plan(node, items, memory.place(Proposal(items, (x,) if node == 0 else ()), 0.0)))
+    memory.commit(placed[0], (), 0.0)
+    memory.commit(placed[2], (), 0.0)
     assert memory.usage().used == 3
-    memory.commit(placed[1], ())
+    memory.commit(placed[1], (), 0.0)
     assert memory.usage().used == 2
 
 
@@ -81,15 +81,15 @@ def test_waves_of_one_plan_reuse_slots_which_are_free_when_the_plan_has_run() ->
     x = sequence_of("x", pair_chain(50))
     items = work_of(*(("x", node) for node in range(50)))
     waves = tuple(Span(i, i + 1) for i in range(50))
-    placed = memory.place(Proposal(items, (x,), waves=waves))
+    placed = memory.place(Proposal(items, (x,), waves=waves), 0.0)
     slots = [place.slots(0, 1)[0] for place in placed.places]
     assert slots == [0, 1] * 25
     assert placed.waves == waves
     memory.check_integrity()
     assert memory.usage() == (2, 2, 4, 0)  # the result, and the slot that its own waves passed on
-    memory.commit(plan(0, items, placed), ())
+    memory.commit(plan(0, items, placed), (), 0.0)
     assert memory.usage().used == 1
-    memory.release(x)
+    memory.release(x, 0.0)
     assert memory.usage() == (0, 0, 4, 0)
 
 
@@ -97,8 +97,8 @@ def test_a_slot_that_the_waves_are_done_with_is_not_free_until_the_plan_has_run(
     memory = States(4)
     x, y = sequence_of("x", pair_chain(3)), sequence_of("y", pair_chain(1))
     items = work_of(("x", 0), ("x", 1), ("x", 2))
-    memory.place(Proposal(items, (x,), waves=(Span(0, 1), Span(1, 2), Span(2, 3))))
-    (place,) = memory.place(Proposal(work_of(("y", 0)), (y,))).places
+    memory.place(Proposal(items, (x,), waves=(Span(0, 1), Span(1, 2), Span(2, 3))), 0.0)
+    (place,) = memory.place(Proposal(work_of(("y", 0)), (y,)), 0.0).places
     assert place.slots(0, 1)[0] == 2
 
 
@@ -106,9 +106,9 @@ def test_slots_passed_between_the_waves_of_an_abandoned_plan_are_free() -> None:
     memory = States(9)
     x, y = sequence_of("x", pair_chain(5)), sequence_of("y", pair_chain(5))
     items = work_of(*((name, node) for node in range(5) for name in "xy"))
-    memory.place(Proposal(items, (x, y), waves=tuple(Span(2 * i, 2 * i + 2) for i in range(5))))
-    memory.release(x)
-    memory.release(y)
+    memory.place(Proposal(items, (x, y), waves=tuple(Span(2 * i, 2 * i + 2) for i in range(5))), 0.0)
+    memory.release(x, 0.0)
+    memory.release(y, 0.0)
     memory.check_integrity()
     assert memory.usage() == (0, 0, 9, 0)
 
@@ -122,9 +122,9 @@ def test_a_plan_of_waves_takes_no_more_than_its_requests_were_promised() -> None
         sequence_of("z", pair_chain(1)),
     )
     items = work_of(("x", 0), ("x", 1), ("x", 2), ("y", 0))
-    placed = memory.place(Proposal(items, (x, y, z), waves=(Span(0, 1), Span(1, 2), Span(2, 4))))
+    placed = memory.place(Proposal(items, (x, y, z), waves=(Span(0, 1), Span(1, 2), Span(2, 4))), 0.0)
     assert [place.slots(0, 1)[0] for place in placed.places] == [0, 1, 0, 2]
-    (place,) = memory.place(Proposal(work_of(("z", 0)))).places
+    (place,) = memory.place(Proposal(work_of(("z", 0))), 0.0).places
     assert place.slots(0, 1)[0] == 3
 
 
@@ -133,12 +133,12 @@ def test_a_batch_is_scattered_when_no_run_is_long_enough() -> None:
     names = "abcd"
     ones = {name: sequence_of(name, pair_chain(1)) for name in names}
     items = work_of(*((name, 0) for name in names))
-    placed = memory.place(Proposal(items, tuple(ones.values())))
-    memory.commit(plan(0, items, placed), ())
+    placed = memory.place(Proposal(items, tuple(ones.values())), 0.0)
+    memory.commit(plan(0, items, placed), (), 0.0)
     for name in "ac":
-        memory.release(ones[name])
+        memory.release(ones[name], 0.0)
     new = [sequence_of(name, pair_chain(1)) for name in "ef"]
-    places = memory.place(Proposal(work_of(("e", 0), ("f", 0)), tuple(new))).places
+    places = memory.place(Proposal(work_of(("e", 0), ("f", 0)), tuple(new)), 0.0).places
     assert [place.slots(0, 1)[0] for place in places] == [0, 2]
     memory.check_integrity()
 
@@ -159,12 +159,12 @@ def test_promises() -> None:
 def test_a_sequence_may_exceed_its_promise_only_by_spare_slots() -> None:
     memory = States(5)
     x, y = sequence_of("x", pair_chain(9)), sequence_of("y", pair_chain(9))
-    memory.place(Proposal(work_of(("x", 0), ("y", 0)), (x, y)))
+    memory.place(Proposal(work_of(("x", 0), ("y", 0)), (x, y)), 0.0)
     room = memory.room()
     assert [room.extend(x) is None for _ in range(3)] == [True, True, False]  # its second slot, the spare one, no more
     assert room.extend(y) is None  # y's own is not touched
-    memory.place(Proposal(work_of(("x", 1))))
-    memory.place(Proposal(work_of(("x", 2))))
+    memory.place(Proposal(work_of(("x", 1))), 0.0)
+    memory.place(Proposal(work_of(("x", 2))), 0.0)
     assert memory.usage() == (4, 5, 5, 0)
     assert memory.room().extend(x) is not None
     assert memory.room().extend(y) is None
@@ -174,7 +174,7 @@ def test_a_sequence_may_exceed_its_promise_only_by_spare_slots() -> None:
 def test_extending_and_admitting_in_turns() -> None:
     memory = States(6)
     x = sequence_of("x", pair_chain(9))
-    memory.place(Proposal(work_of(("x", 0)), (x,)))
+    memory.place(Proposal(work_of(("x", 0)), (x,)), 0.0)
     room = memory.room()
     assert [room.extend(x) is None for _ in range(4)] == [True] * 4  # one of its own, three of the four to spare
     assert room.admit(sequence_of("y", pair_chain(9))) is not None  # which leave one
@@ -200,9 +200,9 @@ def test_a_graph_that_could_never_be_held_is_refused() -> None:
 )
 def test_proposals_that_break_a_law(proposal: Proposal, law: str) -> None:
     memory = States(9)
-    memory.place(Proposal((), (sequence_of("x", pair_chain(3)),)))
+    memory.place(Proposal((), (sequence_of("x", pair_chain(3)),)), 0.0)
     with pytest.raises(LawBroken) as broken:
-        memory.place(proposal)
+        memory.place(proposal, 0.0)
     assert broken.value.law == law
 
 
@@ -250,7 +250,7 @@ def test_against_a_model(data: st.DataObject, graphs: list[CellGraph], capacity:
         ]
         chosen = [item for item in ready if data.draw(st.booleans()) and room.extend(live[item[0]]) is None]
         items = work_of(*chosen)
-        placed = memory.place(Proposal(items, tuple(admit)))
+        placed = memory.place(Proposal(items, tuple(admit)), 0.0)
         for (name, node), place in zip(chosen, placed.places, strict=True):
             assert isinstance(place, State)
             assert place.reads == tuple(memory.books[name].slots[source] for source in model.graphs[name].reads[node])
@@ -261,10 +261,10 @@ def test_against_a_model(data: st.DataObject, graphs: list[CellGraph], capacity:
         assert memory.usage().used == len(model.held()) <= memory.usage().reserved <= capacity
         if flying and data.draw(st.booleans()):
             done = flying.pop(0)
-            memory.commit(done, ())
+            memory.commit(done, (), 0.0)
             model.ran.update((item.sequence, item.start) for item in done.work)
         for name in [name for name in live if all((name, n) in model.ran for n in range(len(model.graphs[name])))]:
-            memory.release(live.pop(name))
+            memory.release(live.pop(name), 0.0)
             model.placed -= {item for item in model.placed if item[0] == name}
             model.ran -= {item for item in model.ran if item[0] == name}
     memory.check_integrity()
