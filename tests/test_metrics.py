@@ -263,7 +263,6 @@ def test_a_request_refused_when_unfolded_counts_only_as_refused() -> None:
         "total": 2,
         "refused": 1,
         "interrupted": 1,
-        "aborted": 0,
     }
 
 
