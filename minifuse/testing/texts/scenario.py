@@ -76,6 +76,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
             ignore_eos=draw(st.booleans()),
             sampling=draw(samplings),
             arrival_s=draw(st.sampled_from(arrivals if kind == "few" else arrivals[:3])),
+            priority=draw(st.sampled_from([0, 0, 1, 2, -1])),
         )
         for i in range(count)
     )
@@ -83,6 +84,8 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         requests = _grouped(requests, draw(st.integers(0, count - 2)), draw(st.integers(2, 3)))
     capacity = draw(st.sampled_from({"few": [12, 25, 40], "crowd": [3 * CONTEXT], "growing": [18, 24, 31]}[kind]))
     options = {
+        "batching.order": draw(st.sampled_from(["fcfs", "priority"])),
+        "batching.ageing": draw(st.sampled_from([None, 0.004, 0.03])),
         "batching.max_batch": draw(st.integers(1, 4)) + 2 * (kind != "few"),
         "batching.token_budget": draw(st.sampled_from([None, None, 4, 9])),
         "batching.window": draw(st.sampled_from([0.0, 0.02, 0.1])),
@@ -116,8 +119,8 @@ def _prompt(
 
 def _grouped(requests: tuple[Request, ...], start: int, size: int) -> tuple[Request, ...]:
     """The same, [start, start + size) being the prompts of one request."""
-    arrival = requests[start].arrival_s
+    arrival, priority = requests[start].arrival_s, requests[start].priority
     return tuple(
-        replace(request, group="g", arrival_s=arrival) if start <= i < start + size else request
+        replace(request, group="g", arrival_s=arrival, priority=priority) if start <= i < start + size else request
         for i, request in enumerate(requests)
     )
