@@ -93,7 +93,8 @@ class Queued(Stepwise):
     def rank(self, sequence: Sequence) -> Any:
         """Where a sequence stands in the queue: the lowest rank first, and of equal ranks the first to arrive.
 
-        It is asked once, when the sequence arrives. Whatever it returns must compare: a number, or a tuple of numbers.
+        It is asked when the sequence joins the queue: when it arrives, and when it has been evicted. Any two ranks must
+        compare: numbers, or tuples of numbers.
         """
         return self.options.rank(sequence.request)
 
@@ -110,8 +111,8 @@ class QueuePolicy(Queued, ABC):
     let them in.
 
     The first newcomer that cannot join stops the fill, so that no request is overtaken by one of a higher rank. An
-    evicted sequence keeps its rank, waits again, and an iteration that evicts admits none. The first of those that run
-    is never evicted: it always goes on.
+    evicted sequence waits again, ahead of all that arrived later with its rank, and an iteration that evicts admits none.
+    The first of those that run is never evicted: it always goes on.
     """
 
     grows = False  # admits with no more than is needed now, and evicts when memory runs out: see `victims`
@@ -196,7 +197,8 @@ class QueuePolicy(Queued, ABC):
         for sequence in admit:
             self.running.add(self.waiting.remove(sequence.id))
         for name in evict:
-            self.waiting.add(self.running.remove(name))
+            ticket = self.running.remove(name)
+            self.waiting.add(ticket._replace(rank=self.rank(ticket.sequence)))
         return Proposal(tuple(work), tuple(admit), tuple(reasons), evict=tuple(evict.values()), growing=self.grows)
 
     def _make_room(self, running: Missing, room: Room) -> dict[str, Sequence]:

@@ -59,7 +59,7 @@ class QueueOptions:
 
 
 class Ticket(NamedTuple):
-    """A sequence's place in the order, from its arrival to its end: by rank, then by the number of its arrival."""
+    """A sequence's place in the order: by rank, then by the number of its arrival."""
 
     rank: Any  # of one policy's tickets, any two compare
     number: int  # each has another, so that sequences are never compared
