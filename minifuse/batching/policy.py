@@ -210,7 +210,9 @@ class QueuePolicy(Queued, ABC):
         evicted: dict[str, Sequence] = {}
         victims: Iterator[Sequence] | None = None
         for sequence, _ in running:
-            while sequence.id not in evicted and room.extend(sequence) is not None:
+            if evicted and sequence.id in evicted:
+                continue
+            while room.extend(sequence) is not None:
                 if victims is None:
                     victims = iter(self.victims(list(self.running)[1:]))
                 victim = next(victims, None)
@@ -219,6 +221,8 @@ class QueuePolicy(Queued, ABC):
                     raise LawBroken("progress", text)
                 room.evict(victim)
                 evicted[victim.id] = victim
+                if victim is sequence:
+                    break
         return evicted
 
 
