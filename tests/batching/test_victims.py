@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 import pytest
 from helpers import asks, make_engine, run_all, schedule
@@ -12,6 +13,7 @@ from minifuse import stages
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken
+from minifuse.options import option
 from minifuse.request import Sequence
 from minifuse.testing import check_laws
 
@@ -81,3 +83,23 @@ def test_a_policy_that_names_none_breaks_progress() -> None:
 
 def test_the_toy_keeps_the_laws(evict_longest: type[EvictLongest]) -> None:
     assert "queue" in check_laws(6, batching=evict_longest.name)
+
+
+def test_an_evicted_sequence_is_ranked_anew() -> None:
+    """A feedback queue: what has had many tokens is behind what has had few, also behind later arrivals."""
+
+    class Feedback(PrefillFirst):
+        name = "feedback"
+
+        @dataclass(frozen=True)
+        class Options:
+            max_batch: int = option(2, "requests in one iteration, at most", minimum=1, batch_size=True)
+            token_budget: int | None = None
+
+        def rank(self, sequence: Sequence) -> int:
+            return sequence.num_new
+
+    requests = [asks("a", 2, 5), asks("b", 2, 5), asks("c", 2, 1, at=0.5)]
+    steps = run_all(_engine(Feedback, blocks=3), requests)
+    assert [step.plan.evicted for step in steps if step.plan.evicted] == [("b",)]
+    assert [name for step in steps for name in step.plan.admitted] == ["a", "b", "c", "b"]
