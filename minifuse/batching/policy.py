@@ -166,7 +166,7 @@ class QueuePolicy(Queued, ABC):
         """These `running` sequences, then newcomers: those whose number of missing tokens the iteration `takes`."""
         evict: dict[str, Sequence] = {}
         if self.grows and running:
-            room = room or memory.room()
+            room = memory.room() if room is None else room
             evict = self._make_room(running, room)
             if evict:
                 running = [(sequence, spans) for sequence, spans in running if sequence.id not in evict]
@@ -185,7 +185,7 @@ class QueuePolicy(Queued, ABC):
                 text = "not admitted: prompts and single tokens run in iterations of their own"
                 reason = Reason("other-phase", sequence.id, text)
             if reason is None:
-                room = room or memory.room()
+                room = memory.room() if room is None else room
                 reason = room.admit(sequence, growing=True) if self.grows else room.admit(sequence)
             if reason is not None:
                 reasons.append(reason)
