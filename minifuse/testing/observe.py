@@ -24,6 +24,7 @@ from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import Batching, Memory, RunPlan
 from minifuse.testing.subject import Books, Case, Tokens
+from minifuse.testing.waiting import WaitingBooks
 from minifuse.trace import Trace
 
 __all__ = ["Observation", "observe"]
@@ -62,7 +63,7 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
         run = case.running_ahead(run)
     executor = WatchedExecutor(books, clock, cost or case.seconds, run)
     engine = Engine(
-        WatchedPolicy(stages.batching, books),  # type: ignore[arg-type]  # it has what the engine calls
+        WatchedPolicy(stages.batching, books, WaitingBooks(case.row, case.settings)),  # type: ignore[arg-type]  # it has what the engine calls
         *(stages.memory, stages.attention, executor, clock),
         reader=case.reader,
         trace=Trace(technique=case.row.name),
@@ -117,9 +118,10 @@ def _submit(engine: Engine, prompts: tuple[Request, ...], seen: Observation) -> 
 class WatchedPolicy:
     """A batching policy whose `propose` must leave memory and sequences as they are (law "pure")."""
 
-    def __init__(self, policy: Batching, books: Books) -> None:
+    def __init__(self, policy: Batching, books: Books, waiting: WaitingBooks) -> None:
         self.policy = policy
         self.books = books
+        self.waiting = waiting
         self.workers = policy.workers
         self.depth = policy.depth
         self.commit = policy.commit
@@ -129,10 +131,12 @@ class WatchedPolicy:
         self.policy.receive(sequence)
         self.held[sequence.id] = sequence
         self.books.receive(sequence)
+        self.waiting.receive(sequence)
 
     def release(self, sequence: Sequence) -> None:
         self.held.pop(sequence.id, None)
         self.policy.release(sequence)
+        self.waiting.release(sequence)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         before = _fingerprint((vars(memory), self.held))
@@ -140,6 +144,7 @@ class WatchedPolicy:
         if _fingerprint((vars(memory), self.held)) != before:
             raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
         self.books.propose(worker, proposal)
+        self.waiting.propose(proposal, now)
         return proposal
 
 

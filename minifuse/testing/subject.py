@@ -39,7 +39,10 @@ class Scenario:
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options that the stages of `row` have, over its own."""
         known = row.option_names - row.options.keys()
-        return {name: value for name, value in self.options if name in known}
+        settings = {name: value for name, value in self.options if name in known}
+        if settings.get("batching.order") != "priority":
+            settings.pop("batching.ageing", None)  # it is refused under any other order
+        return settings
 
     def with_options(self, **options: Any) -> Self:
         """The same with other options: `with_options(batching__workers=2)`."""

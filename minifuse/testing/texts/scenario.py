@@ -76,6 +76,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
             ignore_eos=draw(st.booleans()),
             sampling=draw(samplings),
             arrival_s=draw(st.sampled_from(arrivals if kind == "few" else arrivals[:3])),
+            priority=draw(st.sampled_from([0, 0, 1, 2, -1])),
         )
         for i in range(count)
     )
@@ -84,6 +85,8 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     names = [request.id for request in requests]
     capacity = draw(st.sampled_from({"few": [12, 25, 40], "crowd": [3 * CONTEXT], "growing": [18, 24, 31]}[kind]))
     options = {
+        "batching.order": draw(st.sampled_from(["fcfs", "priority"])),
+        "batching.ageing": draw(st.sampled_from([None, 0.004, 0.03])),
         "batching.max_batch": draw(st.integers(1, 4)) + 2 * (kind != "few"),
         "batching.token_budget": draw(st.sampled_from([None, None, 4, 9])),
         "batching.window": draw(st.sampled_from([0.0, 0.02, 0.1])),
@@ -134,8 +137,8 @@ def _following(draw: st.DrawFn, requests: tuple[Request, ...]) -> tuple[Request,
 
 def _grouped(requests: tuple[Request, ...], start: int, size: int) -> tuple[Request, ...]:
     """The same, [start, start + size) being the prompts of one request."""
-    arrival = requests[start].arrival_s
+    arrival, priority = requests[start].arrival_s, requests[start].priority
     return tuple(
-        replace(request, group="g", arrival_s=arrival) if start <= i < start + size else request
+        replace(request, group="g", arrival_s=arrival, priority=priority) if start <= i < start + size else request
         for i, request in enumerate(requests)
     )
