@@ -95,10 +95,14 @@ def test_adjacent_blocks_that_stay_adjacent_are_swapped_in_one_move() -> None:
     served = PagedScene(preemption="swap")
     served.ask("a", 10)
     served.iterate(admit="a")
-    assert served.iterate(evict="a").moves == (Move("swap_out", 0, 0, 10),)
+    assert served.iterate(evict="a").moves == (Move("swap_out", 0, 0, 10, target_tier="host"),)
     assert served.memory.usage() == KVUsage(0, 0, 24, 10)
     placement = served.iterate(admit="a")  # the blocks last given back are the first to be handed out
-    assert placement.moves == (Move("swap_in", 0, 8, 4), Move("swap_in", 4, 4, 4), Move("swap_in", 8, 0, 2))
+    assert placement.moves == (
+        Move("swap_in", 0, 8, 4, "host"),
+        Move("swap_in", 4, 4, 4, "host"),
+        Move("swap_in", 8, 0, 2, "host"),
+    )
     assert served.blocks(placement) == [(2, 1, 0)]
     assert served.memory.usage() == KVUsage(11, 12, 24, 0)
 
@@ -110,7 +114,10 @@ def test_scattered_blocks_are_swapped_one_by_one() -> None:
     served.iterate(admit="ab")
     served.iterate("a")
     served.iterate("a")  # blocks 0 and 2
-    assert served.iterate(evict="a").moves == (Move("swap_out", 0, 0, 4), Move("swap_out", 8, 4, 2))
+    assert served.iterate(evict="a").moves == (
+        Move("swap_out", 0, 0, 4, target_tier="host"),
+        Move("swap_out", 8, 4, 2, target_tier="host"),
+    )
     assert served.memory.missing(served.sequences["a"]) == (Span(6, 7),)
 
 
@@ -120,7 +127,7 @@ def test_an_eviction_makes_room_in_the_same_proposal() -> None:
     served.iterate(admit="a")
     served.ask("b", 8)
     placement = served.iterate(admit="b", evict="a")
-    assert (served.blocks(placement), placement.moves) == ([(1, 0)], (Move("swap_out", 0, 0, 8),))
+    assert (served.blocks(placement), placement.moves) == ([(1, 0)], (Move("swap_out", 0, 0, 8, target_tier="host"),))
     assert served.memory.usage() == KVUsage(8, 8, 8, 8)
 
 
