@@ -149,11 +149,9 @@ class PlanTransfers:
 
     def behind(self, plan: Plan) -> Future[Ran]:
         """Begin with the moves of a plan without work. The future is done when all of them have landed."""
-        pieces = deque(
-            (way, list(moves), layer)
-            for way, moves in groupby(sorted(plan.moves, key=lambda move: move.target_tier), _way)
-            for layer in range(self.num_layers)
-        )
+        by_way = groupby(sorted(plan.moves, key=lambda move: move.target_tier), _way)  # to the device first
+        groups = [(way, list(moves)) for way, moves in by_way]
+        pieces = deque((way, moves, layer) for way, moves in groups for layer in range(self.num_layers))
         landed: Future[Ran] = Future()
         seconds: dict[Way, float] = {"host": 0.0, "device": 0.0}
 
