@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ahead_of_time import AheadOfTime
+from ahead_of_time import AheadOfTime, _Room
+from conformance.defects.harness import Defect, caught
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, run_all
 
 from minifuse import stages as register
@@ -17,6 +19,7 @@ from minifuse.execute import RealExecutor
 from minifuse.execute.link import Link
 from minifuse.execute.texts import torch_runner
 from minifuse.metrics import compute_metrics
+from minifuse.plan import Move, Plan
 from minifuse.request import TextReader
 from minifuse.stages import KINDS, stages
 from minifuse.techniques import mix, technique
@@ -37,6 +40,69 @@ def row(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_all_laws_hold(row: Any) -> None:
     put_through(TEXTS, row, examples=40, derandomize=True)
+
+
+def _lands_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The link tells that moves have landed when they have just begun."""
+    behind = Link.behind
+
+    def early(self: Link, plan: Plan, now: float) -> None:
+        behind(self, plan, now)
+        self._queue.clear()
+        self._landing.append((now, plan))
+
+    patch.setattr(Link, "behind", early)
+
+
+def _counts_what_has_begun(patch: pytest.MonkeyPatch) -> None:
+    """Memory takes for landed what is still on its way."""
+    ahead = AheadOfTime.ahead
+
+    def trusting(self: AheadOfTime, now: float) -> tuple[Move, ...]:
+        moves = ahead(self, now)
+        for kept in self.kept.values():
+            kept.landed = max(kept.landed, kept.begun)
+        return moves
+
+    patch.setattr(AheadOfTime, "ahead", trusting)
+
+
+def _gives_blocks_out_while_they_are_copied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AheadOfTime, "_give_back", lambda self, block: self.free.append(block))
+    patch.setattr(_Room, "evict", lambda self, sequence: setattr(self, "free", self.free + self.held.pop(sequence.id)))
+
+
+def _copies_what_is_not_computed_yet(patch: pytest.MonkeyPatch) -> None:
+    """A token of the plan that has just been submitted is copied while it is being computed."""
+    ahead = AheadOfTime.ahead
+
+    def greedy(self: AheadOfTime, now: float) -> tuple[Move, ...]:
+        for kept in self.kept.values():
+            kept.cached += bool(kept.device) and kept.cached < len(kept.device) * self.size
+        moves = ahead(self, now)
+        for kept in self.kept.values():
+            kept.cached -= bool(kept.device) and kept.begun == kept.cached
+        return moves
+
+    patch.setattr(AheadOfTime, "ahead", greedy)
+
+
+@pytest.mark.parametrize(
+    ("defect", "law"),
+    [
+        (_lands_at_once, "counting"),
+        (_counts_what_has_begun, "conservation"),
+        (_gives_blocks_out_while_they_are_copied, "conservation"),
+        (_copies_what_is_not_computed_yet, "conservation"),
+    ],
+)
+def test_what_goes_wrong_behind_everything_is_caught(
+    row: Any, monkeypatch: pytest.MonkeyPatch, defect: Callable[[pytest.MonkeyPatch], None], law: str
+) -> None:
+    defect(monkeypatch)
+    broken = caught(Defect(lambda patch: None, TEXTS, row.name, (law,), "of_one_run", (), {}), row)
+    assert broken is not None
+    assert broken.law == law, broken
 
 
 def _engine(memory: AheadOfTime, seconds_per_token: float) -> Engine:
@@ -68,7 +134,7 @@ def test_what_has_landed_is_evicted_for_free_and_comes_back_layer_by_layer() -> 
 
 
 def test_the_run_ends_when_everything_has_landed() -> None:
-    """The only request has ended when the last tokens are still on their way; its blocks are free when they are there."""
+    """The only request has ended while tokens are still on their way; its blocks are free when these are there."""
     memory = AheadOfTime(TIGHT)
     engine = _engine(memory, 0.7)
     *_, last = run_all(engine, [asks("a", 3, 4)])

@@ -230,13 +230,14 @@ class CopyThread:
         self._queue: list[tuple[int, int, int, Callable[[], None]]] = []  # a heap
 
     def submit(self, urgency: int, work: Callable[[], None], step: int = 0) -> None:
-        """Make a copy when nothing more urgent is to be made, nor anything as urgent of an earlier step."""
+        """Make a copy when nothing more urgent is to be made, nor anything as urgent of an earlier step.
+
+        Raises:
+            RuntimeError: the thread has been closed.
+        """
         with self._lock:
             heapq.heappush(self._queue, (urgency, step, next(self._numbers), work))
-        try:
-            self._pool.submit(self._most_urgent)
-        except RuntimeError:  # closed: nothing more is copied
-            return
+        self._pool.submit(self._most_urgent)
 
     def _most_urgent(self) -> None:
         with self._lock:
