@@ -13,7 +13,7 @@ from helpers import CROWD, answers_of, asks, expected_answers, make_engine, run_
 from minifuse import stages as register
 from minifuse.attention.layouts import PagedStage
 from minifuse.batching import PrefillFirst
-from minifuse.clock import RealClock
+from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.execute import RealExecutor
 from minifuse.execute.link import Link
@@ -24,7 +24,9 @@ from minifuse.request import TextReader
 from minifuse.stages import KINDS, stages
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, capacity, put_through
+from minifuse.testing.replay import ReplayExecutor
 from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
+from minifuse.trace import decisions
 
 TIGHT = 16  # slots: two or three of the crowd at once
 
@@ -145,7 +147,7 @@ def test_the_run_ends_when_everything_has_landed() -> None:
     assert len(memory.free) == memory.num_blocks
 
 
-def test_in_real_time() -> None:
+def test_in_real_time_and_replayed() -> None:
     memory, attention = AheadOfTime(TIGHT), PagedStage()
     runner = torch_runner(small_model("llama"), memory, attention)
     clock = RealClock()
@@ -158,5 +160,8 @@ def test_in_real_time() -> None:
     assert any(not step.plan.work for step in steps)
     assert memory.usage() == (0, 0, TIGHT, 0)
     memory.check_integrity()
-    times = [step.ended_s for step in steps]
-    assert times == sorted(times)
+    virtual = VirtualClock()
+    again = make_engine("vllm", memory=AheadOfTime(TIGHT), attention=PagedStage())
+    again.executor, again.clock = ReplayExecutor(virtual, steps), virtual
+    assert [step.plan for step in run_all(again, requests)] == [step.plan for step in steps]
+    assert decisions(again.trace.events()) == decisions(engine.trace.events())

@@ -173,6 +173,41 @@ def test_memory_smaller_than_a_block_is_refused() -> None:
     sentence(error.value, "blocks of 4 tokens, and it holds 3", "memory.block_size", "--kv-memory")
 
 
+def test_overlapped_swaps_are_made_layer_by_layer_before_the_first_wave_in_plan_order() -> None:
+    """Block 1 is b's and becomes a's in the same plan: out comes before in, and before a's token is written."""
+    served = PagedScene(3, preemption="swap", transfer="overlapped")
+    served.ask("a", 4), served.ask("b", 8)
+    served.iterate(admit="a")
+    assert served.iterate(evict="a", admit="b").moves == (
+        Move("swap_out", 0, 0, 4, target_tier="host", moment="before"),
+    )
+    placement = served.iterate(evict="b", admit="a")
+    assert placement.moves == (
+        Move("swap_out", 0, 4, 8, target_tier="host", moment="before"),
+        Move("swap_in", 0, 4, 4, "host", moment="before"),
+    )
+    assert served.blocks(placement) == [(1, 0)]
+
+
+def test_a_copy_of_a_shared_block_keeps_its_turn_among_overlapped_swaps_and_is_made_first_without_them() -> None:
+    """The block that the copy goes to is the one that is swapped out."""
+    served = PagedScene(8, share=True, preemption="swap", transfer="overlapped")
+    served.ask("a", (1, 2, 3, 4, 5, 6)), served.ask("b", (1, 2, 3, 4, 5, 6)), served.ask("c", 4)
+    served.ask("d", (1, 2, 3, 4, 5, 6))
+    served.iterate(admit="ac")
+    assert served.iterate(admit="b", evict="c").moves == (
+        Move("swap_out", 8, 0, 4, target_tier="host", moment="before"),
+        Move("copy", 4, 8, 1, moment="before"),
+    )
+    assert [(move.kind, move.moment) for move in served.iterate(admit="d").moves] == [("copy", "first")]
+
+
+def test_overlapped_transfers_without_swap_are_refused() -> None:
+    with pytest.raises(UsageError) as error:
+        Paged(24, Paged.Options(SIZE, transfer="overlapped"))
+    sentence(error.value, "memory.transfer is overlapped", "memory.preemption=swap", "leave memory.transfer out")
+
+
 def test_a_host_without_swap_is_refused() -> None:
     with pytest.raises(UsageError) as error:
         Paged(24, Paged.Options(SIZE, host=8))
