@@ -6,9 +6,10 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
-from minifuse.execute.copies import copies
+from minifuse.execute.copies import Copy, copies
 from minifuse.plan import Move, Plan
 from minifuse.report import Traffic, Transfers
 
@@ -67,12 +68,25 @@ class Link:
     def run(self, plan: Plan, computing_s: float, now: float) -> Transfers:
         """A plan begins that waits for its moves and computes for so long. Returns what it carries, and the exposed."""
         self.advance(now)
+        carried = self.carried(plan)
         if not any(move.crosses for move in plan.moves):
-            return self.carried(plan)
-        clock, link = now, max(now, self._free_s)
-        if first := self.seconds(move for move in plan.moves if move.moment == "first"):
-            clock = link = link + first
-        layered, num_layers, num_waves = copies(plan), self.num_layers, len(plan.waves)
+            return carried
+        # From here on times are counted from now: adding small durations to a large time would round them.
+        first = self.carried(replace(plan, moves=tuple(move for move in plan.moves if move.moment == "first")))
+        first_s = first.to_host.seconds + first.to_device.seconds
+        link = max(0.0, self._free_s - now)
+        exposed_s = link + first_s if first_s else 0.0
+        link += first_s
+        if layered := copies(plan):
+            late_s, link = self._layer_by_layer(plan, layered, computing_s, link - exposed_s)
+            exposed_s, link = exposed_s + late_s, exposed_s + link
+        self._free_s = now + link
+        return carried._replace(exposed_s=exposed_s)
+
+    def _layer_by_layer(self, plan: Plan, layered: list[Copy], computing_s: float, link: float) -> tuple[float, float]:
+        """A plan computes from time 0 on, with a link that is free from time `link` on. Returns the seconds by which
+        it ends later than it would without copies, and when the link is free again."""
+        num_layers, clock = self.num_layers, 0.0
         shares = [self.seconds(copy.moves) / num_layers for copy in layered]
         tokens = [sum(work.stop - work.start for work in plan.work[slice(*wave)]) for wave in plan.waves]
         computing = [computing_s * count / (sum(tokens) * num_layers) for count in tokens]
@@ -91,13 +105,11 @@ class Link:
         for layer in range(num_layers):
             begin(layer, -1)
         for layer in range(num_layers):
-            for wave in range(num_waves):
+            for wave, seconds in enumerate(computing):
                 waits = [copied[layer, number] for number, copy in enumerate(layered) if copy.needed == wave]
-                clock = max([clock, *waits]) + computing[wave]
+                clock = max([clock, *waits]) + seconds
                 begin(layer, wave)
-        self._free_s = link
-        end = max([clock, *copied.values()])
-        return self.carried(plan)._replace(exposed_s=max(0.0, end - now - computing_s))
+        return max(0.0, max([clock, *copied.values()]) - computing_s), link
 
     def behind(self, plan: Plan, now: float) -> None:
         """Begin with the moves of a plan without work as soon as the link has nothing more urgent to carry."""
