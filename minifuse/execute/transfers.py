@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count, groupby
-from threading import Lock
+from concurrent.futures import Future
+from itertools import groupby
 from typing import Literal, Protocol
 
 import torch
 
 from minifuse.execute.copies import Copy, copies
+from minifuse.execute.copy_thread import FETCH, STORE, WAITED, CopyThread
 from minifuse.execute.link import traffic
 from minifuse.execute.streams import Streams
 from minifuse.kernels.operators import TORCH, KVTensors, Operators
@@ -215,37 +213,6 @@ class PlanTransfers:
     def close(self) -> None:
         """Stop. What is behind everything and has not begun is not copied any more."""
         self.thread.close()
-
-
-WAITED, FETCH, STORE = range(3)  # urgency: a plan waits for it; behind everything, to the device; to the host
-
-
-class CopyThread:
-    """A thread that makes copies one after the other, always the most urgent one, started when it is first needed."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "minifuse-copies")
-        self._lock = Lock()
-        self._numbers = count()
-        self._queue: list[tuple[int, int, int, Callable[[], None]]] = []  # a heap
-
-    def submit(self, urgency: int, work: Callable[[], None], step: int = 0) -> None:
-        """Make a copy when nothing more urgent is to be made, nor anything as urgent of an earlier step.
-
-        Raises:
-            RuntimeError: the thread has been closed.
-        """
-        with self._lock:
-            heapq.heappush(self._queue, (urgency, step, next(self._numbers), work))
-        self._pool.submit(self._most_urgent)
-
-    def _most_urgent(self) -> None:
-        with self._lock:
-            work = heapq.heappop(self._queue)[-1]
-        work()
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Copied:
