@@ -1,6 +1,6 @@
 """One versioned log of everything a run decided and when: one JSON object per line.
 
-    {"event": "run", "schema": "minifuse.trace/3", "technique": ..., "kv_bytes_per_token": ..., ...}
+    {"event": "run", "schema": "minifuse.trace/4", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "refused", "id": "r9", "why": "..."}
     {"event": "aborted", "id": "r8", "wall": {"end_s": ...}}
@@ -8,9 +8,9 @@
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
     {"event": "end", "unfinished": [], "wall": {"end_s": ...}}
 
-What was measured (times, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs that
-decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines alone
-(`minifuse.metrics`).
+What was measured (times, transfers, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs
+that decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines
+alone (`minifuse.metrics`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any, TextIO
 
 from minifuse.errors import UsageError
 from minifuse.plan import Reason
-from minifuse.report import StepReport
+from minifuse.report import NO_TRANSFERS, StepReport
 from minifuse.request import Request
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace"]
 
-SCHEMA = "minifuse.trace/3"
+SCHEMA = "minifuse.trace/4"
 Event = dict[str, Any]
 
 
@@ -110,6 +110,10 @@ def _as_event(event: Event | StepReport) -> Event:
             wall["moving_s"] = event.moving_s
         if event.messages.calls:
             wall["messages"], wall["message_bytes"] = event.messages
+        if event.transfers != NO_TRANSFERS:
+            to_host, to_device, exposed_s = event.transfers
+            hidden = {"exposed_s": exposed_s, "hidden_s": event.transfers.hidden_s}
+            wall["transfers"] = {"to_host": list(to_host), "to_device": list(to_device), **hidden}
         if event.gathers.copies:
             wall["gathers"] = list(event.gathers)
         return {"event": "step", **event.decisions(), "wall": wall}

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Literal
 
 from minifuse.memory.blocks import BlockPool
-from minifuse.plan import Move
+from minifuse.plan import Move, Tier
 from minifuse.request import Sequence
 
 __all__ = ["NoRoom", "Tables"]
+
+TIERS: dict[str, tuple[Tier, Tier]] = {"swap_in": ("host", "device"), "swap_out": ("device", "host")}
 
 
 class NoRoom(Exception):
@@ -207,7 +209,7 @@ class Tables:
             ):
                 moves[-1] = last._replace(num_tokens=last.num_tokens + tokens)
             elif tokens > 0:
-                moves.append(Move(kind, source * size, target * size, tokens))
+                moves.append(Move(kind, source * size, target * size, tokens, *TIERS[kind]))
         return moves
 
     def num_written(self) -> int:

@@ -19,6 +19,7 @@ from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.execute import VirtualExecutor
+from minifuse.execute.link import Link
 from minifuse.plan import Plan, Proposal
 from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
@@ -61,7 +62,7 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
     run = run or case.runner()
     if stages.batching.depth > 1:
         run = case.running_ahead(run)
-    executor = WatchedExecutor(books, clock, cost or case.seconds, run)
+    executor = WatchedExecutor(books, clock, cost or case.seconds, run, case.link)
     engine = Engine(
         WatchedPolicy(stages.batching, books, WaitingBooks(case.row, case.settings)),  # type: ignore[arg-type]  # it has what the engine calls
         *(stages.memory, stages.attention, executor, clock),
@@ -163,8 +164,10 @@ def _fingerprint(held: Any) -> bytes:
 class WatchedExecutor(VirtualExecutor):
     """Tells the books of every plan that is submitted, begins, and has been computed."""
 
-    def __init__(self, books: Books, clock: VirtualClock, cost: Callable[[Plan], float], run: RunPlan) -> None:
-        super().__init__(clock, cost, self.compute)
+    def __init__(
+        self, books: Books, clock: VirtualClock, cost: Callable[[Plan], float], run: RunPlan, link: Link
+    ) -> None:
+        super().__init__(clock, cost, self.compute, link=link)
         self.books = books
         self.run = run
         self.submitted_s: dict[int, float] = {}

@@ -16,6 +16,7 @@ from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from minifuse.errors import LawBroken, UsageError
+from minifuse.execute.link import Link
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence, by_request
@@ -185,6 +186,11 @@ class Case(ABC):
     @abstractmethod
     def servable(self, prompts: tuple[Request, ...]) -> bool:
         """Whether a request with these prompts can be served at all, counted independently."""
+
+    @property
+    def link(self) -> Link:
+        """What carries moves between the tiers."""
+        return Link()
 
     def running_ahead(self, run: RunPlan) -> RunPlan:
         """`run` for a policy with several plans in flight on a worker."""

@@ -25,6 +25,7 @@ class TextScenario(Scenario):
     capacity: int
     seconds_per_step: float = 0.01
     seconds_to_prepare: float = 0.01  # for a step of pre-processing
+    seconds_per_transfer: float = 0.0  # of one token's KV, between device and host
 
     def seconds(self, plan: Plan) -> float:
         return self.seconds_to_prepare if plan.phase is Phase.PREPROCESSING else self.seconds_per_step
@@ -36,6 +37,7 @@ class TextScenario(Scenario):
             settings.pop("batching.token_budget", None)  # a rectangle cannot keep one
         if settings.get("memory.preemption") != "swap":
             settings.pop("memory.host", None)  # there is none
+            settings.pop("memory.transfer", None)
         return settings
 
     def with_requests(self, requests: tuple[Request, ...]) -> TextScenario:
@@ -98,6 +100,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         "memory.block_size": draw(st.sampled_from([1, 2, 3, 5])),
         "memory.preemption": draw(st.sampled_from(["swap", "recompute"])),
         "memory.host": draw(st.sampled_from([None, 6, 15])),
+        "memory.transfer": draw(st.sampled_from(["blocking", "overlapped"])),
         "memory.watermark": draw(st.sampled_from([0.0, 0.2])),
         "memory.share": draw(st.booleans()),
     }
@@ -110,6 +113,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         capacity=capacity,
         options=tuple(options.items()),
         seconds_to_prepare=draw(st.sampled_from([0.003, 0.01, 0.025])),
+        seconds_per_transfer=draw(st.sampled_from([0.0, 0.0003, 0.004])),
     )
 
 
