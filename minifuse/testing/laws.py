@@ -69,7 +69,7 @@ def _whole(case: Case, request: Request, seen: Observation) -> Request:
 
 def _never_arrived(request: Request, seen: Observation) -> bool:
     """Whether it was aborted before the request that it follows had ended."""
-    before = seen.ended_s.get(request.after, 0.0) if request.after is not None else 0.0
+    before = -math.inf if request.after is None else seen.ended_s.get(request.after, math.inf)  # inf: it was refused
     aborted = seen.ended_s.get(request.id, math.inf)
     ended = seen.answers.get(request.id)
     return ended is not None and ended.finish_reason is FinishReason.ABORTED and aborted <= before + request.delay_s
