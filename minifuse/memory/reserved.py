@@ -100,6 +100,8 @@ class ReservedMemory(ABC):
     def _written(self, plan: Plan) -> None:
         """The plan has written the KV of its work; one that leaves a gap or exceeds a place is refused whole."""
         for work in plan.work:
+            if work.sequence not in self.extents:
+                raise LawBroken("conservation", f"{work} was computed, and memory has released {work.sequence}")
             if work.start > self.cached.get(work.sequence, 0) or work.stop > self.extents[work.sequence].capacity:
                 raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds {self.extents[work.sequence]}")
         for work in plan.work:
