@@ -163,7 +163,7 @@ def evicted_to_the_end_of_the_queue(fill: Any, self: QueuePolicy, *arguments: An
     return proposal
 
 
-@defect("vllm", "progress", kinds=("growing",))
+@defect("vllm", "progress", "queue", kinds=("growing",))
 @instead_of(QueuePolicy, "_fill")
 def evicted_and_forgotten(propose: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
     """An evicted sequence leaves the queue for good."""
