@@ -118,7 +118,8 @@ class _Run:
         self.moves: dict[str, list[int]] = {kind: [] for kind in MOVE_KINDS}  # tokens of each move
         self.moving_s = self.gathering_s = self.hidden_s = self.exposed_s = 0.0
         self.transfers = {way: [0, 0.0] for way in ("to_host", "to_device")}  # bytes, seconds
-        self.kv: list[tuple[float, int, int, int, int]] = []  # seconds the step took, used, reserved, capacity, host
+        # The seconds each step took, used, reserved, capacity, host, kept, kept on the host.
+        self.kv: list[tuple[float, int, int, int, int, int, int]] = []
 
     def read(self, event: Event) -> None:
         self.last_s = max(self.last_s, event.get("wall", {}).get("end_s", 0.0))
@@ -183,7 +184,9 @@ class _Run:
         self.num["evicted"] += len(event["evicted"])
         used, reserved, capacity, host = event["kv"]
         # A plan of moves alone runs beside the others: its time counts already.
-        self.kv.append((end_s - start_s if event["work"] else 0.0, used, reserved, capacity, host))
+        kept, kept_on_host = event.get("kept", (0, 0))
+        seconds = end_s - start_s if event["work"] else 0.0
+        self.kv.append((seconds, used, reserved, capacity, host, kept, kept_on_host))
 
 
 def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None = None) -> Metrics:
@@ -274,7 +277,7 @@ def _kv(run: _Run) -> dict[str, float | None]:
     """Peak and mean of the KV in use, of the KV set aside, and of that on the host, in tokens and in bytes."""
     seconds = math.fsum(step[0] for step in run.kv)
     found: dict[str, float | None] = {"capacity_tokens": max((step[3] for step in run.kv), default=None)}
-    for column, kind in ((1, "used"), (2, "reserved"), (4, "host")):
+    for column, kind in ((1, "used"), (2, "reserved"), (4, "host"), (5, "kept"), (6, "kept_host")):
         values = [step[column] for step in run.kv]
         weights = [step[0] / seconds if seconds > 0 else 1 / len(run.kv) for step in run.kv]
         mean = math.fsum(map(math.prod, zip(values, weights, strict=True))) if run.kv else None

@@ -87,13 +87,16 @@ class Completion(NamedTuple):
 class KVUsage(NamedTuple):
     """Memory in tokens, or in states: written and still needed, set aside, and in all; and what lies on the host alone.
 
-    What has been copied to the host and is still on the device counts as being on the device.
+    What has been copied to the host and is still on the device counts as being on the device. KV that is kept for a
+    conversation between its turns is counted apart: it may be reclaimed at any time.
     """
 
     used: int
     reserved: int
     capacity: int
     host: int = 0
+    kept: int = 0  # written, and kept for conversations, on the device
+    kept_on_host: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,8 @@ class StepReport:
             "tokens": {name: list(tokens) for name, tokens in self.tokens.items()},
             **({"discarded": self.discarded} if self.discarded else {}),
             "finished": {name: reason.value for name, reason in self.finished.items()},
-            "kv": list(self.usage),
+            "kv": list(self.usage[:4]),
+            **({"kept": list(self.usage[4:])} if any(self.usage[4:]) else {}),
         }
 
 

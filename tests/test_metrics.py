@@ -78,6 +78,8 @@ def test_golden() -> None:
         "kv": {
             "peak_host_tokens": 2, "peak_host_bytes": 20, "mean_host_tokens": pytest.approx(2 / 7),
             "mean_host_bytes": pytest.approx(20 / 7),
+            **{f"{of}_{kind}_{unit}": 0 for of in ("peak", "mean") for kind in ("kept", "kept_host")
+               for unit in ("tokens", "bytes")},
             "capacity_tokens": 100, "peak_used_tokens": 7, "peak_reserved_tokens": 12,
             "mean_used_tokens": pytest.approx((2 * 3 + 4 + 7 + 3 * 6) / 7),  # of the 7 seconds that steps took
             "mean_reserved_tokens": pytest.approx((2 * 6 + 6 + 12 + 3 * 6) / 7),

@@ -106,7 +106,7 @@ def _conservation(seen: Observation) -> None:
 def _budget(case: Case, seen: Observation) -> None:
     limit = case.settings.get("batching.token_budget")
     for step in seen.steps:
-        if step.usage.reserved > case.capacity:
+        if step.usage.reserved + step.usage.kept > case.capacity:
             raise LawBroken("budget", f"step {step.plan.step} has {step.usage} set aside of {case.capacity}")
         if limit is not None and step.plan.num_computed > limit:
             raise LawBroken("budget", f"step {step.plan.step} computes {step.plan.num_computed} tokens of {limit}")

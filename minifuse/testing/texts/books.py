@@ -30,6 +30,7 @@ class TextBooks(Books):
         self.capacity = {"device": capacity, "host": host_capacity}
         self.slot_bytes = slot_bytes
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
+        self.turns: dict[str, int] = {}  # conversation -> tokens of its text that have been computed, at most
         self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
         self.written: dict[str, int] = {}  # how many of them a completed plan has written
         self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
@@ -45,6 +46,9 @@ class TextBooks(Books):
         """
         mine = {work.sequence for work in plan.work}
         self.texts |= {name: tuple(sequences[name].tokens) for name in mine}
+        for work in plan.work:
+            if (conversation := sequences[work.sequence].request.conversation) is not None:
+                self.turns[conversation] = max(self.turns.get(conversation, 0), work.stop)
         fresh: set[Slot] = set()
         for moment in ("first", "behind", "before"):
             self._move(plan, mine, moment)
@@ -150,6 +154,8 @@ class TextBooks(Books):
         usage = report.usage
         if not needed["device"] <= usage.used <= usage.reserved <= usage.capacity == self.capacity["device"]:
             raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
+        if max(usage.kept, usage.kept_on_host) > sum(self.turns.values()):
+            raise LawBroken("conservation", f"conversations have computed {self.turns} tokens, and memory has {usage}")
         if not needed["host"] == usage.host <= self.capacity["host"]:
             raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
         self._drop(held)
