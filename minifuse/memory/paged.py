@@ -129,7 +129,8 @@ class Paged:
         """Nothing more to refuse: a text is received as `check` has seen it."""
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        return (Span(self.tables.num_cached(sequence), len(sequence)),)
+        cached = self.tables.cached.get(sequence.request.id)
+        return (Span(self.tables.num_cached(sequence) if cached is None else cached, len(sequence.tokens)),)
 
     def room(self) -> _Room:
         return _Room(self.tables)

@@ -22,7 +22,7 @@ from minifuse.testing.observe import WatchedPolicy
 def propose_touches_memory(propose: Any, self: QueuePolicy, worker: int, now: float, memory: Any) -> Proposal:
     proposal = propose(self, worker, now, memory)
     for sequence in proposal.admit:
-        memory.cached[sequence.id] = 0  # "it will be needed anyway"
+        memory._keep(sequence.id, 0)  # "it will be needed anyway"
     return proposal
 
 
