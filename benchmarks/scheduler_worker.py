@@ -29,6 +29,11 @@ except ImportError:  # as the modules were called up to 5ab277f
 
     from minifuse.serve import Settings, build_engine, serve
 
+try:
+    from minifuse.metrics import RunningMetrics
+except ImportError:  # the metrics are computed from events that were kept
+    RunningMetrics = None
+
 from minifuse.request import Request
 from minifuse.simulate.cost import HARDWARE
 from minifuse.techniques import TECHNIQUES, mix, technique
@@ -67,7 +72,7 @@ def requests_of(case: dict[str, Any], count: int) -> list[Request]:
     return requests
 
 
-def engine_of(case: dict[str, Any], trace: Path | None = None) -> Any:
+def engine_of(case: dict[str, Any], trace: Path | None = None, **more: Any) -> Any:
     row = row_of(case["technique"])
     options = {name: case["batch"] for name in SIZES if name in row.option_names} | case["options"]
     if "batching.preprocess" in row.option_names:
@@ -81,7 +86,7 @@ def engine_of(case: dict[str, Any], trace: Path | None = None) -> Any:
         hardware=MACHINE,
         stage_options=options,
     )
-    return build_engine(row, resolve(MODEL), settings, None, trace)
+    return build_engine(row, resolve(MODEL), settings, None, trace, **more)
 
 
 def iterations(case: dict[str, Any]) -> dict[str, Any]:
@@ -137,9 +142,12 @@ def whole_run(case: dict[str, Any]) -> dict[str, Any]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl" if case["trace"] else None
-        engine = engine_of(case, path)
+        counted = RunningMetrics() if RunningMetrics is not None else None
+        engine = engine_of(case, path, **({"into": counted.read} if counted else {}))
         start = time.perf_counter()
         served = serve(engine, requests)
+        if counted is not None:
+            counted.result()
         seconds = time.perf_counter() - start
         size = path.stat().st_size if path else None
     tokens = sum(len(answer.token_ids) for answer in served.answers)

@@ -48,7 +48,7 @@ class Display:
         self._sizes = Counter(request.group for request in requests)
         self._refused: set[str] = set()  # groups whose refusal has been shown
         self._arrivals = sorted(request.arrival_s for request in requests)  # of those that were not refused
-        self._slot_bytes = next(trace.events())["kv_bytes_per_token"]
+        self._slot_bytes = trace.header["kv_bytes_per_token"]
         self._of_cells = workload.source.kind == "cells"
         self._work, self._memory = UNITS[workload.source.kind]
         self._out = console()
