@@ -32,10 +32,13 @@ class _Room:
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
+        name, length = sequence.request.id, len(sequence.tokens)
+        if self.tables.has_blocks(name, length):
+            return None
         try:
-            self.tables.grow(sequence.id, self.tables.cached[sequence.id], len(sequence))
+            self.tables.grow(name, self.tables.cached[name], length)
         except NoRoom as full:
-            return Reason("memory-full", sequence.id, str(full))
+            return Reason("memory-full", name, str(full))
         return None
 
     def evict(self, sequence: Sequence) -> None:
@@ -149,6 +152,8 @@ class Paged:
                     raise LawBroken("conservation", f"{sequence.id} was admitted a second time")
                 moves += trial.admit(sequence, growing=proposal.growing, busy=busy)
             for name, start, stop, _ in proposal.work:
+                if trial.has_blocks(name, stop):
+                    continue
                 if name not in trial.pages:
                     raise LawBroken("conservation", f"work was proposed for {name}, which was never admitted")
                 moves += trial.grow(name, start, stop)

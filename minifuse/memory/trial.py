@@ -44,6 +44,14 @@ class Trial(Tables):
     def num_on_device(self) -> int:
         return len(self.books.pages) - len(self.left) + len(self.joined)
 
+    def has_blocks(self, name: str, stop: int) -> bool:
+        """Whether tokens up to `stop` surely lie in blocks of its own, as in most iterations; False if it takes a look.
+
+        The quick answer to what `grow` finds out.
+        """
+        pages = self.books.pages.get(name)
+        return pages is not None and stop <= len(pages.blocks) * self.size and not self.share and name not in self.left
+
     def _candidates(self, tokens: list[int], stop: int) -> list[tuple[str, int]]:
         moving = self.books.copied or self.books.returned or self.copied or self.returned
         stayed = self.prefixes.candidates(tokens, stop, self._has_stayed if moving or self.left else None)
