@@ -11,8 +11,6 @@ __all__ = ["Clock", "RealClock", "VirtualClock"]
 class Clock(Protocol):
     def now(self) -> float: ...
 
-    def sleep_until(self, when: float) -> None: ...
-
 
 class RealClock:
     """The wall clock, started when first read."""
@@ -24,9 +22,6 @@ class RealClock:
         if self._start is None:
             self._start = time.perf_counter()
         return time.perf_counter() - self._start
-
-    def sleep_until(self, when: float) -> None:
-        time.sleep(max(0.0, when - self.now()))
 
 
 class VirtualClock:

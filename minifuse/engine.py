@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import heapq
+import threading
 from collections import Counter
 from collections.abc import Iterator
 
 from minifuse.clock import Clock
-from minifuse.errors import LawBroken, RequestRefused
-from minifuse.in_flight import InFlight
+from minifuse.errors import LawBroken
+from minifuse.lifecycle import Lifecycle
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Completion, StepReport
-from minifuse.request import FinishReason, Phase, Request, Sequence, check_prompts
+from minifuse.request import FinishReason, Phase
 from minifuse.stages import Attention, Batching, Executor, Memory, Reader
 from minifuse.trace import Trace
 
 __all__ = ["Engine"]
 
 
-class Engine:
-    """Serves requests with one batching policy, the workers it asks for, one memory and one attention layout.
-
-    `reader` says which requests the model can read, and what each begins as. Times are in seconds since the run began.
-    """
+class Engine(Lifecycle):
+    """Serves requests with one batching policy, the workers it asks for, one memory and one attention layout."""
 
     def __init__(
         self,
@@ -35,76 +32,21 @@ class Engine:
         reader: Reader,
         trace: Trace | None = None,
     ) -> None:
-        self.batching = batching
-        self.memory = memory
+        super().__init__(batching, memory, executor, clock, reader, trace or Trace())
         self.attention = attention
-        self.executor = executor
-        self.clock = clock
-        self.reader = reader
-        self.trace = trace or Trace()
-        self.sequences: dict[str, Sequence] = {}  # received and not yet finished
-        self.finished: dict[str, Sequence] = {}
-        self.refused: dict[str, str] = {}  # requests refused after they were received: why
-        self.in_flight = InFlight(batching.workers, batching.depth)
-        self.now = 0.0
-        self._arrivals: list[tuple[float, int, Request]] = []  # a heap of what has not arrived yet
-        self._submitted: set[str] = set()
-        self._groups: set[str] = set()
         self._waiting: list[Proposal] = []  # proposals without work, of workers that could take more
         self._steps = 0
-
-    def submit(self, *prompts: Request) -> None:
-        """Take a request in; it is received when its arrival time has come.
-
-        A request of several prompts is one `Request` for each of them, all of one group.
-
-        Raises:
-            RequestRefused: it, or one of its prompts, could never be served. Nothing has changed.
-        """
-        try:
-            check_prompts(prompts, self._submitted, self._groups)
-            for prompt in prompts:
-                self.reader.check(prompt)
-            self.memory.check(*prompts)
-        except RequestRefused as refusal:
-            for prompt in prompts:
-                self.trace.refused(prompt.id, str(refusal))
-            raise
-        if prompts[0].group is not None:
-            self._groups.add(prompts[0].group)
-        for prompt in prompts:
-            self._submitted.add(prompt.id)
-            self.trace.request(prompt)
-            heapq.heappush(self._arrivals, (prompt.arrival_s, len(self._submitted), prompt))
-
-    @property
-    def unfinished(self) -> bool:
-        return bool(self._arrivals or self.sequences or self.in_flight.leaving)
 
     def run(self) -> Iterator[StepReport]:
         """Serve until nothing is left, reporting every iteration as it completes."""
         self.clock.now()  # a real clock starts when first read: that must not be after the first iteration
+        self._thread = threading.get_ident()
         while self.unfinished:
-            self.receive()
-            self.dispatch()
+            with self._lock:
+                self.receive()
+                self.dispatch()
             yield from self.collect()
         self.trace.end((), self.now)
-
-    def receive(self) -> None:
-        """Hand requests whose arrival time has come to the stages."""
-        while self._arrivals and self._arrivals[0][0] <= self.now:
-            _, _, request = heapq.heappop(self._arrivals)
-            sequence = Sequence(request)
-            try:
-                sequence = self.reader.begin(request)
-                self.sequences[request.id] = sequence
-                self.memory.receive(sequence)
-                self.batching.receive(sequence)
-            except RequestRefused as refusal:  # what the request unfolds into cannot be computed
-                self.sequences[request.id] = sequence
-                self.refused[request.id] = str(refusal)
-                self.trace.refused(request.id, str(refusal), received=True)
-                self._finish(sequence, FinishReason.REFUSED)
 
     def dispatch(self) -> None:
         """For each worker that can take more: propose, place, lay out, submit."""
@@ -151,21 +93,21 @@ class Engine:
             why = "; ".join(map(str, reasons)) or "the batching policy proposed no work and gave no reason."
             raise LawBroken("progress", f"nothing runs and nothing will: {why}")
         completions = self.executor.wait(until)
-        if not completions:
-            assert until is not None
-            if self.sequences and not self.in_flight:
-                self.trace.wait(reasons, self.now, until)
+        with self._lock:
+            if completions:
+                self.now = max(self.now, completions[-1].ended_s)
+                return [self.commit(completion) for completion in completions]
             # The event's own time, not the moment the host woke up: decisions must not depend on that.
-            self.now = max(self.now, until)
+            now = self.clock.now() if until is None else min(until, self.clock.now())
+            if self.sequences and not self.in_flight:
+                self.trace.wait(reasons, self.now, now)
+            self.now = max(self.now, now)
             return []
-        self.now = max(self.now, completions[-1].ended_s)
-        return [self.commit(completion) for completion in completions]
 
     def _next_event(self) -> float | None:
         """The time of the next arrival, or the earliest at which a policy asked to be woken, whichever comes first."""
-        times = [arrival_s for arrival_s, _, _ in self._arrivals[:1]]
-        times += [proposal.wake_at for proposal in self._waiting if proposal.wake_at is not None]
-        return min(times, default=None)
+        times = [self.arrivals.next_s, *(proposal.wake_at for proposal in self._waiting)]
+        return min((time for time in times if time is not None), default=None)
 
     def commit(self, completion: Completion) -> StepReport:
         """Write down what a completed plan produced, and release what has finished.
@@ -201,30 +143,3 @@ class Engine:
         report = StepReport(plan, started_s, ended_s, tokens, finished, usage, *measured, discarded=discarded)
         self.trace.step(report)
         return report
-
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """A sequence leaves at once. Its memory is free when no plan in flight touches it any more."""
-        sequence.phase = Phase.FINISHED
-        sequence.finish_reason = reason
-        self.batching.release(sequence)
-        self.finished[sequence.id] = self.sequences.pop(sequence.id)
-        if not self.in_flight.leave(sequence):
-            self._release(sequence)
-
-    def _release(self, sequence: Sequence) -> None:
-        self.memory.release(sequence, self.now)
-        sequence.graph = None  # its results stay
-
-    def interrupt(self) -> list[str]:
-        """Give up every unfinished request, keeping the tokens that it has so far. Returns their ids."""
-        self.executor.close()
-        for sequence in self.in_flight.abandon():
-            self._release(sequence)
-        while self._arrivals:  # the stages never see these
-            _, _, request = heapq.heappop(self._arrivals)
-            self.sequences[request.id] = Sequence(request)
-        names = [name for name, sequence in self.sequences.items() if not sequence.finished]
-        for name in names:
-            self._finish(self.sequences[name], FinishReason.INTERRUPTED)
-        self.trace.end(names, self.clock.now())
-        return names

@@ -195,11 +195,16 @@ class RunningMetrics:
             case "run":
                 self.bytes_per_token = event.get("kv_bytes_per_token")
             case "request":
-                self.lives.setdefault(event["id"], _Life(event["arrival_s"], event["prompt_tokens"]))
+                life = self.lives.setdefault(event["id"], _Life(event["arrival_s"], event["prompt_tokens"]))
+                # All of a history has been computed before but its last token, which no token followed then.
+                life.compute(0, max(0, event.get("history_tokens", 0) - 1), TRANSFORMER)
             case "refused":
                 self.num["refused"] += 1
                 if event.get("received"):  # otherwise not by id: a refused duplicate bears that of one that is served
                     del self.lives[event["id"]]
+            case "aborted":
+                life = self.lives[event["id"]]
+                life.reason, life.ended_s = FinishReason.ABORTED.value, event["wall"]["end_s"]
             case "step":
                 self._step(event)
 
@@ -306,13 +311,13 @@ class RunningMetrics:
 def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None = None) -> Metrics:
     """Every metric of the trace, complete or cut off anywhere; `goodput` as from `parse_goodput`.
 
-    A request that neither finished nor was refused counts as interrupted. The run lasts from the first arrival
-    to the last time in the trace. Prefill tokens are those of prompts and of answers computed anew; recomputed
-    are those that the same request had computed before; idle tokens belong to no request. Steps that pre-process
-    beside the main stream are counted apart from its iterations. Of cell graphs, nodes are counted instead of prefill
-    and decode tokens, and every batch of them as an iteration. Discarded is what was computed for requests that had
-    ended. Mean KV is weighted with the time each step took, so waiting does not count. `moving_s` is the time that
-    moves held the computation up.
+    A request that neither finished nor was refused or aborted counts as interrupted. The run lasts from the first
+    arrival to the last time in the trace. Prefill tokens are those of prompts and of answers computed anew; recomputed
+    are those that the same request, or those that it follows, had computed before; idle tokens belong to no request.
+    Steps that pre-process beside the main stream are counted apart from its iterations. Of cell graphs, nodes are
+    counted instead of prefill and decode tokens, and every batch of them as an iteration. Discarded is what was
+    computed for requests that had ended. Mean KV is weighted with the time each step took, so waiting does not count.
+    `moving_s` is the time that moves held the computation up.
 
     Raises:
         UsageError: an event is not as `minifuse.trace` writes it.

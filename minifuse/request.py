@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -39,6 +40,10 @@ class Request:
     and arrival: they are refused or accepted as one. `arrival_s` is in seconds since the run began. `stop_ids` are the
     tokens that end the answer (usually the tokenizer's EOS); with `ignore_eos` the answer always has `max_new_tokens`
     tokens.
+
+    A request may follow another, of the same conversation if it has one: it arrives `delay_s` after the end of request
+    `after`, though not before `arrival_s`, with all of that one's text, stop tokens included, in front of its own
+    prompt.
     """
 
     id: str
@@ -50,6 +55,8 @@ class Request:
     arrival_s: float = 0.0
     priority: int = 0
     conversation: str | None = None
+    after: str | None = None  # the request whose text it continues
+    delay_s: float = 0.0
     group: str | None = None
     problem: str | None = None  # why it cannot be read at all: the engine refuses it with this sentence
     structure: Any = None  # what a model of cells unfolds beside the prompt: a tree, or whatever its `unfold` reads
@@ -101,7 +108,7 @@ class TextReader:
     vocab_size: int
     max_context: int
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Request, num_history: int = 0) -> None:
         name = f"Request {request.id!r}"
         if request.problem is not None:
             raise RequestRefused(f"{name} {request.problem}")
@@ -109,7 +116,7 @@ class TextReader:
             raise RequestRefused(f"{name} has an empty prompt: give at least one token.")
         if request.max_new_tokens < 1:
             raise RequestRefused(f"{name} asks for {request.max_new_tokens} new tokens: ask for at least 1.")
-        bad = next((token for token in request.prompt if not 0 <= token < self.vocab_size), None)
+        bad = next((token for token in request.prompt[num_history:] if not 0 <= token < self.vocab_size), None)
         if bad is not None:
             raise RequestRefused(
                 f"{name} has the token id {bad}, and the vocabulary is 0 to {self.vocab_size - 1}: "
@@ -144,6 +151,7 @@ class FinishReason(Enum):
     LENGTH = "length"
     REFUSED = "refused"
     INTERRUPTED = "interrupted"
+    ABORTED = "aborted"
 
 
 @dataclass(slots=True, eq=False)
@@ -159,6 +167,8 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     phase: Phase = Phase.RECEIVED
     finish_reason: FinishReason | None = None
+    ended_s: float = math.nan
+    num_history: int = 0  # leading tokens of the prompt that are the text of the requests before it
     graph: CellGraph | None = None  # what the request unfolds into; None: a text, of which an iteration is a cell
     num_nodes_done: int = 0  # of the graph
     results: dict[int, Any] = field(default_factory=dict)  # outputs of the graph's results, by node

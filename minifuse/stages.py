@@ -186,8 +186,12 @@ class Attention(Stage, Protocol):
 class Reader(Protocol):
     """A model as far as requests concern it."""
 
-    def check(self, request: Request) -> None:
-        """Raise `RequestRefused` if the model could not serve this request with any amount of memory."""
+    def check(self, request: Request, num_history: int = 0) -> None:
+        """Raise `RequestRefused` if the model could not serve this request with any amount of memory.
+
+        Args:
+            num_history: leading tokens of its prompt that are the text of earlier requests.
+        """
         ...
 
     def begin(self, request: Request) -> Sequence:
@@ -209,6 +213,10 @@ class Executor(Protocol):
 
     def wait(self, until: float | None) -> list[Completion]:
         """Block until a plan completes, or until time `until` (then the list is empty)."""
+        ...
+
+    def wake(self) -> None:
+        """End the present wait early, or the next: something has changed. Called from any thread."""
         ...
 
     def close(self) -> None: ...

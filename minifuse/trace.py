@@ -3,6 +3,7 @@
     {"event": "run", "schema": "minifuse.trace/4", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "refused", "id": "r9", "why": "..."}
+    {"event": "aborted", "id": "r8", "wall": {"end_s": ...}}
     {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": [17]}, ..., "wall": {"start_s": ..., ...}}
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
     {"event": "end", "unfinished": [], "wall": {"end_s": ...}}
@@ -66,7 +67,8 @@ class Trace:
                 ) from None
         self._add(self.header)
 
-    def request(self, request: Request) -> None:
+    def request(self, request: Request, num_history: int = 0) -> None:
+        """A request was submitted, or, if it follows another, arrived with a history of so many tokens."""
         self._add(
             {
                 "event": "request",
@@ -77,12 +79,16 @@ class Trace:
                 "priority": request.priority,
                 "conversation": request.conversation,
                 "group": request.group,
+                **({"after": request.after, "history_tokens": num_history} if request.after is not None else {}),
             }
         )
 
     def refused(self, request_id: str, why: str, received: bool = False) -> None:
         """A request was refused: at `submit`, or, if `received`, when it had arrived and was unfolded."""
         self._add({"event": "refused", "id": request_id, "why": why, **({"received": True} if received else {})})
+
+    def aborted(self, request_id: str, end_s: float) -> None:
+        self._add({"event": "aborted", "id": request_id, "wall": {"end_s": end_s}})
 
     def step(self, report: StepReport) -> None:
         self._add(report)

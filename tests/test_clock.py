@@ -23,15 +23,3 @@ def test_real_time_starts_when_first_read(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     clock = RealClock()
     assert [clock.now(), clock.now(), clock.now()] == [0.0, 2.5, 3.0]
-
-
-def test_real_time_sleeps_for_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, slept = [50.0], []
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", slept.append)
-    clock = RealClock()
-    clock.now()
-    now[0] = 52.0
-    clock.sleep_until(5.0)
-    clock.sleep_until(1.0)
-    assert slept == [3.0, 0.0]  # a time that has passed: no sleep, and no error

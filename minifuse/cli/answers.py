@@ -38,7 +38,7 @@ def answer_line(workload: Workload, answer: Answer) -> Text:
         line = Text.assemble(line, " [", Text(", ").join(marks), "]")
     if workload.source.kind == "cells" and not answer.token_ids:
         return Text.assemble(line, ": ", _results(workload, answer))
-    prompt = shortened(_tokens(workload, answer.request.prompt))
+    prompt = shortened(_tokens(workload, answer.new_prompt))
     return Text.assemble(line, " ", (prompt, "dim"), " -> ", _tokens(workload, answer.token_ids))
 
 
@@ -77,7 +77,7 @@ def answer_json(workload: Workload, answer: Answer) -> dict[str, Any]:
     output: dict[str, Any] = {
         "id": answer.request.id,
         "group": answer.request.group,
-        "prompt_token_ids": list(answer.request.prompt),
+        "prompt_token_ids": list(answer.new_prompt),
         "token_ids": list(answer.token_ids),
         "text": workload.text(answer.token_ids),
         "finish_reason": answer.finish_reason.value,
@@ -85,6 +85,8 @@ def answer_json(workload: Workload, answer: Answer) -> dict[str, Any]:
         "first_token_s": answer.first_token_s,
         "finish_s": answer.finish_s,
     }
+    if answer.request.conversation is not None:
+        output |= {"conversation": answer.request.conversation, "history_tokens": answer.num_history}
     if workload.source.kind == "cells":
         output["results"] = [
             {"node": node, "outputs": [part.tolist() for part in outputs]}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from bisect import bisect_right
 from collections import Counter
 from types import TracebackType
 
@@ -21,10 +20,10 @@ from rich.text import Text
 
 from minifuse.cli.requests import Workload
 from minifuse.cli.text import UNITS, console, counted, one_line
+from minifuse.engine import Engine
 from minifuse.report import KVUsage, StepReport
 from minifuse.request import Request
 from minifuse.serve.interrupt import uninterrupted
-from minifuse.trace import Trace
 
 __all__ = ["Display"]
 
@@ -37,18 +36,18 @@ class Display:
 
     Args:
         title: what is being served, such as `orca on tiny`.
-        trace: of the run; its header says how many bytes a slot of memory has.
+        engine: that runs; the header of its trace says how many bytes a slot of memory has.
     """
 
-    def __init__(self, title: str, workload: Workload, trace: Trace) -> None:
+    def __init__(self, title: str, workload: Workload, engine: Engine) -> None:
         self._title = title
         requests = workload.requests
         self._total = len(requests)
         self._unit = counted(requests)
         self._sizes = Counter(request.group for request in requests)
         self._refused: set[str] = set()  # groups whose refusal has been shown
-        self._arrivals = sorted(request.arrival_s for request in requests)  # of those that were not refused
-        self._slot_bytes = trace.header["kv_bytes_per_token"]
+        self._engine = engine
+        self._slot_bytes = engine.trace.header["kv_bytes_per_token"]
         self._of_cells = workload.source.kind == "cells"
         self._work, self._memory = UNITS[workload.source.kind]
         self._out = console()
@@ -58,7 +57,7 @@ class Display:
         self._held: list[tuple[Console, Text]] = []
         self._next_s = 0.0
         self._running: set[str] = set()
-        self._made = self._answered = 0  # tokens or nodes, and requests
+        self._made = self._ended = 0  # tokens or nodes, and requests
         self._report: StepReport | None = None
 
     def __enter__(self) -> Display:
@@ -74,13 +73,13 @@ class Display:
 
     def answer(self, line: Text | None) -> None:
         """A request has been answered: show its line, if it has one, on stdout."""
-        self._answered += 1
+        self._ended += 1
         if line is not None:
             self._print(self._out, line)
 
     def refused(self, request: Request, why: str) -> None:
         """A request was refused: say why on stderr, once for all its prompts."""
-        self._arrivals.remove(request.arrival_s)
+        self._ended += 1
         if request.group is not None:
             if request.group in self._refused:
                 return
@@ -141,11 +140,14 @@ class Display:
 
     def _picture(self) -> Group:
         now, usage = (self._report.ended_s, self._report.usage) if self._report else (0.0, KVUsage(0, 0, 0))
-        ended = self._answered + self._total - len(self._arrivals)
         bar = Table.grid(padding=(0, 1))
-        bar.add_row(Text(self._title), ProgressBar(self._total, ended, width=20), f"{ended}/{self._total} {self._unit}")
-        arrived = bisect_right(self._arrivals, now)
-        waiting = max(0, arrived - self._answered - len(self._running))
+        bar.add_row(
+            Text(self._title),
+            ProgressBar(self._total, self._ended, width=20),
+            f"{self._ended}/{self._total} {self._unit}",
+        )
+        self._running &= self._engine.sequences.keys()  # without the aborted
+        waiting = len(self._engine.sequences) - len(self._running)
         used, capacity = (slots * self._slot_bytes / 2**20 for slots in (usage.used, usage.capacity))
         speed = f"{self._made / now:,.0f}" if now > 0 else "-"
         figures = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)

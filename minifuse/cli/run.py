@@ -143,7 +143,7 @@ def show_served(engine: Engine, row: Technique, workload: Workload, answers: boo
     from minifuse.cli.display import Display
 
     shown: set[int] = set()
-    with Display(f"{row.name} on {workload.source.name}", workload, engine.trace) as display:
+    with Display(f"{row.name} on {workload.source.name}", workload, engine) as display:
 
         def show(answer: Answer) -> None:
             with uninterrupted():

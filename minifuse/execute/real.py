@@ -64,7 +64,7 @@ class RealExecutor:
             shares = [1] * workers if depth > 1 or issue else [1, threads or workers]
             self._threads = [ThreadPoolExecutor(share, f"minifuse-worker-{i}") for i, share in enumerate(shares)]
         self._num_running = 0
-        self._ended: SimpleQueue[_Ended] = SimpleQueue()
+        self._ended: SimpleQueue[_Ended | None] = SimpleQueue()  # None: a wait is to end early
         self._unreported: list[_Ended] = []
         self._reported_s = 0.0  # the time of the last event: later events are not before it
 
@@ -85,37 +85,40 @@ class RealExecutor:
             computed.add_done_callback(ended)
 
     def wait(self, until: float | None) -> list[Completion]:
-        if self._num_running:
-            return self._threaded(until)
         if self._next:
             plan, sequences = self._next.popleft()
             return [Completion(plan, self._run(plan, sequences), self._clock.now())]
-        if until is not None:
-            self._clock.sleep_until(until)
-        return []
-
-    def _threaded(self, until: float | None) -> list[Completion]:
-        try:
-            if not self._unreported:
-                timeout = None if until is None else max(0.0, until - self._clock.now())
-                self._unreported.append(self._ended.get(timeout=timeout))
-            while True:
-                self._unreported.append(self._ended.get_nowait())
-        except Empty:
-            pass
+        woken = False
+        while not (self._unreported or woken) and (until is None or self._clock.now() < until):
+            woken = self._note(None if until is None else max(0.0, until - self._clock.now()))
+        while not self._ended.empty():
+            woken |= self._note(0.0)
         due: list[_Ended] = []
         later: list[_Ended] = []
         for ended in self._unreported:
             (due if until is None or ended.ended_s <= until else later).append(ended)
         if not due:
-            assert until is not None  # without a limit, `get` waits until a plan has ended
-            self._reported_s = max(self._reported_s, until)
+            now = self._clock.now()
+            self._reported_s = max(self._reported_s, now if until is None else min(until, now) if woken else until)
             return []
         self._unreported = later
         self._num_running -= len(due)
         self._reported_s = max(self._reported_s, *(ended.ended_s for ended in due))
         due.sort(key=lambda ended: ended.plan.step)
         return [Completion(plan, future.result(), self._reported_s) for plan, future, _ in due]
+
+    def _note(self, timeout: float | None) -> bool:
+        """Note the next plan that has ended, if one does in time. Returns whether the wait is to end early instead."""
+        try:
+            ended = self._ended.get(timeout=timeout)
+        except Empty:
+            return False
+        if ended is not None:
+            self._unreported.append(ended)
+        return ended is None
+
+    def wake(self) -> None:
+        self._ended.put(None)
 
     def close(self) -> None:
         """Wait for the plans that run, then stop all threads, and call `on_close`."""

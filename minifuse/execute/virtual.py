@@ -99,5 +99,8 @@ class VirtualExecutor:
             self._clock.sleep_until(until)
         return []
 
+    def wake(self) -> None:
+        """Nothing to do: it never sleeps."""
+
     def close(self) -> None:
         """Nothing to stop."""

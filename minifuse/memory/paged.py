@@ -166,6 +166,8 @@ class Paged:
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         tables = self.tables
         for name, start, stop, _ in plan.work:
+            if name not in tables.pages:
+                raise LawBroken("conservation", f"{name} was computed, and memory has released it")
             end = tables.pages[name].capacity
             if start > tables.cached[name] or stop > end:
                 raise LawBroken(

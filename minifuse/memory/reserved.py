@@ -105,8 +105,11 @@ class ReservedMemory(ABC):
         cached, extents = self.cached, self.extents
         for work in plan.work:
             name, start, stop, _ = work
-            if start > cached.get(name, 0) or stop > extents[name].capacity:
-                raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds {extents[name]}")
+            extent = extents.get(name)
+            if extent is None:
+                raise LawBroken("conservation", f"{work} was computed, and memory has released {name}")
+            if start > cached.get(name, 0) or stop > extent.capacity:
+                raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds {extent}")
         for name, _, stop, _ in plan.work:
             self._keep(name, stop)
 

@@ -81,5 +81,8 @@ class InterruptibleExecutor:
         with self.hold.released():
             return self.executor.wait(until)
 
+    def wake(self) -> None:
+        self.executor.wake()
+
     def close(self) -> None:
         self.executor.close()

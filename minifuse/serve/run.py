@@ -29,11 +29,17 @@ class Answer:
     finish_s: float | None = None
     why_refused: str | None = None
     results: Mapping[int, Any] = field(default_factory=dict)  # of a cell graph: what its results came to, by node
+    num_history: int = 0  # leading tokens of the prompt that are the text of the requests before it
+
+    @property
+    def new_prompt(self) -> tuple[int, ...]:
+        """The prompt without the history."""
+        return self.request.prompt[self.num_history :]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A whole run: an answer for every request, in the order given, and the trace."""
+    """A whole run: an answer for every request, in the order given and then of submission, and the trace."""
 
     answers: tuple[Answer, ...]
     trace: Trace
@@ -51,7 +57,8 @@ def serve(
 ) -> Served:
     """Serve all requests. A refused one stops no other; Ctrl-C keeps what has been answered and marks the rest.
 
-    Neighbours of one group are the prompts of one request.
+    Neighbours of one group are the prompts of one request. What is called may submit requests to the engine and abort
+    some: each has an answer as well.
 
     Args:
         on_answer: called as each request ends, refused ones first.
@@ -61,6 +68,7 @@ def serve(
     answers: dict[int, Answer] = {}
     index: dict[str, int] = {}
     first: dict[str, float] = {}
+    later = count(len(requests))  # the numbers of the requests that are submitted while the engine runs
 
     def ended(name: str, at: float | None) -> None:
         sequence = engine.finished[name]
@@ -69,15 +77,17 @@ def serve(
             *(sequence.request, tuple(sequence.answer), sequence.finish_reason, first.get(name), at),
             why_refused=engine.refused.get(name),
             results=sequence.results,
+            num_history=sequence.num_history,
         )
-        answers[index[name]] = answer
+        answers[index[name] if name in index else index.setdefault(name, next(later))] = answer
         on_answer(answer)
 
-    def refused_late() -> None:
-        """Answer requests that were refused when they arrived, since their graphs cannot be computed."""
-        for name in engine.refused:
-            if index[name] not in answers:
-                ended(name, None)
+    def ended_between() -> None:
+        """Answer requests that ended otherwise than with an iteration: refused on arrival, aborted, interrupted."""
+        while engine.ended_between:
+            name = engine.ended_between.popleft()
+            sequence = engine.finished[name]
+            ended(name, sequence.ended_s if sequence.finish_reason is FinishReason.ABORTED else None)
 
     # Computing and waiting may be interrupted; the books in between are never left half written.
     with uninterrupted(forget=True) as hold:
@@ -100,12 +110,12 @@ def serve(
                     first.setdefault(name, report.ended_s)
                 for name in report.finished:
                     ended(name, report.ended_s)
-                refused_late()
+                ended_between()
                 on_step(report)
-            refused_late()
+            ended_between()
         except KeyboardInterrupt:
-            for name in engine.interrupt():
-                ended(name, None)
+            engine.interrupt()
+            ended_between()
             for i, request in enumerate(requests):  # finished, or not even submitted, when a callback was interrupted
                 if i not in answers and index.get(request.id) == i:
                     ended(request.id, engine.now)
@@ -117,4 +127,4 @@ def serve(
             engine.executor = executor
             executor.close()
             engine.trace.close()
-    return Served(tuple(answers[i] for i in range(len(requests))), engine.trace)
+    return Served(tuple(answer for _, answer in sorted(answers.items())), engine.trace)

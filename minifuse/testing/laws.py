@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from minifuse.errors import LawBroken
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
-from minifuse.request import Request, Sequence
+from minifuse.request import FinishReason, Request, Sequence
 from minifuse.techniques import Technique
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.observe import Observation, observe
@@ -31,11 +32,12 @@ SUBJECTS = (TEXTS, GRAPHS)
 
 
 def of_one_run(case: Case, seen: Observation) -> None:
-    """The laws that one run shows: refuse early, exact, conservation, budget, progress.
+    """The laws that one run shows: refuse early, in turn, exact, conservation, budget, progress.
 
     The run itself has been checked for ghost, counting, layout, pure and, of graphs, order and pinned.
     """
     _refuse_early(case, seen)
+    _in_turn(case, seen)
     _exact(case, seen)
     _conservation(seen)
     _budget(case, seen)
@@ -43,23 +45,56 @@ def of_one_run(case: Case, seen: Observation) -> None:
 
 
 def _refuse_early(case: Case, seen: Observation) -> None:
-    """Exactly the requests are refused that could not be served even alone."""
+    """Exactly the requests are refused that could not be served even alone, behind the text that they continue, and
+    those that follow a refused one.
+    """
     for prompts in case.groups:
-        servable = case.servable(prompts)
+        after = prompts[0].after
+        if after is not None and after not in seen.refused and prompts[0].id not in seen.answers.keys() | seen.refused:
+            raise LawBroken("progress", f"{prompts[0].id} never arrived")
+        if _never_arrived(prompts[0], seen):
+            continue
+        whole = tuple(_whole(case, prompt, seen) for prompt in prompts)
+        servable = after not in seen.refused and case.servable(whole)
         for prompt in prompts:
             if servable == (prompt.id in seen.refused):
                 why = seen.refused.get(prompt.id)
                 raise LawBroken("refuse early", f"{prompt} can be served: {servable}, refused: {why}")
 
 
+def _whole(case: Case, request: Request, seen: Observation) -> Request:
+    """A request with the text that it continues, as the observed run has it."""
+    return case.whole(request, None if request.after is None else seen.answers.get(request.after))
+
+
+def _never_arrived(request: Request, seen: Observation) -> bool:
+    """Whether it was aborted before the request that it follows had ended."""
+    before = seen.ended_s.get(request.after, 0.0) if request.after is not None else 0.0
+    aborted = seen.ended_s.get(request.id, math.inf)
+    ended = seen.answers.get(request.id)
+    return ended is not None and ended.finish_reason is FinishReason.ABORTED and aborted <= before + request.delay_s
+
+
+def _in_turn(case: Case, seen: Observation) -> None:
+    """A request that follows another arrives when that one has ended and the delay has passed, with all of its text."""
+    for request in case.requests:
+        ended = seen.answers.get(request.id)
+        if request.after is None or ended is None or _never_arrived(request, seen):
+            continue
+        arrival_s = max(request.arrival_s, seen.ended_s[request.after] + request.delay_s)
+        if (ended.request.prompt, ended.request.arrival_s) != (_whole(case, request, seen).prompt, arrival_s):
+            raise LawBroken("in turn", f"{request} arrived as {ended.request}, which should be at {arrival_s}")
+
+
 def _exact(case: Case, seen: Observation) -> None:
     for request in case.requests:
-        if request.id in seen.refused:
+        if request.id in seen.refused or _never_arrived(request, seen):
             continue
         ended = seen.answers.get(request.id)
         if ended is None:
             raise LawBroken("progress", f"{request.id} never finished")
-        case.expected(request).check(request, tuple(ended.answer), ended.finish_reason, ended.results)
+        whole = _whole(case, request, seen)
+        case.expected(whole).check(whole, tuple(ended.answer), ended.finish_reason, ended.results)
 
 
 def _conservation(seen: Observation) -> None:
@@ -88,6 +123,7 @@ def _progress(case: Case, seen: Observation) -> None:
         raise LawBroken("progress", f"{taken} steps were taken for work that needs at most {case.most_steps}")
     patience = max(request.arrival_s for request in case.requests)
     patience += len(case.requests) * case.settings.get("batching.window", 0.0)
+    patience += sum(request.delay_s for request in case.requests)
     computing = sum(step.ended_s - step.started_s for step in seen.steps)
     if seen.steps and seen.steps[-1].ended_s > computing + patience + 1e-9:
         raise LawBroken("progress", f"{seen.steps[-1].ended_s} s went by, {computing} s of them computing")
@@ -100,8 +136,12 @@ def reproducible(case: Case, seen: Observation) -> None:
 
     The second time the requests have other ids, in the same order, so that a decision that depends on a hash shows.
     """
-    renamed = tuple(replace(request, id=request.id.replace("r", "q")) for request in case.requests)
-    second = decisions(observe(case.with_requests(renamed)).trace.events())
+    renamed = tuple(
+        replace(request, id=request.id.replace("r", "q"), after=request.after and request.after.replace("r", "q"))
+        for request in case.requests
+    )
+    aborts = tuple((step, name.replace("r", "q")) for step, name in case.scenario.aborts)
+    second = decisions(observe(case.with_requests(renamed, aborts)).trace.events())
     if decisions(seen.trace.events()) != second.replace(b'"q', b'"r').replace(b"'q", b"'r"):
         raise LawBroken("pure", "the same run decided differently the second time")
 
@@ -134,9 +174,13 @@ def same_in_simulation(case: Case, seen: Observation) -> None:
 def blind(case: Case, seen: Observation) -> None:
     """Until they show, neither a later arrival nor where an answer will end changes any decision."""
     late = max(request.arrival_s for request in case.requests)
-    without = tuple(request for request in case.requests if request.arrival_s < late)
+    without: dict[str | None, Request] = {}
+    for request in case.requests:
+        if request.arrival_s < late and (request.after is None or request.after in without):
+            without[request.id] = request
     if without:
-        other = observe(case.with_requests(without), run=case.replay(seen.tokens))
+        earlier = case.with_requests(tuple(without.values()), case.scenario.aborts)
+        other = observe(earlier, run=case.replay(seen.tokens))
         _same_plans("a later arrival", seen, other, late)
     stops = [step.ended_s for step in seen.steps for name in step.finished if _was_cut(seen.answers[name])]
     if stops:
@@ -170,9 +214,14 @@ def _same_plans(what: str, one: Observation, two: Observation, until: float) -> 
 
 def batch_of_one(case: Case, seen: Observation) -> None:
     """A request gets the same answer alone, and with all requests at once in another order; both are the oracle's."""
-    at_once = tuple(replace(request, arrival_s=0.0) for request in reversed(case.requests))
+    whole = [
+        _whole(case, request, seen)
+        for request in case.requests
+        if (request.after is None or request.after in seen.answers) and not _never_arrived(request, seen)
+    ]
+    at_once = tuple(replace(request, arrival_s=0.0) for request in reversed(whole))
     others = [(crowd := case.with_requests(at_once), observe(crowd))]
-    for request in case.requests:
+    for request in whole:
         alone = case.alone(request)
         others.append((alone, observe(alone)))
     for _, other in others:
@@ -186,7 +235,10 @@ def batch_of_one(case: Case, seen: Observation) -> None:
 
 def _same_outcome(one: Sequence, two: Sequence) -> bool:
     shared = one.results.keys() & two.results.keys()
-    return one.answer == two.answer and all(alike(one.results[node], two.results[node]) for node in shared)
+    aborted = one.finish_reason is FinishReason.ABORTED
+    return one.answer == (two.answer[: len(one.answer)] if aborted else two.answer) and all(
+        alike(one.results[node], two.results[node]) for node in shared
+    )
 
 
 LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
@@ -197,7 +249,7 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
     "batch_of_one": batch_of_one,
 }
 NAMES = (  # as `LawBroken` carries them
-    *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "pure"),
+    *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
     *("same in simulation", "blind", "batch of one"),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -20,7 +21,7 @@ from minifuse.errors import LawBroken, RequestRefused
 from minifuse.execute import VirtualExecutor
 from minifuse.plan import Plan, Proposal
 from minifuse.report import KVUsage, Ran, StepReport
-from minifuse.request import Request, Sequence
+from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import Batching, Memory, RunPlan
 from minifuse.testing.subject import Books, Case, Tokens
 from minifuse.trace import Trace
@@ -40,6 +41,7 @@ class Observation:
     steps: list[StepReport] = field(default_factory=list)
     answers: dict[str, Sequence] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    ended_s: dict[str, float] = field(default_factory=dict)  # when each request finished, or was aborted
     usage_at_end: KVUsage | None = None
 
 
@@ -66,18 +68,40 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
         trace=Trace(technique=case.row.name),
     )
     seen = Observation(engine.trace, books.tokens, executor.submitted_s)
+    aborts = deque(sorted(case.scenario.aborts))
     for prompts in case.groups:
         _submit(engine, prompts, seen)
     for report in engine.run():
         seen.steps.append(report)
         engine.memory.check_integrity()
-        books.complete(report, engine.sequences.keys() | engine.in_flight.leaving.keys())
+        books.complete(report, _held(engine))
+        seen.ended_s |= dict.fromkeys(report.finished, report.ended_s)
+        # Plans that end together are committed together: the books must have been told of all of them before an abort.
+        told_of_all = len(executor.submitted_s) - len(seen.steps) == sum(engine.in_flight.num_plans)
+        while aborts and aborts[0][0] <= len(seen.steps) and told_of_all:
+            _abort(engine, aborts.popleft()[1], books, seen)
         if len(seen.steps) > MAX_STEPS:
             raise LawBroken("progress", f"after {MAX_STEPS} steps {len(engine.sequences)} requests are unfinished")
     seen.refused |= engine.refused
     seen.answers = {name: sequence for name, sequence in engine.finished.items() if name not in engine.refused}
     seen.usage_at_end = engine.memory.usage()
     return seen
+
+
+def _held(engine: Engine) -> set[str]:
+    """The sequences that memory must hold."""
+    return engine.sequences.keys() | engine.in_flight.leaving.keys()
+
+
+def _abort(engine: Engine, name: str, books: Books, seen: Observation) -> None:
+    if not engine.arrivals.prompts_of(name):
+        return  # it was refused, or is left out of this run
+    if engine.abort(name):
+        for ended in engine.finished.values():
+            if ended.finish_reason is FinishReason.ABORTED and ended.id not in seen.ended_s:
+                seen.ended_s[ended.id] = engine.now
+                books.abort(ended.id, _held(engine))
+        engine.memory.check_integrity()
 
 
 def _submit(engine: Engine, prompts: tuple[Request, ...], seen: Observation) -> None:

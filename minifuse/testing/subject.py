@@ -34,6 +34,7 @@ class Scenario:
 
     requests: tuple[Request, ...]
     options: tuple[tuple[str, Any], ...]  # as `--set` takes them; those that a mix does not have are left out
+    aborts: tuple[tuple[int, str], ...] = ()  # after so many steps this request is aborted
 
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options that the stages of `row` have, over its own."""
@@ -57,12 +58,15 @@ class Expected(NamedTuple):
     def check(
         self, request: Request, answer: tuple[int, ...], reason: FinishReason | None, results: Mapping[int, Any]
     ) -> None:
-        """Raise `LawBroken("exact")` unless the request came to this."""
-        if answer != self.tokens:
+        """Raise `LawBroken("exact")` unless the request came to this, or to the beginning of it if it was aborted."""
+        aborted = reason is FinishReason.ABORTED
+        if answer != (self.tokens[: len(answer)] if aborted else self.tokens):
             raise LawBroken("exact", f"{request} got {answer}, the oracle {self.tokens}")
-        if reason is not self.reason:
+        if not aborted and reason is not self.reason:
             raise LawBroken("exact", f"{request} ended by {reason}, which should be {self.reason}")
-        if not results.keys() <= self.results.keys() or (self.whole and results.keys() != self.results.keys()):
+        if not results.keys() <= self.results.keys() or (
+            self.whole and not aborted and results.keys() != self.results.keys()
+        ):
             raise LawBroken("exact", f"{request} has the results {sorted(results)}, of {sorted(self.results)}")
         for number, outputs in results.items():
             if not alike(outputs, self.results[number]):
@@ -103,6 +107,9 @@ class Books:
     def complete(self, report: StepReport, held: Collection[str]) -> None:
         """A plan has been committed; `held` are the sequences that memory must still hold."""
 
+    def abort(self, name: str, held: Collection[str]) -> None:
+        """A request has been aborted; `held` as for `complete`."""
+
 
 class Case(ABC):
     """A technique on a scenario: what one run, and every law, needs to know of its kind of model."""
@@ -123,9 +130,9 @@ class Case(ABC):
         """The requests, each as its prompts."""
         return [tuple(prompts) for prompts in by_request(self.requests)]
 
-    def with_requests(self, requests: tuple[Request, ...]) -> Self:
+    def with_requests(self, requests: tuple[Request, ...], aborts: tuple[tuple[int, str], ...] = ()) -> Self:
         """Other requests in the same memory."""
-        return type(self)(self.row, self.scenario.with_requests(requests))
+        return type(self)(self.row, replace(self.scenario.with_requests(requests), aborts=aborts))
 
     def alone(self, request: Request) -> Self:
         """One of the requests, or prompts, served alone."""
@@ -166,6 +173,11 @@ class Case(ABC):
     @abstractmethod
     def expected(self, request: Request) -> Expected:
         """What the oracle makes of a request."""
+
+    def whole(self, request: Request, before: Sequence | None) -> Request:
+        """A request as one that follows none: behind the text of the request that it follows, if that has ended."""
+        history = () if before is None else (*before.request.prompt, *before.answer)
+        return replace(request, prompt=(*history, *request.prompt), conversation=None, after=None, delay_s=0.0)
 
     @abstractmethod
     def servable(self, prompts: tuple[Request, ...]) -> bool:

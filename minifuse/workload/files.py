@@ -19,7 +19,7 @@ Encode = Callable[[str], Sequence[int]]
 ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of token ids
 
 _FIELDS = (
-    *("id", "prompt", "prompt_token_ids", "max_new_tokens", "arrival_s", "priority", "conversation"),
+    *("id", "prompt", "prompt_token_ids", "max_new_tokens", "arrival_s", "priority", "conversation", "think_s"),
     *("eos_token_id", "ignore_eos", "temperature", "top_k", "top_p", "seed"),
 )
 
@@ -51,6 +51,12 @@ def read_jsonl(
         {"tree": [12, [5, 7]]}
         {"tree": "(3 (2 12) (2 (1 5) (2 7)))"}
 
+    Lines of one conversation are its turns, in the file's order. Each but the first arrives `think_s` seconds after the
+    answer to the one before, though not before an `arrival_s` of its own, and continues the text so far:
+
+        {"id": "ask", "prompt": "Hello", "conversation": "c"}
+        {"id": "ask-again", "prompt": " And then?", "conversation": "c", "think_s": 2.5}
+
     `limit` gives `max_new_tokens` by the prompt, for a line without it.
 
     A request that can never be served (an empty prompt, a token out of the vocabulary, no token to generate, a text
@@ -63,6 +69,7 @@ def read_jsonl(
         name, source = str(source), read_lines(Path(source))
     requests: list[Request] = []
     taken: dict[str, str] = {}
+    last: dict[str, str] = {}  # conversation -> its last turn so far
     index = 0
     for number, line in enumerate(source, start=1):
         if not line.strip():
@@ -76,7 +83,7 @@ def read_jsonl(
         if limit is not None and "max_new_tokens" not in fields:
             prompts = [replace(prompt, max_new_tokens=limit(prompt.prompt)) for prompt in prompts]
         _take(taken, prompts, fields)
-        requests += prompts
+        requests += _in_turn(last, prompts, fields)
         index += 1
     if not requests:
         raise UsageError(f'{name} holds no request: give one per line, such as {{"prompt": "Hello"}}.')
@@ -89,6 +96,22 @@ def _take(taken: dict[str, str], prompts: list[Request], fields: Fields) -> None
         if name in taken:
             raise fields.error(f'the id "{name}" is taken by {taken[name]}: give every request an id of its own')
         taken[name] = fields.where
+
+
+def _in_turn(last: dict[str, str], prompts: list[Request], fields: Fields) -> list[Request]:
+    """The request of a line behind the last turn of its conversation, if there was one; and note it as the last."""
+    conversation = prompts[0].conversation
+    after = None if conversation is None else last.get(conversation)
+    if after is None and "think_s" in fields:
+        before = "this is its first turn" if conversation is not None else "it names no conversation"
+        raise fields.error(f"think_s is given, and {before}: leave it out, or give arrival_s instead")
+    if conversation is not None and len(prompts) == 1:
+        last[conversation] = prompts[0].id
+    if after is None:
+        return prompts
+    arrival_s = fields.number("arrival_s", 0.0, low=0)
+    delay_s = fields.number("think_s", 0.0, low=0)
+    return [replace(prompt, after=after, arrival_s=arrival_s, delay_s=delay_s) for prompt in prompts]
 
 
 class _Line(Fields):

@@ -110,10 +110,15 @@ class CellModel:
         shared = {id(parameter): parameter for module in self.cells.values() for parameter in module.parameters()}
         return sum(parameter.numel() for parameter in shared.values())
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Request, num_history: int = 0) -> None:
         """Raise `RequestRefused` if the model cannot serve this request with any amount of memory."""
         if request.problem is not None:
             raise RequestRefused(f"Request {request.id!r} {request.problem}")
+        if request.conversation is not None or request.after is not None:
+            raise RequestRefused(
+                f"Request {request.id!r} is a turn of a conversation, and models of cells read no text of earlier "
+                "requests: leave out conversation."
+            )
         if self.limits is not None:
             self.limits(request)
 

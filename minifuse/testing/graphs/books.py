@@ -205,6 +205,9 @@ class GraphBooks(Books):
         self._check_usage(report)
         self.live -= leaving
 
+    def abort(self, name: str, held: Collection[str]) -> None:
+        self.live.discard(name)
+
     def _ends(self, name: str) -> bool:
         return self.num_done[name] == len(self.graphs[name]) or self.shadows[name].why_finished() is not None
 

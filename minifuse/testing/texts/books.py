@@ -119,6 +119,13 @@ class TextBooks(Books):
             raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
         if not needed["host"] == usage.host <= self.capacity["host"]:
             raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
+        self._drop(held)
+
+    def abort(self, name: str, held: Collection[str]) -> None:
+        self._drop(held)
+
+    def _drop(self, held: Collection[str]) -> None:
+        """Forget the sequences that memory need not hold."""
         for books in (self.slots, self.written, self.texts):
             for name in [name for name in books if name not in held]:
                 del books[name]

@@ -41,7 +41,12 @@ class TextCase(Case):
     def most_steps(self) -> int:
         """Even if every token recomputes the whole text, and each request is prepared in a step of its own."""
         limit = self.settings.get("batching.token_budget") or math.inf
-        lengths = [n for request in self.requests for n in range(len(request.prompt), request.max_length)]
+        longest: dict[str | None, int] = {None: 0}  # text behind each request, at most
+        lengths: list[int] = []
+        for request in self.requests:
+            before = longest.get(request.after, 0)
+            longest[request.id] = before + request.max_length
+            lengths += range(before + len(request.prompt), longest[request.id])
         return len(self.requests) + sum(math.ceil(n / min(limit, n)) for n in lengths)
 
     def books(self, host_capacity: int) -> TextBooks:

@@ -26,12 +26,15 @@ def same_bits(case: TextCase, seen: Observation) -> None:
     if not stage("attention", case.row.attention).reference:
         return
     runner = case.runner("reference")
-    answers = observe(case, run=runner).answers
+    observe(case, run=runner)
     for request in case.requests:
-        if request.id not in answers:
+        if request.id not in seen.answers or not seen.answers[request.id].num_new:
             continue
-        for position, logits in _logits_alone(case.scenario.model, replace(request, group=None, arrival_s=0.0)).items():
-            if not torch.equal(runner.logits[request.id, position], logits):
+        before = None if request.after is None else seen.answers[request.after]
+        whole = replace(case.whole(request, before), group=None, arrival_s=0.0)
+        alone = _logits_alone(case.scenario.model, whole)
+        for position in range(len(whole.prompt), len(whole.prompt) + seen.answers[request.id].num_new):
+            if not torch.equal(runner.logits[request.id, position], alone[position]):
                 raise LawBroken("batch of one", f"{request} has other logits at {position} than alone")
 
 

@@ -81,6 +81,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     )
     if draw(st.booleans()) and not growing:
         requests = _grouped(requests, draw(st.integers(0, count - 2)), draw(st.integers(2, 3)))
+    names = [request.id for request in requests]
     capacity = draw(st.sampled_from({"few": [12, 25, 40], "crowd": [3 * CONTEXT], "growing": [18, 24, 31]}[kind]))
     options = {
         "batching.max_batch": draw(st.integers(1, 4)) + 2 * (kind != "few"),
@@ -97,7 +98,10 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         "memory.watermark": draw(st.sampled_from([0.0, 0.2])),
         "memory.share": draw(st.booleans()),
     }
+    if draw(st.sampled_from([True, not growing, False])):
+        requests = _following(draw, requests)
     return TextScenario(
+        aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 8), st.sampled_from(names)), max_size=3))),
         model=draw(st.sampled_from(sorted(CONFIGS))),
         requests=requests,
         capacity=capacity,
@@ -112,6 +116,20 @@ def _prompt(
     """Any prompt, or one that begins as others do, or is the same."""
     prompt = tuple(draw(st.lists(token, min_size=1, max_size=longest)))
     return (beginning + prompt)[: draw(st.integers(1, longest))] if draw(st.booleans()) else prompt
+
+
+def _following(draw: st.DrawFn, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    """The same, some of them turns of one conversation."""
+    alone = [request.id for request in requests if request.group is None]
+    turns = alone[draw(st.integers(0, 1)) :][: draw(st.integers(2, 3))]
+    behind = dict(zip(turns[1:], turns, strict=False))
+    delays = st.sampled_from([0.0, 0.0, 0.004, 0.03])
+    return tuple(
+        replace(request, conversation="c", after=behind.get(request.id), delay_s=draw(delays) * (request.id in behind))
+        if request.id in turns
+        else request
+        for request in requests
+    )
 
 
 def _grouped(requests: tuple[Request, ...], start: int, size: int) -> tuple[Request, ...]:

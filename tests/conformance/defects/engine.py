@@ -7,9 +7,12 @@ from typing import Any
 
 from conformance.defects.harness import Patch, defect, graph_defect, instead_of
 
+from minifuse.arrivals import Arrivals
 from minifuse.engine import Engine
+from minifuse.in_flight import InFlight
+from minifuse.lifecycle import Lifecycle
 from minifuse.memory.reserved import ReservedMemory
-from minifuse.request import FinishReason, Sequence, TextReader
+from minifuse.request import FinishReason, Request, Sequence, TextReader
 
 
 @defect("orca", "exact")
@@ -50,7 +53,7 @@ def discarded_not_counted(patch: Patch) -> None:
 def never_refuses(patch: Patch) -> None:
     """A request that can never be held waits for ever."""
     patch.setattr(ReservedMemory, "check", lambda self, *prompts: None)
-    patch.setattr(TextReader, "check", lambda self, request: None)
+    patch.setattr(TextReader, "check", lambda self, request, num_history=0: None)
 
 
 @defect("instances", "progress", kinds=("few",))
@@ -60,3 +63,51 @@ def prompts_of_a_request_counted_one_by_one(check: Any, self: ReservedMemory, *p
     """A request is accepted if each of its prompts would fit alone."""
     for prompt in prompts:
         check(self, prompt)
+
+
+@defect("orca", "in turn")
+@defect("vllm", "in turn")
+@instead_of(Arrivals, "due")
+def history_without_its_last_token(due: Any, self: Arrivals, now: float) -> Any:
+    """The last token of an answer, whose KV was never needed, is left out of the next turn's text."""
+    for request, num_history in due(self, now):
+        if num_history:
+            text = request.prompt[: num_history - 1] + request.prompt[num_history:]
+            yield replace(request, prompt=text), num_history - 1
+        else:
+            yield request, num_history
+
+
+@defect("serial", "in turn", "progress")
+@instead_of(Arrivals, "ended")
+def thinking_time_forgotten(ended: Any, self: Arrivals, sequence: Sequence) -> Any:
+    self._behind[sequence.id] = [replace(request, delay_s=0.0) for request in self._behind.get(sequence.id, ())]
+    return ended(self, sequence)
+
+
+@defect("orca", "refuse early", "progress")
+@instead_of(ReservedMemory, "check")
+def history_takes_no_memory(check: Any, self: ReservedMemory, *prompts: Request) -> None:
+    """A turn is checked as it was submitted, without the text before it."""
+    if prompts[0].after is None:
+        check(self, *prompts)
+
+
+@defect("instances", "conservation", "progress", "ghost")
+@defect("fusion", "conservation", "progress", "ghost")
+@instead_of(InFlight, "leave")
+def aborted_under_a_running_plan(leave: Any, self: InFlight, sequence: Sequence) -> bool:
+    """The memory of an aborted sequence is free at once, although a plan still writes to it."""
+    return sequence.finish_reason is not FinishReason.ABORTED and leave(self, sequence)
+
+
+@defect("orca", "conservation", "progress")
+@graph_defect("cellular", "conservation", "progress")
+def aborted_and_kept_by_memory(patch: Patch) -> None:
+    release = Lifecycle._release
+
+    def keeping(self: Lifecycle, sequence: Sequence) -> None:
+        if sequence.finish_reason is not FinishReason.ABORTED:
+            release(self, sequence)
+
+    patch.setattr(Lifecycle, "_release", keeping)

@@ -95,8 +95,8 @@ def padding_not_counted(patch: Patch) -> None:
 
 @graph_defect("graph-padded", "ghost")
 @instead_of(Rows, "place")
-def rows_exchanged(place: Any, self: Rows, proposal: Proposal) -> Placement:
-    placement = place(self, proposal)
+def rows_exchanged(place: Any, self: Rows, proposal: Proposal, now: float) -> Placement:
+    placement = place(self, proposal, now)
     return replace(placement, places=placement.places[::-1])
 
 

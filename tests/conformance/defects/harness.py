@@ -11,7 +11,7 @@ A defect that is not one function in the place of another takes the `MonkeyPatch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from minifuse.arrivals import Arrivals
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken
 from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, laws_of, observe
@@ -103,6 +104,16 @@ def one_slot_less(check: Any, memory: Any, *arguments: Any) -> None:
         memory.capacity += 1
 
 
+class _Future:
+    """The times at which requests will arrive."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self.arrivals = arrivals
+
+    def __iter__(self) -> Iterator[float]:
+        return (time for time, _, name in self.arrivals._times if name in self.arrivals._pending)
+
+
 class _Caught(BaseException):
     """Ends hypothesis's search at once: no other scenario is drawn, and nothing is shrunk."""
 
@@ -144,4 +155,4 @@ def leak_arrivals(submit: Any, self: Engine, *prompts: Any) -> None:
     """Every policy gets the list of arrivals to come, as `future`."""
     submit(self, *prompts)
     policy = self.batching.policy  # type: ignore[attr-defined]  # it is watched
-    policy.future = [*getattr(policy, "future", []), prompts[0].arrival_s]
+    policy.future = _Future(self.arrivals)

@@ -85,9 +85,9 @@ def shuffled_onto_the_living(gather: Any, live: Any, fixed: Any, num_buffers: in
 
 @defect("fusion", "conservation", batching__preprocess="worker")
 @instead_of(Slots, "place")
-def shuffled_from_under_a_worker(place: Any, self: Slots, proposal: Proposal) -> Any:
+def shuffled_from_under_a_worker(place: Any, self: Slots, proposal: Proposal, now: float) -> Any:
     """The main stream closes up over all sequences in memory, also those that another worker is computing."""
-    placement = place(self, proposal)
+    placement = place(self, proposal, now)
     running = {work.sequence for work in proposal.work}
     slot = min(self.slot(name) for name in running)
     other = next((name for name in self.extents if name not in running and self.cached.get(name)), None)

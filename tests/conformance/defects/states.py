@@ -17,7 +17,7 @@ from minifuse.plan import Placement, Proposal
 
 def _placed(patch: Patch, wrong: Callable[[Placement], Placement]) -> None:
     place = States.place
-    patch.setattr(States, "place", lambda self, proposal: wrong(place(self, proposal)))
+    patch.setattr(States, "place", lambda self, proposal, now: wrong(place(self, proposal, now)))
 
 
 @graph_defect("cellular", "ghost")
@@ -56,14 +56,14 @@ def freed_when_planned(patch: Patch) -> None:
     """A state counts as read when the plan that reads it has been made."""
     place, commit = States.place, States.commit
 
-    def hasty(self: States, proposal: Proposal) -> Placement:
-        placement = place(self, proposal)
+    def hasty(self: States, proposal: Proposal, now: float) -> Placement:
+        placement = place(self, proposal, now)
         if len(proposal.waves) <= 1:
-            commit(self, proposal, ())  # type: ignore[arg-type]  # it has work and waves
+            commit(self, proposal, (), now)  # type: ignore[arg-type]  # it has work and waves
         return placement
 
     patch.setattr(States, "place", hasty)
-    patch.setattr(States, "commit", lambda self, plan, sampled: self.usage())
+    patch.setattr(States, "commit", lambda self, plan, sampled, now: self.usage())
 
 
 @graph_defect("cellular", "conservation")

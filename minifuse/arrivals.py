@@ -1,0 +1,176 @@
+"""Requests that have been submitted and have not arrived: by time, or behind the request that they follow."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from minifuse.errors import RequestRefused
+from minifuse.request import FinishReason, Request, Sequence, check_prompts
+
+__all__ = ["Arrivals"]
+
+WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
+
+
+class Arrivals:
+    """Every request that the engine knows of, and those that are still to arrive.
+
+    A request that follows another arrives `delay_s` after that one has ended, with all of its text in front of its own
+    prompt. If that one was refused, it is refused as well.
+
+    >>> arrivals = Arrivals(finished := {})
+    >>> first = Sequence(Request("a", prompt=(7, 8), conversation="c"), tokens=[7, 8, 9])
+    >>> _ = arrivals.add((first.request,), now=0.0)
+    >>> _ = arrivals.add((Request("b", prompt=(5,), conversation="c", after="a", delay_s=2.0),), now=0.0)
+    >>> [request.id for request, _ in arrivals.due(9.0)]
+    ['a']
+    >>> first.ended_s, finished["a"] = 9.0, first
+    >>> arrivals.ended(first)
+    []
+    >>> arrivals.next_s, [(request.prompt, num_history) for request, num_history in arrivals.due(11.0)]
+    (11.0, [((7, 8, 9, 5), 3)])
+
+    Args:
+        finished: the sequences that have ended, by request; kept by the engine.
+    """
+
+    def __init__(self, finished: Mapping[str, Sequence]) -> None:
+        self._finished = finished
+        self._submitted: dict[str, int] = {}  # every request ever -> its number in the order of submission
+        self._groups: dict[str, tuple[Request, ...]] = {}  # every group ever -> its prompts
+        self._last: dict[str, str] = {}  # conversation -> its last request so far
+        self._pending: dict[str, Request] = {}  # those that have not arrived
+        self._times: list[tuple[float, int, str]] = []  # a heap of when each arrives, but for those that wait behind
+        self._behind: dict[str, list[Request]] = {}  # request -> those that follow it, until it has ended
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def check(self, prompts: tuple[Request, ...]) -> None:
+        """Raise `RequestRefused` unless these prompts can be taken in as one request."""
+        check_prompts(prompts, self._submitted, self._groups)
+        for prompt in prompts:
+            self._check_turn(prompt)
+
+    def _check_turn(self, request: Request) -> None:
+        name, after, conversation = f"Request {request.id!r}", request.after, request.conversation
+        if request.group is not None and (after is not None or conversation is not None):
+            raise RequestRefused(
+                f"{name} is one of several prompts, and a turn of a conversation has one: submit it as a request of "
+                "its own, or leave out conversation and after."
+            )
+        if after is None and request.delay_s:
+            raise RequestRefused(
+                f"{name} has a delay_s of {request.delay_s:g} and follows no request: name one with after, or give "
+                "arrival_s instead."
+            )
+        if not 0 <= request.delay_s < float("inf"):
+            raise RequestRefused(f"{name} has a delay_s of {request.delay_s}: give seconds, 0 or more.")
+        last = None if conversation is None else self._last.get(conversation)
+        if last is not None and after != last:
+            raise RequestRefused(
+                f"{name} belongs to the conversation {conversation!r}, whose last request is {last!r}: give after as "
+                "that request."
+            )
+        if after is not None and after not in self._submitted:
+            raise RequestRefused(
+                f"{name} follows {after!r}, which was not submitted before it: submit that request first."
+            )
+        if after is not None and conversation is not None and last is None:
+            raise RequestRefused(
+                f"{name} follows {after!r}, which does not belong to the conversation {conversation!r}: give both "
+                "requests the same conversation."
+            )
+        ended = self._finished.get(after) if after is not None else None
+        if ended is not None and (why := _why_not_followed(ended)):
+            raise RequestRefused(f"{name} follows {after!r}, {why}.")
+
+    def add(self, prompts: tuple[Request, ...], now: float) -> list[Request]:
+        """Take in the prompts of a request that `check` let pass, at time `now`: it does not arrive before that.
+
+        Returns:
+            Those whose arrival is known, with that arrival; a prompt that follows a request is not among them.
+        """
+        if (group := prompts[0].group) is not None:
+            self._groups[group] = prompts
+        known = []
+        for prompt in prompts:
+            self._submitted[prompt.id] = len(self._submitted)
+            if prompt.conversation is not None:
+                self._last[prompt.conversation] = prompt.id
+            if prompt.after is None:
+                known.append(self._push(prompt, now))
+            elif (ended := self._finished.get(prompt.after)) is not None:
+                self._push(prompt, max(now, ended.ended_s + prompt.delay_s))
+            else:
+                self._pending[prompt.id] = prompt
+                self._behind.setdefault(prompt.after, []).append(prompt)
+        return known
+
+    def _push(self, request: Request, earliest_s: float) -> Request:
+        if request.arrival_s < earliest_s:
+            request = replace(request, arrival_s=earliest_s)
+        self._pending[request.id] = request
+        heapq.heappush(self._times, (request.arrival_s, self._submitted[request.id], request.id))
+        return request
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next request arrives, as far as is known."""
+        while self._times and self._times[0][2] not in self._pending:  # it was withdrawn
+            heapq.heappop(self._times)
+        return self._times[0][0] if self._times else None
+
+    def due(self, now: float) -> Iterator[tuple[Request, int]]:
+        """The requests whose time has come, in order, each with its whole text as its prompt, and the part of it that
+        is history.
+        """
+        while (arrives_s := self.next_s) is not None and arrives_s <= now:
+            request = self._pending.pop(heapq.heappop(self._times)[2])
+            before = () if request.after is None else tuple(self._finished[request.after].tokens)
+            yield (replace(request, prompt=before + request.prompt) if before else request), len(before)
+
+    def ended(self, sequence: Sequence) -> list[tuple[Request, str]]:
+        """A sequence has ended: let the requests behind it come. Returns those that never will, and why."""
+        refused = []
+        for request in self._behind.pop(sequence.id, ()):
+            if request.id not in self._pending:
+                continue
+            if why := _why_not_followed(sequence):
+                del self._pending[request.id]
+                refused.append((request, f"Request {request.id!r} follows {sequence.id!r}, {why}."))
+            else:
+                self._push(request, sequence.ended_s + request.delay_s)
+        return refused
+
+    def withdraw(self, name: str) -> list[Request]:
+        """Take back a request that has not arrived, and the requests that follow it; none if it has arrived."""
+        found = []
+        names = [name]
+        while names:
+            if (request := self._pending.pop(names.pop(), None)) is not None:
+                found.append(request)
+                names += [follower.id for follower in self._behind.pop(request.id, ())]
+        return found
+
+    def withdraw_all(self) -> list[Request]:
+        """Take back every request that has not arrived, in the order of submission."""
+        found = list(self._pending.values())
+        for books in (self._pending, self._times, self._behind):
+            books.clear()
+        return found
+
+    def prompts_of(self, name: str) -> tuple[str, ...]:
+        """The ids of the prompts of a request or of a group; none if it was never submitted."""
+        if name in self._groups:
+            return tuple(prompt.id for prompt in self._groups[name])
+        return (name,) if name in self._submitted else ()
+
+
+def _why_not_followed(sequence: Sequence) -> str:
+    """Why no request can follow one that has ended; "" if one can."""
+    if sequence.finish_reason in WITHOUT_ANSWER:
+        return "which was refused" if sequence.finish_reason is FinishReason.REFUSED else "which was interrupted"
+    return "" if sequence.tokens else "which has no text"

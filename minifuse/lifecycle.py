@@ -1,0 +1,163 @@
+"""The life of requests: submitted, received, finished, refused or aborted."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from minifuse.arrivals import Arrivals
+from minifuse.clock import Clock
+from minifuse.errors import RequestRefused, UsageError
+from minifuse.in_flight import InFlight
+from minifuse.request import FinishReason, Phase, Request, Sequence
+from minifuse.stages import Batching, Executor, Memory, Reader
+from minifuse.trace import Trace
+
+__all__ = ["Lifecycle"]
+
+
+class Lifecycle:
+    """What an engine knows of its requests, and how they come and go. The loop is `minifuse.engine.Engine`.
+
+    `reader` says which requests the model can read, and what each begins as. Times are in seconds since the run began.
+
+    While the engine runs, requests may be submitted and aborted: between two iterations, or from another thread.
+    """
+
+    def __init__(
+        self, batching: Batching, memory: Memory, executor: Executor, clock: Clock, reader: Reader, trace: Trace
+    ) -> None:
+        self.batching = batching
+        self.memory = memory
+        self.executor = executor
+        self.clock = clock
+        self.reader = reader
+        self.trace = trace
+        self.sequences: dict[str, Sequence] = {}  # received and not yet finished
+        self.finished: dict[str, Sequence] = {}
+        self.refused: dict[str, str] = {}  # requests refused after they were received: why
+        self.ended_between: deque[str] = deque()  # requests that ended otherwise than with an iteration
+        self.arrivals = Arrivals(self.finished)
+        self.in_flight = InFlight(batching.workers, batching.depth)
+        self.now = 0.0
+        self._thread: int | None = None  # that runs the loop
+        self._lock = threading.RLock()  # held while anything here changes, and not while plans run
+
+    def submit(self, *prompts: Request) -> None:
+        """Take a request in; it is received when its arrival time has come, which is now if that has passed.
+
+        A request of several prompts is one `Request` for each of them, all of one group.
+
+        Raises:
+            RequestRefused: it, or one of its prompts, could never be served. Nothing has changed.
+        """
+        with self._lock:
+            try:
+                self.arrivals.check(prompts)
+                for prompt in prompts:
+                    self.reader.check(prompt)
+                self.memory.check(*prompts)
+            except RequestRefused as refusal:
+                for prompt in prompts:
+                    self.trace.refused(prompt.id, str(refusal))
+                raise
+            for prompt in self.arrivals.add(prompts, self._moment()):
+                self.trace.request(prompt)
+        self.executor.wake()
+
+    def abort(self, name: str) -> bool:
+        """End a request, or all prompts of a group, with the tokens that it has so far; and before it has arrived, the
+        requests that follow it. Returns whether it had not ended yet.
+
+        Raises:
+            UsageError: no such request was submitted.
+        """
+        with self._lock:
+            prompts = self.arrivals.prompts_of(name)
+            if not prompts:
+                raise UsageError(f"There is no request {name!r} to abort: give the id of a request that was submitted.")
+            self.now = max(self.now, self._moment())
+            before = len(self.finished)
+            for prompt in prompts:
+                for request in self.arrivals.withdraw(prompt):
+                    self._end_unseen(request, FinishReason.ABORTED)
+                if prompt in self.sequences:
+                    self._end_early(self.sequences[prompt], FinishReason.ABORTED)
+        self.executor.wake()
+        return len(self.finished) > before
+
+    def _moment(self) -> float:
+        """The time of a call: that of the last event, or the clock's for a call from another thread than the loop's."""
+        return self.now if self._thread in (None, threading.get_ident()) else max(self.now, self.clock.now())
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self.arrivals or self.sequences or self.in_flight.leaving)
+
+    def receive(self) -> None:
+        """Hand requests whose arrival time has come to the stages."""
+        for request, num_history in self.arrivals.due(self.now):
+            sequence = Sequence(request, num_history=num_history)
+            try:
+                if request.after is not None:
+                    self.trace.request(request, num_history)
+                    self.reader.check(
+                        request, num_history
+                    )  # its whole text has been known only since the last request ended
+                    self.memory.check(request)
+                sequence = self.reader.begin(request)
+                sequence.num_history = num_history
+                self.sequences[request.id] = sequence
+                self.memory.receive(sequence)
+                self.batching.receive(sequence)
+            except RequestRefused as refusal:  # its text is too long, or what it unfolds into cannot be computed
+                self.sequences[request.id] = sequence
+                self.refused[request.id] = str(refusal)
+                self._end_early(sequence, FinishReason.REFUSED)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """A sequence leaves at once. Its memory is free when no plan in flight touches it any more."""
+        sequence.phase = Phase.FINISHED
+        sequence.finish_reason, sequence.ended_s = reason, self.now
+        self.batching.release(sequence)
+        self.finished[sequence.id] = self.sequences.pop(sequence.id)
+        if not self.in_flight.leave(sequence):
+            self._release(sequence)
+        for request, why in self.arrivals.ended(sequence):
+            self.refused[request.id] = why
+            self._end_unseen(request, FinishReason.REFUSED)
+
+    def _end_early(self, sequence: Sequence, reason: FinishReason) -> None:
+        """A sequence leaves that no completed plan has finished."""
+        self.ended_between.append(sequence.id)
+        if reason is FinishReason.REFUSED:
+            self.trace.refused(sequence.id, self.refused[sequence.id], received=True)
+        elif reason is FinishReason.ABORTED:
+            self.trace.aborted(sequence.id, self.now)
+        self._finish(sequence, reason)
+
+    def _end_unseen(self, request: Request, reason: FinishReason) -> None:
+        """A request ends before it has arrived: the stages never see it."""
+        if request.after is not None:
+            self.trace.request(request)
+        self.sequences[request.id] = sequence = Sequence(request)
+        self._end_early(sequence, reason)
+
+    def _release(self, sequence: Sequence) -> None:
+        self.memory.release(sequence, self.now)
+        sequence.graph = None  # its results stay
+
+    def interrupt(self) -> list[str]:
+        """Give up every unfinished request, keeping the tokens that it has so far. Returns their ids."""
+        self.executor.close()
+        with self._lock:
+            for sequence in self.in_flight.abandon():
+                self._release(sequence)
+            names = list(self.sequences)
+            for request in self.arrivals.withdraw_all():
+                names.append(request.id)
+                self._end_unseen(request, FinishReason.INTERRUPTED)
+            for sequence in list(self.sequences.values()):
+                self._end_early(sequence, FinishReason.INTERRUPTED)
+            self.trace.end(names, self.clock.now())
+        return names

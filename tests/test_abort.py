@@ -1,0 +1,207 @@
+"""Requests that are aborted while the engine runs, and requests and aborts that come from another thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from helpers import asks, make_engine, run_all, schedule, sentence
+
+from minifuse.assembly import Stages
+from minifuse.clock import RealClock
+from minifuse.engine import Engine
+from minifuse.errors import UsageError
+from minifuse.execute import RealExecutor
+from minifuse.execute.virtual import placeholder_tokens
+from minifuse.metrics import compute_metrics
+from minifuse.plan import Plan
+from minifuse.report import Ran, StepReport
+from minifuse.request import FinishReason, Sequence, TextReader
+from minifuse.serve.run import serve
+from minifuse.techniques import serving, technique
+from minifuse.testing.texts.models import CONTEXT, VOCAB
+
+ABORTED = FinishReason.ABORTED
+
+
+def run_aborting(engine: Engine, aborts: dict[int, str]) -> list[StepReport]:
+    """Serve, aborting after the steps that `aborts` names."""
+    steps = []
+    for step in engine.run():
+        steps.append(step)
+        if step.plan.step in aborts:
+            assert engine.abort(aborts[step.plan.step])
+    return steps
+
+
+def test_a_running_request_ends_with_the_tokens_that_it_has() -> None:
+    engine = make_engine()
+    engine.submit(asks("a", 2, 9))
+    engine.submit(asks("b", 2, 3))
+    steps = run_aborting(engine, {1: "a"})
+    assert schedule(steps) == ["0: a[0:2) b[0:2)", "1: a[2:3) b[2:3)", "2: b[3:4)"]
+    sequence = engine.finished["a"]
+    assert (sequence.answer, sequence.finish_reason, sequence.ended_s) == ([-1, -1], ABORTED, 2.0)
+    assert engine.memory.usage().reserved == 0
+    assert list(engine.ended_between) == ["a"]
+    assert {"event": "aborted", "id": "a", "wall": {"end_s": 2.0}} in list(engine.trace.events())
+
+
+@pytest.mark.parametrize("name", serving("transformer"))
+def test_the_memory_of_a_waiting_running_or_last_request_is_free_again(name: str) -> None:
+    engine = make_engine(name, capacity=120)
+    for request in ("a", "b", "c", "d"):
+        engine.submit(asks(request, 3, 12))
+    aborted = []
+    for number, _ in enumerate(engine.run()):
+        if number % 3 == 1 and engine.sequences:
+            aborted.append(next(reversed(engine.sequences)))
+            assert engine.abort(aborted[-1])
+        engine.memory.check_integrity()
+    assert len(aborted) >= 2
+    usage = engine.memory.usage()
+    assert (usage.used, usage.reserved, usage.host) == (0, 0, 0)
+    assert {s.id for s in engine.finished.values() if s.finish_reason is ABORTED} == set(aborted)
+
+
+def test_a_request_that_has_not_arrived_is_aborted_with_those_behind_it() -> None:
+    engine = make_engine()
+    for request in (asks("a", 1, 2), asks("z", 1, 1, at=1e9), asks("y", 1, 1, after="z"), asks("x", 1, 1, after="y")):
+        engine.submit(request)
+    assert schedule(run_aborting(engine, {0: "z"})) == ["0: a[0:1)", "1: a[1:2)"]
+    assert [engine.finished[name].finish_reason for name in "zyx"] == [ABORTED] * 3
+    assert compute_metrics(engine.trace.events())["requests"]["aborted"] == 3
+
+
+def test_a_turn_may_follow_one_that_was_aborted_and_sees_what_it_has_said() -> None:
+    engine = make_engine()
+    engine.submit(asks("a", (4, 5), 9))
+    engine.submit(asks("b", (6,), 1, after="a"))
+    run_aborting(engine, {1: "a"})
+    assert engine.finished["b"].request.prompt == (4, 5, -1, -1, 6)
+
+
+def test_all_prompts_of_a_group_are_aborted_together_or_one_by_one() -> None:
+    engine = make_engine()
+    for group in ("g", "h"):
+        engine.submit(asks(f"{group}/0", 1, 9, group=group), asks(f"{group}/1", 1, 3, group=group))
+    run_aborting(engine, {0: "g", 1: "h/0"})
+    reasons = {name: sequence.finish_reason for name, sequence in engine.finished.items()}
+    assert reasons == {"g/0": ABORTED, "g/1": ABORTED, "h/0": ABORTED, "h/1": FinishReason.LENGTH}
+
+
+def test_aborting_what_has_ended_or_never_was() -> None:
+    engine = make_engine()
+    run_all(engine, [asks("a", 1, 1)])
+    assert not engine.abort("a")
+    with pytest.raises(UsageError) as error:
+        engine.abort("b")
+    sentence(error.value, "no request 'b'", "submitted")
+
+
+def test_an_evicted_request_may_be_aborted() -> None:
+    settings = {"memory.block_size": 1, "memory.preemption": "swap", "memory.watermark": 0.0}
+    engine = make_engine("vllm", capacity=12, settings=settings)
+    for name in "ab":
+        engine.submit(asks(name, 4, 8))
+    for step in engine.run():
+        if step.plan.evicted:
+            assert engine.memory.usage().host > 0
+            engine.abort(step.plan.evicted[0])
+    usage = engine.memory.usage()
+    assert (usage.used, usage.reserved, usage.host) == (0, 0, 0)
+    assert [s.finish_reason for s in engine.finished.values()] == [ABORTED, FinishReason.LENGTH]
+
+
+def test_serve_answers_what_its_callbacks_submit_and_abort() -> None:
+    engine = make_engine()
+
+    def on_step(report: StepReport) -> None:
+        if report.plan.step == 0:
+            engine.submit(asks("later", 2, 1))
+            engine.abort("b")
+
+    served = serve(engine, [asks("a", 1, 3), asks("b", 1, 9)], on_step=on_step)
+    found = [(answer.request.id, answer.finish_reason, len(answer.token_ids)) for answer in served.answers]
+    assert found == [("a", FinishReason.LENGTH, 3), ("b", ABORTED, 1), ("later", FinishReason.LENGTH, 1)]
+    assert [answer.finish_s for answer in served.answers] == [3.0, 1.0, 2.0]
+
+
+# --- from another thread, in real time: a run that is not woken would sleep for eleven days
+
+
+def real_engine(run: Callable[[Plan, dict[str, Sequence]], Ran] = placeholder_tokens, name: str = "orca") -> Engine:
+    stages, clock = Stages.of(technique(name), 200, {}), RealClock()
+    executor = RealExecutor(run, clock, stages.batching.workers)
+    return Engine(
+        *(stages.batching, stages.memory, stages.attention, executor, clock), reader=TextReader(VOCAB, CONTEXT)
+    )
+
+
+@pytest.mark.parametrize("name", ["orca", "instances"])
+def test_a_sleeping_engine_is_woken(name: str) -> None:
+    engine = real_engine(name=name)
+    engine.submit(asks("far", 1, 1, at=1e6))
+
+    def from_outside() -> None:
+        engine.submit(asks("now", 1, 1))
+        assert engine.abort("far")
+
+    other = threading.Timer(0.05, from_outside)
+    other.start()
+    steps = list(engine.run())
+    other.join()
+    assert [step.plan.sequences for step in steps] in ([["now"]], [])
+    assert engine.finished["far"].finish_reason is ABORTED
+    now = engine.arrivals.prompts_of("now")
+    assert now == ("now",)
+    list(engine.run())  # the abort may have ended the run before the other request was received
+    assert engine.finished["now"].request.arrival_s >= 0.05
+    engine.executor.close()
+
+
+def test_a_request_of_another_thread_waits_for_the_plan_that_runs() -> None:
+    running, submitted = threading.Event(), threading.Event()
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        running.set()
+        assert submitted.wait(60)
+        return placeholder_tokens(plan, sequences)
+
+    engine = real_engine(run)
+    engine.submit(asks("a", 2, 3))
+
+    def from_outside() -> None:
+        assert running.wait(60)
+        engine.submit(asks("b", 1, 1))
+        engine.abort("a")
+        submitted.set()
+
+    other = threading.Thread(target=from_outside)
+    other.start()
+    steps = list(engine.run())
+    other.join()
+    assert [(list(step.plan.sequences), step.discarded) for step in steps] == [(["a"], 2), (["b"], 0)]
+    assert engine.finished["a"].answer == []
+    assert 0 < engine.finished["b"].request.arrival_s <= steps[0].ended_s
+    assert engine.memory.usage().reserved == 0
+    engine.executor.close()
+
+
+def test_many_threads_submit_at_once() -> None:
+    engine = real_engine()
+    engine.submit(asks("first", 1, 20))
+    threads = [
+        threading.Thread(target=lambda i=i: [engine.submit(asks(f"{i}/{j}", 1, 2)) for j in range(20)])
+        for i in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    list(engine.run())
+    for thread in threads:
+        thread.join()
+    list(engine.run())
+    assert len(engine.finished) == 81
+    assert all(sequence.finish_reason is FinishReason.LENGTH for sequence in engine.finished.values())
+    engine.executor.close()

@@ -1,0 +1,179 @@
+"""Requests that follow others: turns of conversations, in turn, behind all the text before them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers import answers_of, asks, make_engine, run_all, schedule, sentence
+
+from minifuse.errors import RequestRefused
+from minifuse.metrics import compute_metrics
+from minifuse.request import FinishReason, Request
+from minifuse.techniques import serving
+from minifuse.testing.texts.models import CONTEXT, expected_answer
+from minifuse.trace import decisions, read_trace
+
+TURNS = [
+    asks("a", (5, 6), 3, conversation="c", ignore_eos=True),
+    asks("b", (7,), 2, conversation="c", after="a", delay_s=2.5, ignore_eos=True),
+    asks("d", (8, 9), 1, conversation="c", after="b", ignore_eos=True),
+]
+
+
+def test_a_turn_arrives_after_the_answer_and_the_delay_behind_all_the_text() -> None:
+    """a ends at 3 and b arrives at 5.5, with 2 + 3 tokens in front of its own; b ends at 7.5, d arrives then."""
+    engine = make_engine(model="llama")
+    steps = run_all(engine, TURNS)
+    assert schedule(steps) == [
+        *("0: a[0:2)", "1: a[2:3)", "2: a[3:4)"),
+        *("5.5: b[0:6)", "6.5: b[6:7)"),
+        "7.5: d[0:10)",
+    ]
+    a, b, d = (engine.finished[name] for name in "abd")
+    assert (b.request.prompt, b.num_history) == ((*a.tokens, 7), 5)
+    assert (d.request.prompt, d.num_history) == ((*b.tokens, 8, 9), 8)
+    assert [sequence.request.arrival_s for sequence in (a, b, d)] == [0.0, 5.5, 7.5]
+    assert answers_of(engine) == {s.id: expected_answer("llama", s.request) for s in (a, b, d)}
+
+
+@pytest.mark.parametrize("technique", serving("transformer"))
+def test_every_technique_serves_a_conversation(technique: str) -> None:
+    """And computes its history again: b's 4 computed tokens of 5, d's 7 of 8. The rest was never fed back before."""
+    engine = make_engine(technique, model="llama")
+    run_all(engine, TURNS)
+    tokens: tuple[int, ...] = ()
+    for turn in TURNS:
+        tokens += turn.prompt
+        whole = Request("", tokens, turn.max_new_tokens, ignore_eos=True)
+        assert tuple(engine.finished[turn.id].answer) == expected_answer("llama", whole)
+        tokens += tuple(engine.finished[turn.id].answer)
+    alone = make_engine(technique)
+    run_all(alone, [asks(t.id, t.prompt, t.max_new_tokens, ignore_eos=True) for t in TURNS])
+    found, without = (compute_metrics(e.trace.events())["tokens"]["recomputed"] for e in (engine, alone))
+    # naive computes the whole text of b once more for its second token: 6 tokens again, where alone it was 1.
+    assert found - without == 4 + 7 + (5 if technique == "naive" else 0)
+
+
+def test_a_stop_token_is_part_of_the_history() -> None:
+    first = asks("a", (5, 6), 4, conversation="c", stop_ids=(-1,))  # the placeholder
+    engine = make_engine()
+    run_all(engine, [first, asks("b", (7,), 1, conversation="c", after="a")])
+    assert engine.finished["a"].finish_reason is FinishReason.STOP
+    assert engine.finished["b"].request.prompt == (5, 6, -1, 7)
+
+
+def test_a_turn_comes_no_earlier_than_its_own_arrival() -> None:
+    steps = run_all(make_engine(), [asks("a", 1, 1), asks("b", 1, 1, at=9.0, after="a", delay_s=2.0)])
+    assert schedule(steps) == ["0: a[0:1)", "9: b[0:3)"]
+
+
+def test_a_turn_submitted_after_the_end_of_the_one_before() -> None:
+    engine = make_engine()
+    engine.submit(asks("a", 1, 1))
+    engine.submit(asks("x", 1, 5))
+    for step in engine.run():
+        if step.plan.step == 1:
+            engine.submit(asks("soon", 1, 1, after="a", delay_s=0.5))  # that was at 1.5, and now it is 2
+            engine.submit(asks("late", 1, 1, after="a", delay_s=2.25))
+    assert [engine.finished[name].request.arrival_s for name in ("soon", "late")] == [2.0, 3.25]
+
+
+def test_several_may_follow_one() -> None:
+    engine = make_engine()
+    steps = run_all(engine, [asks("a", 1, 1), asks("b", 1, 1, after="a"), asks("c", 2, 1, after="a", delay_s=1)])
+    assert schedule(steps) == ["0: a[0:1)", "1: b[0:3)", "2: c[0:4)"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "parts"),
+    [
+        (asks("z", conversation="c"), ["'z'", "conversation 'c'", "last request is 'a'", "give after"]),
+        (asks("z", conversation="e", after="a"), ["'z'", "follows 'a'", "conversation 'e'"]),
+        (asks("z", after="y"), ["'z'", "follows 'y'", "not submitted before"]),
+        (asks("z", after="z"), ["'z'", "follows 'z'", "not submitted before"]),
+        (asks("z", delay_s=1.0), ["'z'", "delay_s of 1", "follows no request"]),
+        (asks("z", after="a", conversation="c", delay_s=-1.0), ["'z'", "delay_s of -1", "0 or more"]),
+        (asks("z", after="a", conversation="c", delay_s=float("nan")), ["'z'", "delay_s of nan"]),
+        (asks("z", group="g", conversation="f"), ["'z'", "several prompts", "conversation"]),
+        (asks("z", group="g", after="a"), ["'z'", "several prompts", "after"]),
+    ],
+)
+def test_turns_that_are_refused_at_once(turn: Request, parts: list[str]) -> None:
+    engine = make_engine()
+    engine.submit(asks("a", conversation="c"))
+    with pytest.raises(RequestRefused) as error:
+        engine.submit(turn)
+    sentence(error.value, *parts)
+    engine.submit(asks("b", conversation="c", after="a"))  # the refused one left nothing behind
+    list(engine.run())
+    assert set(engine.finished) == {"a", "b"}
+
+
+def test_a_turn_whose_whole_text_is_too_long_is_refused_when_it_arrives_with_those_behind_it() -> None:
+    engine = make_engine(capacity=CONTEXT)
+    turns = [
+        asks("a", 20, 20),
+        asks("b", 5, 4, after="a"),
+        asks("c", 1, 1, after="b"),
+        asks("d", 1, 1, after="c"),
+        asks("x", 1, 1),
+    ]
+    run_all(engine, turns)
+    assert engine.finished["x"].finish_reason is FinishReason.LENGTH
+    sentence(RequestRefused(engine.refused["b"]), "'b'", "45 prompt tokens", "context is 48")
+    sentence(RequestRefused(engine.refused["c"]), "'c' follows 'b', which was refused")
+    sentence(RequestRefused(engine.refused["d"]), "'d' follows 'c', which was refused")
+    assert list(engine.ended_between) == ["b", "c", "d"]
+    with pytest.raises(RequestRefused, match="follows 'b', which was refused"):
+        engine.submit(asks("e", after="b"))
+    assert compute_metrics(engine.trace.events())["requests"]["refused"] == 4
+
+
+def test_a_turn_that_memory_cannot_hold_is_refused_when_it_arrives() -> None:
+    engine = make_engine(capacity=12)
+    run_all(engine, [asks("a", 4, 4), asks("b", 2, 4, after="a"), asks("x", 2, 2)])
+    sentence(RequestRefused(engine.refused["b"]), "'b'", "13 tokens", "memory holds 12")
+    assert set(engine.finished) == {"a", "b", "x"}
+
+
+def test_the_trace_tells_when_a_turn_arrived_and_replays_exactly(tmp_path: Path) -> None:
+    engine = make_engine(model="llama")
+    run_all(engine, TURNS)
+    events = list(engine.trace.events())
+    arrived = [event for event in events if event["event"] == "request"]
+    assert [(e["id"], e["arrival_s"], e.get("after"), e.get("history_tokens")) for e in arrived] == [
+        *(("a", 0.0, None, None), ("b", 5.5, "a", 5), ("d", 7.5, "b", 8)),
+    ]
+    again = make_engine(model="llama")
+    run_all(again, TURNS)
+    assert decisions(events) == decisions(again.trace.events())
+
+
+# --- files
+
+
+def test_the_turns_of_a_file_follow_each_other(tmp_path: Path) -> None:
+    from minifuse.workload.files import read_jsonl
+
+    lines = [
+        '{"prompt_token_ids": [1], "conversation": "c", "arrival_s": 1.0}',
+        '{"prompt_token_ids": [2], "conversation": "e"}',
+        '{"prompt_token_ids": [3], "conversation": "c", "think_s": 2.5, "id": "again"}',
+        '{"prompt_token_ids": [4]}',
+        '{"prompt_token_ids": [5], "conversation": "c", "arrival_s": 30}',
+    ]
+    turns = [(r.id, r.after, r.delay_s, r.arrival_s) for r in read_jsonl(lines, lambda text: ())]
+    assert turns == [
+        *(("r0", None, 0.0, 1.0), ("r1", None, 0.0, 0.0), ("again", "r0", 2.5, 0.0)),
+        *(("r3", None, 0.0, 0.0), ("r4", "again", 0.0, 30.0)),
+    ]
+
+
+def test_the_trace_of_a_file_is_read_back(tmp_path: Path) -> None:
+    from minifuse.trace import Trace
+
+    path = tmp_path / "trace.jsonl"
+    engine = make_engine(trace=Trace(path))
+    run_all(engine, TURNS)
+    assert read_trace(path) == list(engine.trace.events())
