@@ -98,7 +98,8 @@ class Tables:
 
     def _candidates(self, tokens: list[int], stop: int) -> list[tuple[str, int]]:
         """Sequences of which one has the longest beginning of these tokens, each with tokens known to be alike."""
-        return self.prefixes.candidates(tokens, stop, self._has_arrived if self.copied or self.returned else None)
+        eligible = self._has_arrived if self.copied or self.returned else None
+        return self.prefixes.candidates(tokens, stop, self.arrivals, eligible)
 
     def _has_arrived(self, name: str) -> bool:
         """Whether all of its KV is in its blocks: none is still to be copied there."""

@@ -54,7 +54,8 @@ class Trial(Tables):
 
     def _candidates(self, tokens: list[int], stop: int) -> list[tuple[str, int]]:
         moving = self.books.copied or self.books.returned or self.copied or self.returned
-        stayed = self.prefixes.candidates(tokens, stop, self._has_stayed if moving or self.left else None)
+        eligible = self._has_stayed if moving or self.left else None
+        stayed = self.prefixes.candidates(tokens, stop, self.books.arrivals, eligible)
         return [*stayed, *((name, 0) for name in self.joined if self._has_arrived(name))]
 
     def _has_stayed(self, name: str) -> bool:
