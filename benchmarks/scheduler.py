@@ -42,6 +42,7 @@ class Case:
 
     what: str  # the section of the page
     technique: str  # or a mix, as batching+memory+attention
+    model: str = "random:llama-2-13b"
     kind: str = "iterations"  # or "run", a whole run of `waiting` requests
     waiting: int = 100
     batch: int = 64
@@ -74,6 +75,9 @@ def cases(quick: bool) -> list[Case]:
     batch, few = (4, {"count": 3, "waiting": 10, "new": 40}) if quick else (64, {})
     by_queue = [of_batch("queue", name, batch, **{**few, "waiting": n}) for name in names for n in queues]
     by_batch = [of_batch("batch", name, n, **few) for name in names if name not in ALONE for n in batches]
+    cells = {**few, "model": "lstm:hidden=64", "prompt": 300}  # of which a request has a node for each token
+    by_queue += [of_batch("queue", "cellular", batch, **{**cells, "waiting": n}) for n in queues[:2]]
+    by_batch += [of_batch("batch", "cellular", n, **cells) for n in batches]
     by_blocks = [of_batch("blocks", name, batches[0], blocks=n, **few) for name in ("orca", "vllm") for n in blocks]
     small, share = {"memory.preemption": "swap"}, {"memory.share": "on"}
     evicting = [
@@ -182,7 +186,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
         case, seconds, ratio = row["case"], row["iteration_s"], row["ratio"]
         aim, ours = aim_s(row["running"]), seconds[OURS]
         cells = [
-            case["technique"],
+            case["technique"] + (" on an LSTM" if case["model"].startswith("lstm") else ""),
             ", ".join(f"{name}={value}" for name, value in case["options"].items()),
             f"{case['waiting']:,}",
             f"{row['running']:g}",
@@ -232,8 +236,8 @@ Microseconds from one plan to the next, in virtual time with placeholders for to
 with as much memory as is asked for): what the loop, the stages and the trace cost. Only iterations without newcomers
 count and, but for the section on them, without evictions. Medians of {origin["rounds"]} rounds of up to 60 iterations,
 checkouts interleaved. `instances` and `cellular` may complete several plans in one turn of the loop; the figure is that
-of one plan. The aim is {_us(AIM_S)} us and {AIM_PER_SEQUENCE_S * 1e6:g} us for each sequence in the iteration,
-whatever waits and however large memory is.
+of one plan. On an LSTM a plan is a batch of cells, one of each sequence. The aim is {_us(AIM_S)} us and
+{AIM_PER_SEQUENCE_S * 1e6:g} us for each sequence in the iteration, whatever waits and however large memory is.
 
 Machine: {origin["machine"]["processor"]}; Python {origin["versions"]["python"]}; now: commit {origin["commit"]}\
 {"" if origin["clean"] else " with changes"}; before: {origin["before"] or "not measured"}.

@@ -24,10 +24,23 @@ try:
     from minifuse.serve.build import build_engine
     from minifuse.serve.run import serve
     from minifuse.serve.settings import Settings
+
+    def outline(name: str) -> Any:
+        """A model that was found, and what virtual time has instead of its weights."""
+        source = resolve(name)
+        return source, source.outline(DTYPE)
+
 except ImportError:  # as the modules were called up to 5ab277f
+    from minifuse.model.cell_config import resolve_cells
     from minifuse.model.load import resolve
+    from minifuse.model.rnn import load_cells
 
     from minifuse.serve import Settings, build_engine, serve
+
+    def outline(name: str) -> Any:
+        source = resolve_cells(name)
+        return (resolve(name), None) if source is None else (source, load_cells(source, DTYPE, "meta"))
+
 
 try:
     from minifuse.metrics import RunningMetrics
@@ -38,7 +51,7 @@ from minifuse.request import Request
 from minifuse.simulate.cost import HARDWARE
 from minifuse.techniques import TECHNIQUES, mix, technique
 
-MODEL, DTYPE = "random:llama-2-13b", "float16"
+DTYPE = "float16"
 KV_BYTES = 2 * 2 * 40 * 40 * 128  # of a token of llama-2-13b: keys and values, two bytes, layers, heads, their size
 MACHINE = replace(HARDWARE["a100-40g"], memory=math.inf)  # whose memory may be of any size here
 SIZES = ("batching.max_batch", "batching.instances", "memory.slots")  # the options that bound a batch
@@ -79,14 +92,15 @@ def engine_of(case: dict[str, Any], trace: Path | None = None, **more: Any) -> A
         options["batching.preprocess"] = "inline"
     if "memory.block_size" in row.option_names:
         options["memory.block_size"] = case["block_size"]
+    source, model = outline(case["model"])
     settings = Settings(
         dtype=DTYPE,
-        kv_memory=case["blocks"] * case["block_size"] * KV_BYTES,
+        kv_memory=case["blocks"] * case["block_size"] * (KV_BYTES if model is None else model.slot_bytes),
         clock="virtual",
         hardware=MACHINE,
         stage_options=options,
     )
-    return build_engine(row, resolve(MODEL), settings, None, trace, **more)
+    return build_engine(row, source, settings, model, trace, **more)
 
 
 def iterations(case: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +124,8 @@ def iterations(case: dict[str, Any]) -> dict[str, Any]:
 
     begun: set[str] = set()
     for _ in range(20 * case["batch"]):
-        begun.update(name for report in turn()[1] for name in report.tokens)
+        for report in turn()[1]:
+            begun.update(report.tokens or [work.sequence for work in report.plan.work if work.stop - work.start == 1])
         if len(begun) >= case["running"]:
             break
     seconds, per_token, batches = [], [], []
