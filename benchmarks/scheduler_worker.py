@@ -79,7 +79,7 @@ def requests_of(case: dict[str, Any], count: int) -> list[Request]:
     for i in range(count):
         own = longest - common - i % 16
         start = rng.randrange(4096 - own)
-        prompt = (*tokens[:common], i, *tokens[start : start + own - 1])
+        prompt = (*tokens[:common], i % 30_000, *tokens[start : start + own - 1])
         arrival_s = 0.5 if common and i else 0.0
         requests.append(Request(f"r{i}", prompt, case["new"], ignore_eos=True, arrival_s=arrival_s))
     return requests
