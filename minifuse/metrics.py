@@ -185,7 +185,8 @@ class RunningMetrics:
         self.last_s = 0.0
         self.num: Counter[str] = Counter()  # tokens of each sort, iterations, pieces of work, requests refused
         self.moves: dict[str, list[int]] = {kind: [0, 0] for kind in MOVE_KINDS}  # their number, their tokens
-        self.moving_s = self.gathering_s = 0.0
+        self.moving_s = self.gathering_s = self.hidden_s = self.exposed_s = 0.0
+        self.transfers = {way: [0, 0.0] for way in ("to_host", "to_device")}  # bytes, seconds
         self.kv = _Memory()
 
     def read(self, event: Event) -> None:
@@ -235,14 +236,20 @@ class RunningMetrics:
         self.num["gathered"] += rows
         self.gathering_s += seconds
         self.moving_s += event["wall"].get("moving_s", 0.0)
+        if carried := event["wall"].get("transfers"):
+            for way, total in self.transfers.items():
+                total[0] += carried[way][0]
+                total[1] += carried[way][1]
+            self.hidden_s += carried["hidden_s"]
+            self.exposed_s += carried["exposed_s"]
         self.num["messages"] += event["wall"].get("messages", 0)
         self.num["message_bytes"] += event["wall"].get("message_bytes", 0)
         self.num["computed"] += event["computed"]
         self.num["idle"] += event["idle"]
         for kind, _, _, num_tokens, *_ in event["moves"]:
-            total = self.moves[kind]
-            total[0] += 1
-            total[1] += num_tokens
+            moved = self.moves[kind]
+            moved[0] += 1
+            moved[1] += num_tokens
         for name, tokens in event["tokens"].items():
             self.lives[name].token_times.extend([end_s] * len(tokens))
         for name, reason in event["finished"].items():
@@ -250,7 +257,8 @@ class RunningMetrics:
             life.reason, life.ended_s = reason, end_s
         self.num["evicted"] += len(event["evicted"])
         used, reserved, capacity, host = event["kv"]
-        self.kv.add(end_s - start_s, used, reserved, capacity, host)
+        # A plan of moves alone runs beside the others: its time counts already.
+        self.kv.add(end_s - start_s if event["work"] else 0.0, used, reserved, capacity, host)
 
     def result(self, goodput: Mapping[str, float] | None = None) -> Metrics:
         """Every metric of what has been read so far; `goodput` as from `parse_goodput`."""
@@ -301,6 +309,11 @@ class RunningMetrics:
                 for kind, (count, tokens) in self.moves.items()
             },
             "moving_s": self.moving_s,
+            "transfers": {
+                **{way: {"bytes": total[0], "seconds": total[1]} for way, total in self.transfers.items()},
+                "hidden_s": self.hidden_s,
+                "exposed_s": self.exposed_s,
+            },
             "messages": {"count": num["messages"], "bytes": num["message_bytes"]},
             "goodput": None
             if goodput is None
@@ -317,7 +330,9 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
     Steps that pre-process beside the main stream are counted apart from its iterations. Of cell graphs, nodes are
     counted instead of prefill and decode tokens, and every batch of them as an iteration. Discarded is what was
     computed for requests that had ended. Mean KV is weighted with the time each step took, so waiting does not count.
-    `moving_s` is the time that moves held the computation up.
+    `moving_s` is the time that moves held the computation up. Transfers are what was copied between device and host:
+    bytes and seconds in each direction, and of those seconds those beside computing (hidden) and those that computing
+    waited for (exposed).
 
     Raises:
         UsageError: an event is not as `minifuse.trace` writes it.

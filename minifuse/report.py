@@ -12,7 +12,7 @@ from minifuse.plan import Plan
 from minifuse.request import FinishReason
 from minifuse.work import TRANSFORMER
 
-__all__ = ["Completion", "Gathers", "KVUsage", "Messages", "Ran", "StepReport"]
+__all__ = ["NO_TRANSFERS", "Completion", "Gathers", "KVUsage", "Messages", "Ran", "StepReport", "Traffic", "Transfers"]
 
 
 class Messages(NamedTuple):
@@ -36,11 +36,37 @@ class Gathers(NamedTuple):
 NO_GATHERS = Gathers()
 
 
+class Traffic(NamedTuple):
+    """What was copied from one tier to the other, in one direction, and for how long."""
+
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+class Transfers(NamedTuple):
+    """What a plan's moves carried between the tiers, and for how long its computing had to wait for them.
+
+    A plan's computing may wait longer than its own transfers take: for those behind everything that were on their way.
+    """
+
+    to_host: Traffic = Traffic()
+    to_device: Traffic = Traffic()
+    exposed_s: float = 0.0
+
+    @property
+    def hidden_s(self) -> float:
+        """Seconds of copying beside computing."""
+        return max(0.0, self.to_host.seconds + self.to_device.seconds - self.exposed_s)
+
+
+NO_TRANSFERS = Transfers()
+
+
 class Ran(NamedTuple):
     """What a plan produced: for each sequence the tokens, in order; a text whose prompt is not yet complete has none.
 
-    `moving_s` is the time for which the plan's moves held the computation up. Of cell graphs, `results` are the outputs
-    of the nodes that no other node reads, by node.
+    `moving_s` is the time for which the plan's moves held the computation up, those within the device included. Of cell
+    graphs, `results` are the outputs of the nodes that no other node reads, by node.
     """
 
     tokens: Mapping[str, tuple[int, ...]]
@@ -48,6 +74,7 @@ class Ran(NamedTuple):
     messages: Messages = NO_MESSAGES
     results: Mapping[str, Mapping[int, Any]] = {}
     gathers: Gathers = NO_GATHERS
+    transfers: Transfers = NO_TRANSFERS
 
 
 class Completion(NamedTuple):
@@ -59,7 +86,10 @@ class Completion(NamedTuple):
 
 
 class KVUsage(NamedTuple):
-    """Memory in tokens, or in states: written and still needed, set aside, and in all; and what lies on the host."""
+    """Memory in tokens, or in states: written and still needed, set aside, and in all; and what lies on the host alone.
+
+    What has been copied to the host and is still on the device counts as being on the device.
+    """
 
     used: int
     reserved: int
@@ -83,6 +113,7 @@ class StepReport:
     moving_s: float = 0.0
     messages: Messages = NO_MESSAGES
     gathers: Gathers = NO_GATHERS
+    transfers: Transfers = NO_TRANSFERS
     discarded: int = 0  # tokens or nodes computed for sequences that had ended before
 
     def decisions(self, tables: BlockTables | None = None) -> dict[str, Any]:

@@ -12,9 +12,9 @@ A step tells of a sequence's block table only what is new since the last step th
 [2, [9], 16] are the first two blocks of the table as it was told last, then block 9, of 16 slots each. `whole_tables`
 puts them together again. After a step that finishes a sequence, its table is told from its beginning, if ever again.
 
-What was measured (times, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs that
-decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines alone
-(`minifuse.metrics`).
+What was measured (times, transfers, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs
+that decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines
+alone (`minifuse.metrics`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, TextIO
 from minifuse.errors import UsageError
 from minifuse.place import BlockTables
 from minifuse.plan import Reason
-from minifuse.report import StepReport
+from minifuse.report import NO_TRANSFERS, StepReport
 from minifuse.request import Request
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"]
@@ -169,6 +169,10 @@ def _wall(event: StepReport) -> dict[str, Any]:
         wall["moving_s"] = event.moving_s
     if event.messages.calls:
         wall["messages"], wall["message_bytes"] = event.messages
+    if event.transfers != NO_TRANSFERS:
+        to_host, to_device, exposed_s = event.transfers
+        hidden = {"exposed_s": exposed_s, "hidden_s": event.transfers.hidden_s}
+        wall["transfers"] = {"to_host": list(to_host), "to_device": list(to_device), **hidden}
     if event.gathers.copies:
         wall["gathers"] = list(event.gathers)
     return wall

@@ -14,7 +14,7 @@ from minifuse.layout import Layout, Rectangle
 from minifuse.metrics import RunningMetrics, compute_metrics, parse_goodput
 from minifuse.place import Extent, Pages
 from minifuse.plan import Move, Plan, Reason
-from minifuse.report import KVUsage, Messages, StepReport
+from minifuse.report import KVUsage, Messages, StepReport, Traffic, Transfers
 from minifuse.request import FinishReason, Phase
 from minifuse.serve.run import serve
 from minifuse.trace import SCHEMA, Event, Trace, decisions, read_trace, whole_tables
@@ -38,6 +38,7 @@ REPORT = StepReport(
     usage=KVUsage(4, 10, 12),
     moving_s=0.125,
     messages=Messages(5, 640),
+    transfers=Transfers(Traffic(96, 0.25), Traffic(64, 0.5), 0.125),
 )
 
 
@@ -55,7 +56,7 @@ def test_a_step_as_an_event() -> None:
         "evicted": [],
         "phase": "running",
         "shape": {"kind": "Rectangle", "offset": 0, "rows": 2, "stride": 5, "start": 0, "stop": 3},
-        "moves": [["shuffle", 7, 2, 3, None]],
+        "moves": [["shuffle", 7, 2, 3, "device", "device", "first", 0]],
         "waves": [[0, 1], [1, 2]],
         "lanes": [[0], [1]],
         "reasons": [["memory-full", "c", "not admitted: full"]],
@@ -64,7 +65,14 @@ def test_a_step_as_an_event() -> None:
         "tokens": {"a": [17, 18]},
         "finished": {"a": "stop"},
         "kv": [4, 10, 12, 0],
-        "wall": {"start_s": 1.5, "end_s": 2.25, "moving_s": 0.125, "messages": 5, "message_bytes": 640},
+        "wall": {
+            "start_s": 1.5,
+            "end_s": 2.25,
+            "moving_s": 0.125,
+            "transfers": {"to_host": [96, 0.25], "to_device": [64, 0.5], "exposed_s": 0.125, "hidden_s": 0.625},
+            "messages": 5,
+            "message_bytes": 640,
+        },
     }
     assert json.loads(json.dumps(event)) == event
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from minifuse.cli.declare import argument, takes
 from minifuse.cli.options import Options, refuse_contradictions
-from minifuse.cli.requests import Workload, make_workload
+from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.run import failed, load, placeholders, show_served
 from minifuse.cli.text import console, counted
 from minifuse.errors import UsageError
@@ -55,6 +55,7 @@ def compare(options: CompareOptions) -> int:
     stage_options = _stage_options(rows, options)
     refuse_contradictions(options, source)
     workload = make_workload(options, source)
+    note_priorities(workload, zip(rows, stage_options, strict=True))
     settings = options.settings
     outline = source.outline(settings.dtype, settings.seed)
     for row, own in zip(rows, stage_options, strict=True):  # refuse before any weights are loaded

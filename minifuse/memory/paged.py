@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.memory.still import NothingAhead
 from minifuse.memory.tables import NoRoom, Tables
 from minifuse.memory.trial import Trial
 from minifuse.options import option
@@ -46,7 +47,7 @@ class _Room:
 
 
 @register
-class Paged:
+class Paged(NothingAhead):
     """Blocks of a few tokens each, anywhere in memory, found through the sequence's block table.
 
     A block is taken when a sequence grows into it, so only its last block may be partly empty. A policy that evicts
@@ -76,6 +77,11 @@ class Paged:
             minimum=1,
             maximum=10**8,
         )
+        transfer: str = option(
+            "blocking",
+            "whether swaps hold the iteration up, or each of its layers waits for its own",
+            choices=("blocking", "overlapped"),
+        )
         watermark: float = option(
             0.01,
             "part of the blocks that newcomers leave to running sequences, if these may be evicted",
@@ -101,6 +107,11 @@ class Paged:
             raise UsageError(
                 f"memory.host is {self.options.host} and memory.preemption is {self.options.preemption}, which keeps "
                 "nothing on the host: give memory.preemption=swap, or leave memory.host out."
+            )
+        if self.options.transfer == "overlapped" and not swap:
+            raise UsageError(
+                f"memory.transfer is overlapped and memory.preemption is {self.options.preemption}, which transfers "
+                "nothing: give memory.preemption=swap, or leave memory.transfer out."
             )
         num_host = (self.options.host or capacity) // self.size if swap else 0
         if swap and not num_host:
@@ -160,6 +171,9 @@ class Paged:
         except NoRoom as full:
             raise LawBroken("budget", f"the proposal does not fit: {full}") from None
         trial.make()
+        if self.options.transfer == "overlapped" and any(move.crosses for move in moves):
+            # All of them, copies too: in each layer a block is copied from before it is overwritten.
+            moves = [move._replace(moment="before") for move in moves]
         pages = self.tables.pages
         return Placement(tuple([pages[work.sequence] for work in proposal.work]), None, tuple(moves))
 

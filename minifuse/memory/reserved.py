@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory.fixed import check_proposal
+from minifuse.memory.still import NothingAhead
 from minifuse.options import NoOptions
 from minifuse.place import Extent
 from minifuse.plan import Placement, Plan, Proposal
@@ -23,7 +24,7 @@ from minifuse.work import Span
 __all__ = ["ReservedMemory"]
 
 
-class ReservedMemory(ABC):
+class ReservedMemory(NothingAhead, ABC):
     """Keeps the books of extents reserved at admission. `capacity` is in tokens."""
 
     kind: ClassVar[str] = "memory"

@@ -10,6 +10,7 @@ from minifuse.errors import LawBroken, RequestRefused
 from minifuse.layout import StateRows
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.fixed import FixedRoom, check_proposal
+from minifuse.memory.still import NothingAhead
 from minifuse.options import NoOptions
 from minifuse.place import State
 from minifuse.plan import Placement, Plan, Proposal, Reason
@@ -38,7 +39,7 @@ class _Room(FixedRoom):
 
 
 @register
-class Rows:
+class Rows(NothingAhead):
     """One slot for each request: every node of its chain reads the states of the node before there, and writes its own.
 
     Requests admitted together have adjacent rows: a rectangle, one row a request, one column a step. A request whose

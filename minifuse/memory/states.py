@@ -9,6 +9,7 @@ from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.fixed import FixedRoom, check_proposal
+from minifuse.memory.still import NothingAhead
 from minifuse.options import NoOptions
 from minifuse.place import State
 from minifuse.plan import Placement, Plan, Proposal, Reason
@@ -84,7 +85,7 @@ class _Room(FixedRoom):
 
 
 @register
-class States:
+class States(NothingAhead):
     """A slot for the states of each node; a batch has adjacent slots, so that the next batch need not gather them.
 
     A slot is taken when its node is planned, and free when all its readers have run. Nodes of one batch get a run of

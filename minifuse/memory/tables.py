@@ -11,10 +11,12 @@ from minifuse.errors import LawBroken
 from minifuse.memory.blocks import BlockPool
 from minifuse.memory.prefixes import Prefixes, common_length
 from minifuse.place import Pages
-from minifuse.plan import Move
+from minifuse.plan import Move, Tier
 from minifuse.request import Sequence
 
 __all__ = ["NoRoom", "Tables"]
+
+TIERS: dict[str, tuple[Tier, Tier]] = {"swap_in": ("host", "device"), "swap_out": ("device", "host")}
 
 
 class NoRoom(Exception):
@@ -279,7 +281,7 @@ class Tables:
             ):
                 moves[-1] = last._replace(num_tokens=last.num_tokens + tokens)
             elif tokens > 0:
-                moves.append(Move(kind, source * size, target * size, tokens))
+                moves.append(Move(kind, source * size, target * size, tokens, *TIERS[kind]))
         return moves
 
     def num_written(self) -> int:

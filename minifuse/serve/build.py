@@ -66,7 +66,7 @@ def build_engine(
     executor: RealExecutor | VirtualExecutor
     if settings.clock == "virtual":
         clock = VirtualClock()
-        executor = VirtualExecutor(clock, served.cost(), runner.run, shared=served.shares_device)
+        executor = VirtualExecutor(*(clock, served.cost(), runner.run), shared=served.shares_device, link=served.link())
     else:
         clock = RealClock()
         executor = RealExecutor(
@@ -75,6 +75,7 @@ def build_engine(
             issue=runner.issue,
             threads=runner.threads,
             on_close=runner.close,
+            behind=runner.behind,
         )
     return Engine(*(batching, stages.memory, stages.attention, executor, clock), reader=served.reader, trace=trace)
 

@@ -34,7 +34,7 @@ SUBJECTS = (TEXTS, GRAPHS)
 def of_one_run(case: Case, seen: Observation) -> None:
     """The laws that one run shows: refuse early, in turn, exact, conservation, budget, progress.
 
-    The run itself has been checked for ghost, counting, layout, pure and, of graphs, order and pinned.
+    The run itself has been checked for ghost, counting, layout, pure, queue and, of graphs, order and pinned.
     """
     _refuse_early(case, seen)
     _in_turn(case, seen)
@@ -250,7 +250,7 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
 }
 NAMES = (  # as `LawBroken` carries them
     *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
-    *("same in simulation", "blind", "batch of one"),
+    *("queue", "same in simulation", "blind", "batch of one"),
 )
 
 

@@ -133,7 +133,8 @@ class NaiveTables:
             if (last.source + last.num_tokens, last.target + last.num_tokens) == (source, target):
                 found[-1] = last._replace(num_tokens=last.num_tokens + 1)
             else:
-                found.append(Move(kind, source, target, 1))  # type: ignore[arg-type]
+                tiers = ("host", "device") if kind == "swap_in" else ("device", "host")
+                found.append(Move(kind, source, target, 1, *tiers))  # type: ignore[arg-type]
         return found
 
     def num_written(self) -> int:

@@ -72,7 +72,7 @@ def test_a_shared_block_stays_with_its_other_owners() -> None:
     served.ask("b", (1, 2, 3, 4, 6))
     served.iterate(admit="b")
     moves = served.iterate(evict="a").moves
-    assert moves == (Move("swap_out", 0, 0, 5),)
+    assert moves == (Move("swap_out", 0, 0, 5, target_tier="host"),)
     assert served.memory.usage() == KVUsage(5, 8, 24, 5)
     assert served.blocks(served.iterate("b")) == [(0, 2)]
 

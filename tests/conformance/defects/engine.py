@@ -49,7 +49,7 @@ def discarded_not_counted(patch: Patch) -> None:
     patch.setattr(Engine, "commit", lambda self, completion: replace(commit(self, completion), discarded=0))
 
 
-@defect("serial", "progress", kinds=("few",))
+@defect("serial", "progress", "refuse early", kinds=("few",))
 def never_refuses(patch: Patch) -> None:
     """A request that can never be held waits for ever."""
     patch.setattr(ReservedMemory, "check", lambda self, *prompts: None)
