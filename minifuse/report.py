@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from minifuse.layout import Shape
+from minifuse.place import BlockTables
 from minifuse.plan import Plan
 from minifuse.request import FinishReason
 from minifuse.work import TRANSFORMER
@@ -118,14 +119,18 @@ class StepReport:
     transfers: Transfers = NO_TRANSFERS
     discarded: int = 0  # tokens or nodes computed for sequences that had ended before
 
-    def decisions(self) -> dict[str, Any]:
-        """The part that must not depend on how busy the machine was, ready for JSON."""
-        plan = self.plan
+    def decisions(self, tables: BlockTables | None = None) -> dict[str, Any]:
+        """The part that must not depend on how busy the machine was, ready for JSON.
+
+        Args:
+            tables: the block tables that earlier steps have told; None: tell them whole.
+        """
+        plan, tell = self.plan, (tables or BlockTables()).told
         return {
             "step": plan.step,
             "worker": plan.worker,
             "work": [[w.sequence, w.start, w.stop] if w.cell == TRANSFORMER else list(w) for w in plan.work],
-            "places": [list(place) for place in plan.places],
+            "places": [tell(work.sequence, place) for work, place in zip(plan.work, plan.places, strict=True)],
             "admitted": list(plan.admitted),
             "evicted": list(plan.evicted),
             "phase": plan.phase.value,

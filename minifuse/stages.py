@@ -55,7 +55,7 @@ class Stage(Protocol):
 
 
 class Room(Protocol):
-    """A scratch copy of memory's books, on which a batching policy tries out what it is about to propose.
+    """A trial of memory's books, on which a batching policy tries out what it is about to propose.
 
     Taking from it changes nothing outside, so `propose` stays pure; `Memory.place` then does for real what fitted here:
     first the evicted leave, then newcomers are admitted in order, then running sequences get what they need.

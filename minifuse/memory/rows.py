@@ -24,10 +24,13 @@ __all__ = ["Rows"]
 
 class _Room(FixedRoom):
     def __init__(self, allocator: RunAllocator) -> None:
-        self.longest = allocator.longest
+        self.allocator = allocator
+        self.longest: int | None = None  # the longest free run, once it is asked for
         self.num_joining = 0
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+        if self.longest is None:
+            self.longest = self.allocator.longest
         if self.num_joining == self.longest:
             text = f"not admitted: a batch has its rows side by side, and the longest free run is {self.longest}"
             return Reason("memory-full", sequence.id, text)

@@ -187,10 +187,12 @@ class States(NothingAhead):
         taken, passing[:] = passing[:count], passing[count:]
         if count - len(taken) > self.allocator.num_free:
             raise LawBroken("budget", f"{count} nodes were proposed with {self.allocator.num_free} slots free")
-        while len(taken) < count:
-            size = min(count - len(taken), self.allocator.longest)
+        while (size := count - len(taken)) > 0:
             offset = self.allocator.allocate(size)
-            assert offset is not None
+            if offset is None:
+                size = self.allocator.longest
+                offset = self.allocator.allocate(size)
+                assert offset is not None
             taken += range(offset, offset + size)
         return sorted(taken)
 

@@ -22,7 +22,7 @@ from minifuse.testing.graphs import GraphScenario, recipes
 from minifuse.testing.graphs.scenario import only_chains
 from minifuse.testing.texts import TextScenario
 from minifuse.testing.texts.models import CONTEXT, VOCAB
-from minifuse.trace import decisions
+from minifuse.trace import decisions, whole_tables
 
 FILE = Path(__file__).parent / "golden.json"
 SEEDS = range(6)
@@ -132,7 +132,7 @@ def runs() -> Iterator[tuple[str, list[bytes]]]:
             for seed in SEEDS:
                 case = subject.case(row, scenario(seed, row))
                 seen = observe(case, run=case.replay(_Tokens()))
-                lines = decisions(seen.trace.events()).split(b"\n")[1:]
+                lines = decisions(whole_tables(seen.trace.events())).split(b"\n")[1:]
                 yield f"{name} {row.name} {seed}", [_as_recorded(line) for line in lines]
 
 

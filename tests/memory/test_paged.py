@@ -274,23 +274,32 @@ def test_work_with_a_gap_before_it_or_beyond_its_blocks_is_not_committed(start: 
     assert served.memory.tables.cached["a"] == 6
 
 
+def table(tables: Tables, name: str, *blocks: int) -> None:
+    tables.pages[name] = Pages(blocks, SIZE)
+
+
+# a has blocks (0, 1), b has (2,), and c has (0,) on the host.
 CORRUPTIONS: dict[str, Callable[[Tables], object]] = {
-    "a block lost": lambda tables: tables.blocks["a"].pop(),
-    "a block twice in a table": lambda tables: tables.blocks["a"].append(0),
-    "two tables, one block": lambda tables: tables.blocks["b"].__setitem__(0, 0),
+    "a block lost": lambda tables: table(tables, "a", 0),
+    "a block twice in a table": lambda tables: table(tables, "a", 0, 1, 0),
+    "two tables, one block": lambda tables: table(tables, "b", 0),
     "given back and kept": lambda tables: tables.device.give_back(0),
     "held and free": lambda tables: tables.device.free.append(0),
     "neither held nor free": lambda tables: tables.device.free.pop(),
-    "a host block lost": lambda tables: tables.away["c"].pop(),
+    "a host block lost": lambda tables: tables.away.update(c=()),
     "a host block free too early": lambda tables: tables.host.give_back(tables.away["c"][0]),
-    "promised what is not there": lambda tables: tables.promised.update(a=9),
-    "a sequence on both tiers": lambda tables: (tables.away.update(a=[]), tables.blocks["a"]),
+    "promised what is not there": lambda tables: tables._promise("a", 9),
+    "a sum of promises that is not theirs": lambda tables: tables.promised.update(a=1),
+    "a sequence on both tiers": lambda tables: tables.away.update(a=()),
     "a sequence on no tier": lambda tables: tables.cached.update(d=0),
     "KV without an owner": lambda tables: tables.cached.pop("b"),
     "beyond its blocks": lambda tables: tables.cached.update(a=9),
     "beyond its blocks on the host": lambda tables: tables.cached.update(c=5),
-    "a copy that no plan waits for": lambda tables: tables.copied.update(a=[0]),
-    "a return that no plan waits for": lambda tables: tables.returned.update(c=[0]),
+    "less than was written": lambda tables: tables.cached.update(a=5),
+    "less than was swapped out": lambda tables: tables.cached.update(c=3),
+    "a copy that no plan waits for": lambda tables: tables.copied.update(a=(0,)),
+    "a return that no plan waits for": lambda tables: tables.returned.update(c=(0,)),
+    "holders miscounted": lambda tables: setattr(tables.device, "num_shared", 1),
 }
 
 

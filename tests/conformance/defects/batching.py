@@ -33,7 +33,7 @@ def _in_any_order(patch: Patch, rank: Callable[[QueuePolicy, Sequence], Any]) ->
 def propose_touches_memory(propose: Any, self: QueuePolicy, worker: int, now: float, memory: Any) -> Proposal:
     proposal = propose(self, worker, now, memory)
     for sequence in proposal.admit:
-        memory.cached[sequence.id] = 0  # "it will be needed anyway"
+        memory._keep(sequence.id, 0)  # "it will be needed anyway"
     return proposal
 
 
