@@ -21,7 +21,9 @@ FATES: dict[str, dict[str, Any]] = {
 }
 
 
-def _on_each(examples: int, check: Callable[[Case], None], **options: Any) -> None:
+def _on_each(
+    examples: int, check: Callable[[Case], None], kinds: tuple[str, ...] = ("growing",), **options: Any
+) -> None:
     """Check so many scenarios with these options, in which sequences outgrow memory."""
 
     @settings(
@@ -31,7 +33,7 @@ def _on_each(examples: int, check: Callable[[Case], None], **options: Any) -> No
         derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
-    @given(TEXTS.scenarios(VLLM, ("growing",)))
+    @given(TEXTS.scenarios(VLLM, kinds))
     def attempt(scenario: TextScenario) -> None:
         check(TEXTS.case(VLLM, scenario.with_options(**options)))
 
@@ -78,5 +80,6 @@ def test_laws_hold(fate: str, share: bool) -> None:
 def test_prompts_that_begin_alike_do_share() -> None:
     """Otherwise the laws would show nothing under `share`: a copy is planned in a good fifth of the scenarios."""
     copies: list[bool] = []
-    _on_each(60, lambda case: copies.append(_moved(_plans(case), "copy") > 0), memory__share=True)
+    check = lambda case: copies.append(_moved(_plans(case), "copy") > 0)  # noqa: E731
+    _on_each(30, check, kinds=("growing", "crowd"), memory__share=True)
     assert sum(copies) >= 0.1 * len(copies)

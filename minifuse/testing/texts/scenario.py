@@ -104,7 +104,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         "memory.watermark": draw(st.sampled_from([0.0, 0.2])),
         "memory.share": draw(st.booleans()),
     }
-    if draw(st.sampled_from([True, not growing, False])):
+    if kind != "growing" and draw(st.booleans()):
         requests = _following(draw, requests)
     return TextScenario(
         aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 8), st.sampled_from(names)), max_size=3))),

@@ -90,7 +90,7 @@ def table_with_two_entries_exchanged(tables_of: Any, places: Any) -> Any:
 
 
 @defect("orca", "exact")
-@defect("orca", "batch of one", check="batch_of_one")
+@defect("orca", "batch of one", "exact", check="batch_of_one")
 def noise_from_the_row(patch: Patch) -> None:
     sample = texts.sample
     patch.setattr(

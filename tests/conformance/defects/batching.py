@@ -140,7 +140,7 @@ def ageing_reversed(right: Any, options: QueueOptions, request: Request) -> floa
     return -request.arrival_s - request.priority * (options.ageing or 1)
 
 
-@defect("vllm", "queue")
+@defect("vllm", "queue", memory__watermark=0.0)
 @instead_of(QueuePolicy, "_fill")
 def overtaken_when_memory_is_full(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
     """Where the first in the queue finds no room, a smaller one is let in."""
