@@ -57,8 +57,10 @@ class KVStorage:
         keys = self._keys_across.narrow(3, offset, length).unbind(0)
         return keys, self._values_along.narrow(2, offset, length).unbind(0)
 
-    def rows_of(self, offset: int, rows: int, width: int, length: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Views of the first `length` slots of each of `rows` adjacent rows of `width` slots, one for each layer.
+    def rows_of(
+        self, offset: int, rows: int, width: int, length: int, first: int = 0
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Views of the slots [first, first + length) of each of `rows` adjacent rows of `width` slots, one a layer.
 
         >>> # offset 10, rows 2, width 4, length 3: slots 10 to 12, and slots 14 to 16
 
@@ -66,7 +68,11 @@ class KVStorage:
             Keys and values, each [rows, num_kv_heads, length, head_dim].
         """
         keys, values = (
-            kv[:, offset : offset + rows * width].unflatten(1, (rows, width))[:, :, :length].transpose(2, 3).unbind(0)
+            kv[:, offset : offset + rows * width]
+            .unflatten(1, (rows, width))
+            .narrow(2, first, length)
+            .transpose(2, 3)
+            .unbind(0)
             for kv in (self.keys, self.values)
         )
         return keys, values

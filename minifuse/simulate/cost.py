@@ -60,8 +60,8 @@ class Roofline:
     """Seconds of a plan: the longer of moving its bytes and doing its arithmetic, plus a fixed overhead.
 
     Bytes: every weight once, the KV of each sequence's context, and every move read and written. Flops: two per weight
-    and computed token, four per head dimension and (query, key) pair. A padded rectangle is read and attended whole,
-    and so is a region, up to its longest context. The time of swaps on the link is added: none is hidden.
+    and computed token, four per head dimension and (query, key) pair. A padded rectangle's window is read and attended
+    whole, and so is a region, up to its longest context. The time of swaps on the link is added: none is hidden.
 
     >>> from minifuse.model.text.presets import preset
     >>> from minifuse.place import Extent
@@ -83,8 +83,8 @@ class Roofline:
             context = shape.size * max(work.stop for work in plan.work)
             pairs: float = context
         elif isinstance(shape, Rectangle):
-            context = shape.rows * shape.stop
-            pairs = plan.num_computed * shape.stop
+            context = shape.rows * (shape.stop - shape.begin)
+            pairs = plan.num_computed * (shape.stop - shape.begin)
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)
