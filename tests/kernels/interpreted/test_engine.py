@@ -65,11 +65,8 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
     stages = Stages.of(row, CAPACITY.get(name, 60), options)
     memory = stages.memory
     cache = KVStorage(weights.config, memory.capacity, weights.dtype, weights.device, memory.host_capacity)
-    poison = (
-        1e4 if "rectangle" in stages.attention.reads else float("nan")
-    )  # an idle token of a rectangle reads its own slot
     for tier in (cache.keys, cache.values):
-        tier.fill_(poison)  # a read of a slot that has not been written shows
+        tier.fill_(float("nan"))  # a read of a slot that has not been written shows
     run = _Recording(weights, cache, stages.attention.backend("cpu", "float32", numerics))
     clock = VirtualClock()
     executor = VirtualExecutor(clock, lambda plan: 0.01, run)
