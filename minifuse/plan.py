@@ -115,10 +115,10 @@ class Plan:
     @property
     def runs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """The runs of slots of each piece of work, for an attention that reads a rectangle's rows."""
-        for place in self.places:
-            if not isinstance(place, (Extent, Runs)):
-                raise LawBroken("layout", f"step {self.step} has {place} where runs of slots are read")
-        return tuple([place.runs for place in self.places])  # type: ignore[union-attr]
+        found = [place.runs for place in self.places if isinstance(place, (Extent, Runs))]
+        if len(found) < len(self.places):
+            raise LawBroken("layout", f"step {self.step} has {self.places} where runs of slots are read")
+        return tuple(found)
 
     @property
     def shape(self) -> Shape | None:

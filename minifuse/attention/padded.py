@@ -91,15 +91,18 @@ def _mask(view: View, rectangle: Rectangle, dtype: torch.dtype, device: torch.de
     tensor([[[[0., -inf],
               [-inf, 0.]]]])
     """
-    _, _, stride, start, stop, begin = rectangle
     keys = torch.arange(view.width, device=device)
-    columns = keys + begin  # of the keys
-    if rectangle.wraps:
-        columns = begin + (keys - begin) % stride
-    queries = torch.arange(start, stop, device=device)[:, None]
+    columns, queries = keys, torch.arange(rectangle.start, rectangle.stop, device=device)[:, None]
+    if rectangle.begin:  # columns are counted from `begin`, at which the view begins unless the window wraps around
+        queries = queries - rectangle.begin
+        columns = (keys - rectangle.begin) % rectangle.stride if rectangle.wraps else keys
     most = max(map(len, view.held))
-    ranges = torch.tensor([[*held, *[(0, 0)] * (most - len(held))] for held in view.held], device=device)
-    first, last = ranges.view(len(view.held), most, 2, 1).unbind(2)  # [rows, most, 1]
-    held = ((keys >= first) & (keys < last)).any(1, keepdim=True)  # [rows, 1, width]
+    if most > 1 or rectangle.wraps:
+        ranges = [held + [(0, 0)] * (most - len(held)) for held in view.held]
+        first, last = torch.tensor(ranges, device=device)[..., None].unbind(2)  # [rows, most, 1]
+        held = ((keys >= first) & (keys < last)).any(1, keepdim=True)  # [rows, 1, width]
+    else:  # what a row holds goes on to its last query
+        first = torch.tensor([held[0][0] if held else view.width for held in view.held], device=device)
+        held = keys >= first[:, None, None]
     visible = (held & (columns <= queries)) | (columns == queries)
     return torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill(~visible, float("-inf")).unsqueeze(1)

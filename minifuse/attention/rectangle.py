@@ -32,21 +32,21 @@ def view_of(plan: Plan, rectangle: Rectangle) -> View:
     Raises:
         LawBroken: a sequence lies in a row with another, or not within the window.
     """
-    first, width = rectangle.begin % rectangle.stride, rectangle.stop - rectangle.begin
-    if rectangle.wraps:
-        first, width = 0, rectangle.stride
-    held: list[list[tuple[int, int]]] = [[] for _ in range(rectangle.rows)]
+    offset, rows, stride, _, stop, begin = rectangle
+    first, width = (0, stride) if rectangle.wraps else (begin % stride, stop - begin)
+    held: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
     owners: dict[int, str] = {}
     for (name, _, left, _), runs in zip(plan.work, plan.runs, strict=True):
         ranges = []
         for slot, length in runs:
             if left <= 0:
                 break
-            row, column = rectangle.locate(slot)
+            row, column = divmod(slot - offset, stride)
+            if not 0 <= row < rows or (column - begin) % stride >= stop - begin:
+                rectangle.locate(slot)  # which raises
             if owners.setdefault(row, name) != name:
                 raise LawBroken("layout", f"step {plan.step} has {name} and {owners[row]} in one row of {rectangle}")
-            start = column % rectangle.stride - first
-            ranges.append((start, min(start + length, width)))
+            ranges.append((column - first, min(column - first + length, width)))
             left -= length
         held[row] = ranges
     return View(first, width, held)

@@ -53,10 +53,16 @@ def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
         slots = place.slots(start, stop)
         first = _first_row(plan.shape, slots)
         last = first + stop - start
-        rows.token_ids[first:last] = sequences[name].tokens[start:stop]
-        rows.positions[first:last] = range(start, stop)
-        rows.slots[first:last] = slots
+        if last > size:
+            raise LawBroken("counting", f"step {plan.step} computes {size} tokens, and row {last - 1} is among them")
         rows.starts.append(first)
+        if stop - start == 1:
+            rows.token_ids[first] = sequences[name].tokens[start]
+            rows.positions[first], rows.slots[first] = start, slots[0]
+        else:
+            rows.token_ids[first:last] = sequences[name].tokens[start:stop]
+            rows.positions[first:last] = range(start, stop)
+            rows.slots[first:last] = slots
     return rows
 
 
@@ -74,7 +80,7 @@ def _first_row(shape: Shape, slots: Seq[int]) -> int:
         raise LawBroken("layout", f"texts were laid out as {shape}: give a rectangle or a region")
     row, column = shape.locate(slots[0])
     last = column + len(slots) - 1
-    if column < shape.start or last >= shape.stop or slots[-1] != shape.slot(row, last):
+    if column < shape.start or last >= shape.stop or (last > column and slots[-1] != shape.slot(row, last)):
         raise LawBroken("layout", f"the slots {slots} are not consecutive columns that {shape} computes")
     return row * (shape.stop - shape.start) + column - shape.start
 
