@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError
-from minifuse.metrics import compute_metrics
+from minifuse.metrics import RunningMetrics, compute_metrics
 from minifuse.model.source import Source, resolve
 from minifuse.request import Request, Sampling
 from minifuse.serve.build import build_engine
@@ -32,6 +32,7 @@ __all__ = [
     "Engine",
     "MinifuseError",
     "Request",
+    "RunningMetrics",
     "Sampling",
     "Served",
     "Settings",

@@ -35,7 +35,7 @@ class Engine(Lifecycle):
         super().__init__(batching, memory, executor, clock, reader, trace or Trace())
         self.attention = attention
         self._waiting: list[Proposal] = []  # proposals without work, of workers that could take more
-        self._steps = 0
+        self._committed = False  # whether a plan has been since memory was last asked for moves
 
     def run(self) -> Iterator[StepReport]:
         """Serve until nothing is left, reporting every iteration as it completes."""
@@ -49,7 +49,7 @@ class Engine(Lifecycle):
         self.trace.end((), self.now)
 
     def dispatch(self) -> None:
-        """For each worker that can take more: propose, place, lay out, submit."""
+        """For each worker that can take more: propose, place, lay out, submit. Then move what memory wants ahead."""
         self._waiting = []
         for worker in range(self.batching.workers):
             while self.in_flight.has_room(worker):
@@ -58,23 +58,18 @@ class Engine(Lifecycle):
                     self._waiting.append(proposal)
                     break
                 self._submit(worker, proposal)
+        if self._committed:  # not at an arrival, which a machine that computes may notice later than a replay does
+            self._committed = False
+            if moves := self.memory.ahead(self.now):  # a plan of moves alone, of a worker of its own
+                plan = Plan(self.in_flight.num_launched, self.batching.workers, (), (), moves=moves)
+                self.in_flight.launch(plan, (), self.now)
+                self.executor.submit(plan, {}, self.now)
 
     def _submit(self, worker: int, proposal: Proposal) -> None:
         self.in_flight.check(worker, proposal, self.sequences)
         placement = self.memory.place(proposal, self.now)
-        plan = Plan(
-            step=self._steps,
-            worker=worker,
-            work=proposal.work,
-            places=placement.places,
-            admitted=tuple(sequence.id for sequence in proposal.admit),
-            layout=self.attention.layout(proposal.work, placement),
-            moves=placement.moves,
-            reasons=proposal.reasons,
-            phase=proposal.phase,
-            evicted=tuple(sequence.id for sequence in proposal.evict),
-        )
-        self._steps += 1
+        layout = self.attention.layout(proposal.work, placement)
+        plan = Plan.of(self.in_flight.num_launched, worker, proposal, placement, layout)
         for sequence in proposal.evict:
             sequence.phase = Phase.SUSPENDED
         concerned = {name: self.sequences[name] for name in plan.sequences}
@@ -117,8 +112,12 @@ class Engine(Lifecycle):
         plan, ran, ended_s = completion
         leaving = self.in_flight.leaving
         produced = {name: new for name, new in ran.tokens.items() if name not in leaving} if leaving else ran.tokens
-        usage = self.memory.commit(plan, produced, self.now)
-        self.batching.commit(plan, self.now)
+        self._committed = True
+        if plan.work:
+            usage = self.memory.commit(plan, produced, self.now)
+            self.batching.commit(plan, self.now)
+        else:
+            usage = self.memory.landed(plan.moves, self.now)
         if plan.phase is Phase.PREPROCESSING:
             for name in (*plan.admitted, *plan.sequences):
                 self.sequences[name].phase = Phase.READY
@@ -139,7 +138,7 @@ class Engine(Lifecycle):
             self._release(sequence)
         for name, reason in finished.items():
             self._finish(self.sequences[name], reason)
-        measured = (ran.moving_s, ran.messages, ran.gathers)
+        measured = (ran.moving_s, ran.messages, ran.gathers, ran.transfers)
         report = StepReport(plan, started_s, ended_s, tokens, finished, usage, *measured, discarded=discarded)
         self.trace.step(report)
         return report

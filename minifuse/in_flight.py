@@ -20,6 +20,7 @@ class InFlight:
 
     def __init__(self, workers: int, depth: int) -> None:
         self.depth = depth
+        self.num_launched = 0  # plans since the run began
         self.num_plans = [0] * workers  # of each worker
         self.leaving: dict[str, Sequence] = {}
         self._started: dict[int, tuple[float, Collection[str]]] = {}  # step -> when it was submitted, its sequences
@@ -53,6 +54,7 @@ class InFlight:
 
     def launch(self, plan: Plan, sequences: Collection[str], now: float) -> None:
         """A plan of these sequences has been made, at time `now`, and is about to be submitted."""
+        self.num_launched += 1
         self.num_plans[plan.worker] += 1
         self._started[plan.step] = now, sequences
         for name in sequences:

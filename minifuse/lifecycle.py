@@ -38,7 +38,7 @@ class Lifecycle:
         self.refused: dict[str, str] = {}  # requests refused after they were received: why
         self.ended_between: deque[str] = deque()  # requests that ended otherwise than with an iteration
         self.arrivals = Arrivals(self.finished)
-        self.in_flight = InFlight(batching.workers, batching.depth)
+        self.in_flight = InFlight(batching.workers + 1, batching.depth)  # the last one carries moves behind everything
         self.now = 0.0
         self._thread: int | None = None  # that runs the loop
         self._lock = threading.RLock()  # held while anything here changes, and not while plans run
@@ -92,7 +92,7 @@ class Lifecycle:
 
     @property
     def unfinished(self) -> bool:
-        return bool(self.arrivals or self.sequences or self.in_flight.leaving)
+        return bool(self.arrivals or self.sequences or self.in_flight)
 
     def receive(self) -> None:
         """Hand requests whose arrival time has come to the stages."""

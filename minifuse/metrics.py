@@ -1,6 +1,9 @@
 """Every metric of a run, computed from its trace alone.
 
-    metrics = compute_metrics(trace.events(), parse_goodput("ttft:200,tpot:50"))
+    metrics = compute_metrics(trace.events(), parse_goodput("ttft:200,tpot:50"))  # of a trace that was kept, or read
+    counted = RunningMetrics()  # or while it runs: `build_engine(..., into=counted.read)`, then
+    metrics = counted.result(parse_goodput("ttft:200,tpot:50"))
+
     metrics["ttft_s"]["p90"]  # seconds
 
 Times are seconds on the run's clock, where request `arrival_s` and steps share one zero. The latencies are those
@@ -24,7 +27,9 @@ The trace does not carry cache hits yet, so there is no metric of them: absent, 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from array import array
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -37,7 +42,7 @@ from minifuse.request import FinishReason, Phase
 from minifuse.trace import Event
 from minifuse.work import TRANSFORMER
 
-__all__ = ["Metrics", "compute_metrics", "parse_goodput", "percentile"]
+__all__ = ["Metrics", "RunningMetrics", "compute_metrics", "parse_goodput", "percentile"]
 
 Metrics = dict[str, Any]
 MOVE_KINDS: tuple[str, ...] = get_args(get_type_hints(Move)["kind"])
@@ -66,6 +71,37 @@ def summary(values: Iterable[float]) -> dict[str, float] | None:
     return {"mean": math.fsum(ascending) / len(ascending), **points, "max": ascending[-1]}
 
 
+class _Spans:
+    """Tokens computed so far, as half-open spans apart from each other: mostly one, from the first token on."""
+
+    __slots__ = ("bounds",)
+
+    def __init__(self) -> None:
+        self.bounds: list[int] = []  # start, stop, start, stop ... ascending
+
+    def add(self, start: int, stop: int) -> int:
+        """Add [start, stop). Returns how many of its tokens were in already.
+
+        >>> spans = _Spans()
+        >>> spans.add(0, 5), spans.add(5, 6), spans.add(9, 11), spans.add(4, 10), spans.bounds
+        (0, 0, 0, 3, [0, 11])
+        """
+        bounds = self.bounds
+        if start >= stop:
+            return 0
+        if bounds and bounds[-1] == start:  # as in every decode step
+            bounds[-1] = stop
+            return 0
+        # The spans that touch [start, stop): from the first that does not end before it, to the last that begins in it.
+        first = bisect_left(bounds, start) // 2 * 2
+        last = (bisect_left(bounds, stop + 1) + 1) // 2 * 2
+        touched = bounds[first:last]
+        starts, stops = touched[::2], touched[1::2]
+        again = sum(max(0, min(b, stop) - max(a, start)) for a, b in zip(starts, stops, strict=True))
+        bounds[first:last] = [min([start, *starts]), max([stop, *stops])]
+        return again
+
+
 @dataclass(slots=True)
 class _Life:
     """One request, as its events tell."""
@@ -73,18 +109,17 @@ class _Life:
     arrival_s: float
     prompt_tokens: int
     started_s: float = math.inf
-    token_times: list[float] = field(default_factory=list)
+    token_times: array[float] = field(default_factory=lambda: array("d"))
     ended_s: float = math.nan
     reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
-    computed: defaultdict[str, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
+    computed: dict[str, _Spans] = field(default_factory=dict)  # of each cell
 
     def compute(self, start: int, stop: int, cell: str) -> int:
         """Notes that tokens [start, stop) were computed; returns how many of them had been before."""
-        computed = self.computed[cell]  # a 1 for each token computed
-        again = computed.count(1, start, stop)
-        computed.extend(bytes(max(0, stop - len(computed))))
-        computed[start:stop] = b"\1" * (stop - start)
-        return again
+        spans = self.computed.get(cell)
+        if spans is None:
+            spans = self.computed[cell] = _Spans()
+        return spans.add(start, stop)
 
     @property
     def finished(self) -> bool:
@@ -107,19 +142,56 @@ class _Life:
         return found
 
 
-class _Run:
-    """The events, counted one by one."""
+class _Memory:
+    """KV in use, set aside, on the host, and kept for conversations in either tier, step by step."""
+
+    def __init__(self) -> None:
+        self.num_steps, self.seconds, self.capacity = 0, 0.0, 0
+        self.peak = dict.fromkeys(("used", "reserved", "host", "kept", "kept_host"), 0)
+        self.tokens = dict.fromkeys(self.peak, 0)  # their sum over steps
+        self.token_seconds = dict.fromkeys(self.peak, 0.0)
+
+    def add(self, seconds: float, capacity: int, *usage: int) -> None:
+        """Count a step with its usage of each kind, in the order of `peak`."""
+        self.num_steps += 1
+        self.seconds += seconds
+        self.capacity = max(self.capacity, capacity)
+        for kind, tokens in zip(self.peak, usage, strict=True):
+            self.peak[kind] = max(self.peak[kind], tokens)
+            self.tokens[kind] += tokens
+            self.token_seconds[kind] += tokens * seconds
+
+    def result(self, bytes_per_token: int | None) -> dict[str, float | None]:
+        """Peak and mean of each kind, in tokens and in bytes; the mean is weighted with the time of each step."""
+        found: dict[str, float | None] = {"capacity_tokens": self.capacity if self.num_steps else None}
+        for kind, peak in self.peak.items():
+            mean: float | None = None
+            if self.num_steps:
+                timed = self.seconds > 0
+                mean = self.token_seconds[kind] / self.seconds if timed else self.tokens[kind] / self.num_steps
+            found |= {f"peak_{kind}_tokens": peak if self.num_steps else None, f"mean_{kind}_tokens": mean}
+        in_bytes = {name.replace("tokens", "bytes"): _bytes(value, bytes_per_token) for name, value in found.items()}
+        return found | in_bytes
+
+
+class RunningMetrics:
+    """The metrics of a run, counted event by event. It keeps numbers only: a few for each request, one for each token.
+
+    `read` takes events as a trace tells them, or as it hands them on while the run goes on.
+    """
 
     def __init__(self) -> None:
         self.lives: dict[str, _Life] = {}
         self.bytes_per_token: int | None = None
         self.last_s = 0.0
         self.num: Counter[str] = Counter()  # tokens of each sort, iterations, pieces of work, requests refused
-        self.moves: dict[str, list[int]] = {kind: [] for kind in MOVE_KINDS}  # tokens of each move
-        self.moving_s = self.gathering_s = 0.0
-        self.kv: list[tuple[float, int, int, int, int]] = []  # seconds the step took, used, reserved, capacity, host
+        self.moves: dict[str, list[int]] = {kind: [0, 0] for kind in MOVE_KINDS}  # their number, their tokens
+        self.moving_s = self.gathering_s = self.hidden_s = self.exposed_s = 0.0
+        self.transfers = {way: [0, 0.0] for way in ("to_host", "to_device")}  # bytes, seconds
+        self.kv = _Memory()
 
     def read(self, event: Event) -> None:
+        """Count an event."""
         self.last_s = max(self.last_s, event.get("wall", {}).get("end_s", 0.0))
         match event["event"]:
             case "run":
@@ -140,15 +212,17 @@ class _Run:
 
     def _step(self, event: Event) -> None:
         start_s, end_s = event["wall"]["start_s"], event["wall"]["end_s"]
-        of_cells = False
+        of_cells, num = False, self.num
         for name, start, stop, *cell in event["work"]:
             life = self.lives[name]
-            life.started_s = min(life.started_s, start_s)
+            if start_s < life.started_s:
+                life.started_s = start_s
+            kind = cell[0] if cell else TRANSFORMER
+            of_cells = kind != TRANSFORMER
             # One token past the prompt is a decode step; a prompt, or an answer computed anew, is prefill.
             decode = stop - start == 1 and start >= life.prompt_tokens
-            self.num["nodes" if cell else "decode" if decode else "prefill"] += stop - start
-            self.num["recomputed"] += life.compute(start, stop, *cell or [TRANSFORMER])
-            of_cells = bool(cell)
+            num["nodes" if of_cells else "decode" if decode else "prefill"] += stop - start
+            num["recomputed"] += life.compute(start, stop, kind)
         if event["phase"] == Phase.PREPROCESSING.value:
             self.num["preprocessing"] += 1
         elif of_cells:  # every wave is a batch
@@ -163,19 +237,90 @@ class _Run:
         self.num["gathered"] += rows
         self.gathering_s += seconds
         self.moving_s += event["wall"].get("moving_s", 0.0)
+        if carried := event["wall"].get("transfers"):
+            for way, total in self.transfers.items():
+                total[0] += carried[way][0]
+                total[1] += carried[way][1]
+            self.hidden_s += carried["hidden_s"]
+            self.exposed_s += carried["exposed_s"]
         self.num["messages"] += event["wall"].get("messages", 0)
         self.num["message_bytes"] += event["wall"].get("message_bytes", 0)
         self.num["computed"] += event["computed"]
         self.num["idle"] += event["idle"]
         for kind, _, _, num_tokens, *_ in event["moves"]:
-            self.moves[kind].append(num_tokens)
+            moved = self.moves[kind]
+            moved[0] += 1
+            moved[1] += num_tokens
         for name, tokens in event["tokens"].items():
-            self.lives[name].token_times += [end_s] * len(tokens)
+            self.lives[name].token_times.extend([end_s] * len(tokens))
         for name, reason in event["finished"].items():
-            self.lives[name].reason, self.lives[name].ended_s = reason, end_s
+            life = self.lives[name]
+            life.reason, life.ended_s = reason, end_s
         self.num["evicted"] += len(event["evicted"])
         used, reserved, capacity, host = event["kv"]
-        self.kv.append((end_s - start_s, used, reserved, capacity, host))
+        # A plan of moves alone runs beside the others: its time counts already.
+        seconds = end_s - start_s if event["work"] else 0.0
+        self.kv.add(seconds, capacity, used, reserved, host, *event.get("kept", (0, 0)))
+
+    def result(self, goodput: Mapping[str, float] | None = None) -> Metrics:
+        """Every metric of what has been read so far; `goodput` as from `parse_goodput`."""
+        served = list(self.lives.values())
+        finished = [life for life in served if life.finished]
+        arrived_s = min((life.arrival_s for life in served), default=math.inf)
+        duration_s = max(self.last_s - arrived_s, 0.0)
+        num_output = sum(len(life.token_times) for life in served)
+
+        def per_second(count: int) -> float | None:
+            return count / duration_s if duration_s > 0 else None
+
+        latencies = [life.latencies for life in finished]
+        gaps = [late - early for life in finished for early, late in pairwise(sorted(life.token_times))]
+        good = sum(
+            all(own.get(f"{bound}_s", 0.0) <= limit for bound, limit in (goodput or {}).items()) for own in latencies
+        )
+        reasons = Counter(life.reason for life in served) + Counter(refused=self.num["refused"])
+        num = self.num
+        return {
+            "requests": {
+                "total": reasons.total(),
+                **{reason.value: reasons[reason.value] for reason in FinishReason},
+            },
+            "duration_s": duration_s,
+            "throughput": {"tokens_per_s": per_second(num_output), "requests_per_s": per_second(len(finished))},
+            **{
+                name: summary(own[name] for own in latencies if name in own)
+                for name in ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s")
+            },
+            "itl_s": summary(gaps),
+            "latency_bound_s": max(gaps, default=None),
+            "iterations": num["iterations"],
+            "preprocessing_steps": num["preprocessing"],
+            "mean_batch_size": num["work"] / num["iterations"] if num["iterations"] else None,
+            "tokens": {
+                "output": num_output,
+                **{kind: num[kind] for kind in ("computed", "prefill", "decode", "recomputed", "idle")},
+                "idle_share": num["idle"] / num["computed"] if num["computed"] else None,
+            },
+            "nodes": num["nodes"],
+            "discarded": num["discarded"],
+            "gathers": {"count": num["gathers"], "rows": num["gathered"], "seconds": self.gathering_s},
+            "evictions": num["evicted"],
+            "kv": self.kv.result(self.bytes_per_token),
+            "moves": {
+                kind: {"count": count, "tokens": tokens, "bytes": _bytes(tokens, self.bytes_per_token)}
+                for kind, (count, tokens) in self.moves.items()
+            },
+            "moving_s": self.moving_s,
+            "transfers": {
+                **{way: {"bytes": total[0], "seconds": total[1]} for way, total in self.transfers.items()},
+                "hidden_s": self.hidden_s,
+                "exposed_s": self.exposed_s,
+            },
+            "messages": {"count": num["messages"], "bytes": num["message_bytes"]},
+            "goodput": None
+            if goodput is None
+            else {"bounds_s": dict(goodput), "requests": good, "requests_per_s": per_second(good)},
+        }
 
 
 def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None = None) -> Metrics:
@@ -187,12 +332,14 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
     Steps that pre-process beside the main stream are counted apart from its iterations. Of cell graphs, nodes are
     counted instead of prefill and decode tokens, and every batch of them as an iteration. Discarded is what was
     computed for requests that had ended. Mean KV is weighted with the time each step took, so waiting does not count.
-    `moving_s` is the time that moves held the computation up.
+    `moving_s` is the time that moves held the computation up. Transfers are what was copied between device and host:
+    bytes and seconds in each direction, and of those seconds those beside computing (hidden) and those that computing
+    waited for (exposed).
 
     Raises:
         UsageError: an event is not as `minifuse.trace` writes it.
     """
-    run = _Run()
+    run = RunningMetrics()
     for number, event in enumerate(events, start=1):
         try:
             run.read(event)
@@ -201,71 +348,8 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
                 f"Line {number} of the trace cannot be understood ({type(error).__name__}: {error}): "
                 "write the trace again with --trace."
             ) from None
-    served = list(run.lives.values())
-    finished = [life for life in served if life.finished]
-    arrived_s = min((life.arrival_s for life in served), default=math.inf)
-    duration_s = max(run.last_s - arrived_s, 0.0)
-    num_output = sum(len(life.token_times) for life in served)
-
-    def per_second(count: int) -> float | None:
-        return count / duration_s if duration_s > 0 else None
-
-    latencies = [life.latencies for life in finished]
-    gaps = [late - early for life in finished for early, late in pairwise(sorted(life.token_times))]
-    good = sum(
-        all(own.get(f"{bound}_s", 0.0) <= limit for bound, limit in (goodput or {}).items()) for own in latencies
-    )
-    reasons = Counter(life.reason for life in served) + Counter(refused=run.num["refused"])
-    num = run.num
-    return {
-        "requests": {
-            "total": reasons.total(),
-            **{reason.value: reasons[reason.value] for reason in FinishReason},
-        },
-        "duration_s": duration_s,
-        "throughput": {"tokens_per_s": per_second(num_output), "requests_per_s": per_second(len(finished))},
-        **{
-            name: summary(own[name] for own in latencies if name in own)
-            for name in ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s")
-        },
-        "itl_s": summary(gaps),
-        "latency_bound_s": max(gaps, default=None),
-        "iterations": num["iterations"],
-        "preprocessing_steps": num["preprocessing"],
-        "mean_batch_size": num["work"] / num["iterations"] if num["iterations"] else None,
-        "tokens": {
-            "output": num_output,
-            **{kind: num[kind] for kind in ("computed", "prefill", "decode", "recomputed", "idle")},
-            "idle_share": num["idle"] / num["computed"] if num["computed"] else None,
-        },
-        "nodes": num["nodes"],
-        "discarded": num["discarded"],
-        "gathers": {"count": num["gathers"], "rows": num["gathered"], "seconds": run.gathering_s},
-        "evictions": num["evicted"],
-        "kv": _kv(run),
-        "moves": {
-            kind: {"count": len(moves), "tokens": sum(moves), "bytes": _bytes(run, sum(moves))}
-            for kind, moves in run.moves.items()
-        },
-        "moving_s": run.moving_s,
-        "messages": {"count": num["messages"], "bytes": num["message_bytes"]},
-        "goodput": None
-        if goodput is None
-        else {"bounds_s": dict(goodput), "requests": good, "requests_per_s": per_second(good)},
-    }
+    return run.result(goodput)
 
 
-def _kv(run: _Run) -> dict[str, float | None]:
-    """Peak and mean of the KV in use, of the KV set aside, and of that on the host, in tokens and in bytes."""
-    seconds = math.fsum(step[0] for step in run.kv)
-    found: dict[str, float | None] = {"capacity_tokens": max((step[3] for step in run.kv), default=None)}
-    for column, kind in ((1, "used"), (2, "reserved"), (4, "host")):
-        values = [step[column] for step in run.kv]
-        weights = [step[0] / seconds if seconds > 0 else 1 / len(run.kv) for step in run.kv]
-        mean = math.fsum(map(math.prod, zip(values, weights, strict=True))) if run.kv else None
-        found |= {f"peak_{kind}_tokens": max(values, default=None), f"mean_{kind}_tokens": mean}
-    return found | {name.replace("tokens", "bytes"): _bytes(run, value) for name, value in found.items()}
-
-
-def _bytes(run: _Run, tokens: float | None) -> float | None:
-    return None if tokens is None or run.bytes_per_token is None else tokens * run.bytes_per_token
+def _bytes(tokens: float | None, bytes_per_token: int | None) -> float | None:
+    return None if tokens is None or bytes_per_token is None else tokens * bytes_per_token

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Extent", "Pages", "Place", "Runs", "State"]
+__all__ = ["BlockTables", "Extent", "Pages", "Place", "Runs", "State"]
 
 
 class Extent(NamedTuple):
@@ -87,3 +88,46 @@ class State(NamedTuple):
 
 
 Place = Extent | Runs | Pages | State
+
+
+class BlockTables:
+    """The block tables of sequences as steps tell them: of each, only what is new since the last step that had it.
+
+    A place that is `Pages` is told as [kept, new, size]: the first `kept` blocks of the sequence's table as it was told
+    last, then the `new` ones. Other places are told as they are.
+
+    >>> tables = BlockTables()
+    >>> for blocks in ((4, 7), (4, 7), (4, 7, 2), (4, 9, 2)):
+    ...     print(tables.told("a", Pages(blocks, 16)))
+    [0, [4, 7], 16]
+    [2, [], 16]
+    [2, [2], 16]
+    [1, [9, 2], 16]
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[str, Seq[int]] = {}
+
+    def told(self, name: str, place: Place) -> list[Any]:
+        """A place of a sequence, for JSON."""
+        if not isinstance(place, Pages):
+            return list(place)
+        blocks, last = place.blocks, self.last.get(name, ())
+        self.last[name] = blocks
+        kept = len(last)
+        if blocks is not last and blocks[:kept] != last:
+            kept = next((i for i, (a, b) in enumerate(zip(blocks, last, strict=False)) if a != b), len(blocks))
+        return [kept, list(blocks[kept:]), place.size]
+
+    def whole(self, name: str, told: list[Any]) -> list[Any]:
+        """What `told` was told of: of `Pages` the block table and the size."""
+        if len(told) != 3:
+            return told
+        kept, new, size = told
+        blocks = self.last[name] = (*self.last.get(name, ())[:kept], *new)
+        return [list(blocks), size]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Sequences that have finished. Whatever is told of them later is told whole."""
+        for name in names:
+            self.last.pop(name, None)

@@ -17,7 +17,10 @@ from minifuse.place import Extent, Place, Runs
 from minifuse.request import Phase, Sequence
 from minifuse.work import Span, Work
 
-__all__ = ["Move", "Placement", "Plan", "Proposal", "Reason", "sampled_work"]
+__all__ = ["Move", "Placement", "Plan", "Proposal", "Reason", "Tier", "sampled_work"]
+
+
+Tier = Literal["device", "host"]
 
 
 class Reason(NamedTuple):
@@ -32,23 +35,60 @@ class Reason(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A copy of KV between slots: within the device (shuffle, copy), across tiers (swap), into a batch (embed).
+    """A copy of KV from slots of one tier to slots of the same or of the other tier.
 
-    `source` and `target` are slots of the device, except the target of a swap_out and the source of a swap_in, which
-    are slots of the host. A plan's moves are done in order. Without a `wave` a move is done before the forward pass, in
-    all layers at once; with one, layer by layer, just before that wave of attention reads it.
+    `kind` is the name that metrics count it under; `moment` says when a plan's move is made. Moves of one moment are
+    made in the order of the plan, and what touches the same slots never changes its order:
+
+    | moment | made | the plan waits |
+    |---|---|---|
+    | first | in all layers at once, before anything is computed | for all of it |
+    | before | layer by layer, as soon as its slots allow | wave `wave` attends in layer i once layer i is copied |
+    | after | layer by layer, once wave `wave` has attended in layer i | at its end, or where a slot is needed before |
+    | behind | beside everything, by a plan without work (`Memory.ahead`) | no plan does |
+
+    Until a move that is behind everything has landed, its source may not be written and its target not be read.
+
+    >>> Move("swap_out", 0, 8, 4, target_tier="host")  # blocking: before the plan computes
+    >>> Move("swap_in", 8, 0, 4, "host", moment="before", wave=0)  # layer i of the attention waits for layer i alone
     """
 
     kind: Literal["shuffle", "copy", "swap_in", "swap_out", "embed"]
-    source: int  # first slot
-    target: int
+    source: int  # first slot, in the source's tier
+    target: int  # first slot, in the target's tier
     num_tokens: int
-    wave: int | None = None
+    source_tier: Tier = "device"
+    target_tier: Tier = "device"
+    moment: Literal["first", "before", "after", "behind"] = "first"
+    wave: int = 0  # that it is made before, or after
 
     @property
     def crosses(self) -> bool:
-        """Whether it is a swap: from one tier to the other."""
-        return self.kind in ("swap_in", "swap_out")
+        """Whether it is a transfer: from one tier to the other."""
+        return self.source_tier != self.target_tier
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether it is made layer by layer, beside the waves."""
+        return self.moment in ("before", "after")
+
+    def check(self, num_waves: int) -> None:
+        """Raise `LawBroken` if there can be no such move in a plan of so many waves; 0: in a plan without work."""
+        behind = self.moment == "behind"
+        if self.source_tier == self.target_tier == "host":
+            raise LawBroken("layout", f"{self} goes from the host to the host: move KV on the device, or to or from it")
+        if behind != (num_waves == 0):
+            raise LawBroken(
+                "layout", f"{self} is in a plan of {num_waves} waves: moves behind everything have their own"
+            )
+        if behind and not self.crosses:
+            raise LawBroken("layout", f"{self} is behind everything and stays on the device: only transfers may be")
+        if self.by_layer and not 0 <= self.wave < num_waves:
+            raise LawBroken("layout", f"{self} names wave {self.wave} of a plan of {num_waves} waves")
+        if self.num_tokens < 1 or min(self.source, self.target) < 0:
+            raise LawBroken(
+                "layout", f"{self} moves {self.num_tokens} tokens: give slots from 0, and at least one token"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +131,13 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything decided for one iteration on one worker."""
+    """Everything decided for one iteration on one worker.
+
+    A plan without work holds moves alone, all of them behind everything. It completes when they have landed.
+
+    Raises:
+        LawBroken: one of its moves is impossible.
+    """
 
     step: int
     worker: int
@@ -103,6 +149,26 @@ class Plan:
     reasons: tuple[Reason, ...] = ()
     phase: Phase = Phase.RUNNING
     evicted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for move in self.moves:
+            move.check(len(self.waves) if self.work else 0)
+
+    @classmethod
+    def of(cls, step: int, worker: int, proposal: Proposal, placement: Placement, layout: Layout) -> Plan:
+        """What batching proposed, memory placed and attention laid out, as one plan."""
+        return cls(
+            step=step,
+            worker=worker,
+            work=proposal.work,
+            places=placement.places,
+            admitted=tuple(sequence.id for sequence in proposal.admit),
+            layout=layout,
+            moves=placement.moves,
+            reasons=proposal.reasons,
+            phase=proposal.phase,
+            evicted=tuple(sequence.id for sequence in proposal.evict),
+        )
 
     @property
     def extents(self) -> tuple[Extent, ...]:

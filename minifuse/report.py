@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from minifuse.layout import Shape
+from minifuse.place import BlockTables
 from minifuse.plan import Plan
 from minifuse.request import FinishReason
 from minifuse.work import TRANSFORMER
 
-__all__ = ["Completion", "Gathers", "KVUsage", "Messages", "Ran", "StepReport"]
+__all__ = ["NO_TRANSFERS", "Completion", "Gathers", "KVUsage", "Messages", "Ran", "StepReport", "Traffic", "Transfers"]
 
 
 class Messages(NamedTuple):
@@ -35,11 +36,37 @@ class Gathers(NamedTuple):
 NO_GATHERS = Gathers()
 
 
+class Traffic(NamedTuple):
+    """What was copied from one tier to the other, in one direction, and for how long."""
+
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+class Transfers(NamedTuple):
+    """What a plan's moves carried between the tiers, and for how long its computing had to wait for them.
+
+    A plan's computing may wait longer than its own transfers take: for those behind everything that were on their way.
+    """
+
+    to_host: Traffic = Traffic()
+    to_device: Traffic = Traffic()
+    exposed_s: float = 0.0
+
+    @property
+    def hidden_s(self) -> float:
+        """Seconds of copying beside computing."""
+        return max(0.0, self.to_host.seconds + self.to_device.seconds - self.exposed_s)
+
+
+NO_TRANSFERS = Transfers()
+
+
 class Ran(NamedTuple):
     """What a plan produced: for each sequence the tokens, in order; a text whose prompt is not yet complete has none.
 
-    `moving_s` is the time for which the plan's moves held the computation up. Of cell graphs, `results` are the outputs
-    of the nodes that no other node reads, by node.
+    `moving_s` is the time for which the plan's moves held the computation up, those within the device included. Of cell
+    graphs, `results` are the outputs of the nodes that no other node reads, by node.
     """
 
     tokens: Mapping[str, tuple[int, ...]]
@@ -47,6 +74,7 @@ class Ran(NamedTuple):
     messages: Messages = NO_MESSAGES
     results: Mapping[str, Mapping[int, Any]] = {}
     gathers: Gathers = NO_GATHERS
+    transfers: Transfers = NO_TRANSFERS
 
 
 class Completion(NamedTuple):
@@ -58,12 +86,18 @@ class Completion(NamedTuple):
 
 
 class KVUsage(NamedTuple):
-    """Memory in tokens, or in states: written and still needed, set aside, and in all; and what lies on the host."""
+    """Memory in tokens, or in states: written and still needed, set aside, and in all; and what lies on the host alone.
+
+    What has been copied to the host and is still on the device counts as being on the device. KV that is kept for a
+    conversation between its turns is counted apart: it may be reclaimed at any time.
+    """
 
     used: int
     reserved: int
     capacity: int
     host: int = 0
+    kept: int = 0  # written, and kept for conversations, on the device
+    kept_on_host: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +116,21 @@ class StepReport:
     moving_s: float = 0.0
     messages: Messages = NO_MESSAGES
     gathers: Gathers = NO_GATHERS
+    transfers: Transfers = NO_TRANSFERS
     discarded: int = 0  # tokens or nodes computed for sequences that had ended before
 
-    def decisions(self) -> dict[str, Any]:
-        """The part that must not depend on how busy the machine was, ready for JSON."""
-        plan = self.plan
+    def decisions(self, tables: BlockTables | None = None) -> dict[str, Any]:
+        """The part that must not depend on how busy the machine was, ready for JSON.
+
+        Args:
+            tables: the block tables that earlier steps have told; None: tell them whole.
+        """
+        plan, tell = self.plan, (tables or BlockTables()).told
         return {
             "step": plan.step,
             "worker": plan.worker,
             "work": [[w.sequence, w.start, w.stop] if w.cell == TRANSFORMER else list(w) for w in plan.work],
-            "places": [list(place) for place in plan.places],
+            "places": [tell(work.sequence, place) for work, place in zip(plan.work, plan.places, strict=True)],
             "admitted": list(plan.admitted),
             "evicted": list(plan.evicted),
             "phase": plan.phase.value,
@@ -105,7 +144,8 @@ class StepReport:
             "tokens": {name: list(tokens) for name, tokens in self.tokens.items()},
             **({"discarded": self.discarded} if self.discarded else {}),
             "finished": {name: reason.value for name, reason in self.finished.items()},
-            "kv": list(self.usage),
+            "kv": list(self.usage[:4]),
+            **({"kept": list(self.usage[4:])} if any(self.usage[4:]) else {}),
         }
 
 

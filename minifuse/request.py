@@ -36,10 +36,11 @@ GREEDY = Sampling()
 class Request:
     """What a user requests, complete at birth and never changed.
 
-    A request of several prompts (Flover, section IV: "batch size n") is one `Request` for each, with the same `group`
-    and arrival: they are refused or accepted as one. `arrival_s` is in seconds since the run began. `stop_ids` are the
-    tokens that end the answer (usually the tokenizer's EOS); with `ignore_eos` the answer always has `max_new_tokens`
-    tokens.
+    A request of several prompts (Flover, section IV: "batch size n") is one `Request` for each, with the same `group`,
+    arrival and priority: they are refused or accepted as one. `arrival_s` is in seconds since the run began. Requests
+    of a higher `priority` are served first by a policy whose `order` is that (`batching.order=priority`). `stop_ids`
+    are the tokens that end the answer (usually the tokenizer's EOS); with `ignore_eos` the answer always has
+    `max_new_tokens` tokens.
 
     A request may follow another, of the same conversation if it has one: it arrives `delay_s` after the end of request
     `after`, though not before `arrival_s`, with all of that one's text, stop tokens included, in front of its own
@@ -94,10 +95,10 @@ def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Co
     for i, prompt in enumerate(prompts):
         if prompt.id in ids or any(prompt.id == other.id for other in prompts[:i]):
             raise RequestRefused(f"Request {prompt.id!r} was submitted twice: give every request an id of its own.")
-        if (prompt.group, prompt.arrival_s) != (prompts[0].group, prompts[0].arrival_s):
+        if (prompt.group, prompt.arrival_s, prompt.priority) != (group, prompts[0].arrival_s, prompts[0].priority):
             raise RequestRefused(
-                f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group or "
-                "arrival: give the prompts of one request the same of both."
+                f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group, arrival or "
+                "priority: give the prompts of one request the same of each."
             )
 
 

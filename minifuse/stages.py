@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 from minifuse.errors import UsageError
 from minifuse.layout import Layout
 from minifuse.parsing import unknown
-from minifuse.plan import Placement, Plan, Proposal, Reason
+from minifuse.plan import Move, Placement, Plan, Proposal, Reason
 from minifuse.report import Completion, KVUsage, Ran
 from minifuse.request import Request, Sequence
 from minifuse.work import Span, Work
@@ -55,7 +55,7 @@ class Stage(Protocol):
 
 
 class Room(Protocol):
-    """A scratch copy of memory's books, on which a batching policy tries out what it is about to propose.
+    """A trial of memory's books, on which a batching policy tries out what it is about to propose.
 
     Taking from it changes nothing outside, so `propose` stays pure; `Memory.place` then does for real what fitted here:
     first the evicted leave, then newcomers are admitted in order, then running sequences get what they need.
@@ -121,6 +121,18 @@ class Memory(Stage, Protocol):
 
     def release(self, sequence: Sequence, now: float) -> None:
         """The sequence has ended, at time `now`: its KV is no longer needed. Safe for one that was never admitted."""
+        ...
+
+    def ahead(self, now: float) -> tuple[Move, ...]:
+        """Transfers to begin at time `now` behind everything (`moment="behind"`), in the order wanted; mostly none.
+
+        Asked after every event at which a plan completed, when the next plans have been submitted, or when nothing can
+        run. Until they have `landed`, their sources may not be given out nor their targets be read.
+        """
+        ...
+
+    def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
+        """What `ahead` returned at once has been copied, at time `now`."""
         ...
 
     def usage(self) -> KVUsage: ...
@@ -209,7 +221,9 @@ RunPlan = Callable[[Plan, dict[str, Sequence]], Ran]  # computes a plan
 class Executor(Protocol):
     """Runs plans. Completions come back in the order in which plans end."""
 
-    def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None: ...
+    def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
+        """Run a plan behind those of its worker; one without work beside all, until its moves have landed."""
+        ...
 
     def wait(self, until: float | None) -> list[Completion]:
         """Block until a plan completes, or until time `until` (then the list is empty)."""
@@ -228,7 +242,7 @@ MEMBERS: dict[str, tuple[str, ...]] = {
     "batching": ("Options", "granularity", "token_budget", "check", "receive", "propose", "commit", "release"),
     "memory": (
         *("Options", "offers", "check", "receive", "missing", "room", "place", "commit", "release", "usage"),
-        "host_capacity",
+        *("host_capacity", "ahead", "landed"),
     ),
     "attention": ("Options", "reads", "reference", "layout", "check", "backend"),
 }

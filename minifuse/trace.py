@@ -1,6 +1,6 @@
 """One versioned log of everything a run decided and when: one JSON object per line.
 
-    {"event": "run", "schema": "minifuse.trace/3", "technique": ..., "kv_bytes_per_token": ..., ...}
+    {"event": "run", "schema": "minifuse.trace/4", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "refused", "id": "r9", "why": "..."}
     {"event": "aborted", "id": "r8", "wall": {"end_s": ...}}
@@ -8,26 +8,31 @@
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
     {"event": "end", "unfinished": [], "wall": {"end_s": ...}}
 
-What was measured (times, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs that
-decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines alone
-(`minifuse.metrics`).
+A step tells of a sequence's block table only what is new since the last step that had it: under "places",
+[2, [9], 16] are the first two blocks of the table as it was told last, then block 9, of 16 slots each. `whole_tables`
+puts them together again. After a step that finishes a sequence, its table is told from its beginning, if ever again.
+
+What was measured (times, transfers, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs
+that decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines
+alone (`minifuse.metrics`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from minifuse.errors import UsageError
+from minifuse.place import BlockTables
 from minifuse.plan import Reason
-from minifuse.report import StepReport
+from minifuse.report import NO_TRANSFERS, StepReport
 from minifuse.request import Request
 
-__all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace"]
+__all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"]
 
-SCHEMA = "minifuse.trace/3"
+SCHEMA = "minifuse.trace/4"
 Event = dict[str, Any]
 
 
@@ -35,11 +40,23 @@ class Trace:
     """Collects events, and writes each at once when given a file.
 
     Steps are kept as they are and turned into JSON only when the events are read: the hot loop should not pay for it.
+
+    Args:
+        path: the file.
+        into: is handed every event as it happens, of a step no more than the metrics need. No event is kept then, so
+            that a run takes no more memory the longer it is.
+        header: what the first event says of the run.
+
+    Raises:
+        UsageError: the file cannot be written.
     """
 
-    def __init__(self, path: Path | None = None, **header: Any) -> None:
+    def __init__(self, path: Path | None = None, into: Callable[[Event], None] | None = None, **header: Any) -> None:
+        self.header: Event = {"event": "run", "schema": SCHEMA, **header}
         self._events: list[Event | StepReport] = []
+        self._into = into
         self._file: TextIO | None = None
+        self._told = BlockTables()  # in the file
         if path is not None:
             try:
                 self._file = path.open("w", encoding="utf-8")
@@ -48,7 +65,7 @@ class Trace:
                     f"The trace cannot be written to {path} ({error.strerror}): give --trace a file in a folder that "
                     "exists and that you may write to."
                 ) from None
-        self._add({"event": "run", "schema": SCHEMA, **header})
+        self._add(self.header)
 
     def request(self, request: Request, num_history: int = 0) -> None:
         """A request was submitted, or, if it follows another, arrived with a history of so many tokens."""
@@ -94,32 +111,90 @@ class Trace:
         return self.events()
 
     def events(self) -> Iterator[Event]:
-        """Every event so far, in order."""
-        return (_as_event(event) for event in self._events)
+        """Every event so far, in order.
+
+        Raises:
+            UsageError: they were handed on instead of being kept.
+        """
+        if self._into is not None:
+            raise UsageError(
+                "The events of this run were not kept but handed to what was given as `into`: leave `into` out, or "
+                "give a path and read its file."
+            )
+        told = BlockTables()
+        return (_as_event(event, told) for event in self._events)
 
     def _add(self, event: Event | StepReport) -> None:
-        self._events.append(event)
+        if self._into is None:
+            self._events.append(event)
+        else:
+            self._into(_figures(event) if isinstance(event, StepReport) else event)
         if self._file is not None:
-            self._file.write(json.dumps(_as_event(event)) + "\n")
+            self._file.write(json.dumps(_as_event(event, self._told)) + "\n")
 
 
-def _as_event(event: Event | StepReport) -> Event:
+def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
+    """An event for JSON; a step of which the block tables were `told` so far."""
     if isinstance(event, StepReport):
-        wall: dict[str, Any] = {"start_s": event.started_s, "end_s": event.ended_s}
-        if event.plan.moves:
-            wall["moving_s"] = event.moving_s
-        if event.messages.calls:
-            wall["messages"], wall["message_bytes"] = event.messages
-        if event.gathers.copies:
-            wall["gathers"] = list(event.gathers)
-        return {"event": "step", **event.decisions(), "wall": wall}
+        step = {"event": "step", **event.decisions(told), "wall": _wall(event)}
+        told.forget(event.finished)
+        return step
     return event
+
+
+def _figures(report: StepReport) -> Event:
+    """A step as an event without what no metric needs, and with nothing copied."""
+    plan = report.plan
+    return {
+        "event": "step",
+        "work": plan.work,
+        "evicted": plan.evicted,
+        "phase": plan.phase.value,
+        "waves": plan.waves,
+        "moves": plan.moves,
+        "computed": plan.num_computed,
+        "idle": plan.num_idle,
+        "tokens": report.tokens,
+        "discarded": report.discarded,
+        "finished": {name: reason.value for name, reason in report.finished.items()},
+        "kv": report.usage[:4],
+        "kept": report.usage[4:],
+        "wall": _wall(report),
+    }
+
+
+def _wall(event: StepReport) -> dict[str, Any]:
+    """What was measured of a step."""
+    wall: dict[str, Any] = {"start_s": event.started_s, "end_s": event.ended_s}
+    if event.plan.moves:
+        wall["moving_s"] = event.moving_s
+    if event.messages.calls:
+        wall["messages"], wall["message_bytes"] = event.messages
+    if event.transfers != NO_TRANSFERS:
+        to_host, to_device, exposed_s = event.transfers
+        hidden = {"exposed_s": exposed_s, "hidden_s": event.transfers.hidden_s}
+        wall["transfers"] = {"to_host": list(to_host), "to_device": list(to_device), **hidden}
+    if event.gathers.copies:
+        wall["gathers"] = list(event.gathers)
+    return wall
 
 
 def decisions(events: Iterable[Event]) -> bytes:
     """The events without their wall times, one per line: equal bytes mean equal decisions."""
     lines = (json.dumps({k: v for k, v in event.items() if k != "wall"}, sort_keys=True) for event in events)
     return "\n".join(lines).encode()
+
+
+def whole_tables(events: Iterable[Event]) -> Iterator[Event]:
+    """The events, the places of every step told whole: [blocks, size] for what lies in blocks."""
+    told = BlockTables()
+    for event in events:
+        if event["event"] != "step":
+            yield event
+            continue
+        works = zip(event["work"], event["places"], strict=True)
+        yield {**event, "places": [told.whole(work[0], place) for work, place in works]}
+        told.forget(event["finished"])
 
 
 def read_trace(path: Path | str) -> list[Event]:

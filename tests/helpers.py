@@ -14,6 +14,7 @@ from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError
 from minifuse.execute import VirtualExecutor
+from minifuse.execute.link import Link
 from minifuse.execute.texts import torch_runner
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.model.text.checkpoint import write_weights
@@ -146,6 +147,7 @@ def make_engine(
     memory: Memory | None = None,
     attention: Attention | None = None,
     trace: Trace | None = None,
+    link: Link | None = None,
 ) -> Engine:
     """A technique in virtual time, any stage exchanged; `model` is one of `minifuse.testing`'s, otherwise no tokens."""
     stages = Stages.of(technique(name), capacity, settings)
@@ -157,7 +159,7 @@ def make_engine(
         stages.batching,
         stages.memory,
         stages.attention,
-        VirtualExecutor(clock, cost, run),
+        VirtualExecutor(clock, cost, run, link=link),
         clock,
         reader=TextReader(VOCAB, CONTEXT),
         trace=trace,

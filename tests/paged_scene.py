@@ -38,7 +38,7 @@ class PagedScene:
         placement = memory.place(proposal, 0.0)
         memory.check_integrity()
         admitted, evicted = tuple(admit), tuple(evict)
-        plan = Plan(0, 0, work, placement.places, admitted, moves=placement.moves, evicted=evicted)
+        plan = Plan(0, 0, work, placement.places, admitted, moves=placement.moves if work else (), evicted=evicted)
         memory.commit(plan, {item.sequence for item in work}, 0.0)
         memory.check_integrity()
         for item in work:

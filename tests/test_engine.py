@@ -6,6 +6,7 @@ import pytest
 from helpers import asks, make_engine, run_all, schedule
 
 from minifuse.batching import Iteration
+from minifuse.batching.policy import QueuePolicy
 from minifuse.errors import LawBroken
 from minifuse.plan import Proposal, Reason
 from minifuse.report import Completion, KVUsage, Ran
@@ -132,7 +133,9 @@ def test_interrupt_keeps_the_tokens_so_far() -> None:
     assert not engine.unfinished
     assert engine.memory.usage() == KVUsage(0, 0, 400)
     engine.memory.check_integrity()
-    assert (engine.batching.running, engine.batching.waiting) == ({}, {})  # type: ignore[attr-defined]
+    policy = engine.batching
+    assert isinstance(policy, QueuePolicy)
+    assert (len(policy.running), len(policy.waiting)) == (0, 0)
     (end,) = (event for event in engine.trace.events() if event["event"] == "end")
     assert end["unfinished"] == ["half", "second", "waiting", "to come"]
     assert end["wall"]["end_s"] == 3.0

@@ -24,7 +24,7 @@ from minifuse.work import Work
 #      0        1        3    4    5             8
 #      |  wait  | a 0..3 | a  | a,b 0..2, idle 1  |   (b ends at 5, with one token)
 TINY: list[Event] = [
-    {"event": "run", "schema": "minifuse.trace/3", "kv_bytes_per_token": 10},
+    {"event": "run", "schema": "minifuse.trace/4", "kv_bytes_per_token": 10},
     request("a", 0.5, 3),
     request("b", 2.0, 2),
     {"event": "refused", "id": "c", "why": "..."},
@@ -36,6 +36,7 @@ TINY: list[Event] = [
     step(5, 8, [["a", 2, 6]], {"a": [8]}, idle=2, finished={"a": "length"}, kv=[6, 6, 100, 0]),
     {"event": "end", "unfinished": [], "wall": {"end_s": 8.5}},
 ]  # fmt: skip
+TINY[7]["wall"]["transfers"] = {"to_host": [0, 0.0], "to_device": [10, 0.5], "exposed_s": 0.125, "hidden_s": 0.375}
 
 
 def alike(value: float) -> dict[str, float]:
@@ -77,6 +78,8 @@ def test_golden() -> None:
         "kv": {
             "peak_host_tokens": 2, "peak_host_bytes": 20, "mean_host_tokens": pytest.approx(2 / 7),
             "mean_host_bytes": pytest.approx(20 / 7),
+            **{f"{of}_{kind}_{unit}": 0 for of in ("peak", "mean") for kind in ("kept", "kept_host")
+               for unit in ("tokens", "bytes")},
             "capacity_tokens": 100, "peak_used_tokens": 7, "peak_reserved_tokens": 12,
             "mean_used_tokens": pytest.approx((2 * 3 + 4 + 7 + 3 * 6) / 7),  # of the 7 seconds that steps took
             "mean_reserved_tokens": pytest.approx((2 * 6 + 6 + 12 + 3 * 6) / 7),
@@ -89,6 +92,10 @@ def test_golden() -> None:
             "swap_out": {"count": 0, "tokens": 0, "bytes": 0}, "embed": {"count": 0, "tokens": 0, "bytes": 0},
         },
         "moving_s": 0.25,
+        "transfers": {
+            "to_host": {"bytes": 0, "seconds": 0.0}, "to_device": {"bytes": 10, "seconds": 0.5},
+            "hidden_s": 0.375, "exposed_s": 0.125,
+        },
         "messages": {"count": 0, "bytes": 0},
         # Only b: a's tokens are too slow, and b has no second token.
         "goodput": {"bounds_s": {"ttft": 3.0, "tpot": 1.0}, "requests": 1, "requests_per_s": 1 / 8},
@@ -116,6 +123,7 @@ def test_rows() -> None:
         ("KV in use (peak, mean)", "70 B, 50 B"),
         ("KV reserved (peak)", "120 B of 1,000 B"),
         ("KV moves", "2 shuffle (50 B), 1 swap_in (10 B) in 250 ms"),
+        ("Transfers", "0 B to the host, 10 B to the device (375 ms hidden, 125 ms exposed)"),
         ("Goodput (ttft <= 3 s, tpot <= 1 s)", "0.125 requests/s"),
     ]
 
@@ -206,7 +214,7 @@ def test_interrupted() -> None:
 def test_a_trace_cut_off_anywhere(cut: int) -> None:
     metrics = compute_metrics(TINY[:cut])
     json.dumps(metrics, allow_nan=False)
-    assert len(rows(metrics)) == 17
+    assert len(rows(metrics)) == 17 + (cut > 7)  # with transfers from the third step on
     assert metrics["requests"]["total"] == sum(event["event"] in ("request", "refused") for event in TINY[:cut])
     if cut == len(TINY) - 1:  # only the end is missing: the run ends with its last step
         assert metrics["duration_s"] == 7.5
@@ -277,8 +285,12 @@ def test_prefill_and_decode() -> None:
 
 
 def test_a_plan_of_moves_alone_is_no_iteration() -> None:
-    events = [*TINY[:6], step(3, 4, [], {}, moves=[["swap_out", 0, 50, 3]])]
-    metrics = compute_metrics(events)
+    moving = step(3, 4, [], {}, moves=[["swap_out", 0, 50, 3, "device", "host", "behind", 0]], kv=[3, 6, 100, 9])
+    moving["wall"]["transfers"] = {"to_host": [30, 1.0], "to_device": [0, 0.0], "exposed_s": 0.0, "hidden_s": 1.0}
+    metrics = compute_metrics([*TINY[:6], moving])
+    assert metrics["transfers"]["to_host"] == {"bytes": 30, "seconds": 1.0}
+    assert (metrics["transfers"]["hidden_s"], metrics["transfers"]["exposed_s"]) == (1.0, 0.0)
+    assert (metrics["kv"]["peak_host_tokens"], metrics["kv"]["mean_host_tokens"]) == (9, 0)  # beside the step before
     assert (metrics["iterations"], metrics["mean_batch_size"]) == (1, 1.0)
     assert metrics["moves"]["swap_out"] == {"count": 1, "tokens": 3, "bytes": 30}
 

@@ -13,7 +13,7 @@ from events import request, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.metrics import compute_metrics, percentile
+from minifuse.metrics import _Spans, compute_metrics, percentile
 from minifuse.trace import Event
 
 
@@ -23,6 +23,20 @@ def test_percentile_agrees_with_numpy(values: list[float], percent: float) -> No
     got = percentile(values, percent)
     assert values[0] <= got <= values[-1]
     assert got == pytest.approx(float(np.percentile(values, percent)), rel=1e-9, abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=12))
+def test_spans_against_the_plainest_books(spans: list[tuple[int, int]]) -> None:
+    """A byte for each token."""
+    computed, plain = _Spans(), bytearray(40)
+    for start, length in spans:
+        stop = start + length
+        assert computed.add(start, stop) == sum(plain[start:stop])
+        plain[start:stop] = b"\1" * length
+        bounds = computed.bounds
+        assert bounds == sorted(set(bounds)), "spans are apart"
+        inside = {i for a, b in zip(bounds[::2], bounds[1::2], strict=True) for i in range(a, b)}
+        assert inside == {i for i, one in enumerate(plain) if one}
 
 
 def random_trace(seed: int) -> list[Event]:

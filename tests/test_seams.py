@@ -44,7 +44,7 @@ class Forgetful(Contiguous):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         for work in plan.work:
-            self.cached[work.sequence] = max(self.cached.get(work.sequence, 0), work.stop)
+            self._keep(work.sequence, max(self.cached.get(work.sequence, 0), work.stop))
         self.headless.difference_update(sampled)
         for name in sampled:
             if self.cached[name] % 3 == 0:

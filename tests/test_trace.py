@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine, sentence
+from helpers import asks, make_engine, run_all, sentence
 
 from minifuse.errors import UsageError
 from minifuse.layout import Layout, Rectangle
-from minifuse.place import Extent
+from minifuse.metrics import RunningMetrics, compute_metrics, parse_goodput
+from minifuse.place import Extent, Pages
 from minifuse.plan import Move, Plan, Reason
-from minifuse.report import KVUsage, Messages, StepReport
+from minifuse.report import KVUsage, Messages, StepReport, Traffic, Transfers
 from minifuse.request import FinishReason, Phase
 from minifuse.serve.run import serve
-from minifuse.trace import SCHEMA, Trace, decisions, read_trace
+from minifuse.trace import SCHEMA, Event, Trace, decisions, read_trace, whole_tables
 from minifuse.work import Span, Work
 
 REPORT = StepReport(
@@ -37,6 +38,7 @@ REPORT = StepReport(
     usage=KVUsage(4, 10, 12),
     moving_s=0.125,
     messages=Messages(5, 640),
+    transfers=Transfers(Traffic(96, 0.25), Traffic(64, 0.5), 0.125),
 )
 
 
@@ -54,7 +56,7 @@ def test_a_step_as_an_event() -> None:
         "evicted": [],
         "phase": "running",
         "shape": {"kind": "Rectangle", "offset": 0, "rows": 2, "stride": 5, "start": 0, "stop": 3},
-        "moves": [["shuffle", 7, 2, 3, None]],
+        "moves": [["shuffle", 7, 2, 3, "device", "device", "first", 0]],
         "waves": [[0, 1], [1, 2]],
         "lanes": [[0], [1]],
         "reasons": [["memory-full", "c", "not admitted: full"]],
@@ -63,7 +65,14 @@ def test_a_step_as_an_event() -> None:
         "tokens": {"a": [17, 18]},
         "finished": {"a": "stop"},
         "kv": [4, 10, 12, 0],
-        "wall": {"start_s": 1.5, "end_s": 2.25, "moving_s": 0.125, "messages": 5, "message_bytes": 640},
+        "wall": {
+            "start_s": 1.5,
+            "end_s": 2.25,
+            "moving_s": 0.125,
+            "transfers": {"to_host": [96, 0.25], "to_device": [64, 0.5], "exposed_s": 0.125, "hidden_s": 0.625},
+            "messages": 5,
+            "message_bytes": 640,
+        },
     }
     assert json.loads(json.dumps(event)) == event
 
@@ -98,6 +107,78 @@ def test_nothing_is_written_after_the_end(tmp_path: Path) -> None:
     trace.refused("late", "why")
     assert [event["event"] for event in read_trace(path)] == ["run", "end"]
     assert [event["event"] for event in trace.events()] == ["run", "end", "refused"]
+
+
+# --- block tables
+
+
+def test_a_table_is_told_as_what_is_new() -> None:
+    """Of two sequences, one grows; the other gets a copy of its last block, ends, and comes again under its name."""
+    tables = [{"a": (4, 7), "b": (4, 5)}, {"a": (4, 7, 2), "b": (4, 5)}, {"b": (4, 9)}, {"b": (1,), "a": (4, 7, 2)}]
+    finished: list[dict[str, FinishReason]] = [{}, {}, {"b": FinishReason.STOP}, {}]
+    trace = Trace()
+    for held, ended in zip(tables, finished, strict=True):
+        work = tuple(Work(name, 0, 2) for name in held)
+        plan = Plan(0, 0, work, tuple(Pages(blocks, 16) for blocks in held.values()))
+        trace.step(StepReport(plan, 0.0, 1.0, {}, ended, KVUsage(0, 0, 64)))
+    events = list(trace.events())
+    assert [event["places"] for event in events[1:]] == [
+        [[0, [4, 7], 16], [0, [4, 5], 16]],
+        [[2, [2], 16], [2, [], 16]],
+        [[1, [9], 16]],
+        [[0, [1], 16], [3, [], 16]],
+    ]
+    whole = [[[list(blocks), 16] for blocks in held.values()] for held in tables]
+    assert [event["places"] for event in whole_tables(events) if event["event"] == "step"] == whole
+
+
+@pytest.mark.parametrize("share", ["on", "off"])
+def test_tables_told_in_part_are_those_of_the_plans(share: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    settings = {"memory.block_size": 2, "memory.share": share, "memory.preemption": "swap", "batching.max_batch": 4}
+    engine = make_engine("vllm", capacity=26, settings=settings, trace=Trace(path))
+    requests = [asks(f"r{i}", (1, 2, 3, 4 + i % 2), 9, at=0.5 * i) for i in range(7)]
+    reports: list[StepReport] = []
+    served = serve(engine, requests, on_step=reports.append)
+    events = read_trace(path)
+    assert events == list(served.trace.events())
+    steps = [event for event in whole_tables(events) if event["event"] == "step"]
+    for step, report in zip(steps, reports, strict=True):
+        pages = [place for place in report.plan.places if isinstance(place, Pages)]
+        assert step["places"] == [[list(place.blocks), place.size] for place in pages]
+    assert any(report.plan.evicted for report in reports)
+    told = sum(len(place[1]) for event in events if event["event"] == "step" for place in event["places"])
+    assert told * 3 < sum(len(place[0]) for step in steps for place in step["places"])
+
+
+# --- events handed on
+
+
+@pytest.mark.parametrize("name", ["vllm", "orca", "fusion", "instances", "cellular", "static"])
+def test_metrics_while_it_runs_are_those_of_the_file(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    counted = RunningMetrics()
+    settings = {"memory.block_size": 2, "memory.preemption": "swap"} if name == "vllm" else {}
+    trace = Trace(path, counted.read, technique=name, kv_bytes_per_token=10)
+    engine = make_engine(name, capacity=160 if name in ("static", "fusion") else 48, settings=settings, trace=trace)
+    requests = [asks(f"r{i}", 1 + i % 4, 1 + 3 * i % 11, at=0.7 * i) for i in range(12)]
+    serve(engine, [*requests, asks("bad", (), 1)])
+    bounds = parse_goodput("ttft:3000,tpot:2000")
+    metrics = counted.result(bounds)
+    assert metrics == compute_metrics(read_trace(path), bounds)
+    assert metrics["tokens"]["output"] == sum(request.max_new_tokens for request in requests)
+
+
+def test_events_that_are_handed_on_are_not_kept() -> None:
+    events: list[Event] = []
+    trace = Trace(into=events.append, technique="orca")
+    run_all(make_engine("orca", trace=trace), [asks("a", 2, 2)])
+    assert [event["event"] for event in events] == ["run", "request", "step", "step", "end"]
+    assert trace.header == events[0]
+    assert not trace._events
+    with pytest.raises(UsageError) as error:
+        trace.events()
+    sentence(error.value, "not kept", "`into`", "leave")
 
 
 # --- decisions
@@ -148,6 +229,8 @@ def test_every_field_of_a_report_but_its_times_is_a_decision() -> None:
         with_plan(worker=0),
         with_plan(work=(Work("a", 0, 2), Work("b", 1, 2, "lstm"))),
         with_plan(places=(Extent(0, 5), Extent(6, 5))),
+        with_plan(places=(Pages((1,), 4), Extent(5, 5))),
+        with_plan(places=(Pages((2,), 4), Extent(5, 5))),
         with_plan(admitted=()),
         with_plan(phase=Phase.PREPROCESSING),
         with_plan(layout=replace(layout, shape=None)),
@@ -183,12 +266,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         b"hello",
         b"\xff\xfe",
         b"[1]\n",
-        b'"minifuse.trace/3"\n',
+        b'"minifuse.trace/4"\n',
         b'{"event": "run"}\n',
         b'{"event": "run", "schema": "minifuse.trace/0"}\n',
         b'{"event": "run", "schema": "minifuse.run/1"}\n',
-        b'{"event": "run", "schema": "minifuse.trace/3"}\n{"event": "st',
-        b'{"event": "run", "schema": "minifuse.trace/3"}\n5\n',
+        b'{"event": "run", "schema": "minifuse.trace/4"}\n{"event": "st',
+        b'{"event": "run", "schema": "minifuse.trace/4"}\n5\n',
     ],
 )
 def test_a_file_that_is_not_a_trace(content: bytes, tmp_path: Path) -> None:

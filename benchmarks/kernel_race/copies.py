@@ -134,7 +134,12 @@ def swaps(kind: str, blocks: int, block: int, storage: Storage) -> Case:
         slots = _scattered(blocks, block, torch.device("cpu"))
         out = kind == "swap_out"
         ends = [(int(slots[i * block]), i * block) for i in range(blocks)]
-        jobs = [Move(kind, *(end if out else end[::-1]), block) for end in ends]  # type: ignore[arg-type]
+        jobs = [
+            Move("swap_out", slot, number, block, target_tier="host")
+            if out
+            else Move("swap_in", number, slot, block, "host")
+            for slot, number in ends
+        ]
         host = (cache.host_keys, cache.host_values)
         for kv, seed in zip(host, (4, 5), strict=True):
             kv.copy_(normal(kv.shape, torch.device("cpu"), dtype, seed))

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
-from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan
 
-__all__ = ["View", "clear_rows", "view_of"]
+__all__ = ["View", "slots_to_clear", "view_of"]
 
 
 class View(NamedTuple):
@@ -52,27 +51,29 @@ def view_of(plan: Plan, rectangle: Rectangle) -> View:
     return View(first, width, held)
 
 
-def clear_rows(plan: Plan, rectangle: Rectangle, cache: KVStorage) -> None:
-    """Set KV to zero in the rows that have got another sequence with this plan, but for what they hold of it already.
+def slots_to_clear(plan: Plan, rectangle: Rectangle) -> list[tuple[int, int]]:
+    """Ranges of slots whose KV is set to zero: rows that have got another sequence, but for that one's own tokens.
 
     A masked key has the weight 0, and 0 x NaN is NaN. A row holds zeros and the KV of its own sequence after this, so
     that nothing of another one can reach it, in a gap, in padding, or in columns that the window will move on to.
-    (Baton, 4.1, sets the KV of the old sequence to -inf, of which a product with 0 is NaN too.)
+    (Baton, 4.1, sets the KV of the old sequence to -inf, of which a product with 0 is NaN too.) A row gets another
+    sequence when it is admitted, or by a move.
     """
+    ranges: list[tuple[int, int]] = []
     if not plan.admitted and not plan.moves:
-        return
-    for (name, start, _, _), runs in zip(plan.work, plan.runs, strict=True):
+        return ranges
+    for (name, _, left, _), runs in zip(plan.work, plan.runs, strict=True):
         if name not in plan.admitted and not plan.moves:
             continue
         row, _ = rectangle.locate(runs[0][0])
-        position = rectangle.offset + row * rectangle.stride
-        end = position + rectangle.stride
+        begin = rectangle.offset + row * rectangle.stride
+        end = begin + rectangle.stride
         kept = []
         for slot, length in runs:
-            if start > 0:
-                kept.append((slot, slot + min(start, length)))
-            start -= length
-        for left, right in (*sorted(kept), (end, end)):
-            cache.keys[:, position:left] = 0
-            cache.values[:, position:left] = 0
-            position = right
+            if left > 0:
+                kept.append((slot, slot + min(left, length)))
+            left -= length
+        for start, stop in (*sorted(kept), (end, end)):
+            ranges.append((begin, start))
+            begin = stop
+    return [(start, stop) for start, stop in ranges if start < stop]

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from minifuse.attention.backend import Backend
 from minifuse.attention.ragged import ragged
-from minifuse.attention.rectangle import clear_rows
 from minifuse.attention.rows import BatchRows
 from minifuse.kernels.multi_token import multi_token_attention
 from minifuse.kernels.operators import Operators
@@ -18,7 +17,7 @@ from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.slots import slots_attention
 from minifuse.kernels.split_kv import decode_attention
 from minifuse.kernels.triton_operators import TritonOperators
-from minifuse.layout import Rectangle, Region
+from minifuse.layout import Region
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan
 from minifuse.work import Span
@@ -49,8 +48,6 @@ class TritonAttention(Backend):
         if isinstance(plan.shape, Region) and not self.reference:
             lengths = [position + 1 for position in rows.positions]
             return _Buffers(plan.shape, torch.tensor(lengths, dtype=torch.int32, device=cache.device), max(lengths))
-        if isinstance(plan.shape, Rectangle):
-            clear_rows(plan, plan.shape, cache)  # an idle query may be read in one tile with others
         return ragged(plan, rows, span, cache.device)
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Ragged | _Buffers) -> Tensor:

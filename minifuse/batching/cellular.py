@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -34,8 +34,9 @@ class CellType:
         self.max_batch = max_batch  # Bsizes.Max()
         self.priority = 0.0
         self.num_running_tasks = 0
-        self.started: dict[Subgraph, None] = {}
-        self.newcomers: dict[Subgraph, None] = {}
+        # Ordered dictionaries: a plain one, much of whose front has left, is searched for its first key at every turn.
+        self.started: OrderedDict[Subgraph, None] = OrderedDict()
+        self.newcomers: OrderedDict[Subgraph, None] = OrderedDict()
         self._num_ready: Counter[int | None] = Counter()  # by the worker that their subgraph is pinned to
 
     def num_ready_nodes(self, worker: int) -> int:

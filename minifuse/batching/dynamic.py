@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
+from minifuse.batching.queue import QueueOptions
 from minifuse.batching.static import Static
 from minifuse.options import option
 from minifuse.plan import Reason
@@ -15,7 +18,7 @@ __all__ = ["Dynamic"]
 
 @register
 class Dynamic(Static):
-    """A batch starts when max_batch requests wait or the first of them has waited for the window; then as static.
+    """A batch starts when max_batch requests wait or the oldest of them has waited for the window; then as static.
 
     The window opens with the oldest waiting request's arrival: time spent behind a running batch counts.
     """
@@ -23,9 +26,17 @@ class Dynamic(Static):
     name = "dynamic"
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(QueueOptions):
         max_batch: int = option(8, "requests in one batch, at most", minimum=1, batch_size=True)
-        window: float = option(0.5, "how long the first request waits for others", minimum=0.0, unit="s")
+        window: float = option(0.5, "how long the oldest request waits for others", minimum=0.0, unit="s")
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.arrived: deque[Sequence] = deque()  # the oldest that waits, and all that came after it
+
+    def receive(self, sequence: Sequence) -> None:
+        super().receive(sequence)
+        self.arrived.append(sequence)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         closes = self._window_closes()
@@ -39,6 +50,9 @@ class Dynamic(Static):
         return closes if closes > now else None
 
     def _window_closes(self) -> float:
-        first: Sequence = next(iter(self.waiting.values()))
-        closes: float = first.request.arrival_s + self.options.window
+        while self.arrived and self.arrived[0].id not in self.waiting:
+            self.arrived.popleft()
+        if not self.arrived:
+            return 0.0  # only evicted sequences wait: they have waited for their batch once
+        closes: float = self.arrived[0].request.arrival_s + self.options.window
         return closes

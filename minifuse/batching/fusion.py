@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import Stepwise, admit_together, prompts_of_first
+from minifuse.batching.policy import Queued, admit_together, prompts_of_first
+from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Sequence
@@ -18,19 +19,19 @@ MAIN = 0  # the worker that is the main stream
 
 
 @register
-class Fusion(Stepwise):
+class Fusion(Queued):
     """Every request is pre-processed beside the main stream, then fused into it, and gets one token an iteration.
 
     Pre-processing computes a prompt's context: all of it but the last token, which the main stream turns into the first
     token of the answer. It runs on workers of its own, a request on each, or inline: in the main stream, at most once
-    between two iterations, for all requests that have arrived by then. First come, first served; there are no
-    priorities, and no batch size but what memory holds.
+    between two iterations, for all requests that have arrived by then. The paper serves them first come, first served;
+    there is no batch size but what memory holds.
     """
 
     name: ClassVar[str] = "fusion"
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(QueueOptions):
         preprocess: str = option(
             "worker",
             "where prompts are computed: beside the main stream, or in it, which is faster where both share a CPU",
@@ -39,18 +40,15 @@ class Fusion(Stepwise):
         preprocessors: int = option(1, "requests pre-processed at once by workers, at most", minimum=1, maximum=1024)
 
     def __init__(self, options: Any = None) -> None:
-        self.options = self.Options() if options is None else options
+        super().__init__(options)
         self.inline = self.options.preprocess == "inline"
         self.workers: int = 1 if self.inline else 1 + self.options.preprocessors
-        self.waiting: dict[str, Sequence] = {}  # the request queue Q_r, in the order of arrival
+        # `waiting` is the request queue Q_r.
         self.admitted: dict[str, Sequence] = {}  # with a place in memory: pre-processing, ready (Q_f), running
         self.prompts_last = False  # inline: prompts were computed last, so that an iteration is due
 
-    def receive(self, sequence: Sequence) -> None:
-        self.waiting[sequence.id] = sequence
-
     def release(self, sequence: Sequence) -> None:
-        self.waiting.pop(sequence.id, None)
+        super().release(sequence)
         self.admitted.pop(sequence.id, None)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
@@ -115,7 +113,8 @@ class Fusion(Stepwise):
 
     def _admit(self, prompts: tuple[Sequence, ...]) -> None:
         for prompt in prompts:
-            self.admitted[prompt.id] = self.waiting.pop(prompt.id)
+            self.waiting.remove(prompt.id)
+            self.admitted[prompt.id] = prompt
 
 
 def _context(prompt: Sequence, memory: Memory) -> list[Work]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import Stepwise, fill
+from minifuse.batching.policy import Queued, fill
+from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
 from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Sequence
@@ -16,7 +17,7 @@ __all__ = ["GraphMerged"]
 
 
 @register
-class GraphMerged(Stepwise):
+class GraphMerged(Queued):
     """The graphs of a set of requests are merged: nodes of one type and depth are a batch, depth after depth.
 
     A node's type is that of its cell, as in TensorFlow Fold, or graphs are of single operators, as in DyNet. All
@@ -28,25 +29,18 @@ class GraphMerged(Stepwise):
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(QueueOptions):
         max_batch: int = option(64, "graphs of one set, at most", minimum=1, batch_size=True)
         per: str = option("cell", "merged by cells (Fold) or by single operators (DyNet)", choices=("cell", "operator"))
         overlap: bool = option(True, "merge the next set while this one runs")
         workers: int = option(1, "workers, each of which runs one merged graph at a time", minimum=1, maximum=64)
 
     def __init__(self, options: Any = None) -> None:
-        self.options = self.Options() if options is None else options
+        super().__init__(options)
         self.workers: int = self.options.workers
         self.depth = 2 if self.options.overlap else 1
         self.granularity: str = self.options.per
-        self.waiting: dict[str, Sequence] = {}  # insertion order is arrival order
         self.num_running = [0] * self.workers  # sets of each worker
-
-    def receive(self, sequence: Sequence) -> None:
-        self.waiting[sequence.id] = sequence
-
-    def release(self, sequence: Sequence) -> None:
-        self.waiting.pop(sequence.id, None)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if not self.waiting:
@@ -54,13 +48,13 @@ class GraphMerged(Stepwise):
         running = self.num_running[worker]
         if running and len(self.waiting) < self.options.max_batch:  # it could start no earlier, and may still grow
             text = f"not merged: a set runs, and the next has {len(self.waiting)} of {self.options.max_batch} graphs"
-            return Proposal(reasons=(Reason("batch-running", next(iter(self.waiting)), text),))
-        batch, reasons = fill(self.waiting.values(), memory.room(), self.options.max_batch)
+            return Proposal(reasons=(Reason("batch-running", next(iter(self.waiting)).id, text),))
+        batch, reasons = fill(self.waiting, memory.room(), self.options.max_batch)
         if not batch or (running and len(batch) < self.options.max_batch):
             return Proposal(reasons=tuple(reasons))
         self.num_running[worker] += 1
         for sequence in batch:
-            del self.waiting[sequence.id]
+            self.waiting.remove(sequence.id)
         work, waves = _merged(batch)
         return Proposal(tuple(work), tuple(batch), tuple(reasons), waves=tuple(waves))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -64,7 +65,7 @@ class GraphPadded(Stepwise):
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
         self.workers: int = self.options.workers
-        self.buckets: dict[Bucket, dict[str, Sequence]] = {}
+        self.buckets: dict[Bucket, OrderedDict[str, Sequence]] = {}  # each in the order of arrival
         self.home: dict[str, Bucket] = {}  # of each waiting request
         self.last: Bucket | None = None  # whose turn it was
 
@@ -78,7 +79,7 @@ class GraphPadded(Stepwise):
             )
         types = tuple(graph.nodes[nodes[0]].cell for nodes in chain)
         bucket = types, (len(chain[0]) - 1) // self.options.bucket_width
-        self.buckets.setdefault(bucket, {})[sequence.id] = sequence
+        self.buckets.setdefault(bucket, OrderedDict())[sequence.id] = sequence
         self.home[sequence.id] = bucket
 
     def release(self, sequence: Sequence) -> None:

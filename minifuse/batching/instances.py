@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import Stepwise, admit_together, prompts_of_first
+from minifuse.batching.policy import Queued, admit_together, prompts_of_first
+from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
@@ -16,31 +17,31 @@ __all__ = ["Instances"]
 
 
 @register
-class Instances(Stepwise):
+class Instances(Queued):
     """A worker for each request: it runs the prompt and every token alone, beside the others, on the same weights.
 
-    The prompts of one request share its instance. First come, first served: a request waits while all instances are
-    taken or its KV does not fit.
+    The prompts of one request share its instance. A request waits while all instances are taken or its KV does not fit.
     """
 
     name: ClassVar[str] = "instances"
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(QueueOptions):
         instances: int = option(32, "requests served at once, at most", minimum=1, maximum=1024, batch_size=True)
 
     def __init__(self, options: Any = None) -> None:
-        self.options = self.Options() if options is None else options
+        super().__init__(options)
         self.workers: int = self.options.instances
-        self.waiting: dict[str, Sequence] = {}  # insertion order is arrival order
         self.serving: list[dict[str, Sequence]] = [{} for _ in range(self.workers)]  # the prompts of each instance
-
-    def receive(self, sequence: Sequence) -> None:
-        self.waiting[sequence.id] = sequence
+        self.instance: dict[str, int] = {}  # which instance serves a prompt
+        self.num_idle = self.workers  # instances that serve none
 
     def release(self, sequence: Sequence) -> None:
-        for held in (self.waiting, *self.serving):
-            held.pop(sequence.id, None)
+        super().release(sequence)
+        instance = self.instance.pop(sequence.id, None)
+        if instance is not None:
+            del self.serving[instance][sequence.id]
+            self.num_idle += not self.serving[instance]
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         mine = self.serving[worker]
@@ -48,8 +49,11 @@ class Instances(Stepwise):
         reason = self._why_waiting(memory)
         if not mine and self.waiting and reason is None:
             admit = prompts_of_first(self.waiting)
+            self.num_idle -= 1
             for sequence in admit:
-                mine[sequence.id] = self.waiting.pop(sequence.id)
+                self.waiting.remove(sequence.id)
+                self.instance[sequence.id] = worker
+                mine[sequence.id] = sequence
         work = tuple(Work(s.id, *span) for s in mine.values() for span in memory.missing(s))
         return Proposal(work, admit, (reason,) if reason else ())
 
@@ -58,7 +62,7 @@ class Instances(Stepwise):
         if not self.waiting:
             return None
         prompts = prompts_of_first(self.waiting)
-        if all(self.serving):
+        if not self.num_idle:
             text = f"not admitted: all {self.workers} instances are serving"
             return Reason("batch-full", prompts[0].id, text)
         return admit_together(prompts, memory.room())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
 from minifuse.plan import Reason
 from minifuse.request import Sequence
@@ -15,7 +16,7 @@ __all__ = ["Iteration"]
 
 @register
 class Iteration(QueuePolicy):
-    """Newcomers join, and finished sequences leave, at every iteration; first come, first served.
+    """Newcomers join, and finished sequences leave, at every iteration.
 
     Prompts and single tokens share an iteration. With a token_budget a long prompt is computed in pieces over several
     iterations, so that it does not delay the next token of other requests.
@@ -24,7 +25,7 @@ class Iteration(QueuePolicy):
     name = "iteration"
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(QueueOptions):
         max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
         token_budget: int | None = option(None, "tokens in one iteration, at most", minimum=1)
 

@@ -1,24 +1,28 @@
-"""What batching policies share: the fill of an iteration from one queue, on which a policy is an order and a rule."""
+"""What batching policies share: the queue, and the fill of an iteration, on which a policy is an order and a rule."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Sequence as Seq
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from minifuse.options import NoOptions
+from minifuse.batching.queue import QueueOptions, Ranked, Ticket
+from minifuse.errors import LawBroken, UsageError
 from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, Room
-from minifuse.work import Work
+from minifuse.work import Span, Work
 
-__all__ = ["QueuePolicy", "Stepwise", "admit_together", "fill", "prompts_of_first"]
+__all__ = ["QueuePolicy", "Queued", "Stepwise", "admit_together", "fill", "num_missing", "prompts_of_first"]
+
+Missing = list[tuple[Sequence, tuple[Span, ...]]]  # sequences, each with the spans that it misses
 
 
-def prompts_of_first(waiting: Mapping[str, Sequence]) -> tuple[Sequence, ...]:
+def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
     """The prompts of the request at the head of a queue, which holds the prompts of one request side by side."""
-    queue = iter(waiting.values())
+    queue = iter(waiting)
     first = next(queue)
     group = first.request.group
     if group is None:
@@ -64,32 +68,62 @@ class Stepwise:
         """Nothing to keep: the next proposal starts from the sequences as they are then."""
 
 
-class QueuePolicy(Stepwise, ABC):
-    """Running sequences first, then newcomers in `order` for as long as `admission` and memory let them in.
+class Queued(Stepwise):
+    """A policy with a queue of requests: those that wait, in the order of their `rank`.
 
-    The first newcomer that cannot join stops the fill, so no request is overtaken and waiting is bounded. An evicted
-    sequence goes back to the head of the queue, and an iteration that evicts admits none: the oldest always runs on.
+    Its `Options` are `QueueOptions` and its own. A policy with a rank of its own has options without an order.
     """
 
     name: ClassVar[str]
-    Options: ClassVar[type] = NoOptions
-    grows = False  # admits with no more than is needed now, and evicts the newest when memory runs out
+    Options: ClassVar[type] = QueueOptions
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if cls.rank is Queued.rank and not issubclass(cls.Options, QueueOptions):
+            raise UsageError(
+                f"The batching policy {cls.__name__} has a queue and Options without an order: let them inherit "
+                "QueueOptions (minifuse.batching.queue), or give the policy a rank of its own."
+            )
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
-        self.waiting: dict[str, Sequence] = {}  # insertion order is arrival order
-        self.running: dict[str, Sequence] = {}
+        self.waiting = Ranked()
+        self.num_received = 0
+
+    def rank(self, sequence: Sequence) -> Any:
+        """Where a sequence stands in the queue: the lowest rank first, and of equal ranks the first to arrive.
+
+        It is asked when the sequence joins the queue: when it arrives, and when it has been evicted. Any two ranks must
+        compare: numbers, or tuples of numbers.
+        """
+        return self.options.rank(sequence.request)
 
     def receive(self, sequence: Sequence) -> None:
-        self.waiting[sequence.id] = sequence
+        self.num_received += 1
+        self.waiting.add(Ticket(self.rank(sequence), self.num_received, sequence))
 
     def release(self, sequence: Sequence) -> None:
-        self.waiting.pop(sequence.id, None)
-        self.running.pop(sequence.id, None)
+        self.waiting.discard(sequence.id)
 
-    def order(self, waiting: Iterable[Sequence]) -> Iterable[Sequence]:
-        """The order in which waiting sequences are considered; first come, first served unless overridden."""
-        return waiting
+
+class QueuePolicy(Queued, ABC):
+    """Running sequences first, then newcomers, of both the lowest `rank` first, for as long as `admission` and memory
+    let them in.
+
+    The first newcomer that cannot join stops the fill, so that no request is overtaken by one of a higher rank. An
+    evicted sequence waits again, ahead of all that arrived later with its rank, and an iteration that evicts admits
+    none. The first of those that run is never evicted: it always goes on.
+    """
+
+    grows = False  # admits with no more than is needed now, and evicts when memory runs out: see `victims`
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.running = Ranked()
+
+    def release(self, sequence: Sequence) -> None:
+        super().release(sequence)
+        self.running.discard(sequence.id)
 
     @abstractmethod
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
@@ -99,71 +133,110 @@ class QueuePolicy(Stepwise, ABC):
             joining: how many newcomers this iteration already has; `self.running` does not hold them yet.
         """
 
+    def victims(self, running: Seq[Sequence]) -> Iterable[Sequence]:
+        """The running sequences in the order in which they are evicted when memory runs out: all of them, each once.
+
+        By default the last in rank first: of the lowest priority the newest. Asked only if one has to be evicted.
+
+        Args:
+            running: those that may be evicted, in the order of their rank.
+        """
+        return reversed(running)
+
     def wake_at(self, now: float) -> float | None:
         """When to ask again although nothing has arrived or completed."""
         return None
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        return self._fill(now, memory)
+        return self._fill(now, memory, self._missing(memory))
+
+    def _missing(self, memory: Memory) -> Missing:
+        """What each running sequence misses."""
+        missing = memory.missing
+        return [(sequence, missing(sequence)) for sequence in self.running]
 
     def _fill(
-        self, now: float, memory: Memory, takes: Callable[[int], bool] | None = None, room: Room | None = None
+        self,
+        now: float,
+        memory: Memory,
+        running: Missing,
+        takes: Callable[[int], bool] | None = None,
+        room: Room | None = None,
     ) -> Proposal:
-        """Running sequences, then newcomers; of both, those whose number of missing tokens the iteration `takes`."""
-        left = self.token_budget
+        """These `running` sequences, then newcomers: those whose number of missing tokens the iteration `takes`."""
+        evict: dict[str, Sequence] = {}
+        if self.grows and running:
+            room = memory.room() if room is None else room
+            evict = self._make_room(running, room)
+            if evict:
+                running = [(sequence, spans) for sequence, spans in running if sequence.id not in evict]
         work: list[Work] = []
-        evict: list[Sequence] = []  # the newest first
-        if room is None and (self.waiting or self.grows):
-            room = memory.room()
-        running = list(self.running.values())
-        for sequence in self.running.values():
-            if sequence in evict or (takes and not takes(_num_missing(sequence, memory))):
-                continue
-            if self.grows and room is not None:
-                self._make_room(sequence, running, room, evict)
-            if sequence not in evict:
-                left = self._add(work, sequence, memory, left)
+        left = self.token_budget
+        for sequence, spans in running:
+            left = _add(work, sequence.id, spans, left)
         admit: list[Sequence] = []
-        reasons = [Reason("evicted", s.id, "evicted: the others have no room for their next token") for s in evict]
-        for sequence in () if evict else self.order(self.waiting.values()):
+        reasons = [Reason("evicted", name, "evicted: the others have no room for their next token") for name in evict]
+        for sequence in () if evict else self.waiting:
             reason = self.admission(sequence, len(admit), now)
+            spans = () if reason else memory.missing(sequence)
             if reason is None and left == 0:
                 reason = Reason("budget-spent", sequence.id, f"not admitted: {self.token_budget} tokens are planned")
-            if reason is None and takes and not takes(_num_missing(sequence, memory)):
+            if reason is None and takes and not takes(num_missing(spans)):
                 text = "not admitted: prompts and single tokens run in iterations of their own"
                 reason = Reason("other-phase", sequence.id, text)
-            if reason is None and room is not None:
+            if reason is None:
+                room = memory.room() if room is None else room
                 reason = room.admit(sequence, growing=True) if self.grows else room.admit(sequence)
             if reason is not None:
                 reasons.append(reason)
                 break
             admit.append(sequence)
-            left = self._add(work, sequence, memory, left)
+            left = _add(work, sequence.id, spans, left)
         if not work:
             return Proposal(reasons=tuple(reasons), wake_at=self.wake_at(now))
         for sequence in admit:
-            self.running[sequence.id] = self.waiting.pop(sequence.id)
-        for sequence in evict:
-            self.waiting = {sequence.id: self.running.pop(sequence.id), **self.waiting}
-        return Proposal(tuple(work), tuple(admit), tuple(reasons), evict=tuple(evict), growing=self.grows)
+            self.running.add(self.waiting.remove(sequence.id))
+        for name in evict:
+            ticket = self.running.remove(name)
+            self.waiting.add(ticket._replace(rank=self.rank(ticket.sequence)))
+        return Proposal(tuple(work), tuple(admit), tuple(reasons), evict=tuple(evict.values()), growing=self.grows)
 
-    def _make_room(self, sequence: Sequence, running: list[Sequence], room: Room, evict: list[Sequence]) -> None:
-        """Evict the newest of those `running`, itself at last, until `sequence` has room for its next token."""
-        while sequence not in evict and room.extend(sequence) is not None:
-            newest = running.pop()
-            room.evict(newest)
-            evict.append(newest)
+    def _make_room(self, running: Missing, room: Room) -> dict[str, Sequence]:
+        """Evict until each of these `running` sequences that is left has room for its next token.
 
-    def _add(self, work: list[Work], sequence: Sequence, memory: Memory, left: int | None) -> int | None:
-        """Append what `sequence` misses, cut to the budget that is left; return what is left then."""
-        for start, stop in memory.missing(sequence):
-            if left is not None:
-                stop = min(stop, start + left)
-                left -= stop - start
-            if stop > start:
-                work.append(Work(sequence.id, start, stop))
-        return left
+        Returns:
+            The evicted, in the order in which they were.
+        """
+        evicted: dict[str, Sequence] = {}
+        victims: Iterator[Sequence] | None = None
+        for sequence, _ in running:
+            if evicted and sequence.id in evicted:
+                continue
+            while room.extend(sequence) is not None:
+                if victims is None:
+                    victims = iter(self.victims(list(self.running)[1:]))
+                victim = next(victims, None)
+                if victim is None:
+                    text = f"{sequence.id} has no room for its next token, and no other sequence is left to evict"
+                    raise LawBroken("progress", text)
+                room.evict(victim)
+                evicted[victim.id] = victim
+                if victim is sequence:
+                    break
+        return evicted
 
 
-def _num_missing(sequence: Sequence, memory: Memory) -> int:
-    return sum(stop - start for start, stop in memory.missing(sequence))
+def num_missing(spans: tuple[Span, ...]) -> int:
+    """Tokens of these spans."""
+    return sum([stop - start for start, stop in spans])
+
+
+def _add(work: list[Work], name: str, spans: tuple[Span, ...], left: int | None) -> int | None:
+    """Append what a sequence misses, cut to the budget that is left; return what is left then."""
+    for start, stop in spans:
+        if left is not None:
+            stop = min(stop, start + left)
+            left -= stop - start
+        if stop > start:
+            work.append(Work(name, start, stop))
+    return left

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from minifuse.batching.iteration import Iteration
+from minifuse.batching.policy import num_missing
 from minifuse.plan import Proposal
 from minifuse.stages import Memory, register
 
@@ -26,5 +27,9 @@ class PrefillFirst(Iteration):
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         room = memory.room()
-        prompts = self._fill(now, memory, lambda missing: missing > 1, room)
-        return prompts if prompts.work else self._fill(now, memory, lambda missing: missing == 1, room)
+        running = self._missing(memory)
+        prompts = [item for item in running if num_missing(item[1]) > 1]
+        found = self._fill(now, memory, prompts, lambda missing: missing > 1, room)
+        if found.work:
+            return found
+        return self._fill(now, memory, running, lambda missing: missing == 1, room)

@@ -1,4 +1,4 @@
-"""One request at a time, in the order of arrival."""
+"""One request at a time, in the order of the queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Serial"]
 
 @register
 class Serial(QueuePolicy):
-    """One request at a time, run to completion; the others wait in the order of arrival."""
+    """One request at a time, run to completion; the others wait in the order of the queue."""
 
     name = "serial"
 

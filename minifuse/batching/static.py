@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
 from minifuse.plan import Reason
 from minifuse.request import Sequence
@@ -24,7 +25,7 @@ class Static(QueuePolicy):
     name = "static"
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(QueueOptions):
         max_batch: int = option(8, "requests in one batch, at most", minimum=1, batch_size=True)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from minifuse.cli.declare import argument, takes
 from minifuse.cli.options import Options, refuse_contradictions
-from minifuse.cli.requests import Workload, make_workload
+from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.run import failed, load, placeholders, show_served
 from minifuse.cli.text import console, counted
 from minifuse.errors import UsageError
-from minifuse.metrics import Metrics, compute_metrics
+from minifuse.metrics import Metrics, RunningMetrics
 from minifuse.model.source import resolve
 from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
@@ -55,6 +55,7 @@ def compare(options: CompareOptions) -> int:
     stage_options = _stage_options(rows, options)
     refuse_contradictions(options, source)
     workload = make_workload(options, source)
+    note_priorities(workload, zip(rows, stage_options, strict=True))
     settings = options.settings
     outline = source.outline(settings.dtype, settings.seed)
     for row, own in zip(rows, stage_options, strict=True):  # refuse before any weights are loaded
@@ -65,9 +66,10 @@ def compare(options: CompareOptions) -> int:
         own_settings = replace(settings, stage_options=own)
         if settings.clock == "real":
             _warm_up(row, workload, own_settings, model)
-        engine = build_engine(row, source, own_settings, model)
+        counted = RunningMetrics()
+        engine = build_engine(row, source, own_settings, model, into=counted.read)
         served = show_served(engine, row, workload, answers=False)
-        metrics = compute_metrics(served.trace.events(), options.goodput)
+        metrics = counted.result(options.goodput)
         first = results[0].served if results else served
         differing = None if placeholders(source, settings) else _differing(first, served, settings.dtype)
         results.append(Result(row, served, metrics, differing))

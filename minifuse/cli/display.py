@@ -47,7 +47,7 @@ class Display:
         self._sizes = Counter(request.group for request in requests)
         self._refused: set[str] = set()  # groups whose refusal has been shown
         self._engine = engine
-        self._slot_bytes = next(engine.trace.events())["kv_bytes_per_token"]
+        self._slot_bytes = engine.trace.header["kv_bytes_per_token"]
         self._of_cells = workload.source.kind == "cells"
         self._work, self._memory = UNITS[workload.source.kind]
         self._out = console()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.parsing import read_lines
 from minifuse.request import Request, by_request
+from minifuse.techniques import Technique
 from minifuse.workload.cells import RESERVED, cell_workload
 from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import Uniform
 from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, synthetic
 
-__all__ = ["Workload", "make_workload"]
+__all__ = ["Workload", "make_workload", "note_priorities"]
 
 MAX_NEW_TOKENS = 256
 REQUESTS = 16
@@ -54,6 +55,34 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = ()) -
         ModelError: the tokenizer cannot be read, or there is none for a typed prompt.
     """
     return _Maker(options, source).make(texts)
+
+
+def note_priorities(workload: Workload, served: Iterable[tuple[Technique, Mapping[str, Any]]]) -> None:
+    """Say once, on stderr, which techniques serve requests of different priorities in another order.
+
+    Args:
+        served: the techniques, each with its stage options.
+    """
+    if not any(request.priority for request in workload.requests):
+        return
+    others = [row for row, options in served if {**row.options, **options}.get("batching.order") != "priority"]
+    if not others:
+        return
+    lacking = [row.name for row in others if "batching.order" not in row.option_names]
+    if len(lacking) < len(others):
+        advice = "add --set batching.order=priority"
+        advice += f", an option that {_listed(lacking, 'lacks', 'lack')}" if lacking else ""
+    else:
+        advice = "choose a technique with the option batching.order, see minifuse list --json"
+    follow = _listed([row.name for row in others], "does", "do")
+    print(f"note: the requests have priorities, which {follow} not follow: {advice}.", file=sys.stderr)
+
+
+def _listed(names: list[str], one: str, several: str) -> str:
+    """These names as a subject, with its verb: `a does`, or `a, b and c do`."""
+    if len(names) == 1:
+        return f"{names[0]} {one}"
+    return f"{', '.join(names[:-1])} and {names[-1]} {several}"
 
 
 class _Maker:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minifuse.cli.declare import argument, option, takes, writable_file
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.pipe import silence
-from minifuse.cli.requests import Workload, make_workload
+from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.errors import MachineError, UsageError
-from minifuse.metrics import compute_metrics
+from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source, resolve
 from minifuse.parsing import one_of
 from minifuse.request import FinishReason
@@ -63,16 +63,18 @@ def run(options: RunOptions) -> int:
     settings = replace(options.settings, stage_options=options.stage_options(row))
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts)
+    note_priorities(workload, [(row, settings.stage_options)])
     outline = source.outline(settings.dtype, settings.seed)
     build_engine(row, source, settings, outline)  # refuse before any weights are loaded
     model, settings = load(source, settings, outline)
-    engine = build_engine(row, source, settings, model, options.trace)
+    counted = RunningMetrics()
+    engine = build_engine(row, source, settings, model, options.trace, into=counted.read)
     try:
         served = show_served(engine, row, workload, answers=not options.json)
     except BrokenPipeError:
         silence()
         return 1  # the reader went away before the last answer
-    metrics = compute_metrics(served.trace.events(), options.goodput)
+    metrics = counted.result(options.goodput)
     if options.json:
         result = {
             "schema": SCHEMA,

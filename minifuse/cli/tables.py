@@ -58,6 +58,10 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
     ]
     if metrics["nodes"]:  # without the rows that do not apply to graphs of cells
         table = [(label, value) for label, value in table if not value.startswith("-") and label != "KV moves"]
+    sent = metrics["transfers"]
+    if sent["to_host"]["bytes"] or sent["to_device"]["bytes"]:
+        ways = f"{_amount(sent['to_host'], '')} to the host, {_amount(sent['to_device'], '')} to the device"
+        table.append(("Transfers", f"{ways} ({_time(sent['hidden_s'])} hidden, {_time(sent['exposed_s'])} exposed)"))
     if metrics["gathers"]["count"]:
         done = metrics["gathers"]
         table.append(("Gathers", f"{done['count']:,} ({done['rows']:,} rows) in {_time(done['seconds'])}"))

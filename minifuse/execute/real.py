@@ -40,6 +40,8 @@ class RealExecutor:
             first worker, which may be the main stream, never waits. By default all run at once.
         depth: plans that a worker may have in flight; with more than one, each worker has a thread of its own.
         on_close: stops what else belongs to the run.
+        behind: begins with the moves of a plan without work, beside all plans; the future is done when they have
+            landed. Without it, such a plan is run like any other.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class RealExecutor:
         depth: int = 1,
         issue: Callable[[Plan, dict[str, Sequence]], Pending] | None = None,
         on_close: Callable[[], None] | None = None,
+        behind: Callable[[Plan], Future[Ran]] | None = None,
     ) -> None:
         self._run = run
+        self._behind = behind
         self._clock = clock
         self._on_close = on_close
         self._next: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans of a single worker
@@ -69,15 +73,19 @@ class RealExecutor:
         self._reported_s = 0.0  # the time of the last event: later events are not before it
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
-        if not self._threads:
+        beside = self._behind is not None and not plan.work
+        if not self._threads and not beside:
             self._next.append((plan, sequences))
             return
         self._num_running += 1
-        threads = self._threads[min(plan.worker, len(self._threads) - 1)]
 
         def ended(future: Future[Ran]) -> None:
             self._ended.put(_Ended(plan, future, self._clock.now()))
 
+        if self._behind is not None and beside:
+            self._behind(plan).add_done_callback(ended)
+            return
+        threads = self._threads[min(plan.worker, len(self._threads) - 1)]
         if self._issue is None or self._poller is None:
             threads.submit(self._run, plan, sequences).add_done_callback(ended)
         else:
@@ -87,7 +95,14 @@ class RealExecutor:
     def wait(self, until: float | None) -> list[Completion]:
         if self._next:
             plan, sequences = self._next.popleft()
-            return [Completion(plan, self._run(plan, sequences), self._clock.now())]
+            ran = self._run(plan, sequences)
+            if not self._num_running:
+                return [Completion(plan, ran, self._clock.now())]
+            self._num_running += 1  # what has landed meanwhile is one event with its end
+            future: Future[Ran] = Future()
+            future.set_result(ran)
+            self._ended.put(_Ended(plan, future, self._clock.now()))
+            until = None
         woken = False
         while not (self._unreported or woken) and (until is None or self._clock.now() < until):
             woken = self._note(None if until is None else max(0.0, until - self._clock.now()))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.execute.sampling import sample
 from minifuse.execute.streams import Streams
+from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
-from minifuse.plan import Move, Plan
+from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
 from minifuse.stages import Attention, Memory
@@ -21,12 +20,16 @@ __all__ = ["TorchRunner", "forward", "torch_runner"]
 
 
 def forward(
-    model: Transformer, batch: Batch, cache: KVStorage, attention: AttentionBackend, moves: tuple[Move, ...] = ()
+    model: Transformer,
+    batch: Batch,
+    cache: KVStorage,
+    attention: AttentionBackend,
+    moves: MovesOfPlan | None = None,
 ) -> Tensor:
     """The forward pass of every technique: logits [len(batch.sampled), vocab_size].
 
     Before and after attention, a layer acts on all tokens of the iteration at once; in between, `attention` writes and
-    reads each sequence's KV wave by wave. `moves` are those that belong to a wave.
+    reads each sequence's KV wave by wave. `moves` are made meanwhile: layer i waits for its own alone.
     """
     ops = attention.operators
     x = model.embed(batch.token_ids, batch.positions)
@@ -36,54 +39,63 @@ def forward(
         attended = []
         for number, wave in enumerate(batch.waves):
             if moves:
-                ops.move(cache, [move for move in moves if move.wave == number], index)
+                moves.before(index, number)
             attended.append(attention.attend(heads, rotary, cache, index, wave))
+            if moves:
+                moves.after(index, number)
         x = layer.post_attention(x, attended[0] if len(attended) == 1 else torch.cat(attended), ops)
     return model.head(x[batch.last_tokens], ops)
 
 
 class TorchRunner:
-    """Owns the model, the KV tensors and the attention that reads them. Calling it computes a plan."""
+    """Owns the model, the KV tensors and the attention that reads them. Calling it computes a plan.
 
-    def __init__(self, model: Transformer, cache: KVStorage, attention: AttentionBackend) -> None:
+    `transfers` carry out the plans' moves; all runners on the same KV tensors must have the same.
+    """
+
+    def __init__(
+        self, model: Transformer, cache: KVStorage, attention: AttentionBackend, transfers: PlanTransfers | None = None
+    ) -> None:
         self.model = model
         self.cache = cache
         self.attention = attention
+        self.transfers = transfers or PlanTransfers(cache, attention.operators)
         self._streams = Streams(cache.device)
 
     @torch.inference_mode()
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        """The sampled token of every sequence whose work reached its last token."""
+        """The sampled token of every sequence whose work reached its last token.
+
+        A plan without work is done when its moves have landed; `transfers.behind` does not wait for that.
+        """
+        if not plan.work:
+            return self.transfers.behind(plan).result()
         with self.attention.operators.lock, self._streams.of(plan.worker):
-            moving_s = self._move(plan)
-            tokens = self._compute(plan, sequences)
-            if not tokens and self.cache.device.type == "cuda":
-                torch.cuda.current_stream().synchronize()  # no token was read back, so KV may not be written yet
-        return Ran(tokens, moving_s=moving_s)
+            moves = self.transfers.begin(plan) if plan.moves else None
+            tokens = self._compute(plan, sequences, moves)
+            ran = Ran(tokens)
+            if moves:
+                transfers, moving_s = moves.end()
+                ran = Ran(tokens, moving_s, transfers=transfers)
+            if (moves or not tokens) and self.cache.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()  # KV may not be written yet, or not be copied
+        return ran
 
-    def _move(self, plan: Plan) -> float:
-        """Copy the moves that come before the forward pass. Returns the seconds that it took."""
-        moves = [move for move in plan.moves if move.wave is None]
-        if not moves:
-            return 0.0
-        start = time.perf_counter()
-        self.attention.operators.move(self.cache, moves)
-        if self.cache.device.type == "cuda":
-            torch.cuda.current_stream().synchronize()
-        return time.perf_counter() - start
-
-    def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, tuple[int, ...]]:
-        names, logits = self._logits(plan, sequences)
+    def _compute(
+        self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None
+    ) -> dict[str, tuple[int, ...]]:
+        names, logits = self._logits(plan, sequences, moves)
         sampled = [sequences[name] for name in names]
         ops = self.attention.operators
         tokens = sample(logits, [s.request.sampling for s in sampled], [len(s.tokens) for s in sampled], ops)
         return {name: (token,) for name, token in zip(names, tokens, strict=True)}
 
-    def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
+    def _logits(
+        self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None
+    ) -> tuple[tuple[str, ...], Tensor]:
         """The sequences whose next token is sampled, and the logits to sample it from."""
         batch = self.attention.batch(plan, sequences, self.cache)
-        of_waves = tuple(move for move in plan.moves if move.wave is not None)
-        return batch.sampled, forward(self.model, batch, self.cache, self.attention, of_waves)
+        return batch.sampled, forward(self.model, batch, self.cache, self.attention, moves)
 
 
 def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> TorchRunner:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from minifuse.clock import VirtualClock
+from minifuse.execute.link import Link
 from minifuse.plan import Plan, sampled_work
 from minifuse.report import Completion, Ran
 from minifuse.request import Sequence
@@ -21,7 +22,10 @@ def placeholder_tokens(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
 
 
 class VirtualExecutor:
-    """`cost` gives the seconds of a plan, `run` its tokens (of a model, or placeholders).
+    """`cost` gives the seconds of a plan's computing, `run` its tokens (of a model, or placeholders).
+
+    `link` carries what a plan's moves transfer between the tiers; by default in no time. What it cannot hide beside the
+    computing is added to the plan's seconds. A plan without work is run, and ends, when its moves have landed.
 
     A worker runs its plans in order. Each worker has a device of its own, or all share one (`shared`): while k plans
     run, each gets a k-th of it.
@@ -37,9 +41,11 @@ class VirtualExecutor:
         run: RunPlan = placeholder_tokens,
         *,
         shared: bool = False,
+        link: Link | None = None,
     ) -> None:
         self._clock = clock
         self._cost = cost
+        self._link = link or Link()
         self._run = run
         self._shared = shared
         # What a plan's end is compared with: the time itself, or, on a shared device, the device time that a plan would
@@ -51,12 +57,27 @@ class VirtualExecutor:
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         self._advance(now)
-        self._queued.append((plan, sequences))
-        self._start_queued()
+        if plan.work:
+            self._queued.append((plan, sequences))
+            self._start_queued()
+        else:
+            self.start(plan, sequences)
 
     def start(self, plan: Plan, sequences: dict[str, Sequence]) -> None:
-        """Let the plan's worker begin with it now."""
-        self._push(plan, lambda: self._run(plan, sequences), self._served + self._cost(plan))
+        """Let the plan's worker begin with it now, or the link, if it has no work."""
+        if not plan.work:
+            self._link.behind(plan, self._now)
+            return
+        seconds = self._cost(plan)
+        if not plan.moves:
+            self._push(plan, lambda: self._run(plan, sequences), self._served + seconds)
+            return
+        transfers = self._link.run(plan, seconds, self._now)
+        self._push(
+            plan,
+            lambda: self._run(plan, sequences)._replace(transfers=transfers, moving_s=transfers.exposed_s),
+            self._served + seconds + transfers.exposed_s,
+        )
 
     def _start_queued(self) -> None:
         """Let workers whose plan has ended begin with the next, now that the engine has committed the last."""
@@ -85,22 +106,37 @@ class VirtualExecutor:
 
     def wait(self, until: float | None) -> list[Completion]:
         self._start_queued()
-        if self._running and (until is None or self._next_end() <= until):
-            now, end = self._next_end(), self._running[0][0]
+        landing = self._link.next_landing()
+        times = [time for time in (self._next_end() if self._running else None, landing) if time is not None]
+        if times and (until is None or min(times) <= until):
+            now = min(times)
             self._clock.sleep_until(now)
-            self._served, self._now = end, now
-            done = []
-            while self._running and self._running[0][0] == end:
-                _, _, plan, run = heapq.heappop(self._running)
-                self._busy.discard(plan.worker)
-                done.append(Completion(plan, run(), now))
-            return done
+            return self._land(now) if now == landing else self._end(now)
         if until is not None:
             self._clock.sleep_until(until)
         return []
 
     def wake(self) -> None:
         """Nothing to do: it never sleeps."""
+
+    def _end(self, now: float) -> list[Completion]:
+        """Complete the plans that end now."""
+        end = self._running[0][0]
+        self._served, self._now = end, now
+        done = []
+        while self._running and self._running[0][0] == end:
+            _, _, plan, run = heapq.heappop(self._running)
+            self._busy.discard(plan.worker)
+            done.append(Completion(plan, run(), now))
+        return done
+
+    def _land(self, now: float) -> list[Completion]:
+        """Complete the plans without work whose moves have landed now."""
+        self._advance(now)
+        plans = self._link.landed(now)
+        return [
+            Completion(plan, self._run(plan, {})._replace(transfers=self._link.carried(plan)), now) for plan in plans
+        ]
 
     def close(self) -> None:
         """Nothing to stop."""

@@ -50,7 +50,7 @@ class TritonOperators:
 
     def move(self, cache: KVTensors, moves: Seq[Move], layer: int | None = None) -> None:
         layers = slice(None) if layer is None else slice(layer, layer + 1)
-        for _, group in groupby(moves, lambda move: move.kind):
+        for _, group in groupby(moves, lambda move: (move.source_tier, move.target_tier)):
             alike = list(group)
             if alike[0].crosses:
                 self._swap(cache, alike, layers)
@@ -63,10 +63,12 @@ class TritonOperators:
     def _swap(cache: KVTensors, moves: list[Move], layers: slice) -> None:
         """Scattered slots are gathered on the device first, so that the link carries long runs."""
         device, host = (cache.keys[layers], cache.values[layers]), (cache.host_keys[layers], cache.host_values[layers])
-        out = moves[0].kind == "swap_out"
+        out = moves[0].target_tier == "host"
         on_device = [(move.source if out else move.target, move.num_tokens) for move in moves]
         on_host = [(move.target if out else move.source, move.num_tokens) for move in moves]
-        slots = torch.cat([torch.arange(first, first + count) for first, count in on_device]).to(cache.device)
+        slots = torch.cat([torch.arange(first, first + count) for first, count in on_device])
+        if cache.device.type == "cuda":  # from pinned memory the copy does not block the host
+            slots = slots.pin_memory().to(cache.device, non_blocking=True)
         shape = (2, len(device[0]), len(slots), *device[0].shape[2:])
         empty = torch.empty(shape, dtype=device[0].dtype, device=cache.device)
         staging = gather_slots(*device, slots) if out else empty

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from operator import itemgetter
 
 from minifuse.errors import LawBroken
 
@@ -24,25 +25,24 @@ class RunAllocator:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.runs: list[tuple[int, int]] = [(0, capacity)] if capacity else []  # (offset, length)
+        self.num_free = capacity
 
     def copy(self) -> RunAllocator:
         twin = RunAllocator(0)
-        twin.capacity, twin.runs = self.capacity, list(self.runs)
+        twin.capacity, twin.runs, twin.num_free = self.capacity, list(self.runs), self.num_free
         return twin
 
     @property
-    def num_free(self) -> int:
-        return sum(length for _, length in self.runs)
-
-    @property
     def longest(self) -> int:
-        return max((length for _, length in self.runs), default=0)
+        """The longest free run. Looks at all of them."""
+        return max(map(itemgetter(1), self.runs), default=0)
 
     def allocate(self, size: int) -> int | None:
         """Take `size` slots of the first run that has so many. Returns their offset; None if no run has."""
         for index, (offset, length) in enumerate(self.runs):
             if length >= size:
                 self.runs[index : index + 1] = [(offset + size, length - size)] if length > size else []
+                self.num_free -= size
                 return offset
         return None
 
@@ -58,6 +58,7 @@ class RunAllocator:
         overlaps = (before and sum(before) > offset) or (after and offset + size > after[0])
         if overlaps or offset < 0 or offset + size > self.capacity:
             raise LawBroken("conservation", f"slots [{offset}, {offset + size}) were freed twice or never handed out")
+        self.num_free += size
         start, stop = index, index
         if before and sum(before) == offset:
             start, offset, size = index - 1, before[0], size + before[1]
@@ -74,3 +75,5 @@ class RunAllocator:
             position += length
         if position != self.capacity:
             raise LawBroken("conservation", f"free and owned slots are {position} of {self.capacity}")
+        if self.num_free != sum(length for _, length in self.runs):
+            raise LawBroken("conservation", f"{self.num_free} slots are counted as free in {self.runs}")

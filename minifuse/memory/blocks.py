@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from minifuse.errors import LawBroken
+from minifuse.memory.changes import Changes, Stack
 
 __all__ = ["BlockPool"]
 
@@ -22,18 +23,27 @@ class BlockPool:
     (1, 1)
     """
 
-    def __init__(self, num_blocks: int) -> None:
-        self.holders = [0] * num_blocks  # of each block, their number
-        self.free = list(range(num_blocks - 1, -1, -1))  # a stack: the last is taken next
+    holders: list[int] | Changes[int, int]  # of each block, their number
+    free: list[int] | Stack[int]  # the last is taken next
 
-    def copy(self) -> BlockPool:
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.holders = [0] * num_blocks
+        self.free = list(range(num_blocks - 1, -1, -1))
+        self.num_shared = 0  # holders beyond the first of each block
+
+    def trial(self) -> BlockPool:
+        """The same pool, changes to which are not made before `make`."""
         twin = BlockPool(0)
-        twin.holders, twin.free = list(self.holders), list(self.free)
+        twin.num_blocks, twin.num_shared = self.num_blocks, self.num_shared
+        twin.holders, twin.free = Changes(self.holders), Stack(self.free)  # type: ignore[arg-type]  # of books
         return twin
 
-    @property
-    def num_blocks(self) -> int:
-        return len(self.holders)
+    def make(self, trial: BlockPool) -> None:
+        """Make the changes of a trial."""
+        trial.holders.make()  # type: ignore[union-attr]
+        trial.free.make()  # type: ignore[union-attr]
+        self.num_shared = trial.num_shared
 
     @property
     def num_free(self) -> int:
@@ -55,21 +65,25 @@ class BlockPool:
         if not self.holders[block]:
             raise LawBroken("conservation", f"block {block} was shared, and has no holder")
         self.holders[block] += 1
+        self.num_shared += 1
 
     def give_back(self, block: int) -> None:
         """Remove a holder. A block that has none left is free."""
         if not 0 <= block < self.num_blocks or not self.holders[block]:
             raise LawBroken("conservation", f"block {block} was given back twice, or never handed out")
         self.holders[block] -= 1
-        if not self.holders[block]:
+        if self.holders[block]:
+            self.num_shared -= 1
+        else:
             self.free.append(block)
 
     def check(self, held: Iterable[int]) -> None:
         """Raise `LawBroken` unless `held` names each block as often as it has holders, and those without are free."""
-        count = Counter(held)
-        if [count[block] for block in range(self.num_blocks)] != self.holders:
-            raise LawBroken("conservation", f"blocks are held by {self.holders} and should be by {dict(count)}")
-        if sorted(self.free) != [block for block, holders in enumerate(self.holders) if not holders]:
-            raise LawBroken(
-                "conservation", f"the free blocks are {sorted(self.free)}, and {self.holders} hold the rest"
-            )
+        count, holders = Counter(held), [self.holders[block] for block in range(self.num_blocks)]
+        if [count[block] for block in range(self.num_blocks)] != holders:
+            raise LawBroken("conservation", f"blocks are held by {holders} and should be by {dict(count)}")
+        free = sorted(self.free)  # type: ignore[arg-type]  # of the books: no trial is checked
+        if free != [block for block, number in enumerate(holders) if not number]:
+            raise LawBroken("conservation", f"the free blocks are {free}, and {holders} hold the rest")
+        if self.num_shared != count.total() - len(count):
+            raise LawBroken("conservation", f"{self.num_shared} holders beyond the first are counted in {dict(count)}")

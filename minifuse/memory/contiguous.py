@@ -19,12 +19,13 @@ __all__ = ["Contiguous"]
 class _Room(FixedRoom):
     def __init__(self, allocator: RunAllocator) -> None:
         self.allocator = allocator
+        self.trial: RunAllocator | None = None  # a copy of the allocator, made when something is tried
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         needed = sequence.request.max_cached
-        longest = self.allocator.longest
-        if self.allocator.allocate(needed) is None:
-            text = f"not admitted: needs {needed} KV tokens in a row, the longest free run has {longest}"
+        trial = self.trial = self.trial or self.allocator.copy()
+        if trial.allocate(needed) is None:
+            text = f"not admitted: needs {needed} KV tokens in a row, the longest free run has {trial.longest}"
             return Reason("memory-full", sequence.id, text)
         return None
 
@@ -41,18 +42,18 @@ class Contiguous(ReservedMemory):
         self.allocator = RunAllocator(capacity)
 
     def room(self) -> _Room:
-        return _Room(self.allocator.copy())
+        return _Room(self.allocator)
 
     def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
-        trial = self.allocator.copy()
-        extents = {}
+        extents: dict[str, Extent] = {}
         for newcomer in newcomers:
             size = newcomer.request.max_cached
-            offset = trial.allocate(size)
+            offset = self.allocator.allocate(size)
             if offset is None:
+                for extent in extents.values():
+                    self.allocator.free(*extent)
                 raise LawBroken("budget", f"{newcomer.id} was admitted without room for its {size} KV tokens")
             extents[newcomer.id] = Extent(offset, size)
-        self.allocator = trial
         return extents
 
     def _free(self, sequence_id: str, extent: Extent) -> None:
@@ -63,4 +64,5 @@ class Contiguous(ReservedMemory):
         return self.capacity - self.allocator.num_free
 
     def check_integrity(self) -> None:
+        super().check_integrity()
         self.allocator.check(self.extents.values())

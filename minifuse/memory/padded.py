@@ -91,11 +91,9 @@ class Padded(ReservedMemory):
     def place(self, proposal: Proposal, now: float) -> Placement:
         extents = self._place(proposal)
         width = self.shape.width
-        columns = [
-            (extent.offset % width + work.start, extent.offset % width + work.stop)
-            for work, extent in zip(proposal.work, extents, strict=True)
-        ]
-        start, stop = min(c[0] for c in columns), max(c[1] for c in columns)
+        placed = list(zip(proposal.work, extents, strict=True))
+        start = min([offset % width + work.start for work, (offset, _) in placed])
+        stop = max([offset % width + work.stop for work, (offset, _) in placed])
         return Placement(extents, Rectangle(0, self.shape.rows, stride=width, start=start, stop=stop))
 
     def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
@@ -111,8 +109,9 @@ class Padded(ReservedMemory):
 
     def _written(self, plan: Plan) -> None:
         super()._written(plan)
-        for work, extent in zip(plan.work, plan.extents, strict=True):
-            self.columns = max(self.columns, extent.offset % self.shape.width + work.stop)
+        width = self.shape.width
+        stops = [offset % width + work.stop for work, (offset, _) in zip(plan.work, plan.extents, strict=True)]
+        self.columns = max(self.columns, *stops)
 
     def _free(self, sequence_id: str, extent: Extent) -> None:
         if not self.extents:
@@ -128,6 +127,7 @@ class Padded(ReservedMemory):
         return self.shape.num_tokens
 
     def check_integrity(self) -> None:
+        super().check_integrity()
         if self.num_reserved > self.capacity or bool(self.extents) != bool(self.shape.rows):
             raise LawBroken(
                 "conservation", f"a rectangle {self.shape} holds {len(self.extents)} sequences in {self.capacity} slots"

@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.memory.still import NothingAhead
 from minifuse.memory.tables import NoRoom, Tables
+from minifuse.memory.trial import Trial
 from minifuse.options import option
-from minifuse.place import Pages
 from minifuse.plan import Move, Placement, Plan, Proposal, Reason
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import register
-from minifuse.work import Span
+from minifuse.work import Span, Work
 
 __all__ = ["Paged"]
 
 
 class _Room:
     def __init__(self, tables: Tables) -> None:
-        self.tables = tables
-        self.busy = bool(tables.blocks)
+        self.tables = Trial(tables)
+        self.busy = tables.num_on_device > 0
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         try:
@@ -32,10 +33,13 @@ class _Room:
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
+        name, length = sequence.request.id, len(sequence.tokens)
+        if self.tables.has_blocks(name, length):
+            return None
         try:
-            self.tables.grow(sequence.id, self.tables.cached[sequence.id], len(sequence))
+            self.tables.grow(name, self.tables.cached[name], length)
         except NoRoom as full:
-            return Reason("memory-full", sequence.id, str(full))
+            return Reason("memory-full", name, str(full))
         return None
 
     def evict(self, sequence: Sequence) -> None:
@@ -43,7 +47,7 @@ class _Room:
 
 
 @register
-class Paged:
+class Paged(NothingAhead):
     """Blocks of a few tokens each, anywhere in memory, found through the sequence's block table.
 
     A block is taken when a sequence grows into it, so only its last block may be partly empty. A policy that evicts
@@ -73,6 +77,11 @@ class Paged:
             minimum=1,
             maximum=10**8,
         )
+        transfer: str = option(
+            "blocking",
+            "whether swaps hold the iteration up, or each of its layers waits for its own",
+            choices=("blocking", "overlapped"),
+        )
         watermark: float = option(
             0.01,
             "part of the blocks that newcomers leave to running sequences, if these may be evicted",
@@ -98,6 +107,11 @@ class Paged:
             raise UsageError(
                 f"memory.host is {self.options.host} and memory.preemption is {self.options.preemption}, which keeps "
                 "nothing on the host: give memory.preemption=swap, or leave memory.host out."
+            )
+        if self.options.transfer == "overlapped" and not swap:
+            raise UsageError(
+                f"memory.transfer is overlapped and memory.preemption is {self.options.preemption}, which transfers "
+                "nothing: give memory.preemption=swap, or leave memory.transfer out."
             )
         num_host = (self.options.host or capacity) // self.size if swap else 0
         if swap and not num_host:
@@ -129,45 +143,56 @@ class Paged:
         """Nothing more to refuse: a text is received as `check` has seen it."""
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        return (Span(self.tables.num_cached(sequence), len(sequence)),)
+        cached = self.tables.cached.get(sequence.request.id)
+        return (Span(self.tables.num_cached(sequence) if cached is None else cached, len(sequence.tokens)),)
 
     def room(self) -> _Room:
-        return _Room(self.tables.copy())
+        return _Room(self.tables)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        tables = self.tables.copy()  # a proposal that cannot be placed changes nothing
+        trial = Trial(self.tables)  # a proposal that cannot be placed changes nothing
         moves: list[Move] = []
         for sequence in proposal.evict:
-            if sequence.id not in tables.blocks:
+            if sequence.id not in trial.pages:
                 raise LawBroken("conservation", f"{sequence.id} was to be evicted, and is not on the device")
-            moves += tables.evict(sequence.id)
-        busy = bool(tables.blocks)
+            moves += trial.evict(sequence.id)
+        busy = trial.num_on_device > 0
         try:
             for sequence in proposal.admit:
-                if sequence.id in tables.blocks:
+                if sequence.id in trial.pages:
                     raise LawBroken("conservation", f"{sequence.id} was admitted a second time")
-                moves += tables.admit(sequence, growing=proposal.growing, busy=busy)
-            for work in proposal.work:
-                if work.sequence not in tables.blocks:
-                    raise LawBroken("conservation", f"work was proposed for {work.sequence}, which was never admitted")
-                moves += tables.grow(work.sequence, work.start, work.stop)
+                moves += trial.admit(sequence, growing=proposal.growing, busy=busy)
+            for name, start, stop, _ in proposal.work:
+                if trial.has_blocks(name, stop):
+                    continue
+                if name not in trial.pages:
+                    raise LawBroken("conservation", f"work was proposed for {name}, which was never admitted")
+                moves += trial.grow(name, start, stop)
         except NoRoom as full:
             raise LawBroken("budget", f"the proposal does not fit: {full}") from None
-        self.tables = tables
-        return Placement(
-            tuple(Pages(tuple(tables.blocks[w.sequence]), self.size) for w in proposal.work), None, tuple(moves)
-        )
+        trial.make()
+        if self.options.transfer == "overlapped" and any(move.crosses for move in moves):
+            # All of them, copies too: in each layer a block is copied from before it is overwritten.
+            moves = [move._replace(moment="before") for move in moves]
+        pages = self.tables.pages
+        return Placement(tuple([pages[work.sequence] for work in proposal.work]), None, tuple(moves))
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         tables = self.tables
-        for work in plan.work:
-            end = len(tables.blocks[work.sequence]) * self.size
-            if work.start > tables.cached[work.sequence] or work.stop > end:
-                raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds the {end} tokens of its blocks")
-        for work in plan.work:
-            tables.cached[work.sequence] = work.stop
-        for name in dict.fromkeys((*plan.admitted, *(work.sequence for work in plan.work))):
-            tables.arrived(name)
+        for name, start, stop, _ in plan.work:
+            if name not in tables.pages:
+                raise LawBroken("conservation", f"{name} was computed, and memory has released it")
+            end = tables.pages[name].capacity
+            if start > tables.cached[name] or stop > end:
+                raise LawBroken(
+                    "ghost",
+                    f"{Work(name, start, stop)} leaves a gap before it or exceeds the {end} tokens of its blocks",
+                )
+        for name, _, stop, _ in plan.work:
+            tables.wrote(name, stop)
+        if tables.copied or tables.returned:
+            for name in dict.fromkeys((*plan.admitted, *(work.sequence for work in plan.work))):
+                tables.arrived(name)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
@@ -175,27 +200,8 @@ class Paged:
 
     def usage(self) -> KVUsage:
         tables = self.tables
-        held = tables.device.num_blocks - tables.device.num_free + tables.num_promised
-        away = sum(tables.cached[name] for name in tables.away)
-        return KVUsage(tables.num_written(), held * self.size, self.capacity, away)
+        held = tables.device.num_blocks - tables.num_available
+        return KVUsage(tables.num_written(), held * self.size, self.capacity, tables.num_away)
 
     def check_integrity(self) -> None:
-        tables = self.tables
-        tables.device.check(
-            block for books in (tables.blocks, tables.copied) for held in books.values() for block in held
-        )
-        tables.host.check(
-            block for books in (tables.away, tables.returned) for held in books.values() for block in held
-        )
-        if tables.num_available < 0:
-            raise LawBroken(
-                "conservation", f"blocks {tables.promised} are promised, and {tables.device.num_free} are free"
-            )
-        if (
-            tables.cached.keys() != tables.blocks.keys() | tables.away.keys()
-            or tables.blocks.keys() & tables.away.keys()
-        ):
-            raise LawBroken("conservation", "a sequence has KV in no tier, or in both")
-        for name, cached in tables.cached.items():
-            if cached > len((tables.blocks | tables.away)[name]) * self.size:
-                raise LawBroken("conservation", f"{name} reaches beyond its blocks")
+        self.tables.check()

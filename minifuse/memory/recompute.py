@@ -26,12 +26,12 @@ class Recompute(Contiguous):
         self.spent: set[str] = set()  # sequences whose next token was sampled from the KV they have
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        start = 0 if sequence.id in self.spent else self.cached.get(sequence.id, 0)
-        return (Span(start, len(sequence)),)
+        name = sequence.request.id
+        return (Span(0 if name in self.spent else self.cached.get(name, 0), len(sequence.tokens)),)
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         usage = super().commit(plan, sampled, now)
-        self.spent.difference_update(work.sequence for work in plan.work)
+        self.spent.difference_update([work.sequence for work in plan.work])
         self.spent.update(sampled)
         return usage
 

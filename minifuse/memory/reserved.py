@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory.fixed import check_proposal
+from minifuse.memory.still import NothingAhead
 from minifuse.options import NoOptions
 from minifuse.place import Extent
 from minifuse.plan import Placement, Plan, Proposal
@@ -23,7 +24,7 @@ from minifuse.work import Span
 __all__ = ["ReservedMemory"]
 
 
-class ReservedMemory(ABC):
+class ReservedMemory(NothingAhead, ABC):
     """Keeps the books of extents reserved at admission. `capacity` is in tokens."""
 
     kind: ClassVar[str] = "memory"
@@ -38,6 +39,7 @@ class ReservedMemory(ABC):
         self.options = self.Options() if options is None else options
         self.extents: dict[str, Extent] = {}
         self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is written
+        self.num_written = 0  # the sum of `cached`
 
     def check(self, *prompts: Request) -> None:
         needed = self._needed(prompts)
@@ -57,7 +59,7 @@ class ReservedMemory(ABC):
             raise LawBroken("layout", f"{sequence.id} is a cell graph, and the memory {self.name!r} holds KV of texts")
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        return (Span(self.cached.get(sequence.id, 0), len(sequence)),)
+        return (Span(self.cached.get(sequence.request.id, 0), len(sequence.tokens)),)
 
     @abstractmethod
     def room(self) -> Room: ...
@@ -73,15 +75,16 @@ class ReservedMemory(ABC):
     @property
     def num_used(self) -> int:
         """Tokens whose KV is written and kept."""
-        return sum(self.cached.values())
+        return self.num_written
 
     @property
     @abstractmethod
     def num_reserved(self) -> int:
         """Slots set aside."""
 
-    @abstractmethod
-    def check_integrity(self) -> None: ...
+    def check_integrity(self) -> None:
+        if self.num_written != sum(self.cached.values()):
+            raise LawBroken("conservation", f"{self.num_written} tokens are counted as written, not {self.cached}")
 
     def place(self, proposal: Proposal, now: float) -> Placement:
         return Placement(self._place(proposal))
@@ -91,7 +94,8 @@ class ReservedMemory(ABC):
         check_proposal(proposal, self.extents)
         if proposal.admit:
             self.extents |= self._reserve(proposal.admit)
-        return tuple(self.extents[work.sequence] for work in proposal.work)
+        extents = self.extents
+        return tuple([extents[work.sequence] for work in proposal.work])
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         self._written(plan)
@@ -99,16 +103,24 @@ class ReservedMemory(ABC):
 
     def _written(self, plan: Plan) -> None:
         """The plan has written the KV of its work; one that leaves a gap or exceeds a place is refused whole."""
+        cached, extents = self.cached, self.extents
         for work in plan.work:
-            if work.sequence not in self.extents:
-                raise LawBroken("conservation", f"{work} was computed, and memory has released {work.sequence}")
-            if work.start > self.cached.get(work.sequence, 0) or work.stop > self.extents[work.sequence].capacity:
-                raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds {self.extents[work.sequence]}")
-        for work in plan.work:
-            self.cached[work.sequence] = work.stop
+            name, start, stop, _ = work
+            extent = extents.get(name)
+            if extent is None:
+                raise LawBroken("conservation", f"{work} was computed, and memory has released {name}")
+            if start > cached.get(name, 0) or stop > extent.capacity:
+                raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds {extent}")
+        for name, _, stop, _ in plan.work:
+            self._keep(name, stop)
+
+    def _keep(self, name: str, num_tokens: int) -> None:
+        """The KV of a sequence's first tokens is written, and kept."""
+        self.num_written += num_tokens - self.cached.get(name, 0)
+        self.cached[name] = num_tokens
 
     def release(self, sequence: Sequence, now: float) -> None:
-        self.cached.pop(sequence.id, None)
+        self.num_written -= self.cached.pop(sequence.id, 0)
         extent = self.extents.pop(sequence.id, None)
         if extent is not None:
             self._free(sequence.id, extent)

@@ -10,6 +10,7 @@ from minifuse.errors import LawBroken, RequestRefused
 from minifuse.layout import StateRows
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.fixed import FixedRoom, check_proposal
+from minifuse.memory.still import NothingAhead
 from minifuse.options import NoOptions
 from minifuse.place import State
 from minifuse.plan import Placement, Plan, Proposal, Reason
@@ -23,10 +24,13 @@ __all__ = ["Rows"]
 
 class _Room(FixedRoom):
     def __init__(self, allocator: RunAllocator) -> None:
-        self.longest = allocator.longest
+        self.allocator = allocator
+        self.longest: int | None = None  # the longest free run, once it is asked for
         self.num_joining = 0
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+        if self.longest is None:
+            self.longest = self.allocator.longest
         if self.num_joining == self.longest:
             text = f"not admitted: a batch has its rows side by side, and the longest free run is {self.longest}"
             return Reason("memory-full", sequence.id, text)
@@ -35,7 +39,7 @@ class _Room(FixedRoom):
 
 
 @register
-class Rows:
+class Rows(NothingAhead):
     """One slot for each request: every node of its chain reads the states of the node before there, and writes its own.
 
     Requests admitted together have adjacent rows: a rectangle, one row a request, one column a step. A request whose

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -82,7 +83,7 @@ class Slots(ReservedMemory):
                 )
 
     def room(self) -> _Room:
-        return _Room(len(self._free_slots()), self.slots)
+        return _Room(self.slots - len(self.extents) - len(self.leaving), self.slots)
 
     def slot(self, sequence_id: str) -> int:
         """The number of the slot that holds a sequence's KV."""
@@ -100,8 +101,7 @@ class Slots(ReservedMemory):
         free = self._free_slots()
         if len(newcomers) > len(free):
             raise LawBroken("budget", f"{len(newcomers)} sequences were admitted, and {len(free)} slots are free")
-        fused = [self.slot(name) for name in self.fused]
-        start, stop = (min(fused), max(fused) + 1) if fused else (0, 0)
+        start, stop = self._bounds([self.extents[name] for name in self.fused]) if self.fused else (0, 0)
         nearest = sorted(free, key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start, slot))
         return {newcomer.id: self._extent(slot) for newcomer, slot in zip(newcomers, nearest, strict=False)}
 
@@ -109,11 +109,19 @@ class Slots(ReservedMemory):
         extents = self._place(proposal)
         if proposal.phase is Phase.PREPROCESSING:
             return Placement(extents)  # runs beside the main stream, and leaves its region alone
-        moves = self._shuffle(proposal) if self.options.shuffle else ()
+        moves: tuple[Move, ...] = ()
+        start, stop = self._bounds(extents)
+        if self.options.shuffle and stop - start > len(set(extents)):  # there are holes
+            moves = self._shuffle(proposal)
+            extents = tuple([self.extents[work.sequence] for work in proposal.work])
+            start, stop = self._bounds(extents)
         self.fused = {work.sequence for work in proposal.work}
-        slots = [self.slot(name) for name in self.fused]
-        region = Region(min(slots), max(slots) - min(slots) + 1, self.width)
-        return Placement(tuple(self.extents[work.sequence] for work in proposal.work), region, moves)
+        return Placement(extents, Region(start, stop - start, self.width), moves)
+
+    def _bounds(self, extents: Iterable[Extent]) -> tuple[int, int]:
+        """The slots from the first of these to the last, as [start, stop)."""
+        offsets = [extent.offset for extent in extents]
+        return min(offsets) // self.width, max(offsets) // self.width + 1
 
     def _shuffle(self, proposal: Proposal) -> tuple[Move, ...]:
         """Gather the slots of the proposed work. No other slot is moved or overwritten: another worker may be using it.
@@ -121,8 +129,6 @@ class Slots(ReservedMemory):
         A slot that is copied from is free only when the copy has been made, which is when the plan has run.
         """
         live = {self.slot(work.sequence): work.sequence for work in proposal.work}
-        if max(live) - min(live) + 1 == len(live):
-            return ()
         fixed = [self.slot(name) for name in self.extents if self.slot(name) not in live] + [*self.leaving]
         moves = []
         for source, target in shuffle(sorted(live), fixed, self.slots).moves:
@@ -147,6 +153,7 @@ class Slots(ReservedMemory):
         return (len(self.extents) + len(self.leaving)) * self.width
 
     def check_integrity(self) -> None:
+        super().check_integrity()
         if any(slot in self.leaving for slot in map(self.slot, self.extents)) or not self.fused <= self.extents.keys():
             raise LawBroken(
                 "conservation", f"slots {self.leaving} are still to be copied from, and {self.extents} are owned"

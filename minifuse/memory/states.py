@@ -9,6 +9,7 @@ from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.fixed import FixedRoom, check_proposal
+from minifuse.memory.still import NothingAhead
 from minifuse.options import NoOptions
 from minifuse.place import State
 from minifuse.plan import Placement, Plan, Proposal, Reason
@@ -84,7 +85,7 @@ class _Room(FixedRoom):
 
 
 @register
-class States:
+class States(NothingAhead):
     """A slot for the states of each node; a batch has adjacent slots, so that the next batch need not gather them.
 
     A slot is taken when its node is planned, and free when all its readers have run. Nodes of one batch get a run of
@@ -186,10 +187,12 @@ class States:
         taken, passing[:] = passing[:count], passing[count:]
         if count - len(taken) > self.allocator.num_free:
             raise LawBroken("budget", f"{count} nodes were proposed with {self.allocator.num_free} slots free")
-        while len(taken) < count:
-            size = min(count - len(taken), self.allocator.longest)
+        while (size := count - len(taken)) > 0:
             offset = self.allocator.allocate(size)
-            assert offset is not None
+            if offset is None:
+                size = self.allocator.longest
+                offset = self.allocator.allocate(size)
+                assert offset is not None
             taken += range(offset, offset + size)
         return sorted(taken)
 

@@ -86,7 +86,7 @@ class KVStorage:
             slice(move.target, move.target + move.num_tokens),
         )
         for device, host in ((self.keys, self.host_keys), (self.values, self.host_values)):
-            read = (host if move.kind == "swap_in" else device)[layers, source]
-            written = (host if move.kind == "swap_out" else device)[layers, target]
+            read = (host if move.source_tier == "host" else device)[layers, source]
+            written = (host if move.target_tier == "host" else device)[layers, target]
             overlap = not move.crosses and abs(move.source - move.target) < move.num_tokens
             written.copy_(read.clone() if overlap else read)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Thread
@@ -15,11 +16,13 @@ from threading import Thread
 import torch
 
 from minifuse.execute.texts import TorchRunner
+from minifuse.execute.transfers import MovesOfPlan
 from minifuse.model.text.load import load_weights
 from minifuse.parallel.communicator import RankLost
 from minifuse.parallel.order import Order, Setup, update_sequences
 from minifuse.parallel.rank import Rank, join
 from minifuse.plan import Plan
+from minifuse.report import Ran
 from minifuse.request import Sequence
 
 __all__ = ["FollowingRunner", "main"]
@@ -28,8 +31,10 @@ __all__ = ["FollowingRunner", "main"]
 class FollowingRunner(TorchRunner):
     """Computes a plan up to the gathered logits: only rank 0 samples."""
 
-    def _compute(self, plan: Plan, sequences: dict[str, Sequence]) -> dict[str, tuple[int, ...]]:
-        self._logits(plan, sequences)
+    def _compute(
+        self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None
+    ) -> dict[str, tuple[int, ...]]:
+        self._logits(plan, sequences, moves)
         return {}
 
 
@@ -50,8 +55,14 @@ def _receive_orders(connection: Connection) -> None:
     _use_device(setup)
     rank = _prepare(connection, setup)
     queues: dict[int, SimpleQueue[Order]] = {}  # a worker's orders, each run by a thread of its own
+    behind: dict[int, Future[Ran]] = {}  # step -> a plan without work that has not landed on every rank
     while True:
         order: Order = connection.recv()
+        for step in order.landed:  # on rank 0, which may now write where they are still copied from here
+            behind.pop(step).result()
+        if not order.plan.work:
+            behind[order.plan.step] = rank.transfers.behind(order.plan)
+            continue
         worker = order.plan.worker
         if worker not in queues:
             queues[worker] = SimpleQueue()

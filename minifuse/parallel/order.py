@@ -43,11 +43,15 @@ class Update(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A plan to compute, updates of the sequences that it reads, and the sequences that have finished."""
+    """A plan to compute, updates of the sequences that it reads, and the sequences that have finished.
+
+    `landed` are steps without work, sent before, that must have landed on the follower too before it goes on.
+    """
 
     plan: Plan
     updates: tuple[Update, ...]
     finished: tuple[str, ...]
+    landed: tuple[int, ...] = ()
 
 
 class Ledger:

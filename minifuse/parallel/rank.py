@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from minifuse.attention.batch import AttentionBackend
 from minifuse.execute.texts import TorchRunner
+from minifuse.execute.transfers import PlanTransfers
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
 from minifuse.parallel.communicator import Communicator, rank_lost_if_unreachable
@@ -51,6 +52,7 @@ class Rank:
         self.model.pack()
         self.cache = KVStorage(self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity)
         self.attention: AttentionBackend = setup.attention
+        self.transfers = PlanTransfers(self.cache, self.attention.operators)
         self._runner = runner
         self._timeout = timedelta(seconds=setup.timeout_s)
 
@@ -58,4 +60,5 @@ class Rank:
         """The communicator and the runner of one more worker. All ranks must do this together, in the same order."""
         with rank_lost_if_unreachable():
             communicator = Communicator(dist.new_group(timeout=self._timeout))
-        return communicator, self._runner(with_communicator(self.model, communicator), self.cache, self.attention)
+        model = with_communicator(self.model, communicator)
+        return communicator, self._runner(model, self.cache, self.attention, self.transfers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from queue import SimpleQueue
 from threading import Lock
 from types import TracebackType
 from typing import Self
@@ -13,7 +15,7 @@ from minifuse.errors import MachineError
 from minifuse.execute.texts import TorchRunner
 from minifuse.parallel.communicator import Communicator, RankLost
 from minifuse.parallel.followers import Followers
-from minifuse.parallel.order import Ledger
+from minifuse.parallel.order import Ledger, Order
 from minifuse.parallel.rank import Rank
 from minifuse.plan import Plan
 from minifuse.report import Ran
@@ -47,6 +49,7 @@ class ParallelRunner:
         self._workers: dict[int, tuple[Communicator, TorchRunner]] = {}
         self._order_lock = Lock()
         self._failure_lock = Lock()
+        self._landed: SimpleQueue[int] = SimpleQueue()  # steps without work that have landed here since the last order
         self._failure: BaseException | None = None
         self._open = True
         self._threads_before = torch.get_num_threads()
@@ -70,11 +73,25 @@ class ParallelRunner:
             raise cause from error
         return ran._replace(messages=communicator.take())
 
+    def behind(self, plan: Plan) -> Future[Ran]:
+        """Begin with a plan of moves alone on all ranks. The future is done when they have landed on this one.
+
+        The others wait for theirs before they carry out the first order after that.
+        """
+        with self._order_lock:
+            self.followers.send(Order(plan, (), (), self._take_landed()))
+        landed = self._rank.transfers.behind(plan)
+        landed.add_done_callback(lambda _: self._landed.put(plan.step))
+        return landed
+
+    def _take_landed(self) -> tuple[int, ...]:
+        return tuple(self._landed.get() for _ in range(self._landed.qsize()))
+
     def _order(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[Communicator, TorchRunner]:
         """Send the plan to the followers; return the communicator and the runner with which rank 0 computes it."""
         with self._order_lock:  # a follower opens a worker at its first order: all ranks must do so in the same order
             ledger = self._ledgers.setdefault(plan.worker, Ledger())
-            self.followers.send(ledger.order(plan, sequences))
+            self.followers.send(ledger.order(plan, sequences)._replace(landed=self._take_landed()))
             if plan.worker not in self._workers:
                 self._workers[plan.worker] = self._rank.open_worker()
             return self._workers[plan.worker]
@@ -93,6 +110,7 @@ class ParallelRunner:
         if not self._open:
             return
         self._open = False
+        self._rank.transfers.close()
         self.followers.close()
         dist.destroy_process_group()
         torch.set_num_threads(self._threads_before)

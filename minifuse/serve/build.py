@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from minifuse.model.source import Source
 from minifuse.serve.served import ServedModel
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model
-from minifuse.trace import Trace
+from minifuse.trace import Event, Trace
 
 __all__ = ["build_engine"]
 
@@ -23,12 +24,20 @@ SERVED = {"transformer": "minifuse.serve.texts:ServedText", "cells": "minifuse.s
 
 
 def build_engine(
-    technique: Technique, source: Source, settings: Settings, model: Any = None, trace_path: Path | None = None
+    technique: Technique,
+    source: Source,
+    settings: Settings,
+    model: Any = None,
+    trace_path: Path | None = None,
+    *,
+    into: Callable[[Event], None] | None = None,
 ) -> Engine:
     """Plug a technique's stages into the loop.
 
     Args:
         model: what `source.load` returned, or `source.outline`, which virtual time can do with.
+        into: is handed every event of the trace as it happens (`RunningMetrics.read`), and none is kept: for runs so
+            long that memory could not hold all their steps.
 
     Raises:
         UsageError: the technique does not serve such a model, an option is wrong, the memory holds not even one slot,
@@ -51,13 +60,13 @@ def build_engine(
     if model is not None or settings.clock == "real":
         stages.attention.check(settings.device, settings.dtype)
     batching.check(source.name, served.cell_types)
-    trace = _open_trace(trace_path, row, source, settings, served.slot_bytes, capacity)
+    trace = _open_trace(trace_path, into, row, source, settings, served.slot_bytes, capacity)
     runner = served.runner(stages)
     clock: RealClock | VirtualClock
     executor: RealExecutor | VirtualExecutor
     if settings.clock == "virtual":
         clock = VirtualClock()
-        executor = VirtualExecutor(clock, served.cost(), runner.run, shared=served.shares_device)
+        executor = VirtualExecutor(*(clock, served.cost(), runner.run), shared=served.shares_device, link=served.link())
     else:
         clock = RealClock()
         executor = RealExecutor(
@@ -66,16 +75,24 @@ def build_engine(
             issue=runner.issue,
             threads=runner.threads,
             on_close=runner.close,
+            behind=runner.behind,
         )
     return Engine(*(batching, stages.memory, stages.attention, executor, clock), reader=served.reader, trace=trace)
 
 
 def _open_trace(
-    path: Path | None, row: Technique, source: Source, settings: Settings, slot_bytes: int, capacity: int
+    path: Path | None,
+    into: Callable[[Event], None] | None,
+    row: Technique,
+    source: Source,
+    settings: Settings,
+    slot_bytes: int,
+    capacity: int,
 ) -> Trace:
     """The log of a run, which begins with how it is set up: memory has `capacity` slots, of a token or of a state."""
     return Trace(
         path,
+        into,
         technique=row.name,
         stages=row.stages,
         model=source.name,

@@ -11,6 +11,7 @@ import torch
 from minifuse.assembly import Stages
 from minifuse.errors import MachineError
 from minifuse.execute.cells import CellRunner
+from minifuse.execute.link import Link
 from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.by_operator import by_operator
 from minifuse.model.cells.model import CellModel
@@ -71,6 +72,9 @@ class ServedCells:
 
     def cost(self) -> Callable[[Plan], float]:
         return CellRoofline(self.model, hardware(self.settings.hardware))
+
+    def link(self) -> Link:
+        return Link()  # states stay on the device
 
 
 def _sharing(run: RunPlan, num_threads: int) -> RunPlan:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
 from minifuse.assembly import Stages
+from minifuse.execute.link import Link
 from minifuse.execute.poll import Pending
 from minifuse.plan import Plan
+from minifuse.report import Ran
 from minifuse.request import Sequence
 from minifuse.stages import Reader, RunPlan
 
@@ -21,6 +24,7 @@ class PlanRunner(NamedTuple):
     issue: Callable[[Plan, dict[str, Sequence]], Pending] | None = None  # where plans are issued and polled for
     threads: int | None = None  # plans computed at the same time; None: one for each worker
     close: Callable[[], None] | None = None  # what to stop in the end
+    behind: Callable[[Plan], Future[Ran]] | None = None  # begins with a plan of moves alone; done when they have landed
 
 
 class ServedModel(Protocol):
@@ -45,5 +49,9 @@ class ServedModel(Protocol):
         ...
 
     def cost(self) -> Callable[[Plan], float]:
-        """The seconds of a plan on the simulated hardware."""
+        """The seconds of a plan's computing on the simulated hardware."""
+        ...
+
+    def link(self) -> Link:
+        """What carries a plan's moves between the tiers on the simulated hardware."""
         ...

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from minifuse.assembly import Stages
 from minifuse.errors import MachineError, UsageError
+from minifuse.execute.link import Link
 from minifuse.execute.run_ahead import RunAhead
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.model.dtypes import DTYPE_BYTES
@@ -53,7 +54,7 @@ class ServedText:
             self._check_fits()
 
     def runner(self, stages: Stages) -> PlanRunner:
-        run, close = placeholder_tokens, None
+        run, close, behind = placeholder_tokens, None, None
         if self.model is not None and self.settings.tensor_parallel > 1:
             from minifuse.parallel.launch import launch
 
@@ -66,12 +67,12 @@ class ServedText:
                 host_capacity=stages.memory.host_capacity,
                 seed=self.settings.seed,
             )
-            close = ranks.close
+            close, behind = ranks.close, ranks.behind
         elif self.model is not None:
             from minifuse.execute.texts import torch_runner
 
             try:
-                run = torch_runner(self.model, stages.memory, stages.attention, self.settings.numerics)
+                run = runner = torch_runner(self.model, stages.memory, stages.attention, self.settings.numerics)
             except (RuntimeError, MemoryError):
                 mebibytes = self.slot_bytes / 2**20
                 raise MachineError(
@@ -79,12 +80,18 @@ class ServedText:
                     f"{stages.memory.host_capacity * mebibytes:.0f} MiB on the host could not be allocated: lower "
                     "--kv-memory or, for the host, memory.host."
                 ) from None
+            close, behind = runner.transfers.close, runner.transfers.behind
         if stages.batching.depth > 1:
             run = RunAhead(run)
-        return PlanRunner(run, threads=_threads(stages.batching.workers, self.settings.device), close=close)
+        threads = _threads(stages.batching.workers, self.settings.device)
+        return PlanRunner(run, threads=threads, close=close, behind=behind)
 
     def cost(self) -> Callable[[Plan], float]:
         return Roofline(self.source.config, self.settings.dtype, hardware(self.settings.hardware))
+
+    def link(self) -> Link:
+        machine = hardware(self.settings.hardware)
+        return Link(self.slot_bytes, machine.transfer_bandwidth, self.source.config.num_layers)
 
     def _check_fits(self) -> None:
         """A simulated machine has no more memory than the real one."""

@@ -19,7 +19,7 @@ class Hardware:
     """What bounds an iteration, from the makers' data sheets; the overhead is a round figure.
 
     `flops` is the rate in two-byte types, `wide_flops` that in float32 and wider, if it differs. `link` is the rate
-    between device and host in one direction; without one, a swap is a copy like any other.
+    between device and host, one direction at a time; without one, what would cross it is copied within the memory.
     """
 
     bandwidth: float  # bytes per second
@@ -28,6 +28,11 @@ class Hardware:
     wide_flops: float | None = None
     memory: float = math.inf  # bytes
     link: float | None = None  # bytes per second
+
+    @property
+    def transfer_bandwidth(self) -> float:
+        """Bytes per second between the tiers: without a link, each is read from the same memory and written to it."""
+        return self.bandwidth / 2 if self.link is None else self.link
 
     def rate(self, element: int) -> float:
         """Operations per second on numbers of `element` bytes."""
@@ -59,9 +64,10 @@ def hardware(name: str | Hardware) -> Hardware:
 class Roofline:
     """Seconds of a plan: the longer of moving its bytes and doing its arithmetic, plus a fixed overhead.
 
-    Bytes: every weight once, the KV of each sequence's context, and every move read and written. Flops: two per weight
-    and computed token, four per head dimension and (query, key) pair. A padded rectangle's window is read and attended
-    whole, and so is a region, up to its longest context. The time of swaps on the link is added: none is hidden.
+    Bytes: every weight once, the KV of each sequence's context, and every move within the device read and written; of a
+    move from tier to tier, the device's side. Flops: two per weight and computed token, four per head dimension and
+    (query, key) pair. A padded rectangle's window is read and attended whole, and so is a region, up to its longest
+    context. What transfers add to this is the link's to say (`minifuse.execute.link`).
 
     >>> from minifuse.model.text.presets import preset
     >>> from minifuse.place import Extent
@@ -88,14 +94,12 @@ class Roofline:
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)
-        swapped = sum(move.num_tokens for move in plan.moves if move.crosses)
-        link = self.machine.link
-        touched = context + 2 * sum(move.num_tokens for move in plan.moves) - (swapped if link else 0)
+        crossing = 1 if self.machine.link else 0
+        touched = context + sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
         moved = (config.num_matrix_weights + touched * config.kv_elements_per_token) * self.element
         # The head acts on one token per sequence, the layers on every token computed.
         layer_weights = config.num_matrix_weights - config.head_weights
         arithmetic: float = 2 * (layer_weights * plan.num_computed + config.head_weights * len(plan.work))
         arithmetic += 4 * config.num_layers * config.q_size * pairs
         computing = arithmetic / self.machine.rate(self.element)
-        swapping = swapped * config.kv_elements_per_token * self.element / link if link else 0.0
-        return max(moved / self.machine.bandwidth, computing) + swapping + self.machine.overhead_s
+        return max(moved / self.machine.bandwidth, computing) + self.machine.overhead_s

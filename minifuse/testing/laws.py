@@ -34,7 +34,7 @@ SUBJECTS = (TEXTS, GRAPHS)
 def of_one_run(case: Case, seen: Observation) -> None:
     """The laws that one run shows: refuse early, in turn, exact, conservation, budget, progress.
 
-    The run itself has been checked for ghost, counting, layout, pure and, of graphs, order and pinned.
+    The run itself has been checked for ghost, counting, layout, pure, queue and, of graphs, order and pinned.
     """
     _refuse_early(case, seen)
     _in_turn(case, seen)
@@ -69,7 +69,7 @@ def _whole(case: Case, request: Request, seen: Observation) -> Request:
 
 def _never_arrived(request: Request, seen: Observation) -> bool:
     """Whether it was aborted before the request that it follows had ended."""
-    before = seen.ended_s.get(request.after, 0.0) if request.after is not None else 0.0
+    before = -math.inf if request.after is None else seen.ended_s.get(request.after, math.inf)  # inf: it was refused
     aborted = seen.ended_s.get(request.id, math.inf)
     ended = seen.answers.get(request.id)
     return ended is not None and ended.finish_reason is FinishReason.ABORTED and aborted <= before + request.delay_s
@@ -106,7 +106,7 @@ def _conservation(seen: Observation) -> None:
 def _budget(case: Case, seen: Observation) -> None:
     limit = case.settings.get("batching.token_budget")
     for step in seen.steps:
-        if step.usage.reserved > case.capacity:
+        if step.usage.reserved + step.usage.kept > case.capacity:
             raise LawBroken("budget", f"step {step.plan.step} has {step.usage} set aside of {case.capacity}")
         if limit is not None and step.plan.num_computed > limit:
             raise LawBroken("budget", f"step {step.plan.step} computes {step.plan.num_computed} tokens of {limit}")
@@ -250,7 +250,7 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
 }
 NAMES = (  # as `LawBroken` carries them
     *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
-    *("same in simulation", "blind", "batch of one"),
+    *("queue", "same in simulation", "blind", "batch of one"),
 )
 
 

@@ -19,11 +19,13 @@ from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.execute import VirtualExecutor
+from minifuse.execute.link import Link
 from minifuse.plan import Plan, Proposal
 from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import Batching, Memory, RunPlan
 from minifuse.testing.subject import Books, Case, Tokens
+from minifuse.testing.waiting import WaitingBooks
 from minifuse.trace import Trace
 
 __all__ = ["Observation", "observe"]
@@ -60,9 +62,9 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
     run = run or case.runner()
     if stages.batching.depth > 1:
         run = case.running_ahead(run)
-    executor = WatchedExecutor(books, clock, cost or case.seconds, run)
+    executor = WatchedExecutor(books, clock, cost or case.seconds, run, case.link)
     engine = Engine(
-        WatchedPolicy(stages.batching, books),  # type: ignore[arg-type]  # it has what the engine calls
+        WatchedPolicy(stages.batching, books, WaitingBooks(case.row, case.settings)),  # type: ignore[arg-type]  # it has what the engine calls
         *(stages.memory, stages.attention, executor, clock),
         reader=case.reader,
         trace=Trace(technique=case.row.name),
@@ -117,9 +119,10 @@ def _submit(engine: Engine, prompts: tuple[Request, ...], seen: Observation) -> 
 class WatchedPolicy:
     """A batching policy whose `propose` must leave memory and sequences as they are (law "pure")."""
 
-    def __init__(self, policy: Batching, books: Books) -> None:
+    def __init__(self, policy: Batching, books: Books, waiting: WaitingBooks) -> None:
         self.policy = policy
         self.books = books
+        self.waiting = waiting
         self.workers = policy.workers
         self.depth = policy.depth
         self.commit = policy.commit
@@ -129,10 +132,12 @@ class WatchedPolicy:
         self.policy.receive(sequence)
         self.held[sequence.id] = sequence
         self.books.receive(sequence)
+        self.waiting.receive(sequence)
 
     def release(self, sequence: Sequence) -> None:
         self.held.pop(sequence.id, None)
         self.policy.release(sequence)
+        self.waiting.release(sequence)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         before = _fingerprint((vars(memory), self.held))
@@ -140,6 +145,7 @@ class WatchedPolicy:
         if _fingerprint((vars(memory), self.held)) != before:
             raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
         self.books.propose(worker, proposal)
+        self.waiting.propose(proposal, now)
         return proposal
 
 
@@ -158,8 +164,10 @@ def _fingerprint(held: Any) -> bytes:
 class WatchedExecutor(VirtualExecutor):
     """Tells the books of every plan that is submitted, begins, and has been computed."""
 
-    def __init__(self, books: Books, clock: VirtualClock, cost: Callable[[Plan], float], run: RunPlan) -> None:
-        super().__init__(clock, cost, self.compute)
+    def __init__(
+        self, books: Books, clock: VirtualClock, cost: Callable[[Plan], float], run: RunPlan, link: Link
+    ) -> None:
+        super().__init__(clock, cost, self.compute, link=link)
         self.books = books
         self.run = run
         self.submitted_s: dict[int, float] = {}

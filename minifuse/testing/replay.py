@@ -28,4 +28,4 @@ class ReplayExecutor(VirtualExecutor):
         step = self.recorded.get(plan.step)
         if step is None or step.plan != plan:
             raise LawBroken("same in simulation", f"the run decided {step and step.plan}, its simulation {plan}")
-        self._push(plan, lambda: Ran(step.tokens, moving_s=step.moving_s), step.ended_s)
+        self._push(plan, lambda: Ran(step.tokens, moving_s=step.moving_s, transfers=step.transfers), step.ended_s)

@@ -16,6 +16,7 @@ from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from minifuse.errors import LawBroken, UsageError
+from minifuse.execute.link import Link
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence, by_request
@@ -39,7 +40,10 @@ class Scenario:
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options that the stages of `row` have, over its own."""
         known = row.option_names - row.options.keys()
-        return {name: value for name, value in self.options if name in known}
+        settings = {name: value for name, value in self.options if name in known}
+        if settings.get("batching.order") != "priority":
+            settings.pop("batching.ageing", None)  # it is refused under any other order
+        return settings
 
     def with_options(self, **options: Any) -> Self:
         """The same with other options: `with_options(batching__workers=2)`."""
@@ -182,6 +186,11 @@ class Case(ABC):
     @abstractmethod
     def servable(self, prompts: tuple[Request, ...]) -> bool:
         """Whether a request with these prompts can be served at all, counted independently."""
+
+    @property
+    def link(self) -> Link:
+        """What carries moves between the tiers."""
+        return Link()
 
     def running_ahead(self, run: RunPlan) -> RunPlan:
         """`run` for a policy with several plans in flight on a worker."""

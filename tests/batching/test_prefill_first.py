@@ -82,7 +82,7 @@ def test_an_evicted_request_recomputes_all_its_text() -> None:
 def test_a_swapped_request_continues_with_a_single_token() -> None:
     steps = run_all(_vllm(4, settings=SWAP), CROWDED)
     assert schedule(steps)[2:] == ["2: a[4:5)", "3: a[5:6)", "4: a[6:7)", "5: b[4:5)"]
-    assert [step.plan.moves for step in steps[:3]] == [(), (), (Move("swap_out", 4, 0, 4),)]
+    assert [step.plan.moves for step in steps[:3]] == [(), (), (Move("swap_out", 4, 0, 4, target_tier="host"),)]
     assert {move.kind for move in steps[5].plan.moves} == {"swap_in"}
     assert sum(move.num_tokens for move in steps[5].plan.moves) == 4
     assert [step.usage.host for step in steps] == [0, 0, 4, 4, 4, 0]

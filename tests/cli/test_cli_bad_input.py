@@ -80,6 +80,11 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["run", *VLLM, "--set", "memory.block_size=99999"], ["blocks of 99999 tokens", "lower memory.block_size"]),
         (["run", *VLLM, "--set", "memory.preemption=pause"], ["'pause'", "give recompute or swap"]),
         (["run", *VLLM, "--set", "memory.watermark=2"], ["watermark", "'2'", "from 0 to 1"]),
+        (
+            ["run", *VLLM, "--set", "memory.transfer=overlapped"],
+            ["memory.transfer is overlapped", "leave memory.transf"],
+        ),
+        (["run", *VLLM, "--set", "memory.transfer=none"], ["'none'", "give blocking or overlapped"]),
         (["run", *VLLM, "--set", "memory.host=64"], ["memory.host is 64", "give memory.preemption=swap"]),
         (["run", *VLLM, "--set", "memory.share=maybe"], ["share", "'maybe'", "give on or off"]),
         (["run", *VLLM, "--attention", "slots"], ["KV as slots", "the memory 'slots'", "the attention 'paged'"]),

@@ -77,7 +77,7 @@ def test_options_are_explained_with_defaults_and_allowed_values(minifuse: Cli) -
     outcome = minifuse("explain", "dynamic")
     assert outcome.out.count("dynamic, a ") == 2  # the technique and the stage
     text = " ".join(outcome.out.split())
-    assert "batching.window=0.5s how long the first request waits for others; give a duration such as 500ms" in text
+    assert "batching.window=0.5s how long the oldest request waits for others; give a duration such as 500ms" in text
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_with_the_shuffle_holes_are_closed_by_moves(steps: Callable[..., list[Ev
     assert [len(step["work"]) for step in shuffled] == [4, 4, 3, 3, 2, 2, 2, 2, 2]
     assert [step["idle"] for step in shuffled] == [0] * 9
     width = shuffled[0]["shape"]["width"]
-    moves = [[], [], [["shuffle", 3 * width, width, 4, None]], *[[]] * 6]
+    moves = [[], [], [["shuffle", 3 * width, width, 4, "device", "device", "first", 0]], *[[]] * 6]
     assert [step["moves"] for step in shuffled] == moves
 
 

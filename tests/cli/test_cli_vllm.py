@@ -23,6 +23,7 @@ SHORT = ("--technique", "vllm", "--kv-memory", "100KiB", "--set", "memory.block_
     [
         ("memory.preemption=recompute",),
         ("memory.preemption=swap",),
+        ("memory.preemption=swap", "memory.transfer=overlapped"),
         ("memory.preemption=swap", "memory.host=8"),
         ("memory.preemption=swap", "memory.share=on"),
         ("memory.preemption=recompute", "memory.share=on", "batching.token_budget=7"),
@@ -52,6 +53,34 @@ def test_evictions_are_told(minifuse: Cli, tiny: str) -> None:
     outcome = minifuse("run", "--requests", 12, "--max-new-tokens", 30, "--ignore-eos", *SHORT)
     assert outcome.code == 0
     assert "Evictions" in outcome.err
+
+
+def test_swaps_beside_the_computing_show_in_virtual_time(minifuse: Cli, tmp_path: Path) -> None:
+    """The same decisions but for the moment of the moves, the same bytes, and less of their time exposed."""
+    typed = ("--clock", "virtual", "--hardware", "a100-40g", "--model", "random:llama-7b", "--dtype", "float16")
+    load = ("--requests", 40, "--prompt-length", "uniform:100:400", "--output-length", "uniform:50:200")
+    short = ("--technique", "vllm", "--kv-memory", "2GiB", "--max-batch", 32, "--set", "memory.preemption=swap")
+    metrics, traces = {}, {}
+    for how in ("blocking", "overlapped"):
+        path = tmp_path / how
+        outcome = minifuse("run", *typed, *load, *short, "--set", f"memory.transfer={how}", "--json", "--trace", path)
+        metrics[how] = outcome.json()["metrics"]
+        traces[how] = [event["work"] for event in read_trace(path) if event["event"] == "step"]
+    assert traces["blocking"] == traces["overlapped"]
+    before, after = metrics["blocking"]["transfers"], metrics["overlapped"]["transfers"]
+    assert before["to_host"] == pytest.approx(after["to_host"])
+    assert (
+        before["to_device"]["bytes"] == after["to_device"]["bytes"] == metrics["blocking"]["moves"]["swap_in"]["bytes"]
+    )
+    seconds = before["to_host"]["seconds"] + before["to_device"]["seconds"]
+    assert before["exposed_s"] == pytest.approx(seconds)
+    assert before["hidden_s"] == pytest.approx(0, abs=1e-9)
+    assert after["exposed_s"] < 0.5 * seconds
+    saved = metrics["blocking"]["duration_s"] - metrics["overlapped"]["duration_s"]
+    assert saved == pytest.approx(before["exposed_s"] - after["exposed_s"])
+    shown = minifuse("run", *typed, *load, *short, "--set", "memory.transfer=overlapped").err
+    assert "Transfers" in shown
+    assert "hidden" in shown
 
 
 def test_all_techniques_agree_to_the_bit_in_reference_numerics(minifuse: Cli, tiny: str) -> None:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from conformance.defects import attention, batching, blocks, cells, engine, graph_batching, memory, states
+from conformance.defects import attention, batching, blocks, cells, engine, graph_batching, memory, states, transfers
 from conformance.defects.harness import DEFECTS, Defect, caught
 
-FILES = (attention, batching, blocks, cells, engine, graph_batching, memory, states)  # each registers its own
+FILES = (
+    attention,
+    batching,
+    blocks,
+    cells,
+    engine,
+    graph_batching,
+    memory,
+    states,
+    transfers,
+)  # each registers its own
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.id)

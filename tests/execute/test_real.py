@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 from helpers import plan_of_a, sequences_of_a, seven
 
 from minifuse.clock import RealClock
 from minifuse.execute import RealExecutor
-from minifuse.plan import Plan
+from minifuse.plan import Move, Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
 
@@ -212,3 +213,75 @@ def test_each_worker_runs_its_plans_in_order() -> None:
     executor.close()
     assert ran[:2] == [(1, 2), (1, 3)]
     assert [step for worker, step in ran if worker == 0] == [0, 1]
+
+
+def _moves(step: int) -> Plan:
+    """A plan of moves alone."""
+    return Plan(step, 1, (), (), moves=(Move("swap_out", 0, 0, 1, target_tier="host", moment="behind"),))
+
+
+class _Landing:
+    """Moves behind everything that land when the test says so."""
+
+    def __init__(self) -> None:
+        self.futures: dict[int, Future[Ran]] = {}
+
+    def __call__(self, plan: Plan) -> Future[Ran]:
+        self.futures[plan.step] = Future()
+        return self.futures[plan.step]
+
+    def land(self, step: int) -> None:
+        self.futures[step].set_result(Ran({}))
+
+
+def test_moves_alone_do_not_keep_the_only_worker_from_its_plans() -> None:
+    behind = _Landing()
+    executor = RealExecutor(seven, _FakeClock(), behind=behind)
+    executor.submit(_moves(0), {}, 0.0)
+    for step in (1, 2):
+        executor.submit(plan_of_a(step), sequences_of_a(), 0.0)
+        assert [c.plan.step for c in executor.wait(None)] == [step]
+    behind.land(0)
+    (landed,) = executor.wait(None)
+    assert (landed.plan.step, landed.ran) == (0, Ran({}))
+    executor.close()
+
+
+def test_what_lands_while_a_plan_is_computed_is_one_event_with_its_end() -> None:
+    behind = _Landing()
+
+    def run(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        behind.land(0)
+        return Ran({"a": (7,)})
+
+    executor = RealExecutor(run, _FakeClock(), behind=behind)
+    executor.submit(_moves(0), {}, 0.0)
+    executor.submit(plan_of_a(1), sequences_of_a(), 0.0)
+    assert [(c.plan.step, c.ended_s) for c in executor.wait(None)] == [(0, 2.0), (1, 2.0)]  # the time of the last
+    executor.close()
+
+
+def test_waiting_for_a_landing_ends_at_the_time_limit() -> None:
+    behind = _Landing()
+    executor = RealExecutor(seven, clock := RealClock(), behind=behind)
+    executor.submit(_moves(0), {}, 0.0)
+    assert executor.wait(clock.now() + 0.01) == []
+    behind.land(0)
+    assert [c.plan.step for c in executor.wait(None)] == [0]
+    executor.close()
+
+
+def test_an_error_of_a_move_behind_everything_is_raised_by_wait() -> None:
+    behind = _Landing()
+    executor = RealExecutor(seven, RealClock(), behind=behind)
+    executor.submit(_moves(0), {}, 0.0)
+    behind.futures[0].set_exception(ValueError("broken"))
+    with pytest.raises(ValueError, match="broken"):
+        executor.wait(None)
+    executor.close()
+
+
+def test_without_anything_to_begin_moves_behind_they_are_run_as_plans() -> None:
+    executor = RealExecutor(lambda plan, sequences: Ran({}), RealClock())
+    executor.submit(_moves(0), {}, 0.0)
+    assert [c.plan.step for c in executor.wait(None)] == [0]

@@ -95,10 +95,14 @@ def test_adjacent_blocks_that_stay_adjacent_are_swapped_in_one_move() -> None:
     served = PagedScene(preemption="swap")
     served.ask("a", 10)
     served.iterate(admit="a")
-    assert served.iterate(evict="a").moves == (Move("swap_out", 0, 0, 10),)
+    assert served.iterate(evict="a").moves == (Move("swap_out", 0, 0, 10, target_tier="host"),)
     assert served.memory.usage() == KVUsage(0, 0, 24, 10)
     placement = served.iterate(admit="a")  # the blocks last given back are the first to be handed out
-    assert placement.moves == (Move("swap_in", 0, 8, 4), Move("swap_in", 4, 4, 4), Move("swap_in", 8, 0, 2))
+    assert placement.moves == (
+        Move("swap_in", 0, 8, 4, "host"),
+        Move("swap_in", 4, 4, 4, "host"),
+        Move("swap_in", 8, 0, 2, "host"),
+    )
     assert served.blocks(placement) == [(2, 1, 0)]
     assert served.memory.usage() == KVUsage(11, 12, 24, 0)
 
@@ -110,7 +114,10 @@ def test_scattered_blocks_are_swapped_one_by_one() -> None:
     served.iterate(admit="ab")
     served.iterate("a")
     served.iterate("a")  # blocks 0 and 2
-    assert served.iterate(evict="a").moves == (Move("swap_out", 0, 0, 4), Move("swap_out", 8, 4, 2))
+    assert served.iterate(evict="a").moves == (
+        Move("swap_out", 0, 0, 4, target_tier="host"),
+        Move("swap_out", 8, 4, 2, target_tier="host"),
+    )
     assert served.memory.missing(served.sequences["a"]) == (Span(6, 7),)
 
 
@@ -120,7 +127,7 @@ def test_an_eviction_makes_room_in_the_same_proposal() -> None:
     served.iterate(admit="a")
     served.ask("b", 8)
     placement = served.iterate(admit="b", evict="a")
-    assert (served.blocks(placement), placement.moves) == ([(1, 0)], (Move("swap_out", 0, 0, 8),))
+    assert (served.blocks(placement), placement.moves) == ([(1, 0)], (Move("swap_out", 0, 0, 8, target_tier="host"),))
     assert served.memory.usage() == KVUsage(8, 8, 8, 8)
 
 
@@ -164,6 +171,41 @@ def test_memory_smaller_than_a_block_is_refused() -> None:
     with pytest.raises(UsageError) as error:
         Paged(3, Paged.Options(SIZE))
     sentence(error.value, "blocks of 4 tokens, and it holds 3", "memory.block_size", "--kv-memory")
+
+
+def test_overlapped_swaps_are_made_layer_by_layer_before_the_first_wave_in_plan_order() -> None:
+    """Block 1 is b's and becomes a's in the same plan: out comes before in, and before a's token is written."""
+    served = PagedScene(3, preemption="swap", transfer="overlapped")
+    served.ask("a", 4), served.ask("b", 8)
+    served.iterate(admit="a")
+    assert served.iterate(evict="a", admit="b").moves == (
+        Move("swap_out", 0, 0, 4, target_tier="host", moment="before"),
+    )
+    placement = served.iterate(evict="b", admit="a")
+    assert placement.moves == (
+        Move("swap_out", 0, 4, 8, target_tier="host", moment="before"),
+        Move("swap_in", 0, 4, 4, "host", moment="before"),
+    )
+    assert served.blocks(placement) == [(1, 0)]
+
+
+def test_a_copy_of_a_shared_block_keeps_its_turn_among_overlapped_swaps_and_is_made_first_without_them() -> None:
+    """The block that the copy goes to is the one that is swapped out."""
+    served = PagedScene(8, share=True, preemption="swap", transfer="overlapped")
+    served.ask("a", (1, 2, 3, 4, 5, 6)), served.ask("b", (1, 2, 3, 4, 5, 6)), served.ask("c", 4)
+    served.ask("d", (1, 2, 3, 4, 5, 6))
+    served.iterate(admit="ac")
+    assert served.iterate(admit="b", evict="c").moves == (
+        Move("swap_out", 8, 0, 4, target_tier="host", moment="before"),
+        Move("copy", 4, 8, 1, moment="before"),
+    )
+    assert [(move.kind, move.moment) for move in served.iterate(admit="d").moves] == [("copy", "first")]
+
+
+def test_overlapped_transfers_without_swap_are_refused() -> None:
+    with pytest.raises(UsageError) as error:
+        Paged(24, Paged.Options(SIZE, transfer="overlapped"))
+    sentence(error.value, "memory.transfer is overlapped", "memory.preemption=swap", "leave memory.transfer out")
 
 
 def test_a_host_without_swap_is_refused() -> None:
@@ -232,23 +274,32 @@ def test_work_with_a_gap_before_it_or_beyond_its_blocks_is_not_committed(start: 
     assert served.memory.tables.cached["a"] == 6
 
 
+def table(tables: Tables, name: str, *blocks: int) -> None:
+    tables.pages[name] = Pages(blocks, SIZE)
+
+
+# a has blocks (0, 1), b has (2,), and c has (0,) on the host.
 CORRUPTIONS: dict[str, Callable[[Tables], object]] = {
-    "a block lost": lambda tables: tables.blocks["a"].pop(),
-    "a block twice in a table": lambda tables: tables.blocks["a"].append(0),
-    "two tables, one block": lambda tables: tables.blocks["b"].__setitem__(0, 0),
+    "a block lost": lambda tables: table(tables, "a", 0),
+    "a block twice in a table": lambda tables: table(tables, "a", 0, 1, 0),
+    "two tables, one block": lambda tables: table(tables, "b", 0),
     "given back and kept": lambda tables: tables.device.give_back(0),
     "held and free": lambda tables: tables.device.free.append(0),
     "neither held nor free": lambda tables: tables.device.free.pop(),
-    "a host block lost": lambda tables: tables.away["c"].pop(),
+    "a host block lost": lambda tables: tables.away.update(c=()),
     "a host block free too early": lambda tables: tables.host.give_back(tables.away["c"][0]),
-    "promised what is not there": lambda tables: tables.promised.update(a=9),
-    "a sequence on both tiers": lambda tables: (tables.away.update(a=[]), tables.blocks["a"]),
+    "promised what is not there": lambda tables: tables._promise("a", 9),
+    "a sum of promises that is not theirs": lambda tables: tables.promised.update(a=1),
+    "a sequence on both tiers": lambda tables: tables.away.update(a=()),
     "a sequence on no tier": lambda tables: tables.cached.update(d=0),
     "KV without an owner": lambda tables: tables.cached.pop("b"),
     "beyond its blocks": lambda tables: tables.cached.update(a=9),
     "beyond its blocks on the host": lambda tables: tables.cached.update(c=5),
-    "a copy that no plan waits for": lambda tables: tables.copied.update(a=[0]),
-    "a return that no plan waits for": lambda tables: tables.returned.update(c=[0]),
+    "less than was written": lambda tables: tables.cached.update(a=5),
+    "less than was swapped out": lambda tables: tables.cached.update(c=3),
+    "a copy that no plan waits for": lambda tables: tables.copied.update(a=(0,)),
+    "a return that no plan waits for": lambda tables: tables.returned.update(c=(0,)),
+    "holders miscounted": lambda tables: setattr(tables.device, "num_shared", 1),
 }
 
 

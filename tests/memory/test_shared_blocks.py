@@ -7,6 +7,9 @@ from paged_scene import SIZE, PagedScene
 
 from minifuse.assembly import Stages
 from minifuse.memory import Paged
+from minifuse.memory.tables import Tables
+from minifuse.memory.trial import Trial
+from minifuse.place import Pages
 from minifuse.plan import Move, Placement, Plan, Proposal
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
@@ -69,9 +72,48 @@ def test_a_shared_block_stays_with_its_other_owners() -> None:
     served.ask("b", (1, 2, 3, 4, 6))
     served.iterate(admit="b")
     moves = served.iterate(evict="a").moves
-    assert moves == (Move("swap_out", 0, 0, 5),)
+    assert moves == (Move("swap_out", 0, 0, 5, target_tier="host"),)
     assert served.memory.usage() == KVUsage(5, 8, 24, 5)
     assert served.blocks(served.iterate("b")) == [(0, 2)]
+
+
+def test_of_equally_long_beginnings_that_of_the_first_admitted_is_shared() -> None:
+    """a is computed in pieces, so b has its first block earlier; c and d still share the blocks of a."""
+    memory = Paged(9 * SIZE, Paged.Options(SIZE, share=True))
+    endings: dict[str, tuple[int, ...]] = {"a": (7,), "b": (7,), "c": (), "d": (7, 8)}
+    a, b, c, d = (Sequence(asks(name, (1, 2, 3, 4, 5, *ending), 1)) for name, ending in endings.items())
+
+    def run(*work: Work, admit: tuple[Sequence, ...] = ()) -> list[tuple[int, ...]]:
+        places = memory.place(Proposal(work, admit), 0.0).places
+        memory.commit(Plan(0, 0, work, places, tuple(sequence.id for sequence in admit)), set(), 0.0)
+        return [place.blocks for place in places if isinstance(place, Pages)]
+
+    assert run(Work("a", 0, 2), Work("b", 0, 6), admit=(a, b)) == [(0,), (1, 2)]
+    assert run(Work("a", 2, 6)) == [(0, 3)]
+    assert run(Work("c", 4, 5), admit=(c,)) == [(0, 4)]
+    (span,) = memory.missing(d)
+    assert run(Work("d", *span), admit=(d,)) == [(0, 5)]  # the second block is a copy of a's, 3
+    assert memory.usage().used == 6 + 6 + 1 + 3
+
+
+def test_a_newcomer_is_shared_with_in_the_same_trial() -> None:
+    """b shares with a and a leaves, all in one trial: c shares the block with b."""
+    tables = Tables(6, 0, SIZE, swap=False, share=True, watermark=0)
+    a, b, c = (Sequence(asks(name, (1, 2, 3, 4, 5), 2)) for name in "abc")
+    tables.admit(a, growing=True, busy=False)
+    tables.grow("a", 0, 5)
+    tables.wrote("a", 5)
+    trial = Trial(tables)
+    trial.admit(b, growing=True, busy=True)
+    assert trial.num_cached(c) == 4
+    trial.evict("a")
+    assert trial.num_cached(c) == 4
+    trial.admit(c, growing=True, busy=True)
+    assert (trial.pages["b"].blocks[0], trial.pages["c"].blocks[0]) == (0, 0)
+    trial.evict("b")
+    trial.evict("c")
+    assert (trial.num_cached(a), trial.num_available) == (0, 6)
+    assert tables.num_cached(c) == 4
 
 
 # --- several workers, whose plans end in any order
@@ -118,6 +160,7 @@ def test_a_copy_that_has_not_been_made_is_not_copied_from() -> None:
     memory.commit(Plan(0, 0, (first[1],), first[0].places), {"a"}, 0.0)
     of_b = plan(b)
     memory.release(a, 0.0)
+    assert memory.usage().used == 6  # the tokens of b, in two blocks; a's second block is only copied from
     of_c = plan(c)
     memory.check_integrity()
     complete(*of_c, c)

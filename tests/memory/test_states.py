@@ -41,7 +41,7 @@ def test_a_chain_of_three_by_hand() -> None:
     assert placed.places == (State((0, 0), 3), State((1, 1), 4), State((2, 2), 5))
     assert memory.usage().used == 6
     memory.commit(plan(1, second, placed), (), 0.0)
-    assert memory.usage() == (3, 6, 9, 0)
+    assert memory.usage()[:4] == (3, 6, 9, 0)
     third = work_of(("x", 2), ("y", 2), ("z", 2))
     assert [place.slot for place in memory.place(Proposal(third), 0.0).places] == [0, 1, 2]
     memory.check_integrity()
@@ -86,11 +86,11 @@ def test_waves_of_one_plan_reuse_slots_which_are_free_when_the_plan_has_run() ->
     assert slots == [0, 1] * 25
     assert placed.waves == waves
     memory.check_integrity()
-    assert memory.usage() == (2, 2, 4, 0)  # the result, and the slot that its own waves passed on
+    assert memory.usage()[:4] == (2, 2, 4, 0)  # the result, and the slot that its own waves passed on
     memory.commit(plan(0, items, placed), (), 0.0)
     assert memory.usage().used == 1
     memory.release(x, 0.0)
-    assert memory.usage() == (0, 0, 4, 0)
+    assert memory.usage()[:4] == (0, 0, 4, 0)
 
 
 def test_a_slot_that_the_waves_are_done_with_is_not_free_until_the_plan_has_run() -> None:
@@ -110,7 +110,7 @@ def test_slots_passed_between_the_waves_of_an_abandoned_plan_are_free() -> None:
     memory.release(x, 0.0)
     memory.release(y, 0.0)
     memory.check_integrity()
-    assert memory.usage() == (0, 0, 9, 0)
+    assert memory.usage()[:4] == (0, 0, 9, 0)
 
 
 def test_a_plan_of_waves_takes_no_more_than_its_requests_were_promised() -> None:
@@ -165,7 +165,7 @@ def test_a_sequence_may_exceed_its_promise_only_by_spare_slots() -> None:
     assert room.extend(y) is None  # y's own is not touched
     memory.place(Proposal(work_of(("x", 1))), 0.0)
     memory.place(Proposal(work_of(("x", 2))), 0.0)
-    assert memory.usage() == (4, 5, 5, 0)
+    assert memory.usage()[:4] == (4, 5, 5, 0)
     assert memory.room().extend(x) is not None
     assert memory.room().extend(y) is None
     memory.check_integrity()

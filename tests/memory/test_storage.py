@@ -45,7 +45,7 @@ def test_move(source: int, target: int) -> None:
 
 def test_a_move_in_one_layer() -> None:
     storage, before = _numbered(), _numbered()
-    storage.move(Move("embed", 0, 6, 5, wave=0), layer=1)
+    storage.move(Move("embed", 0, 6, 5, moment="before"), layer=1)
     assert torch.equal(storage.keys[1, 6:11], before.keys[1, :5])
     assert torch.equal(storage.values[1, 6:11], before.values[1, :5])
     assert torch.equal(storage.keys[0], before.keys[0])
@@ -54,12 +54,12 @@ def test_a_move_in_one_layer() -> None:
 
 def test_out_to_the_host_and_back() -> None:
     storage, before = _numbered(), _numbered()
-    storage.move(Move("swap_out", 2, 5, 3))
+    storage.move(Move("swap_out", 2, 5, 3, target_tier="host"))
     assert torch.equal(storage.keys, before.keys)
     assert torch.equal(storage.host_keys[:, 5:8], before.keys[:, 2:5])
     assert torch.equal(storage.host_values[:, 5:8], before.values[:, 2:5])
     assert not storage.host_keys[:, :5].any()
-    storage.move(Move("swap_in", 6, 0, 2))
+    storage.move(Move("swap_in", 6, 0, 2, "host"))
     assert torch.equal(storage.keys[:, :2], before.keys[:, 3:5])
     assert torch.equal(storage.values[:, :2], before.values[:, 3:5])
     assert torch.equal(storage.values[:, 2:], before.values[:, 2:])

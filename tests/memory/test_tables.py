@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from minifuse.memory.tables import NoRoom, Tables
+from minifuse.memory.trial import Trial
 from minifuse.plan import Move
 from minifuse.request import Sequence
 from minifuse.work import Work
@@ -112,7 +113,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         return self.blocks_of(self.extent(name))
 
     def available(self) -> int:
-        held = {block for table in self.tables.blocks.values() for block in table}
+        held = {block for pages in self.tables.pages.values() for block in pages.blocks}
         held |= {block for flight in self.flights for block in flight.sources("device", self.size)}
         return self.num_blocks - len(held) - self.promised()
 
@@ -175,7 +176,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         needed = self.blocks_of(self.cached[name])
         taken = sum(self.blocks_of(self.cached[other]) for other in self.away)
         kept = self.swap and 0 < needed <= self.num_host - taken
-        table, moves = list(self.tables.blocks[name]), self.tables.evict(name)
+        table, moves = list(self.tables.pages[name].blocks), self.tables.evict(name)
         del self.whole[name]
         self.lifelong.discard(name)
         flight.evicted.append(name)
@@ -229,7 +230,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
             self.lifelong.add(name)
         flight.admitted.append(name)
         flight.moves += moves
-        flight.tables[name] = tuple(self.tables.blocks[name])
+        flight.tables[name] = self.tables.pages[name].blocks
         copied = self.cached[name] if away else shared % self.size
         assert sum(move.num_tokens for move in moves) == copied
         assert {move.kind for move in moves} <= {"swap_in" if away else "copy"}
@@ -250,7 +251,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         moves = self.tables.grow(name, start, stop)
         flight.moves += moves
         flight.work.append(Work(name, start, stop))
-        flight.tables[name] = tuple(self.tables.blocks[name])
+        flight.tables[name] = self.tables.pages[name].blocks
 
     def _refused(self, change: Callable[[], object], sentence: str) -> None:
         before = pickle.dumps(vars(self.tables))
@@ -275,7 +276,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
                     assert self.text(name, tokens[slot]) == text, f"slot {slot} is {name}'s"
 
     def _tables(self) -> list[tuple[str, list[int]]]:
-        return list(self.tables.blocks.items())
+        return [(name, list(pages.blocks)) for name, pages in self.tables.pages.items()]
 
     # --- their end
 
@@ -295,7 +296,8 @@ class TablesAgainstTexts(RuleBasedStateMachine):
             for i in range(stop):
                 read = self.contents.get(("device", self.slot(flight.tables[name], i)))
                 assert read == self.text(name, i), f"{name} reads {read} for its token {i}"
-            self.tables.cached[name] = self.cached[name] = stop
+            self.tables.wrote(name, stop)
+            self.cached[name] = stop
         for name in {*flight.admitted, *(work.sequence for work in flight.work)}:
             self.tables.arrived(name)
         for name, _, stop, _ in flight.work:
@@ -321,21 +323,19 @@ class TablesAgainstTexts(RuleBasedStateMachine):
 
     @rule()
     def try_out(self) -> None:
-        """Changes to a copy leave the original as it is."""
-        before, twin = pickle.dumps(vars(self.tables)), self.tables.copy()
-        assert pickle.dumps(vars(twin)) == before
-        for name in [*twin.blocks][:2]:
-            twin.evict(name)
+        """A trial leaves the books as they are."""
+        before, trial = pickle.dumps(vars(self.tables)), Trial(self.tables)
+        for name in [*self.tables.pages][:2]:
+            trial.evict(name)
         for sequence in self.sequences.values():
-            if sequence.id not in twin.blocks:
+            if sequence.id not in trial.pages:
                 try:
-                    twin.admit(sequence, growing=True, busy=False)
+                    trial.admit(sequence, growing=True, busy=False)
                 except NoRoom:
                     break
-        for name in [*twin.cached]:
-            twin.release(name)
+        for name in [*self.tables.cached]:
+            trial.release(name)
         assert pickle.dumps(vars(self.tables)) == before
-        self.tables = self.tables.copy()
 
     # --- invariants
 
@@ -344,8 +344,9 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         if not hasattr(self, "tables"):
             return
         moving = self.in_flight()
-        for tier, books in (("device", self.tables.blocks), ("host", self.tables.away)):
-            for name, table in books.items():
+        away = [(name, list(table)) for name, table in self.tables.away.items()]
+        for tier, books in (("device", self._tables()), ("host", away)):
+            for name, table in books:
                 for i in range(0 if name in moving else self.cached[name]):
                     read = self.contents.get((tier, self.slot(table, i)))
                     assert read == self.text(name, i), f"{name} would read {read} for its token {i} on the {tier}"
@@ -355,17 +356,19 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         if not hasattr(self, "tables"):
             return
         tables = self.tables
-        assert tables.blocks.keys() == self.whole.keys()
+        tables.check()
+        assert tables.pages.keys() == self.whole.keys()
         assert tables.away.keys() == self.away
         assert tables.cached == self.cached
-        for pool, books, tier in ((tables.device, tables.blocks, "device"), (tables.host, tables.away, "host")):
-            held = Counter(block for table in books.values() for block in table)
+        on_device, on_host = [table for _, table in self._tables()], [*tables.away.values()]
+        for pool, books, tier in ((tables.device, on_device, "device"), (tables.host, on_host, "host")):
+            held = Counter(block for table in books for block in table)
             for flight in self.flights:
                 held += flight.sources(tier, self.size)
             assert {block: pool.num_holders(block) for block in held} == held
             assert pool.num_free == pool.num_blocks - len(held)
             pool.check(held.elements())
-        for name, table in tables.blocks.items():
+        for name, table in self._tables():
             assert len(table) == self.table_length(name), f"{name} has {table} for {self.extent(name)} tokens"
         assert tables.num_promised == self.promised()
         assert tables.num_available == self.available() >= 0
@@ -378,7 +381,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         if not hasattr(self, "tables") or not self.lifelong:
             return
         for order in (sorted(self.lifelong), sorted(self.lifelong, reverse=True)):
-            twin = self.tables.copy()
+            twin = Trial(self.tables)
             for name in order:
                 twin.grow(name, self.extent(name), self.sequences[name].request.max_cached)
 

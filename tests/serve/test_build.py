@@ -81,7 +81,7 @@ def test_the_header_of_the_trace() -> None:
     (header,) = engine.trace.events()
     assert header == {
         "event": "run",
-        "schema": "minifuse.trace/3",
+        "schema": "minifuse.trace/4",
         "technique": "dynamic",
         "stages": {"batching": "dynamic", "memory": "padded", "attention": "padded"},
         "model": "random:toy",

@@ -59,12 +59,23 @@ def test_a_move_is_read_and_written() -> None:
     assert cost(moving) - cost(PLAN) == 4 * 2 * (3 + 2) * 16
 
 
-def test_a_swap_takes_the_links_time_in_addition() -> None:
-    swapping = replace(PLAN, moves=(Move("swap_out", 0, 9, 3), Move("swap_in", 4, 20, 2), Move("copy", 1, 30, 1)))
-    machine = replace(COMPUTE_BOUND, link=10.0)
+def test_of_a_swap_the_devices_side_is_the_devices_and_the_rest_the_links() -> None:
+    """Three tokens are read and two written there; a copy of one is both. Without a link all is copied in memory."""
+    swapping = replace(
+        PLAN,
+        moves=(
+            Move("swap_out", 0, 9, 3, target_tier="host"),
+            Move("swap_in", 4, 20, 2, "host"),
+            Move("copy", 1, 30, 1),
+        ),
+    )
+    machine = replace(MEMORY_BOUND, link=10.0)
     cost = Roofline(TOY, "float32", machine)
-    assert cost(swapping) - cost(PLAN) == pytest.approx((3 + 2) * 16 * 4 / 10)
+    assert cost(swapping) - cost(PLAN) == (3 + 2 + 2 * 1) * 16 * 4
     assert Roofline(TOY, "float32", COMPUTE_BOUND)(swapping) == Roofline(TOY, "float32", COMPUTE_BOUND)(PLAN)
+    without = Roofline(TOY, "float32", MEMORY_BOUND)
+    assert without(swapping) - without(PLAN) == 2 * 1 * 16 * 4
+    assert (machine.transfer_bandwidth, MEMORY_BOUND.transfer_bandwidth) == (10.0, 0.5)
 
 
 def test_wide_numbers_have_a_rate_of_their_own() -> None:

@@ -77,12 +77,15 @@ def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()
             stop_ids=draw(st.sampled_from([(), (), (3,), (6, 8)])),
             ignore_eos=draw(st.sampled_from([False, False, True])),
             arrival_s=draw(st.sampled_from([0.0, 0.0, 0.0, 0.005, 0.02, 0.035, 0.2])),
+            priority=draw(st.sampled_from([0, 0, 1, 2, -1])),
             structure=Recipe(draw(st.sampled_from(kinds)), draw(st.integers(1, 6)), draw(st.integers(0, 99))),
         )
         for i in range(count)
     )
     max_batch = draw(st.integers(1, 6))
     options = {
+        "batching.order": draw(st.sampled_from(["fcfs", "priority"])),
+        "batching.ageing": draw(st.sampled_from([None, 0.004, 0.03])),
         "batching.max_batch": max_batch,
         "batching.min_batch": min(max_batch, draw(st.sampled_from([1, 1, 2, 3]))),
         "batching.max_batches": draw(st.sampled_from([None, None, "decoder=7,leaf=3,lstm=4,wide=3"])),

@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping, Set
 
 from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
+from minifuse.place import Place
 from minifuse.plan import Move, Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import Sequence
 from minifuse.testing.subject import Books
+from minifuse.work import Work
 
 __all__ = ["TextBooks"]
 
@@ -24,67 +26,101 @@ class TextBooks(Books):
     text, and for nothing else. A row of a rectangle is one sequence's, whichever of its columns are in use.
     """
 
-    def __init__(self, capacity: int, host_capacity: int) -> None:
+    def __init__(self, capacity: int, host_capacity: int, slot_bytes: int) -> None:
         super().__init__()
         self.capacity = {"device": capacity, "host": host_capacity}
+        self.slot_bytes = slot_bytes
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
+        self.turns: dict[str, int] = {}  # conversation -> tokens of its text that have been computed, at most
         self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
         self.written: dict[str, int] = {}  # how many of them a completed plan has written
         self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
+        self.twins: dict[Slot, Slot] = {}  # slots of the device, and the slots of the host that they were copied to
         self.arriving: dict[Slot, int] = {}  # slots being written or copied to -> the step that does so
         self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
         self.running: set[str] = set()  # sequences of plans that have not completed
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
-        """Its moves are done, then its work, among the plans that are running already."""
+        """Its moves are made and its waves computed in the order in which they run, among the plans that run already.
+
+        Moves behind everything are in a plan of their own, whose slots are in use until it completes.
+        """
         mine = {work.sequence for work in plan.work}
         self.texts |= {name: tuple(sequences[name].tokens) for name in mine}
-        away: dict[Slot, Slot] = {}
-        for move in plan.moves:
-            self._move(plan.step, move, mine, away)
-        for name in plan.evicted:
-            kept = self.slots[name][: self.written[name]]
-            if all(slot in away for slot in kept):
-                self.slots[name] = [away[slot] for slot in kept]
-            else:
-                del self.slots[name], self.written[name]  # to be computed again
+        for work in plan.work:
+            if (conversation := sequences[work.sequence].request.conversation) is not None:
+                self.turns[conversation] = max(self.turns.get(conversation, 0), work.stop)
         fresh: set[Slot] = set()
-        for work, place in zip(plan.work, plan.places, strict=True):
-            now: list[Slot] = [("device", slot) for slot in place.slots(0, work.stop)]
-            text = self.texts[work.sequence]
-            for i, slot in enumerate(now):
-                if i >= work.start:
-                    fresh.add(slot)
-                    self._write(plan.step, slot, text[: i + 1])
-                elif self.contents.get(slot) != text[: i + 1] or self.arriving.get(slot, plan.step) != plan.step:
-                    raise LawBroken("conservation", f"{work} reads token {i} from {slot}, where it is not")
-            self.slots[work.sequence] = now
+        for moment in ("first", "behind", "before"):
+            self._move(plan, mine, moment)
+        self._evict(plan)
+        for number, (start, stop) in enumerate(plan.waves):
+            if number:
+                self._move(plan, mine, "before", number)
+            for work, place in zip(plan.work[start:stop], plan.places[start:stop], strict=True):
+                self._compute(plan.step, work, place, fresh)
+            self._move(plan, mine, "after", number)
         self.running |= mine
         self._check_owners(fresh)
         if isinstance(plan.shape, Rectangle):
             self._check_rows(plan.shape)
 
-    def _move(self, step: int, move: Move, mine: set[str], away: dict[Slot, Slot]) -> None:
-        tiers = {"swap_in": ("host", "device"), "swap_out": ("device", "host")}
-        source_tier, target_tier = tiers.get(move.kind, ("device", "device"))
-        for i in range(move.num_tokens):
-            source, target = (source_tier, move.source + i), (target_tier, move.target + i)
-            owners = {name for name, slots in self.slots.items() if source in slots}
-            if move.kind != "copy" and (owners & self.running) - mine:
-                raise LawBroken("conservation", f"{move} takes {owners} from under another worker")
-            if source not in self.contents or self.arriving.get(source, step) != step:
-                raise LawBroken("conservation", f"{move} copies from {source}, where nothing is yet")
-            self._write(step, target, self.contents[source])
-            self.leaving.setdefault(step, set()).add(source)
-            if move.kind == "swap_out":
-                away[source] = target
-            elif move.kind != "copy":
-                for name in owners:
-                    self.slots[name] = [target if slot == source else slot for slot in self.slots[name]]
+    def _compute(self, step: int, work: Work, place: Place, fresh: set[Slot]) -> None:
+        now: list[Slot] = [("device", slot) for slot in place.slots(0, work.stop)]
+        text = self.texts[work.sequence]
+        for i, slot in enumerate(now):
+            if i >= work.start:
+                fresh.add(slot)
+                self._write(step, slot, text[: i + 1])
+            elif self.contents.get(slot) != text[: i + 1] or self.arriving.get(slot, step) != step:
+                raise LawBroken("conservation", f"{work} reads token {i} from {slot}, where it is not")
+        self.slots[work.sequence] = now
+
+    def _evict(self, plan: Plan) -> None:
+        """What the evicted have on the host stays theirs, up to the first token that is not there; the rest is lost."""
+        for name in plan.evicted:
+            kept = self.slots[name][: self.written[name]]
+            away = [self.twins.pop(slot, slot) for slot in kept]
+            lost = (i for i, s in enumerate(away) if s[0] == "device" or self.arriving.get(s, plan.step) != plan.step)
+            self.slots[name] = away[: next(lost, len(away))]
+            self.written[name] = len(self.slots[name])
+            if not self.slots[name]:
+                del self.slots[name], self.written[name]  # to be computed again
+
+    def _move(self, plan: Plan, mine: set[str], moment: str, wave: int = 0) -> None:
+        for move in plan.moves:
+            if move.moment == moment and move.wave == wave:
+                for i in range(move.num_tokens):
+                    source, target = (move.source_tier, move.source + i), (move.target_tier, move.target + i)
+                    self._copy(plan.step, move, source, target, mine)
+
+    def _copy(self, step: int, move: Move, source: Slot, target: Slot, mine: set[str]) -> None:
+        """A copy to the host leaves the owner where it is, unless it is made after a wave; others take it along."""
+        owners = {name for name, slots in self.slots.items() if source in slots}
+        stays = move.kind == "copy" or (move.target_tier == "host" and move.moment != "after")
+        if not stays and (owners & self.running) - mine:
+            raise LawBroken("conservation", f"{move} takes {owners} from under another worker")
+        if source not in self.contents or self.arriving.get(source, step) != step:
+            raise LawBroken("conservation", f"{move} copies from {source}, where nothing is yet")
+        self._write(step, target, self.contents[source])
+        self.leaving.setdefault(step, set()).add(source)
+        if not stays:
+            self._relocate(owners, source, target)
+        elif move.target_tier == "host":
+            self.twins[source] = target
+
+    def _relocate(self, names: Collection[str], source: Slot, target: Slot) -> None:
+        for name in names:
+            self.slots[name] = [target if slot == source else slot for slot in self.slots[name]]
 
     def _write(self, step: int, slot: Slot, text: tuple[int, ...]) -> None:
+        """What was in a slot is lost, unless it has been copied to the host."""
         if any(slot in slots for other, slots in self.leaving.items() if other != step):
             raise LawBroken("conservation", f"step {step} writes {slot}, which another step may yet copy")
+        if slot[0] == "host":
+            self.twins = {device: host for device, host in self.twins.items() if host != slot}
+        elif slot in self.twins:
+            self._relocate([name for name, slots in self.slots.items() if slot in slots], slot, self.twins.pop(slot))
         self.contents[slot] = text
         self.arriving[slot] = step
 
@@ -117,6 +153,7 @@ class TextBooks(Books):
         if late := report.finished.keys() - report.tokens.keys():
             raise LawBroken("progress", f"{late} left with step {report.plan.step}, after their last token")
         step = report.plan.step
+        self._check_transfers(report)
         self.leaving.pop(step, None)
         self.arriving = {slot: other for slot, other in self.arriving.items() if other != step}
         done = [work for work in report.plan.work if work.sequence in self.slots]  # not yet gone in the same event
@@ -127,6 +164,8 @@ class TextBooks(Books):
         usage = report.usage
         if not needed["device"] <= usage.used <= usage.reserved <= usage.capacity == self.capacity["device"]:
             raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
+        if max(usage.kept, usage.kept_on_host) > sum(self.turns.values()):
+            raise LawBroken("conservation", f"conversations have computed {self.turns} tokens, and memory has {usage}")
         if not needed["host"] == usage.host <= self.capacity["host"]:
             raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
         self._drop(held)
@@ -139,3 +178,14 @@ class TextBooks(Books):
         for books in (self.slots, self.written, self.texts):
             for name in [name for name in books if name not in held]:
                 del books[name]
+
+    def _check_transfers(self, report: StepReport) -> None:
+        """A step carries the bytes of its moves, each in its direction, and takes no less time than they do."""
+        carried, plan = report.transfers, report.plan
+        for tier, found in (("host", carried.to_host.bytes), ("device", carried.to_device.bytes)):
+            tokens = sum(move.num_tokens for move in plan.moves if move.crosses and move.target_tier == tier)
+            if found != tokens * self.slot_bytes:
+                raise LawBroken("counting", f"step {plan.step} moves {tokens} tokens to the {tier}, in {found} bytes")
+        took, busy = report.ended_s - report.started_s, carried.to_host.seconds + carried.to_device.seconds
+        if took < busy - 1e-9:
+            raise LawBroken("counting", f"step {plan.step} took {took} s, and its transfers {busy} s")

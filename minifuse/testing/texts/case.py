@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from minifuse.assembly import Stages
 from minifuse.errors import LawBroken
 from minifuse.execute import RunAhead
+from minifuse.execute.link import Link
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan, sampled_work
 from minifuse.report import Ran
@@ -50,13 +51,23 @@ class TextCase(Case):
         return len(self.requests) + sum(math.ceil(n / min(limit, n)) for n in lengths)
 
     def books(self, host_capacity: int) -> TextBooks:
-        return TextBooks(self.capacity, host_capacity)
+        return TextBooks(self.capacity, host_capacity, self._slot_bytes)
+
+    @property
+    def _slot_bytes(self) -> int:
+        return 8 * model_config(self.scenario.model).kv_elements_per_token
+
+    @property
+    def link(self) -> Link:
+        seconds = self.scenario.seconds_per_transfer
+        bandwidth = self._slot_bytes / seconds if seconds else math.inf
+        return Link(self._slot_bytes, bandwidth, model_config(self.scenario.model).num_layers)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
         stages = Stages.of(self.row, self.capacity, self.settings)
         memory, model = stages.memory, small_model(self.scenario.model, numerics)
         cache = KVStorage(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity)
-        taken, allowed = cache.keys.nbytes + cache.values.nbytes, 8 * self.capacity * model.config.kv_elements_per_token
+        taken, allowed = cache.keys.nbytes + cache.values.nbytes, self.capacity * self._slot_bytes
         if taken > allowed:
             raise LawBroken("budget", f"the KV tensors take {taken} bytes of {allowed}")
         return GhostRunner(model, cache, stages.attention.backend(dtype="float64", numerics=numerics))

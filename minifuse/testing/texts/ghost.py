@@ -19,6 +19,7 @@ from torch import Tensor
 from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.errors import LawBroken
 from minifuse.execute.texts import TorchRunner
+from minifuse.execute.transfers import MovesOfPlan
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
 from minifuse.plan import Plan
@@ -58,14 +59,22 @@ class GhostRunner(TorchRunner):
         self.logits: dict[tuple[str, int], Tensor] = {}  # of every token drawn, by sequence and position
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        for move in plan.moves:
-            if move.wave is None:
-                self.ghost.move(move)
-        self._check(plan, sequences, self.attention.batch(plan, sequences, self.ghost))
+        self._move(plan, "first")
+        self._move(plan, "behind")  # what runs them does so when they have landed
+        if plan.work:
+            self._check(plan, sequences, self.attention.batch(plan, sequences, self.ghost))
         return super().__call__(plan, sequences)
 
-    def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
-        names, logits = super()._logits(plan, sequences)
+    def _move(self, plan: Plan, moment: str, wave: int = 0) -> None:
+        """Make the moves of one moment on the shadow cache, one after the other."""
+        for move in plan.moves:
+            if move.moment == moment and move.wave == wave:
+                self.ghost.move(move)
+
+    def _logits(
+        self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None
+    ) -> tuple[tuple[str, ...], Tensor]:
+        names, logits = super()._logits(plan, sequences, moves)
         self.logits.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
         return names, logits
 
@@ -86,10 +95,9 @@ class GhostRunner(TorchRunner):
         heads = torch.cat((zeros, values), 1)
         waves = []
         for number, wave in enumerate(batch.waves):
-            for move in plan.moves:
-                if move.wave == number:
-                    self.ghost.move(move)
+            self._move(plan, "before", number)
             waves.append(self.attention.attend(heads, None, self.ghost, 0, wave))
+            self._move(plan, "after", number)
         read = torch.cat(waves).unflatten(1, (config.num_kv_heads, -1, config.head_dim))
         for row, (name, t) in zip(rows, wanted, strict=True):
             own = _mean(tuple(sequences[name].tokens[: t + 1]), self.width)

@@ -25,6 +25,7 @@ class TextScenario(Scenario):
     capacity: int
     seconds_per_step: float = 0.01
     seconds_to_prepare: float = 0.01  # for a step of pre-processing
+    seconds_per_transfer: float = 0.0  # of one token's KV, between device and host
 
     def seconds(self, plan: Plan) -> float:
         return self.seconds_to_prepare if plan.phase is Phase.PREPROCESSING else self.seconds_per_step
@@ -36,6 +37,7 @@ class TextScenario(Scenario):
             settings.pop("batching.token_budget", None)  # a rectangle cannot keep one
         if settings.get("memory.preemption") != "swap":
             settings.pop("memory.host", None)  # there is none
+            settings.pop("memory.transfer", None)
         return settings
 
     def with_requests(self, requests: tuple[Request, ...]) -> TextScenario:
@@ -76,6 +78,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
             ignore_eos=draw(st.booleans()),
             sampling=draw(samplings),
             arrival_s=draw(st.sampled_from(arrivals if kind == "few" else arrivals[:3])),
+            priority=draw(st.sampled_from([0, 0, 1, 2, -1])),
         )
         for i in range(count)
     )
@@ -84,6 +87,8 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     names = [request.id for request in requests]
     capacity = draw(st.sampled_from({"few": [12, 25, 40], "crowd": [3 * CONTEXT], "growing": [18, 24, 31]}[kind]))
     options = {
+        "batching.order": draw(st.sampled_from(["fcfs", "priority"])),
+        "batching.ageing": draw(st.sampled_from([None, 0.004, 0.03])),
         "batching.max_batch": draw(st.integers(1, 4)) + 2 * (kind != "few"),
         "batching.token_budget": draw(st.sampled_from([None, None, 4, 9])),
         "batching.window": draw(st.sampled_from([0.0, 0.02, 0.1])),
@@ -95,6 +100,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         "memory.block_size": draw(st.sampled_from([1, 2, 3, 5])),
         "memory.preemption": draw(st.sampled_from(["swap", "recompute"])),
         "memory.host": draw(st.sampled_from([None, 6, 15])),
+        "memory.transfer": draw(st.sampled_from(["blocking", "overlapped"])),
         "memory.watermark": draw(st.sampled_from([0.0, 0.2])),
         "memory.share": draw(st.booleans()),
     }
@@ -107,6 +113,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         capacity=capacity,
         options=tuple(options.items()),
         seconds_to_prepare=draw(st.sampled_from([0.003, 0.01, 0.025])),
+        seconds_per_transfer=draw(st.sampled_from([0.0, 0.0003, 0.004])),
     )
 
 
@@ -134,8 +141,8 @@ def _following(draw: st.DrawFn, requests: tuple[Request, ...]) -> tuple[Request,
 
 def _grouped(requests: tuple[Request, ...], start: int, size: int) -> tuple[Request, ...]:
     """The same, [start, start + size) being the prompts of one request."""
-    arrival = requests[start].arrival_s
+    arrival, priority = requests[start].arrival_s, requests[start].priority
     return tuple(
-        replace(request, group="g", arrival_s=arrival) if start <= i < start + size else request
+        replace(request, group="g", arrival_s=arrival, priority=priority) if start <= i < start + size else request
         for i, request in enumerate(requests)
     )

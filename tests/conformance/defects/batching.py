@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of, leak_arrivals
@@ -11,10 +13,19 @@ from minifuse.batching.dynamic import Dynamic
 from minifuse.batching.fusion import Fusion
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.queue import QueueOptions
 from minifuse.batching.serial import Serial
 from minifuse.plan import Proposal, Reason
-from minifuse.request import Phase, Sequence
+from minifuse.request import Phase, Request, Sequence
 from minifuse.testing.observe import WatchedPolicy
+from minifuse.testing.waiting import WaitingBooks
+from minifuse.work import Work
+
+
+def _in_any_order(patch: Patch, rank: Callable[[QueuePolicy, Sequence], Any]) -> None:
+    """Another order, not for the law "queue" to see."""
+    patch.setattr(QueuePolicy, "rank", rank)
+    patch.setattr(WaitingBooks, "propose", lambda *arguments: None)
 
 
 @defect("orca", "pure")
@@ -22,7 +33,7 @@ from minifuse.testing.observe import WatchedPolicy
 def propose_touches_memory(propose: Any, self: QueuePolicy, worker: int, now: float, memory: Any) -> Proposal:
     proposal = propose(self, worker, now, memory)
     for sequence in proposal.admit:
-        memory.cached[sequence.id] = 0  # "it will be needed anyway"
+        memory._keep(sequence.id, 0)  # "it will be needed anyway"
     return proposal
 
 
@@ -32,11 +43,7 @@ def decides_by_chance(patch: Patch) -> None:
     """A policy that decides by something other than its arguments: differently in each run."""
     counter = iter(range(10**9))
 
-    def order(self: Any, waiting: Any) -> Any:
-        queue = list(waiting)
-        return queue[::-1] if next(counter) % 3 == 0 else queue
-
-    patch.setattr(QueuePolicy, "order", order)
+    _in_any_order(patch, lambda self, sequence: next(counter) % 3)
 
 
 @defect("orca", "budget")
@@ -68,8 +75,8 @@ def waits_for_a_request_it_cannot_know(patch: Patch) -> None:
 
 @defect("orca", "pure", check="reproducible")
 def answers_depend_on_a_hash(patch: Patch) -> None:
-    """The next to run is taken from a set."""
-    patch.setattr(QueuePolicy, "order", lambda self, waiting: [self.waiting[name] for name in set(self.waiting)])
+    """The next to run is taken from a set, as it were."""
+    _in_any_order(patch, lambda self, sequence: hash(sequence.id))
 
 
 @defect("dynamic", "progress")
@@ -99,20 +106,68 @@ def fused_before_it_is_ready(patch: Patch) -> None:
 
 
 @defect("vllm", "conservation", kinds=("growing",))
-@instead_of(QueuePolicy, "_make_room")
-def oldest_evicted_first(right: Any, self: Any, sequence: Sequence, running: Any, room: Any, evict: Any) -> None:
-    """The oldest has its work for this iteration already."""
-    while sequence not in evict and room.extend(sequence) is not None:
-        oldest = running.pop(0)
-        room.evict(oldest)
-        evict.append(oldest)
+@instead_of(QueuePolicy, "_fill")
+def evicted_and_at_work(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
+    """An evicted sequence has its work for this iteration already."""
+    proposal = fill(self, *arguments)
+    late = [Work(sequence.id, len(sequence) - 1, len(sequence)) for sequence in proposal.evict]
+    return replace(proposal, work=(*proposal.work, *late))
 
 
-@defect("vllm", "progress", kinds=("growing",))
+@defect("vllm", "queue", kinds=("growing",))
+@instead_of(QueuePolicy, "victims")
+def oldest_evicted_first(right: Any, self: QueuePolicy, running: Any) -> Any:
+    return list(self.running)
+
+
+@defect("orca", "queue", batching__order="priority")
+@defect("instances", "queue", batching__order="priority")
+@instead_of(QueueOptions, "rank")
+def priority_ignored(right: Any, options: QueueOptions, request: Request) -> float:
+    return 0
+
+
+@defect("orca", "queue", batching__order="priority", batching__ageing=None)
+@instead_of(QueueOptions, "rank")
+def lowest_priority_first(right: Any, options: QueueOptions, request: Request) -> float:
+    return request.priority
+
+
+@defect("static", "queue", batching__order="priority", batching__ageing=0.004)
+@instead_of(QueueOptions, "rank")
+def ageing_reversed(right: Any, options: QueueOptions, request: Request) -> float:
+    """The longer a request waits, the lower it falls."""
+    return -request.arrival_s - request.priority * (options.ageing or 1)
+
+
+@defect("vllm", "queue")
+@instead_of(QueuePolicy, "_fill")
+def overtaken_when_memory_is_full(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
+    """Where the first in the queue finds no room, a smaller one is let in."""
+    proposal = fill(self, *arguments)
+    for ticket in [self.waiting.remove(reason.sequence) for reason in proposal.reasons if reason.code == "memory-full"]:
+        second = fill(self, *arguments) if not proposal.work else proposal
+        self.waiting.add(ticket)
+        return second
+    return proposal
+
+
+@defect("vllm", "queue", kinds=("growing",), memory__preemption="recompute")
+@instead_of(QueuePolicy, "_fill")
+def evicted_to_the_end_of_the_queue(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
+    proposal = fill(self, *arguments)
+    for sequence in proposal.evict:
+        ticket = self.waiting.remove(sequence.id)
+        self.num_received += 1
+        self.waiting.add(ticket._replace(number=self.num_received))
+    return proposal
+
+
+@defect("vllm", "progress", "queue", kinds=("growing",))
 @instead_of(QueuePolicy, "_fill")
 def evicted_and_forgotten(propose: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
     """An evicted sequence leaves the queue for good."""
     proposal = propose(self, *arguments)
     for sequence in proposal.evict:
-        self.waiting.pop(sequence.id)
+        self.waiting.remove(sequence.id)
     return proposal

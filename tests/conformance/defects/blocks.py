@@ -10,6 +10,7 @@ from minifuse.memory.blocks import BlockPool
 from minifuse.memory.paged import Paged
 from minifuse.memory.paged import _Room as _PagedRoom
 from minifuse.memory.tables import Tables
+from minifuse.place import Pages
 from minifuse.plan import Move
 from minifuse.request import Sequence
 from minifuse.work import Span
@@ -69,7 +70,7 @@ def swapped_out_without_copying(evict: Any, self: Tables, name: str) -> list[Mov
 @defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
 @instead_of(Tables, "_moves")
 def swapped_with_two_blocks_exchanged(
-    moves: Any, self: Tables, kind: Any, sources: list[int], targets: list[int], num_tokens: int
+    moves: Any, self: Tables, kind: Any, sources: tuple[int, ...], targets: tuple[int, ...], num_tokens: int
 ) -> list[Move]:
     return moves(self, kind, [*sources[1:2], *sources[:1], *sources[2:]], targets, num_tokens)
 
@@ -100,12 +101,13 @@ def dropped_and_taken_for_kept(patch: Patch) -> None:
 
     def trusting(self: Tables, sequence: Sequence, **options: Any) -> list[Move]:
         moves = admit(self, sequence, **options)
-        table = self.blocks[sequence.id]
-        needed = self.blocks_of(remembered.get(sequence.id, 0)) - len(table)
-        if not moves and 0 < needed <= self.promised[sequence.id]:
-            self.cached[sequence.id] = remembered[sequence.id]
-            table += [self.device.take() for _ in range(needed)]
-            self.promised[sequence.id] -= needed
+        name, table = sequence.id, self.pages[sequence.id].blocks
+        needed = self.blocks_of(remembered.get(name, 0)) - len(table)
+        if not moves and 0 < needed <= self.promised[name]:
+            self.num_kept += remembered[name] - self.cached[name]
+            self.cached[name] = remembered[name]
+            self.pages[name] = Pages((*table, *(self.device.take() for _ in range(needed))), self.size)
+            self._promise(name, self.promised[name] - needed)
         return moves
 
     def claiming(self: Tables, sequence: Sequence) -> int:
@@ -124,7 +126,7 @@ def host_is_not_counted(patch: Patch) -> None:
 
 @defect("vllm", "conservation", memory__share=True)
 def shared_blocks_counted_twice(patch: Patch) -> None:
-    patch.setattr(Tables, "num_written", lambda self: sum(self.cached[name] for name in self.blocks))
+    patch.setattr(Tables, "num_written", lambda self: self.num_kept)
 
 
 @defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
@@ -138,7 +140,7 @@ def host_blocks_never_given_back(right: Any, self: Tables, name: str) -> None:
 @defect("iteration+paged+paged", "budget")
 def promises_forgotten(patch: Patch) -> None:
     """Blocks set aside for the rest of an answer are given to newcomers."""
-    patch.setattr(Tables, "num_promised", property(lambda self: 0))
+    patch.setattr(Tables, "num_available", property(lambda self: len(self.device.free)))
 
 
 @defect("vllm", "budget", kinds=("growing",))

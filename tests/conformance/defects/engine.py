@@ -49,7 +49,7 @@ def discarded_not_counted(patch: Patch) -> None:
     patch.setattr(Engine, "commit", lambda self, completion: replace(commit(self, completion), discarded=0))
 
 
-@defect("serial", "progress", kinds=("few",))
+@defect("serial", "progress", "refuse early", kinds=("few",))
 def never_refuses(patch: Patch) -> None:
     """A request that can never be held waits for ever."""
     patch.setattr(ReservedMemory, "check", lambda self, *prompts: None)
@@ -94,7 +94,7 @@ def history_takes_no_memory(check: Any, self: ReservedMemory, *prompts: Request)
 
 
 @defect("instances", "conservation", "progress", "ghost")
-@defect("fusion", "conservation", "progress", "ghost")
+@defect("fusion", "conservation", "progress", "ghost", "refuse early")  # the next turn goes on from more
 @instead_of(InFlight, "leave")
 def aborted_under_a_running_plan(leave: Any, self: InFlight, sequence: Sequence) -> bool:
     """The memory of an aborted sequence is free at once, although a plan still writes to it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from functools import cache
 from itertools import cycle
+from typing import Any
 
 import pytest
 import torch
@@ -47,8 +48,8 @@ class _Recording(TorchRunner):
         super().__init__(model, cache, backend)
         self.logits: dict[tuple[str, int], Tensor] = {}
 
-    def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
-        names, logits = super()._logits(plan, sequences)
+    def _logits(self, plan: Plan, sequences: dict[str, Sequence], moves: Any) -> tuple[tuple[str, ...], Tensor]:
+        names, logits = super()._logits(plan, sequences, moves)
         self.logits.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
         return names, logits
 

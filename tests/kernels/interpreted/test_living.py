@@ -33,8 +33,8 @@ class _Recording(TorchRunner):
 
     logits: dict[tuple[str, int], Tensor]
 
-    def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
-        names, logits = super()._logits(plan, sequences)
+    def _logits(self, plan: Plan, sequences: dict[str, Sequence], moves: Any) -> tuple[tuple[str, ...], Tensor]:
+        names, logits = super()._logits(plan, sequences, moves)
         self.logits.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
         return names, logits
 

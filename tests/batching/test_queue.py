@@ -1,0 +1,102 @@
+"""The queue of waiting sequences, against a plain sorted list."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+from helpers import asks, sentence
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minifuse.batching import queue
+from minifuse.batching.iteration import Iteration
+from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.queue import QueueOptions, Ranked, Ticket
+from minifuse.errors import UsageError
+from minifuse.options import option, parse_options
+from minifuse.plan import Reason
+from minifuse.request import Sequence
+
+
+def _ticket(number: int, rank: float = 0) -> Ticket:
+    return Ticket(rank, number, Sequence(asks(f"r{number}")))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=120), st.sampled_from([2, 3, 512]))
+def test_it_is_a_sorted_list(actions: list[tuple[int, int]], longest: int) -> None:
+    """Arrivals of ranks 0 to 3, removals from anywhere, and returns to the same place."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "LONGEST", longest)
+        ranked, plain, gone = Ranked(), list[Ticket](), list[Ticket]()
+        for number, (rank, which) in enumerate(actions):
+            if plain and which % 3 == 0:
+                gone.append(plain.pop(which % len(plain)))
+                assert ranked.remove(gone[-1].sequence.id) is gone[-1]
+            elif gone and which % 3 == 1:
+                plain.append(gone.pop())
+                ranked.add(plain[-1])
+            else:
+                plain.append(_ticket(number, rank))
+                ranked.add(plain[-1])
+            plain.sort(key=lambda ticket: (ticket.rank, ticket.number))
+            assert list(ranked) == [ticket.sequence for ticket in plain]
+            assert len(ranked) == len(plain)
+            assert all(ticket.sequence.id in ranked for ticket in plain)
+        assert all(run and len(run) <= longest for run in ranked._runs)
+
+
+def test_what_is_not_there() -> None:
+    ranked = Ranked()
+    ranked.discard("a")
+    with pytest.raises(KeyError):
+        ranked.remove("a")
+    assert not ranked
+    assert list(ranked) == []
+
+
+def test_a_front_that_has_left_is_not_searched() -> None:
+    """Of a plain dictionary, the first key is found behind all that were removed before it."""
+    ranked = Ranked()
+    for number in range(5000):
+        ranked.add(_ticket(number))
+    for number in range(4990):
+        ranked.remove(f"r{number}")
+    assert sum(map(len, ranked._runs)) == 10
+    assert [sequence.id for sequence in islice(ranked, 2)] == ["r4990", "r4991"]
+
+
+# --- options
+
+
+def test_rank() -> None:
+    low, high = asks("low", at=4.0, priority=-1), asks("high", at=10.0, priority=3)
+    assert [QueueOptions().rank(request) for request in (low, high)] == [0, 0]
+    assert [QueueOptions("priority").rank(request) for request in (low, high)] == [1, -3]
+    assert [QueueOptions("priority", 2.0).rank(request) for request in (low, high)] == [6.0, 4.0]
+    assert [QueueOptions("priority", 1.0).rank(request) for request in (low, high)] == [5.0, 7.0]
+
+
+def test_ageing_without_priorities_is_refused() -> None:
+    with pytest.raises(UsageError) as error:
+        parse_options("batching 'iteration'", Iteration.Options, {"ageing": "2s"})
+    sentence(error.value, "batching.ageing is 2 s", "batching.order is fcfs", "leave batching.ageing out")
+    options = parse_options("batching 'iteration'", Iteration.Options, {"ageing": "2s", "order": "priority"})
+    assert (options.order, options.ageing, options.max_batch) == ("priority", 2.0, 8)
+    for wrong in ("0s", "-1s"):
+        with pytest.raises(UsageError, match=r"at least 0\.001"):
+            parse_options("batching 'iteration'", Iteration.Options, {"ageing": wrong, "order": "priority"})
+
+
+def test_a_policy_has_an_order_or_a_rank() -> None:
+    class Own:
+        max_batch: int = option(8, "requests")
+
+    def admission(self: QueuePolicy, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        return None
+
+    with pytest.raises(UsageError) as error:
+        type("Orderless", (QueuePolicy,), {"Options": Own, "admission": admission})
+    sentence(error.value, "Orderless", "QueueOptions", "a rank of its own")
+    type("Ranking", (QueuePolicy,), {"Options": Own, "admission": admission, "rank": lambda self, sequence: 0})

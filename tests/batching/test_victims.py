@@ -1,0 +1,105 @@
+"""A policy that chooses whom to evict: a toy that evicts the longest, through the unchanged loop and the laws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import pytest
+from helpers import asks, make_engine, run_all, schedule
+
+from minifuse import stages
+from minifuse.batching.prefill_first import PrefillFirst
+from minifuse.engine import Engine
+from minifuse.errors import LawBroken
+from minifuse.options import option
+from minifuse.request import Sequence
+from minifuse.testing import check_laws
+
+REQUESTS = [asks("a", 2, 5), asks("b", 4, 3), asks("c", 2, 3)]
+
+
+class EvictLongest(PrefillFirst):
+    """As prefill_first, but the longest leaves first."""
+
+    name = "evict-longest"
+
+    def victims(self, running: Seq[Sequence]) -> Iterable[Sequence]:
+        return sorted(running, key=len, reverse=True)
+
+
+@pytest.fixture
+def evict_longest() -> Iterator[type[EvictLongest]]:
+    yield stages.register(EvictLongest)
+    stages._STAGES["batching"].pop(EvictLongest.name)
+
+
+def _engine(policy: type[PrefillFirst], blocks: int = 4) -> Engine:
+    settings = {"memory.block_size": 2, "memory.watermark": 0.0}
+    return make_engine("vllm", capacity=2 * blocks, settings=settings, batching=policy())
+
+
+def test_the_policy_chooses() -> None:
+    """Four blocks are full: a needs another one. The newest is c; the longest is b, which has two."""
+    usual = run_all(_engine(PrefillFirst), REQUESTS)
+    assert usual[1].plan.evicted == ("c", "b")
+    steps = run_all(_engine(EvictLongest), REQUESTS)
+    assert steps[1].plan.evicted == ("b",)
+    assert schedule(steps)[:3] == ["0: a[0:2) b[0:4) c[0:2)", "1: a[2:3) c[2:3)", "2: a[3:4) c[3:4)"]
+
+
+def test_the_first_is_never_among_those_to_choose_from() -> None:
+    """Otherwise the longest might be evicted again and again, and never end."""
+    asked: list[list[str]] = []
+
+    class Noting(EvictLongest):
+        name = "noting"
+
+        def victims(self, running: Seq[Sequence]) -> Iterable[Sequence]:
+            asked.append([sequence.id for sequence in running])
+            return super().victims(running)
+
+    requests = [asks("a", 6, 6), asks("b", 2, 6), asks("c", 2, 6)]
+    steps = run_all(_engine(Noting, blocks=6), requests)
+    assert {name for step in steps for name in step.finished} == {"a", "b", "c"}
+    assert asked
+    evictions = [step for step in steps if step.plan.evicted]
+    assert len(asked) == len(evictions)  # asked once, and only if one has to go
+    assert all("a" not in names for names in asked[:2])
+
+
+def test_a_policy_that_names_none_breaks_progress() -> None:
+    class Merciful(PrefillFirst):
+        name = "merciful"
+
+        def victims(self, running: Seq[Sequence]) -> Iterable[Sequence]:
+            return ()
+
+    with pytest.raises(LawBroken, match="no other sequence is left to evict") as broken:
+        run_all(_engine(Merciful), REQUESTS)
+    assert broken.value.law == "progress"
+
+
+def test_the_toy_keeps_the_laws(evict_longest: type[EvictLongest]) -> None:
+    assert "queue" in check_laws(6, batching=evict_longest.name)
+
+
+def test_an_evicted_sequence_is_ranked_anew() -> None:
+    """A feedback queue: what has had many tokens is behind what has had few, also behind later arrivals."""
+
+    class Feedback(PrefillFirst):
+        name = "feedback"
+
+        @dataclass(frozen=True)
+        class Options:
+            max_batch: int = option(2, "requests in one iteration, at most", minimum=1, batch_size=True)
+            token_budget: int | None = None
+
+        def rank(self, sequence: Sequence) -> int:
+            return sequence.num_new
+
+    requests = [asks("a", 2, 5), asks("b", 2, 5), asks("c", 2, 1, at=0.5)]
+    steps = run_all(_engine(Feedback, blocks=3), requests)
+    assert [step.plan.evicted for step in steps if step.plan.evicted] == [("b",)]
+    assert [name for step in steps for name in step.plan.admitted] == ["a", "b", "c", "b"]

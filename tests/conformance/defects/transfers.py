@@ -1,0 +1,71 @@
+"""What goes wrong in transfers that run beside the computing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from conformance.defects.harness import Patch, defect, instead_of
+
+from minifuse.execute.link import Link
+from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
+from minifuse.memory.paged import Paged
+from minifuse.plan import Proposal
+from minifuse.report import Transfers
+
+swapping = partial(defect, "vllm", kinds=("growing",), memory__preemption="swap", memory__host=None)
+overlapped = partial(swapping, memory__transfer="overlapped")
+
+
+@overlapped("conservation")
+@instead_of(Paged, "place")
+def swapped_in_after_the_wave_that_reads_it(place: Any, self: Paged, proposal: Proposal, now: float) -> Any:
+    placement = place(self, proposal, now)
+    moves = [move._replace(moment="after") if move.kind == "swap_in" else move for move in placement.moves]
+    return replace(placement, moves=tuple(moves))
+
+
+@overlapped("conservation")
+@instead_of(Paged, "place")
+def overwritten_before_it_was_copied_out(place: Any, self: Paged, proposal: Proposal, now: float) -> Any:
+    """A block that is swapped out belongs to another sequence, which writes into it, before it is copied."""
+    placement = place(self, proposal, now)
+    moves = [move._replace(moment="after") if move.kind == "swap_out" else move for move in placement.moves]
+    return replace(placement, moves=tuple(moves))
+
+
+@overlapped("exact")
+@instead_of(PlanTransfers, "copy")
+def only_the_first_layer_is_copied(copy: Any, self: PlanTransfers, moves: Any, layer: int) -> float:
+    return float(copy(self, moves, layer)) if layer == 0 else 0.0
+
+
+@overlapped("exact")
+def no_layer_waits_and_the_copies_come_late(patch: Patch) -> None:
+    """What should begin with the plan begins when all has been computed."""
+    begin, end = MovesOfPlan._begin, MovesOfPlan.end
+    patch.setattr(MovesOfPlan, "before", lambda self, layer, wave: None)
+    patch.setattr(MovesOfPlan, "_begin", lambda self, layer, wave: None)
+
+    def late(self: MovesOfPlan) -> Any:
+        for layer in range(self._transfers.num_layers):
+            begin(self, layer, -1)
+        return end(self)
+
+    patch.setattr(MovesOfPlan, "end", late)
+
+
+@swapping("counting")
+@instead_of(Link, "carried")
+def bytes_counted_for_the_other_direction(carried: Any, self: Link, plan: Any) -> Transfers:
+    found = carried(self, plan)
+    return Transfers(found.to_device, found.to_host)
+
+
+@swapping("counting")
+@instead_of(Link, "run")
+def a_swap_takes_no_time(run: Any, self: Link, plan: Any, computing_s: float, now: float) -> Transfers:
+    """All of it counts as hidden, however long it takes."""
+    found: Transfers = run(self, plan, computing_s, now)
+    return found._replace(exposed_s=0.0)

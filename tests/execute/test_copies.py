@@ -1,0 +1,136 @@
+"""What copies beside the waves wait for: by hand, and against the order in which they would be made one by one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from minifuse.errors import LawBroken
+from minifuse.execute.copies import Copy, copies
+from minifuse.layout import Layout
+from minifuse.place import Extent
+from minifuse.plan import Move, Plan
+from minifuse.work import Span, Work
+
+
+def plan_of(*extents: tuple[int, int], moves: tuple[Move, ...]) -> Plan:
+    """A wave for each sequence, whose last token is computed: KV of [first slot, number of tokens]."""
+    work = tuple(Work(f"s{i}", tokens - 1, tokens) for i, (_, tokens) in enumerate(extents))
+    places = tuple(Extent(offset, tokens) for offset, tokens in extents)
+    return Plan(0, 0, work, places, layout=Layout(tuple(Span(i, i + 1) for i in range(len(work)))), moves=moves)
+
+
+def out(source: int, target: int, tokens: int, **when: Any) -> Move:
+    return Move("swap_out", source, target, tokens, target_tier="host", **when)
+
+
+def into(source: int, target: int, tokens: int, **when: Any) -> Move:
+    return Move("swap_in", source, target, tokens, "host", **when)
+
+
+def test_offload_and_upload_run_beside_the_wave_between_them() -> None:
+    """The example of the docstring: a and c in slots 0..4 one after the other, b in 8..12 between them."""
+    moves = (
+        out(0, 0, 4, moment="after", wave=0),
+        into(20, 8, 3, moment="before", wave=1),
+        into(10, 0, 3, moment="before", wave=2),
+    )
+    assert copies(plan_of((0, 4), (8, 4), (0, 4), moves=moves)) == [
+        Copy(moves[:1], begins=0, needed=2, follows=()),
+        Copy(moves[1:2], begins=-1, needed=1, follows=()),
+        Copy(moves[2:], begins=0, needed=2, follows=(0,)),
+    ]
+
+
+def test_what_is_in_no_waves_way_begins_with_the_plan_or_right_after_its_wave_and_ends_with_the_plan() -> None:
+    moves = (out(0, 0, 4, moment="after", wave=0), into(9, 30, 2, moment="before", wave=1))
+    first, second = copies(plan_of((0, 4), (8, 4), moves=moves))
+    assert (first.begins, first.needed) == (0, 2)
+    assert (second.begins, second.needed) == (-1, 1)
+
+
+def test_moves_before_the_first_wave_begin_at_once_in_their_order() -> None:
+    """Blocks that are swapped out and given away at once: out before in, in every layer."""
+    moves = (out(4, 0, 4, moment="before"), into(8, 4, 4, moment="before"), Move("copy", 0, 12, 2, moment="before"))
+    assert copies(plan_of((4, 5), moves=moves)) == [
+        Copy(moves[:1], -1, 0, ()),
+        Copy(moves[1:2], -1, 0, (0,)),
+        Copy(moves[2:], -1, 0, (0, 1)),
+    ]
+
+
+def test_the_others_are_not_among_them() -> None:
+    assert copies(plan_of((0, 4), moves=(into(0, 0, 3), Move("shuffle", 9, 8, 1)))) == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_overtakes_touches_other_slots(seed: int) -> None:
+    """A copy begins as early, and is needed as late, as no slot forbids; the order of conflicting ones is kept."""
+    rng = random.Random(seed)
+    waves = [(rng.randrange(8), rng.randint(1, 4)) for _ in range(rng.randint(1, 4))]
+    moves = []
+    for _ in range(rng.randint(1, 6)):
+        when = {"moment": rng.choice(["before", "after"]), "wave": rng.randrange(len(waves))}
+        ends = rng.randrange(10), rng.randrange(10), rng.randint(1, 3)
+        moves.append(rng.choice([out, into, lambda *e, **w: Move("embed", *e, **w)])(*ends, **when))
+    plan = plan_of(*waves, moves=tuple(moves))
+    found = copies(plan)
+    assert sorted(move for copy in found for move in copy.moves) == sorted(moves)
+    touched = [_touched_by_wave(plan, wave) for wave in range(len(waves))]
+    for number, copy in enumerate(found):
+        moment, wave = copy.moves[0].moment, copy.moves[0].wave
+        earlier = [w for w in range(len(waves)) if w < wave or (w == wave and moment == "after")]
+        mine = _touched_by_copy(copy)
+        if any(move.wave or move.moment == "after" for move in moves):  # otherwise they are simply kept in order
+            hindering = [w for w in earlier if _clash(touched[w], mine)]
+            before = [i for i, other in enumerate(found[:number]) if _clash(_touched_by_copy(other), mine)]
+            assert copy.follows == tuple(before)
+            least = max([-1, *hindering, *(found[i].begins for i in before)])
+            assert copy.begins == (max(least, wave) if moment == "after" else least)
+        later = [w for w in range(len(waves)) if w not in earlier and _clash(touched[w], mine)]
+        assert copy.needed == min([wave] if moment == "before" else [*later, len(waves)])
+
+
+def _touched_by_wave(plan: Plan, wave: int) -> tuple[set[Any], set[Any]]:
+    work, place = plan.work[wave], plan.places[wave]
+    return (
+        {("device", slot) for slot in place.slots(0, work.start)},
+        {("device", slot) for slot in place.slots(work.start, work.stop)},
+    )
+
+
+def _touched_by_copy(copy: Copy) -> tuple[set[Any], set[Any]]:
+    """What it reads, and what it writes."""
+    reads = {(move.source_tier, move.source + i) for move in copy.moves for i in range(move.num_tokens)}
+    return reads, {(move.target_tier, move.target + i) for move in copy.moves for i in range(move.num_tokens)}
+
+
+def _clash(one: tuple[set[Any], set[Any]], two: tuple[set[Any], set[Any]]) -> bool:
+    return bool(one[1] & (two[0] | two[1]) or one[0] & two[1])
+
+
+IMPOSSIBLE = [
+    Move("copy", 0, 4, 1, "host", "host"),
+    into(0, 4, 1, moment="behind"),  # beside work
+    into(0, 4, 1, moment="before", wave=1),  # there is one wave
+    into(0, 4, 1, moment="after", wave=-1),
+    into(0, 4, 0),
+    into(-1, 4, 1),
+]
+
+
+@pytest.mark.parametrize("move", IMPOSSIBLE)
+def test_impossible_moves_are_refused(move: Move) -> None:
+    with pytest.raises(LawBroken) as error:
+        plan_of((0, 4), moves=(move,))
+    assert error.value.law == "layout"
+
+
+@pytest.mark.parametrize("move", [into(0, 4, 1), Move("copy", 0, 4, 1, moment="behind")])
+def test_a_plan_without_work_has_transfers_behind_everything_and_nothing_else(move: Move) -> None:
+    Plan(0, 1, (), (), moves=(out(0, 4, 1, moment="behind"), into(9, 4, 1, moment="behind")))
+    with pytest.raises(LawBroken) as error:
+        Plan(0, 1, (), (), moves=(move,))
+    assert error.value.law == "layout"

@@ -1,0 +1,122 @@
+"""The link of virtual time, worked out by hand and against a count in small steps."""
+
+from __future__ import annotations
+
+import pytest
+from execute.test_copies import into, out, plan_of
+from helpers import asks, seven
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minifuse.clock import VirtualClock
+from minifuse.execute import VirtualExecutor
+from minifuse.execute.link import Link
+from minifuse.plan import Move, Plan
+from minifuse.report import Traffic
+from minifuse.request import Sequence
+
+
+def link(layers: int = 4) -> Link:
+    """A byte and a second for each token."""
+    return Link(1, 1.0, layers)
+
+
+def swap(tokens: int, moment: str = "before") -> Plan:
+    return plan_of((0, 40), moves=(into(50, 0, tokens, moment=moment),))
+
+
+def alone(*moves: Move, step: int = 9) -> Plan:
+    return Plan(step, 1, (), (), moves=moves)
+
+
+@pytest.mark.parametrize(("tokens", "computing", "exposed"), [(4, 8.0, 1.0), (12, 8.0, 6.0), (8, 8.0, 2.0)])
+def test_layer_by_layer(tokens: int, computing: float, exposed: float) -> None:
+    """With 4 layers: max(T/4, T + C/4 - C)."""
+    found = link().run(swap(tokens), computing, 100.0)
+    assert found == (Traffic(), Traffic(tokens, float(tokens)), exposed)
+    assert found.hidden_s == tokens - exposed
+
+
+@given(st.integers(1, 6), st.integers(1, 30), st.floats(0.1, 30), st.floats(0, 20))
+def test_the_formula(layers: int, tokens: int, computing: float, backlog: float) -> None:
+    resource = link(layers)
+    resource.run(swap(1, "first"), 0.0, 99 + backlog)
+    found = resource.run(swap(tokens), computing, 100.0)
+    exposed = max(tokens / layers, tokens + computing / layers - computing) + backlog
+    assert found.exposed_s == pytest.approx(exposed)
+
+
+def test_what_comes_first_is_exposed_whole() -> None:
+    resource = link()
+    assert resource.run(swap(5, "first"), 8.0, 0.0).exposed_s == 5.0
+    plan = plan_of((0, 40), moves=(out(0, 50, 2), into(60, 0, 4, moment="before")))
+    assert resource.run(plan, 8.0, 10.0).exposed_s == 2.0 + 1.0
+
+
+def test_moves_within_the_device_are_not_the_links() -> None:
+    moves = (Move("copy", 9, 8, 1), Move("embed", 9, 8, 1, moment="before"))
+    found = link().run(plan_of((0, 4), moves=moves), 3.0, 0.0)
+    assert found == (Traffic(), Traffic(), 0.0)
+
+
+def test_each_way_is_counted_for_itself() -> None:
+    found = link().run(plan_of((0, 40), moves=(out(0, 50, 2), into(60, 0, 5))), 8.0, 0.0)
+    assert found == (Traffic(2, 2.0), Traffic(5, 5.0), 7.0)
+
+
+def test_offload_and_upload_beside_the_wave_between_them() -> None:
+    """Two layers, three waves of 1 s in each; 1 s up for the second wave, and for the third 1 s out and 1 s in.
+
+    The upload for the second is there in both layers when the first wave has been attended, at 1 s; what the third
+    needs is copied from 2 s (the link carries the second layer's upload first) to 4 s, and the wave waits from 2 to 3.
+    """
+    moves = (
+        out(0, 0, 2, moment="after", wave=0),
+        into(20, 8, 2, moment="before", wave=1),
+        into(10, 0, 2, moment="before", wave=2),
+    )
+    found = link(2).run(plan_of((0, 4), (8, 4), (0, 4), moves=moves), 6.0, 0.0)
+    # layer 0: waves at 0..1, 1..2, and from 4 on (out 2..3, in 3..4); layer 1: 5..6, 6..7, and out 6..7, in 7..8: 8..9
+    assert found.exposed_s == 9.0 - 6.0
+
+
+def test_behind_everything_exposes_nothing_but_the_rest_of_a_move_that_has_begun() -> None:
+    resource = link()
+    resource.behind(alone(out(0, 0, 3, moment="behind"), out(3, 3, 3, moment="behind")), 0.0)
+    assert resource.run(plan_of((0, 40), moves=()), 8.0, 0.0).exposed_s == 0.0
+    assert resource.next_landing() == 6.0
+    assert resource.run(swap(4), 8.0, 1.0).exposed_s == 1.0 + 2.0  # the first move ends at 3; the second waits
+    assert resource.next_landing() == 3.0 + 4.0 + 3.0
+    assert resource.landed(9.9) == []
+    assert [plan.step for plan in resource.landed(10.0)] == [9]
+    assert resource.next_landing() is None
+
+
+def test_what_is_fetched_goes_before_what_is_stored() -> None:
+    """Retrieval before eviction: of two plans behind everything, the later one's swap-in is carried first."""
+    resource = link()
+    resource.behind(alone(out(0, 0, 3, moment="behind"), out(9, 9, 3, moment="behind"), step=1), 0.0)
+    resource.behind(alone(into(6, 6, 5, moment="behind"), step=2), 1.0)
+    assert resource.next_landing() == 8.0
+    assert [plan.step for plan in resource.landed(8.0)] == [2]
+    assert resource.next_landing() == 11.0
+
+
+def test_a_plan_that_begins_as_the_link_is_free_goes_before_what_is_behind() -> None:
+    resource = link()
+    resource.behind(alone(out(0, 0, 3, moment="behind")), 5.0)
+    assert resource.run(swap(4), 8.0, 5.0).exposed_s == 1.0
+    assert resource.next_landing() == 5.0 + 4.0 + 3.0
+
+
+def test_the_executor_lands_plans_between_the_ends_of_others() -> None:
+    clock = VirtualClock()
+    executor = VirtualExecutor(clock, lambda plan: 10.0, seven, link=link())
+    sequences = {"s0": Sequence(asks("s0", 3, 2))}
+    executor.submit(plan_of((0, 40), moves=(into(60, 0, 4),)), sequences, 0.0)
+    executor.submit(alone(out(0, 0, 3, moment="behind"), step=1), {}, 0.0)
+    assert executor.wait(6.9) == []
+    (landed,) = executor.wait(None)
+    assert (landed.plan.step, landed.ended_s, landed.ran.transfers) == (1, 7.0, (Traffic(3, 3.0), Traffic(), 0.0))
+    (ended,) = executor.wait(None)
+    assert (ended.ended_s, ended.ran.transfers.exposed_s, ended.ran.moving_s) == (14.0, 4.0, 4.0)

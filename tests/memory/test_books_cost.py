@@ -1,0 +1,121 @@
+"""What the books of a memory cost depends on what changes alone: lines of Python run and bytes taken, not seconds."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from helpers import asks, make_engine
+
+from minifuse.memory import Contiguous, Paged, Slots
+from minifuse.metrics import RunningMetrics
+from minifuse.plan import Plan, Proposal
+from minifuse.report import StepReport
+from minifuse.request import Sequence
+from minifuse.stages import Memory
+from minifuse.trace import Trace
+from minifuse.work import Work
+
+FEW, MANY = 10, 400  # sequences in memory; of 4 blocks of 4 tokens each
+LINES, BYTES = 10, 2_000  # what more sequences, or more memory, may cost more: a copy of their books takes 20,000 bytes
+MEMORIES: dict[str, Callable[[int], Memory]] = {
+    "paged": lambda capacity: Paged(capacity, Paged.Options(4, watermark=0.0)),
+    "paged, swapping": lambda capacity: Paged(capacity, Paged.Options(4, preemption="swap", watermark=0.0)),
+    "paged, sharing": lambda capacity: Paged(capacity, Paged.Options(4, share=True, watermark=0.0)),
+    "contiguous": Contiguous,
+    "slots": lambda capacity: Slots(capacity, Slots.Options(capacity // 32, shuffle=False)),
+}
+
+
+def cost_of(do: Callable[[], object]) -> tuple[int, int]:
+    """The lines of Python that it runs, and the bytes that it takes at most."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    tracemalloc.start()
+    sys.settrace(trace)
+    try:
+        do()
+    finally:
+        sys.settrace(before)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return lines, peak
+
+
+def iteration(memory: Memory, work: tuple[Work, ...], admit: tuple[Sequence, ...] = (), **more: Any) -> None:
+    placement = memory.place(Proposal(work, admit, **more), 0.0)
+    memory.commit(Plan(0, 0, work, placement.places, moves=placement.moves), {item.sequence for item in work}, 0.0)
+
+
+def filled(make: Callable[[int], Memory], count: int, capacity: int) -> tuple[Memory, list[Sequence]]:
+    """A memory with so many sequences of 14 tokens, each begun with a number of its own."""
+    memory = make(capacity)
+    sequences = [Sequence(asks(f"r{i:03}", (i, *range(13)), 12)) for i in range(count)]
+    iteration(memory, tuple(Work(s.id, 0, 14) for s in sequences), tuple(sequences), growing=True)
+    for sequence in sequences:
+        sequence.tokens.append(0)
+    return memory, sequences
+
+
+def decode(make: Callable[[int], Memory], count: int, capacity: int) -> tuple[int, int]:
+    """Three iterations of five sequences, which grow into a block. A newcomer and an eviction are tried out."""
+    memory, sequences = filled(make, count, capacity)
+    newcomer = Sequence(asks("new", (1000, *range(13)), 12))
+
+    def run() -> None:
+        for _ in range(3):
+            room = memory.room()
+            for sequence in sequences[:5]:
+                assert room.extend(sequence) is None
+            assert room.admit(newcomer, growing=True) is None
+            if isinstance(memory, Paged):
+                room.evict(sequences[-1])
+            iteration(memory, tuple(Work(s.id, *memory.missing(s)[0]) for s in sequences[:5]))
+            for sequence in sequences[:5]:
+                sequence.tokens.append(0)
+
+    gc.collect()
+    return cost_of(run)
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_the_books_of_others_cost_nothing(name: str) -> None:
+    few, many = (decode(MEMORIES[name], count, 32 * 2 * MANY) for count in (FEW, MANY))
+    assert many[0] <= few[0] + LINES
+    assert many[1] <= few[1] + BYTES
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_a_larger_memory_costs_nothing(name: str) -> None:
+    small, large = (decode(MEMORIES[name], FEW, 32 * count) for count in (2 * FEW, 20 * MANY))
+    assert large[0] <= small[0] + LINES
+    assert large[1] <= small[1] + BYTES
+
+
+def test_a_longer_run_holds_no_more_reports() -> None:
+    """Where the events are handed on, a run holds of its steps none but the last."""
+
+    def held(count: int) -> int:
+        """Step reports that a run of so many requests holds in the end."""
+        counted = RunningMetrics()
+        engine = make_engine("vllm", capacity=200, trace=Trace(into=counted.read))
+        for i in range(count):
+            engine.submit(asks(f"r{i}", 3, 4))
+        for _ in engine.run():
+            pass
+        gc.collect()
+        assert counted.result()["requests"]["length"] == count
+        return sum(type(one) is StepReport for one in gc.get_objects())
+
+    assert held(200) <= held(20)

@@ -1,0 +1,56 @@
+"""Two ranks that transfer KV beside their computing: each its own part, none before the other is done with a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from ahead_of_time import AheadOfTime
+from helpers import asks, run_all
+
+from minifuse.assembly import Stages
+from minifuse.attention.layouts import PagedStage
+from minifuse.batching import PrefillFirst
+from minifuse.clock import RealClock
+from minifuse.engine import Engine
+from minifuse.execute import RealExecutor
+from minifuse.model.text.load import TextSource
+from minifuse.parallel.launch import launch
+from minifuse.parallel.runner import ParallelRunner
+from minifuse.report import StepReport
+from minifuse.request import TextReader
+from minifuse.stages import Memory
+from minifuse.techniques import technique
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
+
+TIGHT = 16
+REQUESTS = [asks(f"r{i}", 1 + 3 * i % 7, 2 + i % 5, ignore_eos=True) for i in range(9)]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[ParallelRunner]:
+    source, attention = TextSource("llama", CONFIGS["llama"], None), PagedStage().backend("cpu", "float64")
+    with launch(small_model("llama"), source, attention, TIGHT, 2, host_capacity=2 * TIGHT, seed=7) as run:
+        yield run
+
+
+def _serve(run: ParallelRunner, memory: Memory) -> list[StepReport]:
+    clock = RealClock()
+    executor = RealExecutor(run, clock, behind=run.behind)
+    engine = Engine(PrefillFirst(), memory, PagedStage(), executor, clock, reader=TextReader(VOCAB, CONTEXT))
+    steps = run_all(engine, REQUESTS)
+    assert {name: tuple(s.answer) for name, s in engine.finished.items()} == {
+        request.id: expected_answer("llama", request) for request in REQUESTS
+    }
+    return steps
+
+
+def test_overlapped_swaps(ranks: ParallelRunner) -> None:
+    settings = {"memory.preemption": "swap", "memory.transfer": "overlapped", "memory.block_size": 2}
+    steps = _serve(ranks, Stages.of(technique("vllm"), TIGHT, settings).memory)
+    assert {move.moment for step in steps for move in step.plan.moves if move.crosses} == {"before"}
+
+
+def test_ahead_of_time(ranks: ParallelRunner) -> None:
+    steps = _serve(ranks, AheadOfTime(TIGHT))
+    assert {move.moment for step in steps for move in step.plan.moves} == {"before", "behind"}
