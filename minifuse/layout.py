@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minifuse.errors import LawBroken
+from minifuse.place import Extent, Runs
 from minifuse.work import Span
 
 __all__ = ["Layout", "Rectangle", "Region", "Shape", "StateRows"]
@@ -13,11 +15,21 @@ __all__ = ["Layout", "Rectangle", "Region", "Shape", "StateRows"]
 class Rectangle(NamedTuple):
     """Rows of KV slots, and the columns [start, stop) of them that one iteration computes, in every row (Baton, 2.1).
 
-    Row r, column c is slot `offset + r * stride + c`; rows may be longer than what is computed of them. What no `Work`
+    A row is a ring of `stride` slots: row r, column c is slot `offset + r * stride + c % stride`. Columns are numbered
+    on as the batch runs, and [begin, stop) is the window of those in use, no wider than the stride. What no `Work`
     covers is padding or a finished row, and counts as idle.
 
     >>> Rectangle(offset=10, rows=3, stride=8, start=4, stop=6).slot(1, 5)  # of 3 x 2 tokens computed
     23
+
+    The window moves with nothing copied (Baton, 4.1 and 4.2). Here columns 0 to 4 have been released, so that column 8
+    takes the slot that column 0 had; a window that is extended on the left, to column 3, has it in slot 3.
+
+    >>> moved = Rectangle(offset=0, rows=2, stride=8, start=8, stop=9, begin=5)
+    >>> [moved.slot(0, column) for column in range(5, 9)]
+    [5, 6, 7, 0]
+    >>> moved.place(1, Span(5, 6), Span(7, 9))  # of the second row, with a gap in column 6
+    Runs(runs=((13, 1), (15, 1), (8, 1)))
     """
 
     offset: int
@@ -25,6 +37,7 @@ class Rectangle(NamedTuple):
     stride: int  # slots from one row to the next
     start: int
     stop: int
+    begin: int = 0  # the first column in use
 
     @property
     def num_tokens(self) -> int:
@@ -32,7 +45,37 @@ class Rectangle(NamedTuple):
 
     def slot(self, row: int, column: int) -> int:
         """The slot of one column of one row."""
-        return self.offset + row * self.stride + column
+        return self.offset + row * self.stride + column % self.stride
+
+    def locate(self, slot: int) -> tuple[int, int]:
+        """The row and the column, one of the window, of a slot.
+
+        >>> Rectangle(offset=10, rows=3, stride=8, start=8, stop=9, begin=5).locate(18)
+        (1, 8)
+
+        Raises:
+            LawBroken: it is outside: in no row, or in a column that has been released.
+        """
+        row, column = divmod(slot - self.offset, self.stride)
+        column = self.begin + (column - self.begin) % self.stride
+        if not 0 <= row < self.rows or column >= self.stop:
+            raise LawBroken("layout", f"slot {slot} is not in the window of {self}")
+        return row, column
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the window reaches over the end of the rows, and goes on at their beginning."""
+        return self.begin % self.stride + self.stop - self.begin > self.stride
+
+    def place(self, row: int, *columns: Span) -> Extent | Runs:
+        """Where a sequence lies whose tokens fill these columns of a row, one span after the other."""
+        runs: list[tuple[int, int]] = []
+        for start, stop in columns:
+            while start < stop:
+                length = min(stop - start, self.stride - start % self.stride)
+                runs.append((self.slot(row, start), length))
+                start += length
+        return Extent(*runs[0]) if len(runs) == 1 else Runs(tuple(runs))
 
 
 class Region(NamedTuple):

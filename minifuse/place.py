@@ -1,4 +1,4 @@
-"""Where a piece of work lies in memory: consecutive slots, blocks, or slots of states."""
+"""Where a piece of work lies in memory: consecutive slots, several runs of them, blocks, or slots of states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import Any, NamedTuple
 
-__all__ = ["BlockTables", "Extent", "Pages", "Place", "State"]
+__all__ = ["BlockTables", "Extent", "Pages", "Place", "Runs", "State"]
 
 
 class Extent(NamedTuple):
@@ -18,6 +18,36 @@ class Extent(NamedTuple):
     def slots(self, start: int, stop: int) -> Seq[int]:
         """The slots of tokens [start, stop)."""
         return range(self.offset + start, self.offset + stop)
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """The first slot and the length of its one run."""
+        return (self,)
+
+
+class Runs(NamedTuple):
+    """KV of one sequence in several runs of consecutive slots, which its tokens fill one after the other.
+
+    Between two runs lies a gap, or the one ends where a row of a rectangle ends and the other where it begins.
+
+    >>> Runs(((10, 3), (20, 4))).slots(2, 5)  # tokens 0 to 2 in slots 10 to 12, the others from slot 20 on
+    [12, 20, 21]
+    """
+
+    runs: tuple[tuple[int, int], ...]  # (first slot, slots)
+
+    @property
+    def capacity(self) -> int:
+        return sum([length for _, length in self.runs])
+
+    def slots(self, start: int, stop: int) -> Seq[int]:
+        """The slots of tokens [start, stop)."""
+        slots: list[int] = []
+        for slot, length in self.runs:
+            if start < length and stop > 0:
+                slots += range(slot + max(start, 0), slot + min(stop, length))
+            start, stop = start - length, stop - length
+        return slots
 
 
 class Pages(NamedTuple):
@@ -57,7 +87,7 @@ class State(NamedTuple):
         return (self.slot,)
 
 
-Place = Extent | Pages | State
+Place = Extent | Runs | Pages | State
 
 
 class BlockTables:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from minifuse.errors import LawBroken
 from minifuse.layout import RAGGED, Layout, Shape
-from minifuse.place import Extent, Place
+from minifuse.place import Extent, Place, Runs
 from minifuse.request import Phase, Sequence
 from minifuse.work import Span, Work
 
@@ -177,6 +177,14 @@ class Plan:
             if not isinstance(place, Extent):
                 raise LawBroken("layout", f"step {self.step} has {place} where consecutive slots are read")
         return self.places  # type: ignore[return-value]
+
+    @property
+    def runs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """The runs of slots of each piece of work, for an attention that reads a rectangle's rows."""
+        found = [place.runs for place in self.places if isinstance(place, (Extent, Runs))]
+        if len(found) < len(self.places):
+            raise LawBroken("layout", f"step {self.step} has {self.places} where runs of slots are read")
+        return tuple(found)
 
     @property
     def shape(self) -> Shape | None:

@@ -150,5 +150,12 @@ class StepReport:
 
 
 def _named(shape: Shape | None) -> dict[str, Any] | None:
-    """A shape as a JSON object whose `kind` is its class: {"kind": "Region", "offset": 0, "size": 3, "width": 8}."""
-    return None if shape is None else {"kind": type(shape).__name__, **shape._asdict()}
+    """A shape as a JSON object whose `kind` is its class: {"kind": "Region", "offset": 0, "size": 3, "width": 8}.
+
+    A rectangle's `begin` is left out while it is 0.
+    """
+    if shape is None:
+        return None
+    usual = shape._field_defaults
+    fields = {name: value for name, value in shape._asdict().items() if name not in usual or value != usual[name]}
+    return {"kind": type(shape).__name__, **fields}

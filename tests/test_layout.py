@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from minifuse.errors import LawBroken
 from minifuse.layout import RAGGED, Layout, Rectangle, Region, StateRows
-from minifuse.place import Extent
+from minifuse.place import Extent, Pages, Runs
 from minifuse.plan import Plan
 from minifuse.work import Span, Work
 
@@ -17,6 +20,52 @@ def test_a_rectangle_whose_rows_are_longer_than_what_is_computed() -> None:
     assert rectangle.num_tokens == 6
     columns = range(rectangle.start, rectangle.stop)
     assert [[rectangle.slot(row, column) for column in columns] for row in range(3)] == [[14, 15], [22, 23], [30, 31]]
+
+
+def test_the_window_of_a_rectangle_moves_over_rows_that_are_rings() -> None:
+    """Columns 0 to 4 are released, 8 and 9 take the slots of 0 and 1; then column 4 and 3 come back on the left."""
+    window = Rectangle(offset=10, rows=2, stride=8, start=9, stop=10, begin=5)
+    assert [window.slot(1, column) for column in range(5, 10)] == [23, 24, 25, 18, 19]
+    assert [window.locate(slot) for slot in (23, 25, 18, 19)] == [(1, 5), (1, 7), (1, 8), (1, 9)]
+    assert window.wraps
+    for slot in (9, 26, 22, 20):  # before the first row, after the last, in a released column, in one not yet used
+        with pytest.raises(LawBroken, match="not in the window") as error:
+            window.locate(slot)
+        assert error.value.law == "layout"
+    extended = window._replace(begin=3, start=3)
+    assert extended.num_tokens == 14
+    assert extended.locate(21) == (1, 3)
+    assert not window._replace(begin=2, stop=8).wraps
+    assert window._replace(begin=-2, stop=2).locate(17) == (0, -1)
+    with pytest.raises(LawBroken):
+        window._replace(begin=-2, stop=2).locate(12)
+
+
+def test_the_place_of_columns() -> None:
+    rectangle = Rectangle(offset=10, rows=2, stride=8, start=9, stop=10, begin=5)
+    assert rectangle.place(0, Span(5, 8)) == Extent(15, 3)
+    assert rectangle.place(1, Span(5, 10)) == Runs(((23, 3), (18, 2)))
+    assert rectangle.place(1, Span(5, 6), Span(7, 8)) == Runs(((23, 1), (25, 1)))
+    assert rectangle.place(1, Span(5, 6), Span(7, 9), Span(9, 10)).slots(0, 4) == [23, 25, 18, 19]
+
+
+def test_runs_are_filled_one_after_the_other() -> None:
+    place = Runs(((10, 3), (30, 1), (20, 4)))
+    assert place.capacity == 8
+    whole = [10, 11, 12, 30, 20, 21, 22, 23]
+    for start in range(9):
+        for stop in range(start, 9):
+            assert place.slots(start, stop) == whole[start:stop]
+
+
+def test_places_without_runs_are_refused_where_runs_are_read() -> None:
+    plan = Plan(0, 0, WORK, (Extent(12, 6), Runs(((1, 2), (5, 1)))))
+    assert plan.runs == (((12, 6),), ((1, 2), (5, 1)))
+    with pytest.raises(LawBroken, match="consecutive slots"):
+        _ = plan.extents
+    with pytest.raises(LawBroken, match="runs of slots") as error:
+        _ = Plan(0, 0, WORK, (Extent(12, 6), Pages((1, 2), 3))).runs
+    assert error.value.law == "layout"
 
 
 def test_a_region_computes_one_token_in_each_buffer() -> None:

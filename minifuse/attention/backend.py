@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.batch import Batch, Wave
+from minifuse.attention.rectangle import slots_to_clear
 from minifuse.attention.rows import BatchRows, lay_out
 from minifuse.kernels.operators import TORCH, Operators
 from minifuse.kernels.rotary import RotaryRows
+from minifuse.layout import Rectangle
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan, sampled_work
 from minifuse.request import Sequence
@@ -50,7 +52,8 @@ class Backend(ABC):
         live = (
             torch.tensor([r for r, slot in enumerate(rows.slots) if slot >= 0], device=cache.device) if idle else None
         )
-        return Wave(start, stop, slots[start:stop], live, self.reads(plan, rows, span, cache))
+        cleared = slots_to_clear(plan, plan.shape) if isinstance(plan.shape, Rectangle) else ()
+        return Wave(start, stop, slots[start:stop], live, self.reads(plan, rows, span, cache), cleared)
 
     @abstractmethod
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
@@ -63,6 +66,9 @@ class Backend(ABC):
         q = self.operators.rotate_and_write(
             heads, rotary, cache.keys[layer], cache.values[layer], wave.slots, wave.live
         )
+        for start, stop in wave.cleared:
+            cache.keys[layer, start:stop] = 0
+            cache.values[layer, start:stop] = 0
         return self.attention(q, cache, layer, wave.attended)
 
     @abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ class Wave:
     slots: Tensor  # [stop - start], where KV is written; -1 for an idle row, whose KV is not
     live: Tensor | None  # the rows that are not idle; None: all rows
     attended: Any  # what the rows read, in a form of the backend that made it
+    cleared: Seq[tuple[int, int]] = ()  # ranges of slots that are set to zero before they are read
 
 
 @dataclass(frozen=True, slots=True)

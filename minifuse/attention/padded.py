@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minifuse.attention.backend import Backend
-from minifuse.attention.ragged import first_columns
+from minifuse.attention.rectangle import View, view_of
 from minifuse.attention.rows import BatchRows
 from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
@@ -25,28 +25,36 @@ __all__ = ["PaddedAttention"]
 class _Rectangle:
     rows: int
     columns: int
-    keys: tuple[Tensor, ...]  # per layer a view [rows, num_kv_heads, stop, head_dim] of the columns so far
+    keys: tuple[Tensor, ...]  # per layer a view [rows, num_kv_heads, width, head_dim]
     values: tuple[Tensor, ...]
-    mask: Tensor  # [rows, 1, columns, stop], added to the scores
+    mask: Tensor  # [rows, 1, columns, width], added to the scores
 
 
 class PaddedAttention(Backend):
     """The columns [start, stop) of every row of the plan's rectangle, computed whole: T = rows x (stop - start).
+
+    Keys and values are views of the rectangle's window; the mask leaves out what a row does not hold of its sequence.
 
     Prompts of 1 and 3 tokens are two rows of three columns. Row 0 begins with two idle tokens: their queries attend
     only to themselves, and the real query attends to neither.
 
         row 0:  . . a     mask of 'a': [0, 0, 1]
         row 1:  x y z     mask of 'z': [1, 1, 1]
+
+    If 'p q' then takes the row of 'a', beside the next token of 'x y z', that row is padded after its token, and has a
+    gap from then on (vector shaping, Baton 4.1):
+
+        row 0:  . . . p q .     mask of the token after 'q': [0, 0, 0, 1, 1, 1]
+        row 1:  x y z t . u     mask of 'u': [1, 1, 1, 1, 0, 1]
     """
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         rectangle = plan.shape
         if not isinstance(rectangle, Rectangle):
             raise LawBroken("layout", "the padded layout got a plan without a rectangle")
-        first = first_columns(plan, rectangle)
-        keys, values = cache.rows_of(rectangle.offset, rectangle.rows, rectangle.stride, rectangle.stop)
-        mask = _mask(first, rectangle.start, rectangle.stop, cache.keys.dtype, cache.device)
+        view = view_of(plan, rectangle)
+        keys, values = cache.rows_of(rectangle.offset, rectangle.rows, rectangle.stride, view.width, view.first)
+        mask = _mask(view, rectangle, cache.keys.dtype, cache.device)
         return _Rectangle(rectangle.rows, rectangle.stop - rectangle.start, keys, values, mask)
 
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: _Rectangle) -> Tensor:
@@ -72,18 +80,28 @@ class PaddedAttention(Backend):
         return attended.transpose(1, 2).reshape(reads.rows * reads.columns, -1)
 
 
-def _mask(first_column: list[int], start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What each query of columns [start, stop) attends to, as 0 or -inf: [rows, 1, columns, stop].
+def _mask(view: View, rectangle: Rectangle, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What each query of columns [start, stop) attends to, as 0 or -inf: [rows, 1, columns, width of the view].
 
-    A query in column c of a row whose tokens begin in column f attends to columns [f, c], and always to itself: an idle
-    query with nothing to attend to would be a softmax over an empty set, which is NaN.
+    A query attends to the columns up to its own that its row holds, and always to itself: an idle query with nothing to
+    attend to would be a softmax over an empty set, which is NaN.
 
-    >>> _mask([1], 0, 2, torch.float32, torch.device("cpu"))  # column 0 is idle
+    >>> _mask(View(0, 2, [[(1, 2)]]), Rectangle(0, 1, 2, 0, 2), torch.float32, torch.device("cpu"))  # column 0 is idle
     tensor([[[[0., -inf],
               [-inf, 0.]]]])
     """
-    keys = torch.arange(stop, device=device)
-    queries = keys[start:, None]  # [columns, 1]
-    first = torch.tensor(first_column, device=device)[:, None, None]  # [rows, 1, 1]
-    visible = ((keys >= first) & (keys <= queries)) | (keys == queries)
+    keys = torch.arange(view.width, device=device)
+    columns, queries = keys, torch.arange(rectangle.start, rectangle.stop, device=device)[:, None]
+    if rectangle.begin:  # columns are counted from `begin`, at which the view begins unless the window wraps around
+        queries = queries - rectangle.begin
+        columns = (keys - rectangle.begin) % rectangle.stride if rectangle.wraps else keys
+    most = max(map(len, view.held))
+    if most > 1 or rectangle.wraps:
+        ranges = [held + [(0, 0)] * (most - len(held)) for held in view.held]
+        first, last = torch.tensor(ranges, device=device)[..., None].unbind(2)  # [rows, most, 1]
+        held = ((keys >= first) & (keys < last)).any(1, keepdim=True)  # [rows, 1, width]
+    else:  # what a row holds goes on to its last query
+        first = torch.tensor([held[0][0] if held else view.width for held in view.held], device=device)
+        held = keys >= first[:, None, None]
+    visible = (held & (columns <= queries)) | (columns == queries)
     return torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill(~visible, float("-inf")).unsqueeze(1)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from minifuse.attention.rectangle import view_of
 from minifuse.attention.rows import BatchRows
+from minifuse.errors import LawBroken
 from minifuse.kernels.ragged import Ragged
 from minifuse.layout import Rectangle, Region
 from minifuse.place import Extent, Pages, Place
 from minifuse.plan import Plan
 from minifuse.work import Span
 
-__all__ = ["first_columns", "ragged", "tables_of"]
+__all__ = ["ragged", "tables_of"]
 
 
 def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Ragged:
@@ -29,12 +32,15 @@ def ragged(plan: Plan, rows: BatchRows, span: Span, device: torch.device) -> Rag
         return torch.tensor(numbers, dtype=torch.int32, device=device)
 
     shape, first = plan.shape, None
-    tables: list[tuple[int, ...]]
+    tables: Seq[Seq[int]]
     if isinstance(shape, Rectangle):
-        columns = shape.stop - shape.start
-        queries, contexts = [columns] * shape.rows, [shape.stop] * shape.rows
-        tables, page = [(shape.slot(row, 0),) for row in range(shape.rows)], 0
-        first = tensor(first_columns(plan, shape))
+        view = view_of(plan, shape)
+        if shape.wraps or any(len(held) > 1 for held in view.held):
+            queries, contexts, tables, page = _rows_with_gaps(plan, shape, rows)
+        else:
+            queries, contexts = [shape.stop - shape.start] * shape.rows, [view.width] * shape.rows
+            tables, page = [(shape.slot(row, shape.begin),) for row in range(shape.rows)], 0
+            first = tensor([held[0][0] if held else view.width for held in view.held])
     elif isinstance(shape, Region):
         queries, contexts = [1] * shape.size, [position + 1 for position in rows.positions]
         tables, page = [((shape.offset + row) * shape.width,) for row in range(shape.size)], 0
@@ -55,18 +61,40 @@ def tables_of(places: tuple[Place, ...]) -> tuple[list[tuple[int, ...]], int]:
     (([(4, 7)], 16), ([(40,)], 0))
     """
     pages = [place for place in places if isinstance(place, Pages)]
-    if pages:
-        return [place.blocks for place in pages], pages[0].size
-    return [(place.offset,) for place in places if isinstance(place, Extent)], 0
+    extents = [place for place in places if isinstance(place, Extent)]
+    if max(len(pages), len(extents)) < len(places):
+        raise LawBroken("layout", f"{places} are read where all lie in blocks, or all in consecutive slots")
+    return ([place.blocks for place in pages], pages[0].size) if pages else ([(offset,) for offset, _ in extents], 0)
 
 
-def first_columns(plan: Plan, rectangle: Rectangle) -> list[int]:
-    """The column of a rectangle in which the tokens of each row begin; `stop`, past the last, for a finished row.
+def _rows_with_gaps(
+    plan: Plan, rectangle: Rectangle, rows: BatchRows
+) -> tuple[list[int], list[int], list[Seq[int]], int]:
+    """Queries, contexts, tables and page of a rectangle whose rows have gaps, or wrap around.
 
-    >>> # stride 8: extents that begin at slots 2 and 8 of the rectangle lie in rows 0 and 1, from columns 2 and 0
+    The kernels mask no gap. So each piece of work is a sequence in blocks of one slot, those that its tokens lie in,
+    and the idle queries between two pieces of work are one that attends to its own slots: all rows are computed.
+
+    >>> # columns 3 and 4 of two rows of 8: row 0 computes token 2, after a gap, in column 3; row 1 tokens 0 and 1
+    >>> # queries [1, 1, 2], contexts [3, 1, 2], tables [[0, 1, 3], [4], [11, 12]], page 1
     """
-    first = [rectangle.stop] * rectangle.rows
-    for offset, _ in plan.extents:
-        row, padding = divmod(offset - rectangle.offset, rectangle.stride)
-        first[row] = padding
-    return first
+    columns = rectangle.stop - rectangle.start
+    queries, contexts, tables = list[int](), list[int](), list[Seq[int]]()
+    done = 0
+
+    def add_idle(stop: int) -> None:
+        for row in range(done // columns, -(-stop // columns)):
+            left, right = max(done, row * columns), min(stop, (row + 1) * columns)
+            slots = [rectangle.slot(row, rectangle.start + i - row * columns) for i in range(left, right)]
+            queries.append(len(slots))
+            contexts.append(len(slots))
+            tables.append(slots)
+
+    for first, (_, start, stop, _), place in sorted(zip(rows.starts, plan.work, plan.places, strict=True)):
+        add_idle(first)
+        queries.append(stop - start)
+        contexts.append(stop)
+        tables.append(place.slots(0, stop))
+        done = first + stop - start
+    add_idle(rectangle.num_tokens)
+    return queries, contexts, tables, 1

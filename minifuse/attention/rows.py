@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from minifuse.errors import LawBroken
@@ -38,7 +39,7 @@ def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
     Ragged, for work [a: 0..3), [b: 7..8): rows 0 to 2 are the first tokens of a, row 3 is the eighth of b.
 
     A rectangle, columns 0 to 2 of two rows, for prompts of 1 and 3 tokens: rows 0 and 1 are idle, row 2 is the token of
-    the first prompt, rows 3 to 5 are those of the second.
+    the first prompt, rows 3 to 5 are those of the second. Positions are counted in the text, whatever the column.
 
     A region, buffers [1, 4) of 8 slots, with r2 at its 5th token in the first buffer and r1 at its 2nd in the last: row
     0 is the 5th token of r2, in slot 8 + 4; row 1 is idle; row 2 is the 2nd token of r1, in slot 24 + 1.
@@ -47,30 +48,41 @@ def lay_out(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:
         return _ragged(plan, sequences)
     size = plan.shape.num_tokens
     rows = BatchRows([PAD] * size, [0] * size, [-1] * size, [])
-    for (name, start, stop, _), (offset, _) in zip(plan.work, plan.extents, strict=True):
-        first = _first_row(plan.shape, offset, start)
+    places = plan.places if isinstance(plan.shape, Rectangle) else plan.extents
+    for (name, start, stop, _), place in zip(plan.work, places, strict=True):
+        slots = place.slots(start, stop)
+        first = _first_row(plan.shape, slots)
         last = first + stop - start
-        rows.token_ids[first:last] = sequences[name].tokens[start:stop]
-        rows.positions[first:last] = range(start, stop)
-        rows.slots[first:last] = range(offset + start, offset + stop)
+        if last > size:
+            raise LawBroken("counting", f"step {plan.step} computes {size} tokens, and row {last - 1} is among them")
         rows.starts.append(first)
+        if stop - start == 1:
+            rows.token_ids[first] = sequences[name].tokens[start]
+            rows.positions[first], rows.slots[first] = start, slots[0]
+        else:
+            rows.token_ids[first:last] = sequences[name].tokens[start:stop]
+            rows.positions[first:last] = range(start, stop)
+            rows.slots[first:last] = slots
     return rows
 
 
-def _first_row(shape: Shape, offset: int, start: int) -> int:
-    """The row of token `start` of a sequence whose extent begins at slot `offset`.
+def _first_row(shape: Shape, slots: Seq[int]) -> int:
+    """The row of the first of the tokens that are written to `slots`.
 
-    >>> _first_row(Region(offset=1, size=3, width=8), 24, 1)  # in buffer 3, the third of the region
+    >>> _first_row(Region(offset=1, size=3, width=8), [25])  # in buffer 3, the third of the region
     2
-    >>> _first_row(Rectangle(offset=0, rows=2, stride=8, start=0, stop=3), 2, 0)  # row 0 of the rectangle, column 2
+    >>> _first_row(Rectangle(offset=0, rows=2, stride=8, start=7, stop=9, begin=4), [15, 8])  # row 1, columns 7 and 8
     2
     """
     if isinstance(shape, Region):
-        return offset // shape.width - shape.offset
+        return slots[0] // shape.width - shape.offset
     if not isinstance(shape, Rectangle):
         raise LawBroken("layout", f"texts were laid out as {shape}: give a rectangle or a region")
-    row, padding = divmod(offset - shape.offset, shape.stride)
-    return row * (shape.stop - shape.start) + padding + start - shape.start
+    row, column = shape.locate(slots[0])
+    last = column + len(slots) - 1
+    if column < shape.start or last >= shape.stop or (last > column and slots[-1] != shape.slot(row, last)):
+        raise LawBroken("layout", f"the slots {slots} are not consecutive columns that {shape} computes")
+    return row * (shape.stop - shape.start) + column - shape.start
 
 
 def _ragged(plan: Plan, sequences: Mapping[str, Sequence]) -> BatchRows:

@@ -16,8 +16,9 @@ __all__ = ["KVStorage"]
 class KVStorage:
     """Keys and values of every layer, one token a slot: two tensors [num_layers, slots, num_kv_heads, head_dim].
 
-    They begin as zeros, so that a masked slot that was never written contributes 0 x 0 and never 0 x NaN. The host tier
-    is two more such tensors, of `num_host_slots` slots, in pinned memory where the device is a GPU.
+    They begin as zeros, so that a masked slot that was never written contributes 0 x 0 and never 0 x NaN. (A
+    row that another sequence has had is cleared: see `minifuse.attention.rectangle`.) The host tier is two more such
+    tensors, of `num_host_slots` slots, in pinned memory where the device is a GPU.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class KVStorage:
         keys = self._keys_across.narrow(3, offset, length).unbind(0)
         return keys, self._values_along.narrow(2, offset, length).unbind(0)
 
-    def rows_of(self, offset: int, rows: int, width: int, length: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Views of the first `length` slots of each of `rows` adjacent rows of `width` slots, one for each layer.
+    def rows_of(
+        self, offset: int, rows: int, width: int, length: int, first: int = 0
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Views of the slots [first, first + length) of each of `rows` adjacent rows of `width` slots, one a layer.
 
         >>> # offset 10, rows 2, width 4, length 3: slots 10 to 12, and slots 14 to 16
 
@@ -66,7 +69,11 @@ class KVStorage:
             Keys and values, each [rows, num_kv_heads, length, head_dim].
         """
         keys, values = (
-            kv[:, offset : offset + rows * width].unflatten(1, (rows, width))[:, :, :length].transpose(2, 3).unbind(0)
+            kv[:, offset : offset + rows * width]
+            .unflatten(1, (rows, width))
+            .narrow(2, first, length)
+            .transpose(2, 3)
+            .unbind(0)
             for kv in (self.keys, self.values)
         )
         return keys, values

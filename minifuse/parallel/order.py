@@ -70,7 +70,7 @@ class Ledger:
             del self._sent[name]
         names = dict.fromkeys(work.sequence for work in plan.work)
         updates = tuple(self._update(sequences[name]) for name in names)
-        return Order(replace(plan, admitted=(), reasons=()), updates, finished)  # followers read neither
+        return Order(replace(plan, reasons=()), updates, finished)  # followers do not read them
 
     def _update(self, sequence: Sequence) -> Update:
         known, count = self._sent.get(sequence.id, (None, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -146,6 +147,42 @@ def padded(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
     return Case(config, {s.id: s for s, _, _ in pieces}, plan, base + rows * width + 1)
 
 
+def living(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
+    """Rows of a rectangle whose window has moved on, perhaps over the rows' end; with gaps, and some rows finished."""
+    pieces = _pieces(rng, rng.randint(1, 5))
+    computed = max(stop - start for _, start, stop in pieces) + rng.randint(0, 2)
+    stop = rng.randint(-20, 60)
+    spans: dict[str, list[Span]] = {}
+    for sequence, start, last in pieces:
+        left = rng.randint(stop - computed, stop - (last - start))  # of the work, which has no gap
+        spans[sequence.id] = [Span(left, left + last - start)]
+        while start > 0:
+            left -= rng.choice([0, 0, 1, 3])
+            length = rng.randint(1, start)
+            spans[sequence.id].insert(0, Span(left - length, left))
+            start, left = start - length, left - length
+    begin = min(stop - computed, *(columns[0].start for columns in spans.values())) - rng.randint(0, 2)
+    rectangle = Rectangle(
+        rng.randint(0, 5),
+        rows := len(pieces) + rng.randint(0, 2),
+        stop - begin + rng.choice([0, 1, 7]),
+        stop - computed,
+        stop,
+        begin,
+    )
+    plan = Plan(
+        3,
+        0,
+        tuple(Work(sequence.id, start, last) for sequence, start, last in pieces),
+        tuple(
+            rectangle.place(row, *columns)
+            for row, columns in zip(rng.sample(range(rows), len(pieces)), spans.values(), strict=True)
+        ),
+        layout=Layout(shape=rectangle),
+    )
+    return Case(config, {s.id: s for s, _, _ in pieces}, plan, rectangle.slot(rows - 1, -1) + rng.randint(1, 3))
+
+
 def buffers(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
     """Adjacent buffers of one width in any order, some of them idle, the region anywhere in memory."""
     sequences = [Sequence(asks(f"s{i}", rng.randint(1, 9), 8)) for i in range(rng.randint(1, 6))]
@@ -166,6 +203,7 @@ def buffers(config: ModelConfig, rng: random.Random, waves: int = 1) -> Case:
 BACKENDS: dict[str, tuple[AttentionBackend, Callable[..., Case]]] = {
     "per_sequence": (PerSequenceAttention(), ragged),
     "padded": (PaddedAttention(), padded),
+    "padded, living": (PaddedAttention(), living),
     "slots": (SlotsAttention(), buffers),
     "slots, with prompts": (SlotsAttention(), ragged),
     "paged": (PagedAttention(), blocks),
@@ -204,6 +242,30 @@ def test_slots_of_other_sequences_do_not_matter(name: str, rng: random.Random) -
         results.append(out[case.rows(batch)])
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("make", [padded, living])
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rng=st.randoms(use_true_random=False))
+def test_rows_that_change_hands_are_cleared(make: Callable[..., Case], rng: random.Random) -> None:
+    """NaN lies everywhere but in the sequences' own slots, and all of the rows are new in this plan."""
+    case = make(_config(4, 2), rng)
+    new = Case(case.config, case.sequences, replace(case.plan, admitted=tuple(case.sequences)), case.num_slots)
+    batch, out = new.attend(PaddedAttention(), new.cache(math.nan))
+    assert torch.allclose(out[new.rows(batch)], new.wanted(), rtol=0, atol=1e-12)
+    rectangle, cache = new.plan.shape, new.cache(POISON)
+    assert isinstance(rectangle, Rectangle)
+    new.attend(PaddedAttention(), cache)
+    before = new.cache(POISON)
+    case.attend(PaddedAttention(), before)  # which writes the same and clears nothing
+    taken = {rectangle.locate(place.slots(0, 1)[0])[0] for place in new.plan.places}
+    own = {s for w, p in zip(new.plan.work, new.plan.places, strict=True) for s in p.slots(0, w.stop)}
+    for row in taken:
+        first = rectangle.slot(row, 0)
+        for kv in (before.keys, before.values):
+            kv[LAYER, [s for s in range(first, first + rectangle.stride) if s not in own]] = 0
+    assert torch.equal(cache.keys, before.keys)
+    assert torch.equal(cache.values, before.values)
 
 
 @every_backend

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from helpers import asks
 
 from minifuse.attention.ragged import ragged
 from minifuse.attention.rows import lay_out
+from minifuse.errors import LawBroken
 from minifuse.kernels.ragged import Ragged
 from minifuse.layout import Layout, Rectangle, Region
-from minifuse.place import Extent, Pages
+from minifuse.place import Extent, Pages, Runs
 from minifuse.plan import Plan
 from minifuse.request import Sequence
 from minifuse.work import Span, Work
@@ -53,6 +55,37 @@ def test_a_rectangle_is_its_rows() -> None:
     batch = _of(plan)
     assert _lists(batch) == ([0, 4, 8, 12], [5, 5, 5], [[2], [9], [16]], 0, [2, 5, 0])
     assert (batch.max_queries, batch.max_context) == (4, 5)
+
+
+def test_a_rectangle_with_gaps_is_its_pieces_of_work_in_blocks_of_one_slot() -> None:
+    """Columns 5 to 8: b computes its third token, after a gap; c a prompt that goes on at the beginning of its row.
+
+    The idle queries beside b, and the row in between that has ended, attend to slots of their own.
+    """
+    rectangle = Rectangle(2, 3, 8, start=5, stop=9, begin=2)
+    plan = Plan(
+        0,
+        0,
+        (Work("c", 0, 4), Work("b", 2, 3)),
+        (rectangle.place(2, Span(5, 9)), rectangle.place(0, Span(2, 4), Span(6, 7))),
+        layout=Layout(shape=rectangle),
+    )
+    idle, b, c = [7], [4, 5, 8], [23, 24, 25, 18]
+    rows = ([0, 1, 2, 4, 8, 12], [1, 3, 2, 4, 4])
+    tables = [idle, b, [9, 2], [15, 16, 17, 10], c]
+    assert _lists(_of(plan)) == (*rows, [[*table, *[-1] * (4 - len(table))] for table in tables], 1, None)
+
+
+def test_the_window_of_a_rectangle_without_gaps_is_read_from_its_first_column() -> None:
+    rectangle = Rectangle(0, 2, 8, start=6, stop=8, begin=3)
+    plan = Plan(0, 0, (Work("b", 2, 3),), (rectangle.place(1, Span(5, 8)),), layout=Layout(shape=rectangle))
+    assert _lists(_of(plan)) == ([0, 2, 4], [5, 5], [[3], [11]], 0, [5, 2])
+
+
+def test_runs_with_gaps_are_refused_outside_a_rectangle() -> None:
+    with pytest.raises(LawBroken, match="consecutive slots") as error:
+        _of(Plan(0, 0, (Work("b", 2, 3), Work("c", 0, 1)), (Runs(((3, 2), (8, 1))), Extent(20, 4))))
+    assert error.value.law == "layout"
 
 
 def test_adjacent_buffers_are_sequences_of_one_query() -> None:

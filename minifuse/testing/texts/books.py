@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Set
 
 from minifuse.errors import LawBroken
+from minifuse.layout import Rectangle
 from minifuse.place import Place
 from minifuse.plan import Move, Plan
 from minifuse.report import Ran, StepReport
@@ -22,7 +23,7 @@ class TextBooks(Books):
 
     Plans that run at the same time may end in any order. So no plan may read what another of them is still writing, nor
     write what another still has to copy from. Two sequences may have the same slot for the same token after the same
-    text, and for nothing else.
+    text, and for nothing else. A row of a rectangle is one sequence's, whichever of its columns are in use.
     """
 
     def __init__(self, capacity: int, host_capacity: int, slot_bytes: int) -> None:
@@ -61,6 +62,8 @@ class TextBooks(Books):
             self._move(plan, mine, "after", number)
         self.running |= mine
         self._check_owners(fresh)
+        if isinstance(plan.shape, Rectangle):
+            self._check_rows(plan.shape)
 
     def _compute(self, step: int, work: Work, place: Place, fresh: set[Slot]) -> None:
         now: list[Slot] = [("device", slot) for slot in place.slots(0, work.stop)]
@@ -133,6 +136,13 @@ class TextBooks(Books):
                     raise LawBroken("conservation", f"slot {slot} belongs to {other} and to {name}")
                 if not 0 <= slot[1] < self.capacity[slot[0]]:
                     raise LawBroken("budget", f"{name} uses slot {slot} of {self.capacity}")
+
+    def _check_rows(self, shape: Rectangle) -> None:
+        owner: dict[int, str] = {}
+        for name, slots in self.slots.items():
+            for row in {(slot - shape.offset) // shape.stride for tier, slot in slots if tier == "device"}:
+                if 0 <= row < shape.rows and owner.setdefault(row, name) != name:
+                    raise LawBroken("conservation", f"{owner[row]} and {name} lie in row {row} of {shape}")
 
     def ran(self, plan: Plan, ran: Ran) -> None:
         for work in plan.work:

@@ -37,8 +37,13 @@ def mask_too_wide(right: Any, start: int, stop: int, device: torch.device) -> to
 
 @defect("static", "ghost")
 def padding_is_seen(patch: Patch) -> None:
-    mask = padded._mask
-    patch.setattr(padded, "_mask", lambda first, *rest: mask([max(0, f - 1) for f in first], *rest))
+    view_of = padded.view_of
+
+    def seeing_more(*arguments: Any) -> Any:
+        view = view_of(*arguments)
+        return view._replace(held=[[(max(0, start - 1), stop) for start, stop in held] for held in view.held])
+
+    patch.setattr(padded, "view_of", seeing_more)
 
 
 @defect("static", "exact")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from functools import cache
 from itertools import cycle
+from typing import Any
 
 import pytest
 import torch
@@ -47,8 +48,8 @@ class _Recording(TorchRunner):
         super().__init__(model, cache, backend)
         self.logits: dict[tuple[str, int], Tensor] = {}
 
-    def _logits(self, plan: Plan, sequences: dict[str, Sequence]) -> tuple[tuple[str, ...], Tensor]:
-        names, logits = super()._logits(plan, sequences)
+    def _logits(self, plan: Plan, sequences: dict[str, Sequence], moves: Any) -> tuple[tuple[str, ...], Tensor]:
+        names, logits = super()._logits(plan, sequences, moves)
         self.logits.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
         return names, logits
 
@@ -65,11 +66,8 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
     stages = Stages.of(row, CAPACITY.get(name, 60), options)
     memory = stages.memory
     cache = KVStorage(weights.config, memory.capacity, weights.dtype, weights.device, memory.host_capacity)
-    poison = (
-        1e4 if "rectangle" in stages.attention.reads else float("nan")
-    )  # an idle token of a rectangle reads its own slot
     for tier in (cache.keys, cache.values):
-        tier.fill_(poison)  # a read of a slot that has not been written shows
+        tier.fill_(float("nan"))  # a read of a slot that has not been written shows
     run = _Recording(weights, cache, stages.attention.backend("cpu", "float32", numerics))
     clock = VirtualClock()
     executor = VirtualExecutor(clock, lambda plan: 0.01, run)

@@ -1,0 +1,79 @@
+"""What the rows of a rectangle hold, and how a row is handed over (Baton, 2.1, 4.1 and 4.2)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minifuse.errors import LawBroken
+from minifuse.layout import Rectangle
+from minifuse.plan import Plan
+
+__all__ = ["View", "slots_to_clear", "view_of"]
+
+
+class View(NamedTuple):
+    """The slots [first, first + width) of every row: those of the window, or the whole row if the window wraps around.
+
+    `held` are the ranges of the view in which a row's sequence lies, counted from `first`; a finished row has none.
+
+    >>> # stride 8, columns [5, 9) in use: slots 5, 6, 7 and 0 of each row. The view is the row, of which a sequence in
+    >>> # columns 5, 7 and 8 holds the ranges (5, 6), (7, 8) and (0, 1)
+    """
+
+    first: int
+    width: int
+    held: list[list[tuple[int, int]]]
+
+
+def view_of(plan: Plan, rectangle: Rectangle) -> View:
+    """What the rows of a plan's rectangle hold.
+
+    Raises:
+        LawBroken: a sequence lies in a row with another, or not within the window.
+    """
+    offset, rows, stride, _, stop, begin = rectangle
+    first, width = (0, stride) if rectangle.wraps else (begin % stride, stop - begin)
+    held: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
+    owners: dict[int, str] = {}
+    for (name, _, left, _), runs in zip(plan.work, plan.runs, strict=True):
+        ranges = []
+        for slot, length in runs:
+            if left <= 0:
+                break
+            row, column = divmod(slot - offset, stride)
+            if not 0 <= row < rows or (column - begin) % stride >= stop - begin:
+                rectangle.locate(slot)  # which raises
+            if owners.setdefault(row, name) != name:
+                raise LawBroken("layout", f"step {plan.step} has {name} and {owners[row]} in one row of {rectangle}")
+            ranges.append((column - first, min(column - first + length, width)))
+            left -= length
+        held[row] = ranges
+    return View(first, width, held)
+
+
+def slots_to_clear(plan: Plan, rectangle: Rectangle) -> list[tuple[int, int]]:
+    """Ranges of slots whose KV is set to zero: rows that have got another sequence, but for that one's own tokens.
+
+    A masked key has the weight 0, and 0 x NaN is NaN. A row holds zeros and the KV of its own sequence after this, so
+    that nothing of another one can reach it, in a gap, in padding, or in columns that the window will move on to.
+    (Baton, 4.1, sets the KV of the old sequence to -inf, of which a product with 0 is NaN too.) A row gets another
+    sequence when it is admitted, or by a move.
+    """
+    ranges: list[tuple[int, int]] = []
+    if not plan.admitted and not plan.moves:
+        return ranges
+    for (name, _, left, _), runs in zip(plan.work, plan.runs, strict=True):
+        if name not in plan.admitted and not plan.moves:
+            continue
+        row, _ = rectangle.locate(runs[0][0])
+        begin = rectangle.offset + row * rectangle.stride
+        end = begin + rectangle.stride
+        kept = []
+        for slot, length in runs:
+            if left > 0:
+                kept.append((slot, slot + min(left, length)))
+            left -= length
+        for start, stop in (*sorted(kept), (end, end)):
+            ranges.append((begin, start))
+            begin = stop
+    return [(start, stop) for start, stop in ranges if start < stop]

@@ -1,0 +1,70 @@
+"""A rectangle whose rows have gaps and wrap around, served on the kernels."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from helpers import asks
+from living import Living
+from torch import Tensor
+
+from minifuse.attention.layouts import PaddedStage, PerSequenceStage
+from minifuse.batching import Iteration
+from minifuse.clock import VirtualClock
+from minifuse.engine import Engine
+from minifuse.execute import VirtualExecutor
+from minifuse.execute.texts import TorchRunner
+from minifuse.memory import Contiguous
+from minifuse.memory.storage import KVStorage
+from minifuse.place import Runs
+from minifuse.plan import Plan
+from minifuse.request import Sequence, TextReader
+from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
+
+REQUESTS = [asks("a", 4, 6, ignore_eos=True), asks("b", 1, 2), asks("c", 3, 4, ignore_eos=True), asks("d", 2, 5)]
+CAPACITY = 22
+
+
+class _Recording(TorchRunner):
+    """Records the logits of every sampled token."""
+
+    logits: dict[tuple[str, int], Tensor]
+
+    def _logits(self, plan: Plan, sequences: dict[str, Sequence], moves: Any) -> tuple[tuple[str, ...], Tensor]:
+        names, logits = super()._logits(plan, sequences, moves)
+        self.logits.update(((name, len(sequences[name])), row) for name, row in zip(names, logits, strict=True))
+        return names, logits
+
+
+def _serve(memory: Any, layout: Any, numerics: str) -> tuple[Engine, dict[tuple[str, int], Tensor], list[Plan]]:
+    weights = copy.deepcopy(small_model("llama")).float()
+    if numerics == "reference":
+        weights.compute_row_by_row()
+    cache = KVStorage(weights.config, CAPACITY, weights.dtype, weights.device)
+    cache.keys.fill_(float("nan"))  # a read of a slot that has not been written shows
+    cache.values.fill_(float("nan"))
+    run = _Recording(weights, cache, layout.backend("cpu", "float32", numerics))
+    run.logits = {}
+    clock = VirtualClock()
+    executor = VirtualExecutor(clock, lambda plan: 0.01, run)
+    engine = Engine(Iteration(), memory, layout, executor, clock, reader=TextReader(VOCAB, CONTEXT))
+    for request in REQUESTS:
+        engine.submit(request)
+    return engine, run.logits, [step.plan for step in engine.run()]
+
+
+@pytest.mark.parametrize("insert", ["right", "left"])
+def test_rows_with_gaps_are_served_on_the_kernels(insert: str) -> None:
+    """Tokens are the oracle's, and in reference numerics logits are the bits of sequences in consecutive slots."""
+    options = PaddedStage.Options(backend="triton")
+    engine, _, plans = _serve(Living(CAPACITY, Living.Options(2, insert)), PaddedStage(options), "fast")
+    for request in REQUESTS:
+        assert tuple(engine.finished[request.id].answer) == expected_answer("llama", request)
+    assert any(isinstance(place, Runs) for plan in plans for place in plan.places)
+    _, logits, _ = _serve(Living(CAPACITY, Living.Options(2, insert)), PaddedStage(options), "reference")
+    _, wanted, _ = _serve(Contiguous(CAPACITY), PerSequenceStage(options), "reference")
+    assert logits.keys() == wanted.keys()
+    assert all(torch.equal(logits[key], wanted[key]) for key in wanted)
