@@ -27,14 +27,14 @@ every_mix = pytest.mark.parametrize(
 
 @every_mix
 def test_laws_hold(subject: Subject, row: Technique) -> None:
-    """A mix meets the code of techniques again: it meets every law that compares runs, each on scenarios of its own.
+    """A mix meets the code of techniques again: it meets two of the laws that compare runs, on scenarios of its own.
 
     Hypothesis begins with the simplest scenario there is, so that two are one of any size.
     """
     if row.name in TECHNIQUES:
-        put_through(subject, row, examples=12)
+        put_through(subject, row, examples=8)
     else:
-        put_through(subject, row, examples=2, dealt=True)
+        put_through(subject, row, examples=2, dealt=list(MIXES[subject.kind]).index(row.name))
 
 
 @pytest.mark.long

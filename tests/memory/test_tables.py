@@ -399,4 +399,4 @@ class TablesAgainstTexts(RuleBasedStateMachine):
 
 
 TestTablesAgainstTexts = TablesAgainstTexts.TestCase
-TestTablesAgainstTexts.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+TestTablesAgainstTexts.settings = settings(max_examples=75, stateful_step_count=40, deadline=None, derandomize=True)
