@@ -119,7 +119,7 @@ class Engine(Lifecycle):
         else:
             usage = self.memory.landed(plan.moves, self.now)
         if plan.phase is Phase.PREPROCESSING:
-            for name in (*plan.admitted, *plan.sequences):
+            for name in {*plan.admitted, *plan.sequences} - leaving.keys():
                 self.sequences[name].phase = Phase.READY
         tokens: dict[str, tuple[int, ...]] = {}
         finished: dict[str, FinishReason] = {}

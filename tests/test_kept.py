@@ -144,6 +144,6 @@ def test_defect_is_caught(seed: Any, row: Technique, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(harness.MIXES["transformer"], row.name, row)
     seed(monkeypatch)
-    broken = caught(Defect(seed, TEXTS, row.name, ("conservation",), "of_one_run", (), {}))
+    broken = caught(Defect(seed, TEXTS, row.name, ("conservation",), "of_one_run", ("crowd",), {}))
     assert broken is not None, "the defect went unnoticed"
     assert broken.law in ("conservation", "ghost", "exact"), str(broken)

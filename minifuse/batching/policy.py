@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from minifuse.batching.queue import QueueOptions, Ranked, Ticket
-from minifuse.errors import LawBroken, UsageError
+from minifuse.errors import UsageError
 from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, Room
@@ -165,18 +165,20 @@ class QueuePolicy(Queued, ABC):
     ) -> Proposal:
         """These `running` sequences, then newcomers: those whose number of missing tokens the iteration `takes`."""
         evict: dict[str, Sequence] = {}
+        stuck: dict[str, Reason] = {}
         if self.grows and running:
             room = memory.room() if room is None else room
-            evict = self._make_room(running, room)
-            if evict:
-                running = [(sequence, spans) for sequence, spans in running if sequence.id not in evict]
+            evict, stuck = self._make_room(running, room)
+            if evict or stuck:
+                running = [pair for pair in running if pair[0].id not in evict and pair[0].id not in stuck]
         work: list[Work] = []
         left = self.token_budget
         for sequence, spans in running:
             left = _add(work, sequence.id, spans, left)
         admit: list[Sequence] = []
         reasons = [Reason("evicted", name, "evicted: the others have no room for their next token") for name in evict]
-        for sequence in () if evict else self.waiting:
+        reasons += stuck.values()
+        for sequence in () if evict or stuck else self.waiting:
             reason = self.admission(sequence, len(admit), now)
             spans = () if reason else memory.missing(sequence)
             if reason is None and left == 0:
@@ -201,29 +203,31 @@ class QueuePolicy(Queued, ABC):
             self.waiting.add(ticket._replace(rank=self.rank(ticket.sequence)))
         return Proposal(tuple(work), tuple(admit), tuple(reasons), evict=tuple(evict.values()), growing=self.grows)
 
-    def _make_room(self, running: Missing, room: Room) -> dict[str, Sequence]:
+    def _make_room(self, running: Missing, room: Room) -> tuple[dict[str, Sequence], dict[str, Reason]]:
         """Evict until each of these `running` sequences that is left has room for its next token.
 
         Returns:
-            The evicted, in the order in which they were.
+            The evicted, in the order in which they were; and those that have no room although no other is left to
+            evict, with the reason: they wait until copies that are under way have landed.
         """
         evicted: dict[str, Sequence] = {}
+        stuck: dict[str, Reason] = {}
         victims: Iterator[Sequence] | None = None
         for sequence, _ in running:
             if evicted and sequence.id in evicted:
                 continue
-            while room.extend(sequence) is not None:
+            while (full := room.extend(sequence)) is not None:
                 if victims is None:
                     victims = iter(self.victims(list(self.running)[1:]))
                 victim = next(victims, None)
                 if victim is None:
-                    text = f"{sequence.id} has no room for its next token, and no other sequence is left to evict"
-                    raise LawBroken("progress", text)
+                    stuck[sequence.id] = full._replace(text=f"{full.text}, and no other sequence is left to evict")
+                    break
                 room.evict(victim)
                 evicted[victim.id] = victim
                 if victim is sequence:
                     break
-        return evicted
+        return evicted, stuck
 
 
 def num_missing(spans: tuple[Span, ...]) -> int:

@@ -84,7 +84,6 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     )
     if draw(st.booleans()) and not growing:
         requests = _grouped(requests, draw(st.integers(0, count - 2)), draw(st.integers(2, 3)))
-    names = [request.id for request in requests]
     capacity = draw(st.sampled_from({"few": [12, 25, 40], "crowd": [3 * CONTEXT], "growing": [18, 24, 31]}[kind]))
     options = {
         "batching.order": draw(st.sampled_from(["fcfs", "priority"])),
@@ -106,8 +105,9 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     }
     if kind != "growing" and draw(st.booleans()):
         requests = _following(draw, requests)
+    targets = [request.id for request in requests] + [r.after for r in requests if r.after is not None] * 2
     return TextScenario(
-        aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 8), st.sampled_from(names)), max_size=3))),
+        aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 8), st.sampled_from(targets)), max_size=3))),
         model=draw(st.sampled_from(sorted(CONFIGS))),
         requests=requests,
         capacity=capacity,
