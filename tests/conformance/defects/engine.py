@@ -94,7 +94,6 @@ def history_takes_no_memory(check: Any, self: ReservedMemory, *prompts: Request)
 
 
 @defect("instances", "conservation", "progress", "ghost")
-@defect("fusion", "conservation", "progress", "ghost", "refuse early")  # the next turn goes on from more
 @instead_of(InFlight, "leave")
 def aborted_under_a_running_plan(leave: Any, self: InFlight, sequence: Sequence) -> bool:
     """The memory of an aborted sequence is free at once, although a plan still writes to it."""
