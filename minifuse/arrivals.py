@@ -39,7 +39,7 @@ class Arrivals:
     def __init__(self, finished: Mapping[str, Sequence]) -> None:
         self._finished = finished
         self._submitted: dict[str, int] = {}  # every request ever -> its number in the order of submission
-        self._groups: dict[str, tuple[Request, ...]] = {}  # every group ever -> its prompts
+        self._groups: dict[str, tuple[str, ...]] = {}  # every group ever -> the ids of its prompts
         self._last: dict[str, str] = {}  # conversation -> its last request so far
         self._pending: dict[str, Request] = {}  # those that have not arrived
         self._times: list[tuple[float, int, str]] = []  # a heap of when each arrives, but for those that wait behind
@@ -94,7 +94,7 @@ class Arrivals:
             Those whose arrival is known, with that arrival; a prompt that follows a request is not among them.
         """
         if (group := prompts[0].group) is not None:
-            self._groups[group] = prompts
+            self._groups[group] = tuple(prompt.id for prompt in prompts)
         known = []
         for prompt in prompts:
             self._submitted[prompt.id] = len(self._submitted)
@@ -164,9 +164,7 @@ class Arrivals:
 
     def prompts_of(self, name: str) -> tuple[str, ...]:
         """The ids of the prompts of a request or of a group; none if it was never submitted."""
-        if name in self._groups:
-            return tuple(prompt.id for prompt in self._groups[name])
-        return (name,) if name in self._submitted else ()
+        return self._groups.get(name) or ((name,) if name in self._submitted else ())
 
 
 def _why_not_followed(sequence: Sequence) -> str:

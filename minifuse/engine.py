@@ -45,7 +45,8 @@ class Engine(Lifecycle):
             with self._lock:
                 self.receive()
                 self.dispatch()
-            yield from self.collect()
+                reports = self.collect()
+            yield from reports
         self.trace.end((), self.now)
 
     def dispatch(self) -> None:
@@ -79,7 +80,10 @@ class Engine(Lifecycle):
         self.executor.submit(plan, concerned, self.now)
 
     def collect(self) -> list[StepReport]:
-        """Wait for the next event: a plan completes, a request arrives, or a policy asked to be woken."""
+        """Wait for the next event: a plan completes, a request arrives, or a policy asked to be woken.
+
+        Called with the lock, which is free while it waits: what it waits for is what was decided just before.
+        """
         if not self.unfinished:
             return []
         until = self._next_event()
@@ -87,17 +91,20 @@ class Engine(Lifecycle):
         if not self.in_flight and (until is None or until <= self.now):
             why = "; ".join(map(str, reasons)) or "the batching policy proposed no work and gave no reason."
             raise LawBroken("progress", f"nothing runs and nothing will: {why}")
-        completions = self.executor.wait(until)
-        with self._lock:
-            if completions:
-                self.now = max(self.now, completions[-1].ended_s)
-                return [self.commit(completion) for completion in completions]
-            # The event's own time, not the moment the host woke up: decisions must not depend on that.
-            now = self.clock.now() if until is None else min(until, self.clock.now())
-            if self.sequences and not self.in_flight:
-                self.trace.wait(reasons, self.now, now)
-            self.now = max(self.now, now)
-            return []
+        self._lock.release()
+        try:
+            completions = self.executor.wait(until)
+        finally:
+            self._lock.acquire()
+        if completions:
+            self.now = max(self.now, completions[-1].ended_s)
+            return [self.commit(completion) for completion in completions]
+        # The event's own time, not the moment the host woke up: decisions must not depend on that.
+        now = self.clock.now() if until is None else min(until, self.clock.now())
+        if self.sequences and not self.in_flight:
+            self.trace.wait(reasons, self.now, now)
+        self.now = max(self.now, now)
+        return []
 
     def _next_event(self) -> float | None:
         """The time of the next arrival, or the earliest at which a policy asked to be woken, whichever comes first."""

@@ -99,11 +99,9 @@ class Lifecycle:
         for request, num_history in self.arrivals.due(self.now):
             sequence = Sequence(request, num_history=num_history)
             try:
-                if request.after is not None:
+                if request.after is not None:  # its whole text has been known only since the last request ended
                     self.trace.request(request, num_history)
-                    self.reader.check(
-                        request, num_history
-                    )  # its whole text has been known only since the last request ended
+                    self.reader.check(request, num_history)
                     self.memory.check(request)
                 sequence = self.reader.begin(request)
                 sequence.num_history = num_history

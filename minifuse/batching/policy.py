@@ -112,7 +112,7 @@ class QueuePolicy(Queued, ABC):
 
     The first newcomer that cannot join stops the fill, so that no request is overtaken by one of a higher rank. An
     evicted sequence waits again, ahead of all that arrived later with its rank, and an iteration that evicts admits
-    none. The first of those that run is never evicted: it always goes on.
+    none. The first of those that run is never evicted: it goes on, at the latest when the copies under way have landed.
     """
 
     grows = False  # admits with no more than is needed now, and evicts when memory runs out: see `victims`
