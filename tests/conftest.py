@@ -1,5 +1,16 @@
 """The suite's torch runs on one thread: its tensors are tiny, and pytest-xdist has a worker for every core."""
 
+import pytest
 import torch
 
+from minifuse import stages as register
+from minifuse.testing import capacity
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def own_register(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registers of the test's own, so that what it adds is in no other test's mixes."""
+    monkeypatch.setattr(register, "_STAGES", {kind: dict(register.stages(kind)) for kind in register.KINDS})
+    monkeypatch.setattr(capacity, "_COUNTS", dict(capacity._COUNTS))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,6 +32,8 @@ from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import Trace
 from minifuse.work import Work
+
+T = TypeVar("T")
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -216,3 +220,21 @@ def sequences_of_a() -> dict[str, Sequence]:
 def seven(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
     """Runs any plan: token 7, for sequence a."""
     return Ran({"a": (7,)})
+
+
+def lines_of(do: Callable[[], T]) -> tuple[T, int]:
+    """What a function returns, and how many lines of Python it ran."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        result = do()
+    finally:
+        sys.settrace(before)
+    return result, count

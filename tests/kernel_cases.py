@@ -14,6 +14,15 @@ from torch import Tensor
 from minifuse.errors import KernelError
 from minifuse.kernels.ragged import Ragged
 
+# Heads, KV heads and head dimension of the attention kernels' tests.
+SHAPES = {
+    "alone": (2, 2, 16),
+    "group 4": (4, 1, 16),
+    "group 3 d24": (6, 2, 24),
+    "group 7 d8": (7, 1, 8),
+    "group 20": (20, 1, 16),
+    "d72": (2, 1, 72),
+}
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.float64: 1e-12}
 
 

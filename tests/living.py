@@ -8,9 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import pytest
-
-from minifuse import stages as register_module
 from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
 from minifuse.memory.fixed import FixedRoom, check_proposal
@@ -19,9 +16,8 @@ from minifuse.options import option
 from minifuse.place import Runs
 from minifuse.plan import Placement, Proposal, Reason
 from minifuse.request import Request, Sequence
-from minifuse.stages import KINDS, register, stages
+from minifuse.stages import register
 from minifuse.techniques import TECHNIQUES, Technique
-from minifuse.testing import capacity
 from minifuse.testing.capacity import count_slots
 from minifuse.work import Span
 
@@ -148,10 +144,8 @@ class Living(ReservedMemory):
             raise LawBroken("conservation", f"{self.rows} share [{self.begin}, {self.stop}) of {self.stride} columns")
 
 
-def register_living(patch: pytest.MonkeyPatch) -> None:
-    """Make the memory known for one test, so that it is in no other test's mixes."""
-    patch.setattr(register_module, "_STAGES", {kind: dict(stages(kind)) for kind in KINDS})
-    patch.setattr(capacity, "_COUNTS", dict(capacity._COUNTS))
+def register_living() -> None:
+    """Make the memory known, in the registers of a test's own."""
     register(Living)
     count_slots("living")(lambda sequences, options: options.rows * max(s.request.max_cached for s in sequences))
 

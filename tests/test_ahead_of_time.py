@@ -10,7 +10,6 @@ from ahead_of_time import AheadOfTime, _Room
 from conformance.defects.harness import Defect, caught
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, run_all
 
-from minifuse import stages as register
 from minifuse.attention.layouts import PagedStage
 from minifuse.batching import PrefillFirst
 from minifuse.clock import RealClock, VirtualClock
@@ -21,9 +20,10 @@ from minifuse.execute.texts import torch_runner
 from minifuse.metrics import compute_metrics
 from minifuse.plan import Move, Plan
 from minifuse.request import TextReader
-from minifuse.stages import KINDS, stages
+from minifuse.stages import register
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, capacity, put_through
+from minifuse.testing.capacity import count_slots
 from minifuse.testing.replay import ReplayExecutor
 from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
 from minifuse.trace import decisions
@@ -32,11 +32,10 @@ TIGHT = 16  # slots: two or three of the crowd at once
 
 
 @pytest.fixture
-def row(monkeypatch: pytest.MonkeyPatch) -> Any:
+def row(own_register: None) -> Any:
     """The technique, while the memory is registered."""
-    monkeypatch.setattr(register, "_STAGES", {kind: dict(stages(kind)) for kind in KINDS})
-    monkeypatch.setitem(capacity._COUNTS, "ahead_of_time", capacity._COUNTS["paged"])
-    register.register(AheadOfTime)
+    register(AheadOfTime)
+    count_slots("ahead_of_time")(capacity._COUNTS["paged"])
     return mix(technique("vllm"), batching="prefill_first", memory="ahead_of_time", attention="paged")
 
 

@@ -10,15 +10,15 @@ from conformance.defects.harness import Defect, caught
 from helpers import answers_of, asks, make_engine, run_all, schedule
 from keeping import Books, Keeping, owner_of
 
-from minifuse import stages as register
 from minifuse.attention.layouts import PagedStage
 from minifuse.batching import Iteration
 from minifuse.metrics import compute_metrics
 from minifuse.report import KVUsage
 from minifuse.request import Sequence
-from minifuse.stages import KINDS, stages
+from minifuse.stages import register
 from minifuse.techniques import Technique, mix, technique
-from minifuse.testing import TEXTS, capacity, put_through
+from minifuse.testing import TEXTS, put_through
+from minifuse.testing.capacity import count_slots
 from minifuse.testing.texts.models import expected_answer
 
 TURNS = [
@@ -29,12 +29,10 @@ TURNS = [
 
 
 @pytest.fixture
-def row(monkeypatch: pytest.MonkeyPatch) -> Technique:
+def row(own_register: None) -> Technique:
     """The technique, while the memory is registered."""
-    monkeypatch.setattr(register, "_STAGES", {kind: dict(stages(kind)) for kind in KINDS})
-    counted = lambda sequences, options: sum(-(-s.request.max_cached // 2) * 2 for s in sequences)  # noqa: E731
-    monkeypatch.setitem(capacity._COUNTS, "keeping", counted)
-    register.register(Keeping)
+    register(Keeping)
+    count_slots("keeping")(lambda sequences, options: sum(-(-s.request.max_cached // 2) * 2 for s in sequences))
     return mix(technique("orca"), memory="keeping", attention="paged")
 
 

@@ -29,8 +29,8 @@ from minifuse.work import Work
 
 
 @pytest.fixture
-def living(monkeypatch: pytest.MonkeyPatch) -> None:
-    register_living(monkeypatch)
+def living(own_register: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    register_living()
     for insert in ("right", "left"):
         monkeypatch.setitem(MIXES["transformer"], insert, row_of(insert))
 

@@ -7,21 +7,12 @@ from typing import Any, ClassVar
 import pytest
 from helpers import sentence
 
-from minifuse import stages as register_module
 from minifuse.assembly import Stages
 from minifuse.batching import Iteration
 from minifuse.errors import UsageError
 from minifuse.memory import Contiguous, Padded, Recompute
-from minifuse.stages import KINDS, register, stage, stages
+from minifuse.stages import register, stage, stages
 from minifuse.techniques import TECHNIQUES, mix, technique
-
-
-@pytest.fixture
-def own_register(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A register of the test's own, so that what it adds is in no other test's mixes."""
-    copy = {kind: dict(stages(kind)) for kind in KINDS}
-    monkeypatch.setattr(register_module, "_STAGES", copy)
-
 
 # --- the table
 

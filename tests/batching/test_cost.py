@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from graphs import Scene, chain, lstm
-from helpers import asks, make_engine, unit
+from helpers import asks, lines_of, make_engine, unit
 
 from minifuse.attention.cell_layouts import CellsStage, PaddedCellsStage
 from minifuse.batching import Cellular, GraphMerged, GraphPadded, Iteration
@@ -23,7 +21,6 @@ from minifuse.plan import Proposal
 from minifuse.request import Sequence
 from minifuse.stages import Memory
 
-T = TypeVar("T")
 FEW, MANY = 200, 2000
 STEPS = 8
 LINES, BYTES = 10, 4_000  # what many waiting requests may cost more; a list of them takes 14,400 bytes more
@@ -53,24 +50,6 @@ GRAPHS: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
 
 def _policy(policy: type[Any]) -> Any:
     return policy(parse_options("test", policy.Options, {"max_batch": 8}))
-
-
-def lines_of(do: Callable[[], T]) -> tuple[T, int]:
-    """What a function returns, and how many lines of Python it ran."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        result = do()
-    finally:
-        sys.settrace(before)
-    return result, count
 
 
 @dataclass

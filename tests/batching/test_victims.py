@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -30,9 +30,8 @@ class EvictLongest(PrefillFirst):
 
 
 @pytest.fixture
-def evict_longest() -> Iterator[type[EvictLongest]]:
-    yield stages.register(EvictLongest)
-    stages._STAGES["batching"].pop(EvictLongest.name)
+def evict_longest(own_register: None) -> type[EvictLongest]:
+    return stages.register(EvictLongest)
 
 
 def _engine(policy: type[PrefillFirst], blocks: int = 4) -> Engine:

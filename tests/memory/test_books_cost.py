@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
 import tracemalloc
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine
+from helpers import asks, lines_of, make_engine
 
 from minifuse.memory import Contiguous, Paged, Slots
 from minifuse.metrics import RunningMetrics
@@ -34,23 +32,12 @@ MEMORIES: dict[str, Callable[[int], Memory]] = {
 
 def cost_of(do: Callable[[], object]) -> tuple[int, int]:
     """The lines of Python that it runs, and the bytes that it takes at most."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return trace
-
-    before = sys.gettrace()
     tracemalloc.start()
-    sys.settrace(trace)
     try:
-        do()
+        _, lines = lines_of(do)
+        return lines, tracemalloc.get_traced_memory()[1]
     finally:
-        sys.settrace(before)
-        peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    return lines, peak
 
 
 def iteration(memory: Memory, work: tuple[Work, ...], admit: tuple[Sequence, ...] = (), **more: Any) -> None:

@@ -11,28 +11,30 @@ from conformance.defects.harness import Patch, defect, instead_of
 from minifuse.execute.link import Link
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
 from minifuse.memory.paged import Paged
-from minifuse.plan import Proposal
+from minifuse.plan import Placement, Proposal
 from minifuse.report import Transfers
 
 swapping = partial(defect, "vllm", kinds=("growing",), memory__preemption="swap", memory__host=None)
 overlapped = partial(swapping, memory__transfer="overlapped")
 
 
+def _after_the_wave(kind: str, placement: Placement) -> Placement:
+    """The same, its moves of this kind made when the wave has been computed."""
+    moves = [move._replace(moment="after") if move.kind == kind else move for move in placement.moves]
+    return replace(placement, moves=tuple(moves))
+
+
 @overlapped("conservation")
 @instead_of(Paged, "place")
 def swapped_in_after_the_wave_that_reads_it(place: Any, self: Paged, proposal: Proposal, now: float) -> Any:
-    placement = place(self, proposal, now)
-    moves = [move._replace(moment="after") if move.kind == "swap_in" else move for move in placement.moves]
-    return replace(placement, moves=tuple(moves))
+    return _after_the_wave("swap_in", place(self, proposal, now))
 
 
 @overlapped("conservation")
 @instead_of(Paged, "place")
 def overwritten_before_it_was_copied_out(place: Any, self: Paged, proposal: Proposal, now: float) -> Any:
     """A block that is swapped out belongs to another sequence, which writes into it, before it is copied."""
-    placement = place(self, proposal, now)
-    moves = [move._replace(moment="after") if move.kind == "swap_out" else move for move in placement.moves]
-    return replace(placement, moves=tuple(moves))
+    return _after_the_wave("swap_out", place(self, proposal, now))
 
 
 @overlapped("exact")

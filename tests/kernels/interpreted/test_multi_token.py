@@ -9,6 +9,7 @@ import pytest
 import torch
 from kernel_cases import (
     REFUSED,
+    SHAPES,
     Context,
     as_views,
     assert_near,
@@ -36,16 +37,6 @@ def assert_close(got: Tensor, want: Tensor) -> None:
 
 
 RAGGED = [(0, 7), (3, 150), (1, 1), (0, 30), (1, 64), (65, 65), (1, 129), (0, 1)]
-
-
-SHAPES = {
-    "alone": (2, 2, 16),
-    "group 4": (4, 1, 16),
-    "group 3 d24": (6, 2, 24),
-    "group 7 d8": (7, 1, 8),
-    "group 20": (20, 1, 16),
-    "float32 d72": (2, 1, 72),
-}
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "page"), shapes_by_layout(SHAPES, [0, 5, 16]))

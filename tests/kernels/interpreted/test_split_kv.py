@@ -8,6 +8,7 @@ import pytest
 import torch
 from kernel_cases import (
     REFUSED,
+    SHAPES,
     Context,
     Part,
     as_views,
@@ -47,16 +48,6 @@ def attend(*arguments, split: int = SPLIT) -> Tensor:
 
 
 UNEVEN = [1, 31, 32, 33, 64, 150, 1, 97]
-
-
-SHAPES = {
-    "alone": (2, 2, 16),
-    "group 4": (4, 1, 16),
-    "group 3 d24": (6, 2, 24),
-    "group 7 d8": (7, 1, 8),
-    "group 20": (20, 1, 16),
-    "d72": (2, 1, 72),
-}
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "page"), shapes_by_layout(SHAPES, [0, 5, 16]))
