@@ -42,12 +42,15 @@ class Engine(Lifecycle):
         self.clock.now()  # a real clock starts when first read: that must not be after the first iteration
         self._thread = threading.get_ident()
         while self.unfinished:
-            with self._lock:
-                self.receive()
-                self.dispatch()
-                reports = self.collect()
-            yield from reports
+            yield from self.turn()
         self.trace.end((), self.now)
+
+    def turn(self) -> list[StepReport]:
+        """Go once around the loop: the iterations that completed, none if another event came first."""
+        with self._lock:
+            self.receive()
+            self.dispatch()
+            return self.collect()
 
     def dispatch(self) -> None:
         """For each worker that can take more: propose, place, lay out, submit. Then move what memory wants ahead."""

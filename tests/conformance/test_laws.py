@@ -101,15 +101,16 @@ def test_scenarios_of_graphs_reach_the_corners() -> None:
     _reaches(GRAPHS.scenarios(row), attempt, corners)
 
 
-def test_scenarios_of_texts_reach_the_corners() -> None:
+@pytest.mark.parametrize(
+    ("kinds", "corners"),
+    [
+        ((), {"stop", "length", "evicted", "third turn", "turn of an aborted request"}),
+        (("few",), {"turn refused when it arrived", "turn refused for the one before"}),
+        (("few", "crowd"), {"aborted while it ran", "aborted before it ran", "aborted in a group"}),
+    ],
+)
+def test_scenarios_of_texts_reach_the_corners(kinds: tuple[str, ...], corners: set[str]) -> None:
     row = MIXES["transformer"]["vllm"]
-    corners = {"stop", "length", "evicted", "third turn", "turn of an aborted request", "turn refused when it arrived"}
-    corners |= {
-        "turn refused for the one before",
-        "aborted while it ran",
-        "aborted before it ran",
-        "aborted in a group",
-    }
 
     def attempt(scenario: TextScenario) -> set[str]:
         seen = observe(TEXTS.case(row, scenario))
@@ -133,4 +134,4 @@ def test_scenarios_of_texts_reach_the_corners() -> None:
                 met.add("turn refused for the one before")
         return met
 
-    _reaches(TEXTS.scenarios(row), attempt, corners)
+    _reaches(TEXTS.scenarios(row, kinds), attempt, corners)

@@ -73,7 +73,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         Request(
             id=f"r{i}",
             prompt=_prompt(draw, token, beginning, 5 if growing else 12),
-            max_new_tokens=draw(st.sampled_from([7, 10, 12] if growing else [1, 2, 3, 5, 7, 10])),
+            max_new_tokens=draw(st.sampled_from([7, 10, 12] if growing else [1, 2, 3, 5, 7, 10] + [20] * (not crowd))),
             stop_ids=draw(st.sampled_from([(), (3,), (5, 11, 17)])),
             ignore_eos=draw(st.booleans()),
             sampling=draw(samplings),
@@ -103,7 +103,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         "memory.watermark": draw(st.sampled_from([0.0, 0.2])),
         "memory.share": draw(st.booleans()),
     }
-    if kind != "growing" and draw(st.booleans()):
+    if not growing and draw(st.sampled_from([True, True, False])):
         requests = _following(draw, requests)
     targets = [request.id for request in requests] + [r.after for r in requests if r.after is not None] * 2
     return TextScenario(

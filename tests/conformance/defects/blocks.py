@@ -44,7 +44,7 @@ def shares_a_token_too_many(alike: Any, self: Tables, newcomer: Sequence) -> tup
     return name, min(same + 1, self.cached[name], len(newcomer) - 1) if same else 0
 
 
-@defect("iteration+paged+paged", "progress")
+@defect("iteration+paged+paged", "progress", kinds=("growing",))
 @instead_of(Tables, "_alike")
 def shares_the_last_token_too(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
     """Nothing is left to compute, so there is nothing to sample from."""

@@ -93,7 +93,8 @@ def history_takes_no_memory(check: Any, self: ReservedMemory, *prompts: Request)
         check(self, *prompts)
 
 
-@defect("instances", "conservation", "progress", "ghost")
+@defect("instances", "conservation", kinds=("crowd",))
+@defect("fusion", "conservation", kinds=("crowd",))
 @instead_of(InFlight, "leave")
 def aborted_under_a_running_plan(leave: Any, self: InFlight, sequence: Sequence) -> bool:
     """The memory of an aborted sequence is free at once, although a plan still writes to it."""

@@ -35,7 +35,7 @@ def runs_overlap(allocate: Any, self: RunAllocator, size: int) -> int | None:
     return max(0, offset - 1) if offset else offset
 
 
-@defect("serial", "refuse early")
+@defect("serial", "refuse early", kinds=("few",))
 def refuses_too_much(patch: Patch) -> None:
     instead_of(ReservedMemory, "check")(one_slot_less)(patch)
 

@@ -90,7 +90,7 @@ def test_tokens_are_the_oracles(name: str, model: str) -> None:
         assert ("swap_out" in kinds) == ("swap_in" in kinds) == (name == "vllm, swapping")
 
 
-EVERY_LAYOUT = ("static", "fusion", "vllm, swapping")  # a rectangle, buffers, blocks
+EVERY_LAYOUT = ("fusion", "vllm, swapping")  # buffers, blocks; test_living compares a rectangle
 
 
 @pytest.mark.parametrize("names", [EVERY_LAYOUT, pytest.param(tuple(ROWS), marks=pytest.mark.long)])

