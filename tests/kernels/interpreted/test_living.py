@@ -24,8 +24,8 @@ from minifuse.plan import Plan
 from minifuse.request import Sequence, TextReader
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 
-REQUESTS = [asks("a", 4, 5, ignore_eos=True), asks("b", 1, 2), asks("c", 3, 2, ignore_eos=True)]
-CAPACITY = 22
+REQUESTS = [asks("a", 2, 5, ignore_eos=True), asks("b", 1, 2), asks("c", 5, 2, ignore_eos=True)]
+CAPACITY = 14
 
 
 class _Recording(TorchRunner):
