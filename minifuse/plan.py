@@ -37,8 +37,13 @@ class Reason(NamedTuple):
 class Move(NamedTuple):
     """A copy of KV from slots of one tier to slots of the same or of the other tier.
 
-    `kind` is the name that metrics count it under; `moment` says when a plan's move is made. Moves of one moment are
-    made in the order of the plan, and what touches the same slots never changes its order:
+    `kind` is the name that metrics count it under: KV of an evicted sequence is swapped out, and in when it is admitted
+    again; KV that is on the device for one wave alone is uploaded before it, and what the wave wrote is offloaded. What
+    has been copied to the host is on both tiers until one of the two copies is overwritten, and so is what is uploaded;
+    what is swapped in leaves the host.
+
+    `moment` says when a plan's move is made. Moves of one moment are made in the order of the plan, and what touches
+    the same slots never changes its order:
 
     | moment | made | the plan waits |
     |---|---|---|
@@ -53,7 +58,7 @@ class Move(NamedTuple):
     >>> Move("swap_in", 8, 0, 4, "host", moment="before", wave=0)  # layer i of the attention waits for layer i alone
     """
 
-    kind: Literal["shuffle", "copy", "swap_in", "swap_out", "embed"]
+    kind: Literal["shuffle", "copy", "swap_in", "swap_out", "upload", "offload", "embed"]
     source: int  # first slot, in the source's tier
     target: int  # first slot, in the target's tier
     num_tokens: int

@@ -8,7 +8,7 @@ from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
 from minifuse.place import Place
 from minifuse.plan import Move, Plan
-from minifuse.report import Ran, StepReport
+from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import Sequence
 from minifuse.testing.subject import Books
 from minifuse.work import Work
@@ -35,7 +35,7 @@ class TextBooks(Books):
         self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
         self.written: dict[str, int] = {}  # how many of them a completed plan has written
         self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
-        self.twins: dict[Slot, Slot] = {}  # slots of the device, and the slots of the host that they were copied to
+        self.twins: dict[Slot, Slot] = {}  # slots of the device, and those of the host that have the same KV
         self.arriving: dict[Slot, int] = {}  # slots being written or copied to -> the step that does so
         self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
         self.running: set[str] = set()  # sequences of plans that have not completed
@@ -95,9 +95,9 @@ class TextBooks(Books):
                     self._copy(plan.step, move, source, target, mine)
 
     def _copy(self, step: int, move: Move, source: Slot, target: Slot, mine: set[str]) -> None:
-        """A copy to the host leaves the owner where it is, unless it is made after a wave; others take it along."""
+        """A copy to the host leaves the owner where it is, and others take it along. An upload has it on both tiers."""
         owners = {name for name, slots in self.slots.items() if source in slots}
-        stays = move.kind == "copy" or (move.target_tier == "host" and move.moment != "after")
+        stays = move.kind == "copy" or move.target_tier == "host"
         if not stays and (owners & self.running) - mine:
             raise LawBroken("conservation", f"{move} takes {owners} from under another worker")
         if source not in self.contents or self.arriving.get(source, step) != step:
@@ -106,6 +106,8 @@ class TextBooks(Books):
         self.leaving.setdefault(step, set()).add(source)
         if not stays:
             self._relocate(owners, source, target)
+        if move.kind == "upload":
+            self.twins[target] = source
         elif move.target_tier == "host":
             self.twins[source] = target
 
@@ -160,15 +162,24 @@ class TextBooks(Books):
         self.written |= {work.sequence: work.stop for work in done}
         self.running.difference_update(work.sequence for work in report.plan.work)
         kept = {slot for name, count in self.written.items() for slot in self.slots[name][:count]}
-        needed = {tier: sum(slot[0] == tier for slot in kept) for tier in self.capacity}
-        usage = report.usage
-        if not needed["device"] <= usage.used <= usage.reserved <= usage.capacity == self.capacity["device"]:
-            raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
+        self._check_usage(report.usage, kept)
+        self._drop(held)
+
+    def _check_usage(self, usage: KVUsage, kept: Collection[Slot]) -> None:
+        """Memory counts every token that is written and needed, those on both tiers on one of them."""
+        on_both = sum(slot in self.twins for slot in kept)
+        on_host = sum(slot[0] == "host" for slot in kept)
+        on_device = len(kept) - on_host - on_both
+        right = on_device <= usage.used <= usage.reserved <= usage.capacity == self.capacity["device"]
+        right &= on_host <= usage.host <= min(on_host + on_both, self.capacity["host"])
+        if not right or usage.used + usage.host < len(kept):
+            raise LawBroken(
+                "conservation",
+                f"of the tokens written and needed {on_device} are on the device, {on_host} on the host and {on_both} on "
+                f"both, and memory has {usage}",
+            )
         if max(usage.kept, usage.kept_on_host) > sum(self.turns.values()):
             raise LawBroken("conservation", f"conversations have computed {self.turns} tokens, and memory has {usage}")
-        if not needed["host"] == usage.host <= self.capacity["host"]:
-            raise LawBroken("conservation", f"{needed} tokens are written and needed, and memory has {usage}")
-        self._drop(held)
 
     def abort(self, name: str, held: Collection[str]) -> None:
         self._drop(held)

@@ -32,13 +32,13 @@ ROWS: dict[str, tuple[Technique, dict[str, object]]] = {
     "orca in blocks": (mix(TECHNIQUES["orca"], memory="paged", attention="paged"), {"memory.block_size": 3}),
     "fusion without shuffle": (TECHNIQUES["fusion"], {"memory.shuffle": False}),
 }
-HEAD = (7, 1, 20, 13)
+HEAD = (7, 1, 20)
 REQUESTS = (
-    Request("a", HEAD, 4, ignore_eos=True),
-    Request("b", (*HEAD, 2), 4, ignore_eos=True, sampling=Sampling(temperature=1.5, seed=6)),
+    Request("a", HEAD, 3, ignore_eos=True),
+    Request("b", (*HEAD, 2), 3, ignore_eos=True, sampling=Sampling(temperature=1.5, seed=6)),
     Request("c", (28,), 2, stop_ids=(3,), sampling=Sampling(temperature=1.0, top_k=9, seed=5), arrival_s=0.02),
 )
-CAPACITY = {"vllm, swapping": 10, "vllm, recomputing": 10}
+CAPACITY = {"vllm, swapping": 8, "vllm, recomputing": 8}
 
 
 class _Recording(TorchRunner):
@@ -98,7 +98,7 @@ def test_reference_logits_are_the_same_bits_under_every_technique(names: tuple[s
     """One technique of each layout, or all of them; on torch, every mix is put to this law."""
     first, *others = names
     _, alone, _ = _serve(first, "llama", "reference")
-    assert len(alone.logits) >= 9
+    assert len(alone.logits) >= 7
     for name in others:
         _, run, _ = _serve(name, "llama", "reference")
         assert run.logits.keys() == alone.logits.keys()
