@@ -55,10 +55,10 @@ def make_batching(row: Technique, settings: Mapping[str, Any] | None = None) -> 
         UsageError: a setting names no stage or no option, has a bad value, or asks for what the other stages cannot do.
     """
     policy: Batching = stage("batching", row.batching)(check_settings(row, settings)["batching"])
-    if policy.token_budget is not None and "rectangle" in stage("attention", row.attention).reads:
+    if policy.token_budget is not None and stage("attention", row.attention).reads & {"rectangle", "slots"}:
         raise UsageError(
-            f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle, however "
-            "few of its tokens are needed: choose the attention 'per_sequence', or no budget."
+            f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle or region, "
+            "however few of its tokens are needed: choose the attention 'per_sequence', or no budget."
         )
     return policy
 

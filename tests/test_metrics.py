@@ -89,7 +89,8 @@ def test_golden() -> None:
         "moves": {
             "shuffle": {"count": 2, "tokens": 5, "bytes": 50}, "swap_in": {"count": 1, "tokens": 1, "bytes": 10},
             "copy": {"count": 0, "tokens": 0, "bytes": 0},
-            "swap_out": {"count": 0, "tokens": 0, "bytes": 0}, "embed": {"count": 0, "tokens": 0, "bytes": 0},
+            "swap_out": {"count": 0, "tokens": 0, "bytes": 0}, "upload": {"count": 0, "tokens": 0, "bytes": 0},
+            "offload": {"count": 0, "tokens": 0, "bytes": 0}, "embed": {"count": 0, "tokens": 0, "bytes": 0},
         },
         "moving_s": 0.25,
         "transfers": {

@@ -137,6 +137,13 @@ def test_settings_that_a_stage_does_not_have() -> None:
     sentence(error.value, "'blocks'", "'padded'", "none")
 
 
+@pytest.mark.parametrize(("memory", "attention"), [("padded", "padded"), ("slots", "slots")])
+def test_what_is_computed_whole_cannot_keep_a_budget(memory: str, attention: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Stages.of(mix(technique("orca"), memory=memory, attention=attention), 50, {"batching.token_budget": 4})
+    sentence(error.value, "token_budget", repr(attention), "no budget")
+
+
 # --- the register
 
 

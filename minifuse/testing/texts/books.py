@@ -175,7 +175,7 @@ class TextBooks(Books):
         if not right or usage.used + usage.host < len(kept):
             raise LawBroken(
                 "conservation",
-                f"of the tokens written and needed {on_device} are on the device, {on_host} on the host and {on_both} on "
+                f"of the tokens written and needed, {on_device} are on the device, {on_host} on the host, {on_both} on "
                 f"both, and memory has {usage}",
             )
         if max(usage.kept, usage.kept_on_host) > sum(self.turns.values()):

@@ -33,8 +33,8 @@ class TextScenario(Scenario):
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options that the stages of `row` have, without those that they refuse together."""
         settings = super().settings(row)
-        if "rectangle" in stage("attention", row.attention).reads:
-            settings.pop("batching.token_budget", None)  # a rectangle cannot keep one
+        if stage("attention", row.attention).reads & {"rectangle", "slots"}:
+            settings.pop("batching.token_budget", None)  # what is computed whole cannot keep one
         if settings.get("memory.preemption") != "swap":
             settings.pop("memory.host", None)  # there is none
             settings.pop("memory.transfer", None)
