@@ -40,11 +40,10 @@ class InFlight:
         With a depth above one, a plan may continue a sequence whose previous plan is still queued on the same worker.
         The nodes of a cell graph may be divided among workers.
         """
-        for name in dict.fromkeys([work.sequence for work in proposal.work]):
-            held = self._workers.get(name, ())
-            in_order = self.depth > 1 and all(other == worker for other in held)
+        for name in self._workers.keys() & {work.sequence for work in proposal.work}:
+            in_order = self.depth > 1 and all(other == worker for other in self._workers[name])
             sequence = sequences.get(name)  # None: it has ended, and its memory waits for plans in flight
-            if held and not in_order and (sequence is None or sequence.graph is None):
+            if not in_order and (sequence is None or sequence.graph is None):
                 raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
         for evicted in proposal.evict:
             if evicted.id in self._workers:

@@ -212,6 +212,9 @@ class Sequence:
         Returns:
             The tokens taken in: those up to the one that ends the answer.
         """
+        if self.graph is None and len(tokens) == 1:  # as in most iterations
+            self.tokens.append(tokens[0])
+            return tokens
         for count, token in enumerate(tokens, start=1):
             self.tokens.append(token)
             if count < len(tokens) and self.why_finished() is not None:

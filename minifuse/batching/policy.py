@@ -173,8 +173,11 @@ class QueuePolicy(Queued, ABC):
                 running = [pair for pair in running if pair[0].id not in evict and pair[0].id not in stuck]
         work: list[Work] = []
         left = self.token_budget
-        for sequence, spans in running:
-            left = _add(work, sequence.id, spans, left)
+        if left is None:
+            work = [Work(s.request.id, start, stop) for s, spans in running for start, stop in spans if stop > start]
+        else:
+            for sequence, spans in running:
+                left = _add(work, sequence.id, spans, left)
         admit: list[Sequence] = []
         reasons = [Reason("evicted", name, "evicted: the others have no room for their next token") for name in evict]
         reasons += stuck.values()
@@ -232,6 +235,8 @@ class QueuePolicy(Queued, ABC):
 
 def num_missing(spans: tuple[Span, ...]) -> int:
     """Tokens of these spans."""
+    if len(spans) == 1:  # as of most sequences
+        return spans[0].stop - spans[0].start
     return sum([stop - start for start, stop in spans])
 
 

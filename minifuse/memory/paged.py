@@ -23,6 +23,7 @@ __all__ = ["Paged"]
 class _Room:
     def __init__(self, tables: Tables) -> None:
         self.tables = Trial(tables)
+        self.pages = tables.pages  # without what is tried out
         self.busy = tables.num_on_device > 0
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
@@ -33,11 +34,12 @@ class _Room:
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        name, length = sequence.request.id, len(sequence.tokens)
-        if self.tables.has_blocks(name, length):
-            return None
+        name, length, tables = sequence.request.id, len(sequence.tokens), self.tables
+        pages = self.pages.get(name)
+        if pages is not None and length <= len(pages.blocks) * pages.size and not (tables.share or name in tables.left):
+            return None  # as in most iterations
         try:
-            self.tables.grow(name, self.tables.cached[name], length)
+            tables.grow(name, tables.cached[name], length)
         except NoRoom as full:
             return Reason("memory-full", name, str(full))
         return None
@@ -162,9 +164,7 @@ class Paged(NothingAhead):
                 if sequence.id in trial.pages:
                     raise LawBroken("conservation", f"{sequence.id} was admitted a second time")
                 moves += trial.admit(sequence, growing=proposal.growing, busy=busy)
-            for name, start, stop, _ in proposal.work:
-                if trial.has_blocks(name, stop):
-                    continue
+            for name, start, stop, _ in trial.lacking(proposal.work):
                 if name not in trial.pages:
                     raise LawBroken("conservation", f"work was proposed for {name}, which was never admitted")
                 moves += trial.grow(name, start, stop)
@@ -179,17 +179,17 @@ class Paged(NothingAhead):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         tables = self.tables
+        pages, cached = tables.pages, tables.cached
         for name, start, stop, _ in plan.work:
-            if name not in tables.pages:
+            if name not in pages:
                 raise LawBroken("conservation", f"{name} was computed, and memory has released it")
-            end = tables.pages[name].capacity
-            if start > tables.cached[name] or stop > end:
+            end = len(pages[name].blocks) * self.size
+            if start > cached[name] or stop > end:
                 raise LawBroken(
                     "ghost",
                     f"{Work(name, start, stop)} leaves a gap before it or exceeds the {end} tokens of its blocks",
                 )
-        for name, _, stop, _ in plan.work:
-            tables.wrote(name, stop)
+        tables.wrote(plan.work)
         if tables.copied or tables.returned:
             for name in dict.fromkeys((*plan.admitted, *(work.sequence for work in plan.work))):
                 tables.arrived(name)

@@ -19,7 +19,7 @@ from minifuse.plan import Placement, Plan, Proposal
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import Room
-from minifuse.work import Span
+from minifuse.work import Span, Work
 
 __all__ = ["ReservedMemory"]
 
@@ -104,20 +104,15 @@ class ReservedMemory(NothingAhead, ABC):
     def _written(self, plan: Plan) -> None:
         """The plan has written the KV of its work; one that leaves a gap or exceeds a place is refused whole."""
         cached, extents = self.cached, self.extents
-        for work in plan.work:
-            name, start, stop, _ = work
+        for name, start, stop, _ in plan.work:
             extent = extents.get(name)
             if extent is None:
-                raise LawBroken("conservation", f"{work} was computed, and memory has released {name}")
+                raise LawBroken("conservation", f"{name} was computed, and memory has released it")
             if start > cached.get(name, 0) or stop > extent.capacity:
-                raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds {extent}")
+                raise LawBroken("ghost", f"{Work(name, start, stop)} leaves a gap before it or exceeds {extent}")
         for name, _, stop, _ in plan.work:
-            self._keep(name, stop)
-
-    def _keep(self, name: str, num_tokens: int) -> None:
-        """The KV of a sequence's first tokens is written, and kept."""
-        self.num_written += num_tokens - self.cached.get(name, 0)
-        self.cached[name] = num_tokens
+            self.num_written += stop - cached.get(name, 0)
+            cached[name] = stop
 
     def release(self, sequence: Sequence, now: float) -> None:
         self.num_written -= self.cached.pop(sequence.id, 0)

@@ -5,6 +5,7 @@ See Kwon et al., vLLM (SOSP 2023), 4.2 to 4.5: block tables, copy-on-write, swap
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from minifuse.errors import LawBroken
@@ -13,6 +14,7 @@ from minifuse.memory.prefixes import Prefixes, common_length
 from minifuse.place import Pages
 from minifuse.plan import Move, Tier
 from minifuse.request import Sequence
+from minifuse.work import Work
 
 __all__ = ["NoRoom", "Tables"]
 
@@ -229,13 +231,15 @@ class Tables:
             self.device.give_back(block)
         return table
 
-    def wrote(self, name: str, stop: int) -> None:
-        """The KV of a sequence's tokens up to `stop` has been written."""
-        self.num_kept += stop - self.cached[name]
-        self.cached[name] = stop
-        if self.share:
-            tokens = self.sequences[name].tokens
-            self.prefixes.extend(name, tokens, min(stop, len(tokens)))
+    def wrote(self, work: Iterable[Work]) -> None:
+        """The KV of this work has been written."""
+        cached = self.cached
+        for name, _, stop, _ in work:
+            self.num_kept += stop - cached[name]
+            cached[name] = stop
+            if self.share:
+                tokens = self.sequences[name].tokens
+                self.prefixes.extend(name, tokens, min(stop, len(tokens)))
 
     def arrived(self, name: str) -> None:
         """Free the blocks that the last plan of a sequence has copied from."""

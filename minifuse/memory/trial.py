@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minifuse.memory.changes import Changes
 from minifuse.memory.tables import Tables
+from minifuse.work import Work
 
 __all__ = ["Trial"]
 
@@ -44,13 +47,14 @@ class Trial(Tables):
     def num_on_device(self) -> int:
         return len(self.books.pages) - len(self.left) + len(self.joined)
 
-    def has_blocks(self, name: str, stop: int) -> bool:
-        """Whether tokens up to `stop` surely lie in blocks of its own, as in most iterations; False if it takes a look.
-
-        The quick answer to what `grow` finds out.
-        """
-        pages = self.books.pages.get(name)
-        return pages is not None and stop <= len(pages.blocks) * self.size and not self.share and name not in self.left
+    def lacking(self, work: Iterable[Work]) -> list[Work]:
+        """The work of sequences that may have to `grow` for it: few of them, unless blocks are shared."""
+        pages, left, size = self.books.pages, self.left, self.size
+        return [
+            item
+            for item in work
+            if self.share or (name := item[0]) in left or name not in pages or item[2] > len(pages[name].blocks) * size
+        ]
 
     def _candidates(self, tokens: list[int], stop: int) -> list[tuple[str, int]]:
         moving = self.books.copied or self.books.returned or self.copied or self.returned

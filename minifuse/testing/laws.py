@@ -68,11 +68,11 @@ def _whole(case: Case, request: Request, seen: Observation) -> Request:
 
 
 def _never_arrived(request: Request, seen: Observation) -> bool:
-    """Whether it was aborted before the request that it follows had ended."""
+    """Whether it was aborted before its time had come, or before the request that it follows had ended."""
     before = -math.inf if request.after is None else seen.ended_s.get(request.after, math.inf)  # inf: it was refused
-    aborted = seen.ended_s.get(request.id, math.inf)
+    arrival_s, aborted_s = max(request.arrival_s, before + request.delay_s), seen.ended_s.get(request.id, math.inf)
     ended = seen.answers.get(request.id)
-    return ended is not None and ended.finish_reason is FinishReason.ABORTED and aborted <= before + request.delay_s
+    return ended is not None and ended.finish_reason is FinishReason.ABORTED and aborted_s <= arrival_s
 
 
 def _in_turn(case: Case, seen: Observation) -> None:

@@ -15,6 +15,7 @@ from memory.naive_tables import NaiveTables
 from minifuse.memory.tables import NoRoom, Tables
 from minifuse.memory.trial import Trial
 from minifuse.request import Sequence
+from minifuse.work import Work
 
 BEGINNINGS = ((0, 1, 1, 0, 1, 0, 0, 1), (0, 1, 1, 0, 0, 0, 0, 1))
 TEXTS = st.builds(
@@ -132,8 +133,9 @@ class TablesAgainstNaiveOnes(RuleBasedStateMachine):
             stop = max(kept, min(len(self.naive.blocks[name]) * self.naive.size, len(sequence)))
             if not data.draw(st.integers(0, 3)):
                 stop = data.draw(st.integers(kept, stop))
+            self.tables.wrote([Work(name, kept, stop)])
+            self.naive.wrote(name, stop)
             for books in (self.tables, self.naive):
-                books.wrote(name, stop)
                 books.arrived(name)
             if stop == len(sequence) < sequence.request.max_length - 1:
                 sequence.tokens.append(data.draw(st.integers(0, 1)))

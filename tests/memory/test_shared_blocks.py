@@ -102,7 +102,7 @@ def test_a_newcomer_is_shared_with_in_the_same_trial() -> None:
     a, b, c = (Sequence(asks(name, (1, 2, 3, 4, 5), 2)) for name in "abc")
     tables.admit(a, growing=True, busy=False)
     tables.grow("a", 0, 5)
-    tables.wrote("a", 5)
+    tables.wrote([Work("a", 4, 5)])
     trial = Trial(tables)
     trial.admit(b, growing=True, busy=True)
     assert trial.num_cached(c) == 4

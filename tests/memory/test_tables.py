@@ -292,11 +292,11 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         for name, start, stop, _ in flight.work:
             for i in range(start, stop):
                 self.contents["device", self.slot(flight.tables[name], i)] = self.text(name, i)
-        for name, _, stop, _ in flight.work:
+        for name, start, stop, _ in flight.work:
             for i in range(stop):
                 read = self.contents.get(("device", self.slot(flight.tables[name], i)))
                 assert read == self.text(name, i), f"{name} reads {read} for its token {i}"
-            self.tables.wrote(name, stop)
+            self.tables.wrote([Work(name, start, stop)])
             self.cached[name] = stop
         for name in {*flight.admitted, *(work.sequence for work in flight.work)}:
             self.tables.arrived(name)
