@@ -39,7 +39,6 @@ def row(own_register: None) -> Any:
     return mix(technique("vllm"), batching="prefill_first", memory="ahead_of_time", attention="paged")
 
 
-@pytest.mark.long  # with a queue that never evicts its first, these scenarios take minutes
 def test_all_laws_hold(row: Any) -> None:
     put_through(TEXTS, row, examples=4, derandomize=True)
 
