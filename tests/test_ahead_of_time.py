@@ -89,19 +89,25 @@ def _copies_what_is_not_computed_yet(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("defect", "law"),
+    ("defect", "law", "kind", "size"),
     [
-        (_lands_at_once, "counting"),
-        (_counts_what_has_begun, "conservation"),
-        (_gives_blocks_out_while_they_are_copied, "conservation"),
-        (_copies_what_is_not_computed_yet, "conservation"),
+        (_lands_at_once, "counting", "growing", 2),
+        (_counts_what_has_begun, "conservation", "few", 5),
+        (_gives_blocks_out_while_they_are_copied, "conservation", "growing", 2),
+        (_copies_what_is_not_computed_yet, "conservation", "growing", 2),
     ],
 )
 def test_what_goes_wrong_behind_everything_is_caught(
-    row: Any, monkeypatch: pytest.MonkeyPatch, defect: Callable[[pytest.MonkeyPatch], None], law: str
+    row: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    defect: Callable[[pytest.MonkeyPatch], None],
+    law: str,
+    kind: str,
+    size: int,
 ) -> None:
     defect(monkeypatch)
-    broken = caught(Defect(lambda patch: None, TEXTS, row.name, (law,), "of_one_run", ("growing",), {}), row)
+    options = {"memory.block_size": size}
+    broken = caught(Defect(lambda patch: None, TEXTS, row.name, (law,), "of_one_run", (kind,), options), row)
     assert broken is not None
     assert broken.law == law, broken
 
