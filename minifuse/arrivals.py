@@ -11,6 +11,7 @@ from minifuse.request import FinishReason, Request, Sequence, check_prompts
 
 __all__ = ["Arrivals"]
 
+LARGEST = 10**12  # seconds, and levels of priority
 WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 
@@ -40,7 +41,9 @@ class Arrivals:
         self._finished = finished
         self._submitted: dict[str, int] = {}  # every request ever -> its number in the order of submission
         self._groups: dict[str, tuple[str, ...]] = {}  # every group ever -> the ids of its prompts
-        self._last: dict[str, str] = {}  # conversation -> its last request so far
+        self._last: dict[str, str] = {}  # conversation -> its last request so far that has, or will have, a text
+        self._without_text: dict[str, str | None] = {}  # requests that ended before they arrived -> those they follow
+        self._refused: set[str] = set()  # when they were submitted
         self._pending: dict[str, Request] = {}  # those that have not arrived
         self._times: list[tuple[float, int, str]] = []  # a heap of when each arrives, but for those that wait behind
         self._behind: dict[str, list[Request]] = {}  # request -> those that follow it, until it has ended
@@ -56,6 +59,15 @@ class Arrivals:
 
     def _check_turn(self, request: Request) -> None:
         name, after, conversation = f"Request {request.id!r}", request.after, request.conversation
+        for what, seconds in (("an arrival_s", request.arrival_s), ("a delay_s", request.delay_s)):
+            if not (isinstance(seconds, (int, float)) and 0 <= seconds <= LARGEST):
+                raise RequestRefused(f"{name} has {what} of {seconds!r}: give seconds, from 0 to {LARGEST:g}.")
+        if not (isinstance(request.priority, int) and abs(request.priority) <= LARGEST):
+            raise RequestRefused(
+                f"{name} has a priority of {request.priority!r}: give a whole number, of at most {LARGEST:g}."
+            )
+        if after is not None and after in self._refused and after not in self._submitted:
+            raise RequestRefused(f"{name} follows {after!r}, which was refused.")
         if request.group is not None and (after is not None or conversation is not None):
             raise RequestRefused(
                 f"{name} is one of several prompts, and a turn of a conversation has one: submit it as a request of "
@@ -66,26 +78,32 @@ class Arrivals:
                 f"{name} has a delay_s of {request.delay_s:g} and follows no request: name one with after, or give "
                 "arrival_s instead."
             )
-        if not 0 <= request.delay_s < float("inf"):
-            raise RequestRefused(f"{name} has a delay_s of {request.delay_s}: give seconds, 0 or more.")
         last = None if conversation is None else self._last.get(conversation)
         if last is not None and after != last:
             raise RequestRefused(
                 f"{name} belongs to the conversation {conversation!r}, whose last request is {last!r}: give after as "
                 "that request."
             )
+        if after in self._groups:
+            raise RequestRefused(
+                f"{name} follows {after!r}, which has several prompts: give after as one of {self._groups[after]}."
+            )
         if after is not None and after not in self._submitted:
             raise RequestRefused(
                 f"{name} follows {after!r}, which was not submitted before it: submit that request first."
             )
+        ended = self._finished.get(after) if after is not None else None
+        if ended is not None and (why := self._why_not_followed(ended)):
+            raise RequestRefused(f"{name} follows {after!r}, {why}.")
         if after is not None and conversation is not None and last is None:
             raise RequestRefused(
                 f"{name} follows {after!r}, which does not belong to the conversation {conversation!r}: give both "
                 "requests the same conversation."
             )
-        ended = self._finished.get(after) if after is not None else None
-        if ended is not None and (why := _why_not_followed(ended)):
-            raise RequestRefused(f"{name} follows {after!r}, {why}.")
+
+    def refuse(self, prompts: tuple[Request, ...]) -> None:
+        """A request was refused when it was submitted."""
+        self._refused.update(prompt.id for prompt in prompts)
 
     def add(self, prompts: tuple[Request, ...], now: float) -> list[Request]:
         """Take in the prompts of a request that `check` let pass, at time `now`: it does not arrive before that.
@@ -135,10 +153,12 @@ class Arrivals:
     def ended(self, sequence: Sequence) -> list[tuple[Request, str]]:
         """A sequence has ended: let the requests behind it come. Returns those that never will, and why."""
         refused = []
+        if sequence.finish_reason is FinishReason.REFUSED:
+            self._end_without_text(sequence.request)
         for request in self._behind.pop(sequence.id, ()):
             if request.id not in self._pending:
                 continue
-            if why := _why_not_followed(sequence):
+            if why := self._why_not_followed(sequence):
                 del self._pending[request.id]
                 refused.append((request, f"Request {request.id!r} follows {sequence.id!r}, {why}."))
             else:
@@ -152,8 +172,21 @@ class Arrivals:
         while names:
             if (request := self._pending.pop(names.pop(), None)) is not None:
                 found.append(request)
+                self._end_without_text(request)
                 names += [follower.id for follower in self._behind.pop(request.id, ())]
         return found
+
+    def _end_without_text(self, request: Request) -> None:
+        """A request ends that no other can follow: its conversation goes on behind the one before it, if any."""
+        self._without_text[request.id] = request.after
+        if (conversation := request.conversation) is not None:
+            last: str | None = self._last.get(conversation)
+            while last is not None and last in self._without_text:
+                last = self._without_text[last]
+            if last is None:
+                self._last.pop(conversation, None)
+            else:
+                self._last[conversation] = last
 
     def withdraw_all(self) -> list[Request]:
         """Take back every request that has not arrived, in the order of submission."""
@@ -162,13 +195,14 @@ class Arrivals:
             books.clear()
         return found
 
+    def _why_not_followed(self, sequence: Sequence) -> str:
+        """Why no request can follow one that has ended; "" if one can."""
+        if sequence.finish_reason in WITHOUT_ANSWER:
+            return "which was refused" if sequence.finish_reason is FinishReason.REFUSED else "which was interrupted"
+        if sequence.id in self._without_text:
+            return "which was aborted before it arrived"
+        return "" if sequence.tokens else "which has no text"
+
     def prompts_of(self, name: str) -> tuple[str, ...]:
         """The ids of the prompts of a request or of a group; none if it was never submitted."""
         return self._groups.get(name) or ((name,) if name in self._submitted else ())
-
-
-def _why_not_followed(sequence: Sequence) -> str:
-    """Why no request can follow one that has ended; "" if one can."""
-    if sequence.finish_reason in WITHOUT_ANSWER:
-        return "which was refused" if sequence.finish_reason is FinishReason.REFUSED else "which was interrupted"
-    return "" if sequence.tokens else "which has no text"

@@ -38,12 +38,19 @@ class Engine(Lifecycle):
         self._committed = False  # whether a plan has been since memory was last asked for moves
 
     def run(self) -> Iterator[StepReport]:
-        """Serve until nothing is left, reporting every iteration as it completes."""
-        self.clock.now()  # a real clock starts when first read: that must not be after the first iteration
-        self._thread = threading.get_ident()
-        while self.unfinished:
-            yield from self.turn()
-        self.trace.end((), self.now)
+        """Serve until nothing is left, reporting every iteration as it completes.
+
+        What is submitted after that is served by the next call.
+        """
+        with self._lock:
+            self.now = max(self.now, self.clock.now())  # a real clock starts when first read
+            self._thread, self._has_run = threading.get_ident(), True
+        try:
+            while self.unfinished:
+                yield from self.turn()
+            self.trace.end((), self.now)
+        finally:
+            self._thread = None
 
     def turn(self) -> list[StepReport]:
         """Go once around the loop: the iterations that completed, none if another event came first."""
@@ -79,7 +86,8 @@ class Engine(Lifecycle):
         concerned = {name: self.sequences[name] for name in plan.sequences}
         for sequence in (*proposal.admit, *concerned.values()):
             sequence.phase = plan.phase
-        self.in_flight.launch(plan, concerned, self.now)
+        # An admitted prompt without work, as of a group that is pre-processed together, has memory in the plan as well.
+        self.in_flight.launch(plan, {*concerned, *plan.admitted} if plan.admitted else concerned, self.now)
         self.executor.submit(plan, concerned, self.now)
 
     def collect(self) -> list[StepReport]:

@@ -40,11 +40,14 @@ class Lifecycle:
         self.arrivals = Arrivals(self.finished)
         self.in_flight = InFlight(batching.workers + 1, batching.depth)  # the last one carries moves behind everything
         self.now = 0.0
-        self._thread: int | None = None  # that runs the loop
+        self._thread: int | None = None  # that runs the loop, while it does
+        self._has_run = False  # a real clock, which starts when it is first read, goes
         self._lock = threading.RLock()  # held while anything here changes, and not while plans run
 
     def submit(self, *prompts: Request) -> None:
         """Take a request in; it is received when its arrival time has come, which is now if that has passed.
+
+        If the engine does not run, or has just served its last request, the request waits for the next `run`.
 
         A request of several prompts is one `Request` for each of them, all of one group.
 
@@ -58,11 +61,13 @@ class Lifecycle:
                     self.reader.check(prompt)
                 self.memory.check(*prompts)
             except RequestRefused as refusal:
+                self.arrivals.refuse(prompts)
                 for prompt in prompts:
                     self.trace.refused(prompt.id, str(refusal))
                 raise
+            asked = [prompt.arrival_s for prompt in prompts]
             for prompt in self.arrivals.add(prompts, self._moment()):
-                self.trace.request(prompt)
+                self.trace.request(prompt, measured=prompt.arrival_s not in asked)
         self.executor.wake()
 
     def abort(self, name: str) -> bool:
@@ -87,8 +92,10 @@ class Lifecycle:
         return len(self.finished) > before
 
     def _moment(self) -> float:
-        """The time of a call: that of the last event, or the clock's for a call from another thread than the loop's."""
-        return self.now if self._thread in (None, threading.get_ident()) else max(self.now, self.clock.now())
+        """The time of a call: that of the last event, or the clock's for a call from elsewhere than the loop."""
+        if not self._has_run or self._thread == threading.get_ident():
+            return self.now
+        return max(self.now, self.clock.now())
 
     @property
     def unfinished(self) -> bool:
@@ -100,7 +107,7 @@ class Lifecycle:
             sequence = Sequence(request, num_history=num_history)
             try:
                 if request.after is not None:  # its whole text has been known only since the last request ended
-                    self.trace.request(request, num_history)
+                    self.trace.request(request, num_history, measured=True)
                     self.reader.check(request, num_history)
                     self.memory.check(request)
                 sequence = self.reader.begin(request)

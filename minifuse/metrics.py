@@ -197,7 +197,8 @@ class RunningMetrics:
             case "run":
                 self.bytes_per_token = event.get("kv_bytes_per_token")
             case "request":
-                life = self.lives.setdefault(event["id"], _Life(event["arrival_s"], event["prompt_tokens"]))
+                arrival_s = event.get("wall", event)["arrival_s"]
+                life = self.lives.setdefault(event["id"], _Life(arrival_s, event["prompt_tokens"]))
                 # All of a history has been computed before but its last token, which no token followed then.
                 life.compute(0, max(0, event.get("history_tokens", 0) - 1), TRANSFORMER)
             case "refused":

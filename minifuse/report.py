@@ -46,7 +46,8 @@ class Traffic(NamedTuple):
 class Transfers(NamedTuple):
     """What a plan's moves carried between the tiers, and for how long its computing had to wait for them.
 
-    A plan's computing may wait longer than its own transfers take: for those behind everything that were on their way.
+    A plan's computing may wait longer than its own transfers take: for those behind everything that were on their way,
+    and on a busy CPU for the thread that copies.
     """
 
     to_host: Traffic = Traffic()

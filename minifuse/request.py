@@ -92,7 +92,11 @@ def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Co
             f"A request of the group {group!r} was submitted before: give every request a group of its own, and "
             "submit its prompts together."
         )
+    if group in ids:
+        raise RequestRefused(f"The group {group!r} has the id of a request: give every request and group its own.")
     for i, prompt in enumerate(prompts):
+        if prompt.id in groups:
+            raise RequestRefused(f"Request {prompt.id!r} has the id of a group: give every request and group its own.")
         if prompt.id in ids or any(prompt.id == other.id for other in prompts[:i]):
             raise RequestRefused(f"Request {prompt.id!r} was submitted twice: give every request an id of its own.")
         if (prompt.group, prompt.arrival_s, prompt.priority) != (group, prompts[0].arrival_s, prompts[0].priority):

@@ -126,8 +126,8 @@ class Memory(Stage, Protocol):
     def ahead(self, now: float) -> tuple[Move, ...]:
         """Transfers to begin at time `now` behind everything (`moment="behind"`), in the order wanted; mostly none.
 
-        Asked after every event at which a plan completed, when the next plans have been submitted, or when nothing can
-        run. Until they have `landed`, their sources may not be given out nor their targets be read.
+        Asked after every event at which a plan completed, when the next plans have been submitted, and at no other
+        event. Until they have `landed`, their sources may not be given out nor their targets be read.
         """
         ...
 

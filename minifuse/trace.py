@@ -2,6 +2,7 @@
 
     {"event": "run", "schema": "minifuse.trace/4", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
+    {"event": "request", "id": "r1", "wall": {"arrival_s": 2.7}, "after": "r0", "history_tokens": 24, ...}
     {"event": "refused", "id": "r9", "why": "..."}
     {"event": "aborted", "id": "r8", "wall": {"end_s": ...}}
     {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": [17]}, ..., "wall": {"start_s": ..., ...}}
@@ -10,7 +11,8 @@
 
 A step tells of a sequence's block table only what is new since the last step that had it: under "places",
 [2, [9], 16] are the first two blocks of the table as it was told last, then block 9, of 16 slots each. `whole_tables`
-puts them together again. After a step that finishes a sequence, its table is told from its beginning, if ever again.
+puts them together again. After a step that finishes a sequence, or its abort, its table is told from its beginning, if
+ever again.
 
 What was measured (times, transfers, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs
 that decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines
@@ -56,6 +58,7 @@ class Trace:
         self._events: list[Event | StepReport] = []
         self._into = into
         self._file: TextIO | None = None
+        self._path = path
         self._told = BlockTables()  # in the file
         if path is not None:
             try:
@@ -67,13 +70,17 @@ class Trace:
                 ) from None
         self._add(self.header)
 
-    def request(self, request: Request, num_history: int = 0) -> None:
-        """A request was submitted, or, if it follows another, arrived with a history of so many tokens."""
+    def request(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
+        """A request was submitted, or, if it follows another, arrived with a history of so many tokens.
+
+        `measured`: its arrival is not what was asked for but when it was submitted, or when the last turn had ended.
+        """
+        arrival = {"arrival_s": request.arrival_s}
         self._add(
             {
                 "event": "request",
                 "id": request.id,
-                "arrival_s": request.arrival_s,
+                **({"wall": arrival} if measured else arrival),
                 "prompt_tokens": len(request.prompt),
                 "max_new_tokens": request.max_new_tokens,
                 "priority": request.priority,
@@ -129,6 +136,8 @@ class Trace:
             self._events.append(event)
         else:
             self._into(_figures(event) if isinstance(event, StepReport) else event)
+        if self._file is None and self._path is not None:  # the engine runs again
+            self._file = self._path.open("a", encoding="utf-8")
         if self._file is not None:
             self._file.write(json.dumps(_as_event(event, self._told)) + "\n")
 
@@ -139,6 +148,8 @@ def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
         step = {"event": "step", **event.decisions(told), "wall": _wall(event)}
         told.forget(event.finished)
         return step
+    if event["event"] == "aborted":
+        told.forget([event["id"]])
     return event
 
 
@@ -191,6 +202,8 @@ def whole_tables(events: Iterable[Event]) -> Iterator[Event]:
     for event in events:
         if event["event"] != "step":
             yield event
+            if event["event"] == "aborted":
+                told.forget([event["id"]])
             continue
         works = zip(event["work"], event["places"], strict=True)
         yield {**event, "places": [told.whole(work[0], place) for work, place in works]}

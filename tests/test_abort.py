@@ -17,7 +17,7 @@ from minifuse.execute.virtual import placeholder_tokens
 from minifuse.metrics import compute_metrics
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
-from minifuse.request import FinishReason, Sequence, TextReader
+from minifuse.request import FinishReason, Phase, Sequence, TextReader
 from minifuse.serve.run import serve
 from minifuse.techniques import serving, technique
 from minifuse.testing.texts.models import CONTEXT, VOCAB
@@ -98,6 +98,32 @@ def test_aborting_what_has_ended_or_never_was() -> None:
     with pytest.raises(UsageError) as error:
         engine.abort("b")
     sentence(error.value, "no request 'b'", "submitted")
+
+
+def test_a_prompt_without_work_may_be_aborted_while_its_group_is_pre_processed() -> None:
+    """b has one token, and so no context: it is admitted with the plan of a's, and has memory in it."""
+    engine = make_engine("fusion", cost=lambda plan: 5.0 if plan.phase is Phase.PREPROCESSING else 1.0)
+    engine.submit(asks("m", 1, 20))
+    engine.submit(asks("a", 5, 3, at=1.0, group="g"), asks("b", 1, 3, at=1.0, group="g"))
+    for step in engine.run():
+        if step.ended_s == 3.0:
+            assert engine.sequences["b"].phase is Phase.PREPROCESSING
+            assert engine.abort("b")
+            assert "b" in engine.in_flight.leaving
+    assert {name: s.finish_reason for name, s in engine.finished.items()} == {
+        "m": FinishReason.LENGTH,
+        "a": FinishReason.LENGTH,
+        "b": ABORTED,
+    }
+    assert engine.memory.usage().reserved == 0
+
+
+def test_the_next_prompts_run_when_those_that_ran_last_are_all_aborted() -> None:
+    engine = make_engine("fusion", settings={"batching.preprocess": "inline"})
+    for request in (asks("a", 5, 3), asks("b", 5, 3, at=0.5)):
+        engine.submit(request)
+    run_aborting(engine, {0: "a"})
+    assert engine.finished["b"].finish_reason is FinishReason.LENGTH
 
 
 def test_an_evicted_request_may_be_aborted() -> None:

@@ -93,7 +93,7 @@ def test_several_may_follow_one() -> None:
         (asks("z", after="y"), ["'z'", "follows 'y'", "not submitted before"]),
         (asks("z", after="z"), ["'z'", "follows 'z'", "not submitted before"]),
         (asks("z", delay_s=1.0), ["'z'", "delay_s of 1", "follows no request"]),
-        (asks("z", after="a", conversation="c", delay_s=-1.0), ["'z'", "delay_s of -1", "0 or more"]),
+        (asks("z", after="a", conversation="c", delay_s=-1.0), ["'z'", "delay_s of -1", "from 0 to"]),
         (asks("z", after="a", conversation="c", delay_s=float("nan")), ["'z'", "delay_s of nan"]),
         (asks("z", group="g", conversation="f"), ["'z'", "several prompts", "conversation"]),
         (asks("z", group="g", after="a"), ["'z'", "several prompts", "after"]),
@@ -142,12 +142,51 @@ def test_the_trace_tells_when_a_turn_arrived_and_replays_exactly(tmp_path: Path)
     run_all(engine, TURNS)
     events = list(engine.trace.events())
     arrived = [event for event in events if event["event"] == "request"]
-    assert [(e["id"], e["arrival_s"], e.get("after"), e.get("history_tokens")) for e in arrived] == [
+    times = [event.get("wall", event)["arrival_s"] for event in arrived]  # when the last turn had ended is measured
+    assert [(e["id"], at, e.get("after"), e.get("history_tokens")) for e, at in zip(arrived, times, strict=True)] == [
         *(("a", 0.0, None, None), ("b", 5.5, "a", 5), ("d", 7.5, "b", 8)),
     ]
     again = make_engine(model="llama")
     run_all(again, TURNS)
     assert decisions(events) == decisions(again.trace.events())
+    assert [event["id"] for event in arrived if "arrival_s" in event] == ["a"]
+
+
+def test_a_conversation_goes_on_behind_a_turn_that_never_arrived() -> None:
+    engine = make_engine(model="llama")
+    for turn in TURNS:
+        engine.submit(turn)
+    steps = engine.run()
+    next(steps)
+    engine.abort("b")  # and d, which follows it
+    with pytest.raises(RequestRefused, match="follows 'b', which was aborted before it arrived"):
+        engine.submit(asks("e", (4,), 2, after="b"))
+    with pytest.raises(RequestRefused, match="whose last request is 'a'"):
+        engine.submit(asks("e", (4,), 2, conversation="c", after="b"))
+    engine.submit(asks("e", (4,), 2, conversation="c", after="a"))
+    list(steps)
+    whole = engine.finished["e"].request
+    assert whole.prompt == (*engine.finished["a"].tokens, 4)
+    assert tuple(engine.finished["e"].answer) == expected_answer("llama", whole)
+
+
+def test_a_conversation_goes_on_behind_a_turn_that_was_refused() -> None:
+    engine = make_engine(capacity=CONTEXT)
+    run_all(engine, [asks("a", 20, 20, conversation="c"), asks("b", 5, 4, conversation="c", after="a")])
+    assert set(engine.refused) == {"b"}
+    run_all(engine, [asks("d", 1, 4, conversation="c", after="a")])
+    assert engine.finished["d"].num_history == 40
+
+
+def test_what_follows_a_request_that_was_refused_at_once_is_told_so() -> None:
+    engine = make_engine(capacity=CONTEXT)
+    with pytest.raises(RequestRefused):
+        engine.submit(asks("b", 40, 40, conversation="c"))
+    with pytest.raises(RequestRefused, match="'d' follows 'b', which was refused"):
+        engine.submit(asks("d", 1, 4, conversation="c", after="b"))
+    engine.submit(asks("g0", 1, 1, group="g"), asks("g1", 1, 1, group="g"))
+    with pytest.raises(RequestRefused, match="'e' follows 'g', which has several prompts: give after as one of"):
+        engine.submit(asks("e", 1, 1, after="g"))
 
 
 # --- files

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+from typing import Any
+
 import pytest
 from helpers import asks, make_engine, run_all, sentence
 
+from minifuse.assembly import Stages
+from minifuse.clock import RealClock
+from minifuse.engine import Engine
 from minifuse.errors import RequestRefused
-from minifuse.request import Request
+from minifuse.execute import RealExecutor
+from minifuse.execute.virtual import placeholder_tokens
+from minifuse.request import Request, TextReader
+from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONTEXT, VOCAB
+from minifuse.trace import Trace, read_trace
 
 # --- requests of several prompts
 
@@ -37,6 +48,61 @@ def test_prompts_that_are_not_one_request(prompts: list[Request], parts: list[st
     sentence(error.value, *parts)
     assert not engine.unfinished
     engine.submit(asks("b"))  # the refused request left nothing behind
+
+
+def test_a_group_and_a_request_have_different_ids() -> None:
+    engine = make_engine()
+    engine.submit(asks("x"))
+    engine.submit(asks("g/0", group="g"))
+    with pytest.raises(RequestRefused) as error:
+        engine.submit(asks("x/0", group="x"), asks("x/1", group="x"))
+    sentence(error.value, "group 'x' has the id of a request")
+    with pytest.raises(RequestRefused) as error:
+        engine.submit(asks("g"))
+    sentence(error.value, "'g' has the id of a group")
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({"at": math.nan}, ["arrival_s of nan", "from 0 to 1e+12"]),
+        ({"at": math.inf}, ["arrival_s of inf"]),
+        ({"at": -1.0}, ["arrival_s of -1.0"]),
+        ({"at": "1"}, ["arrival_s of '1'"]),
+        ({"after": "a", "delay_s": 10**400}, ["delay_s of 1000"]),
+        ({"after": "a", "delay_s": "1"}, ["delay_s of '1'"]),
+        ({"priority": 10**400}, ["priority of 1000", "whole number"]),
+        ({"priority": "high"}, ["priority of 'high'"]),
+    ],
+)
+def test_times_and_priorities_have_limits(given: dict[str, Any], parts: list[str]) -> None:
+    engine = make_engine(settings={"batching.order": "priority", "batching.ageing": 2.0})
+    engine.submit(asks("a"))
+    with pytest.raises(RequestRefused) as error:
+        engine.submit(asks("b", **given))
+    sentence(error.value, "'b'", *parts)
+    assert [step.plan.sequences for step in engine.run()] == [["a"]] * 3
+
+
+def test_what_is_submitted_after_a_run_is_served_by_the_next(tmp_path: Path) -> None:
+    engine = make_engine(trace=Trace(tmp_path / "t.jsonl"))
+    assert len(run_all(engine, [asks("a", 2, 2)])) == 2
+    steps = run_all(engine, [asks("b", 2, 2), asks("c", 2, 1, after="a", delay_s=5.0)])
+    assert [(step.plan.sequences, step.started_s) for step in steps] == [(["b"], 2.0), (["b"], 3.0), (["c"], 7.0)]
+    assert read_trace(tmp_path / "t.jsonl") == list(engine.trace.events())
+
+
+def test_between_two_runs_a_real_clock_goes_on() -> None:
+    stages, clock = Stages.of(technique("orca"), 100, {}), RealClock()
+    executor = RealExecutor(placeholder_tokens, clock)
+    engine = Engine(
+        *(stages.batching, stages.memory, stages.attention, executor, clock), reader=TextReader(VOCAB, CONTEXT)
+    )
+    run_all(engine, [asks("a", 1, 1)])
+    paused_s = clock.now()
+    (step,) = run_all(engine, [asks("b", 1, 1)])
+    assert engine.finished["b"].request.arrival_s >= paused_s
+    assert step.started_s >= paused_s
 
 
 def test_a_group_is_submitted_once() -> None:

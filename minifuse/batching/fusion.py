@@ -50,6 +50,7 @@ class Fusion(Queued):
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
         self.admitted.pop(sequence.id, None)
+        self.prompts_last &= bool(self.admitted)  # all whose prompts ran last may have been aborted
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if worker != MAIN:

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from minifuse.batching.queue import QueueOptions, Ranked, Ticket
-from minifuse.errors import UsageError
+from minifuse.errors import LawBroken, UsageError
 from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, Room
@@ -134,7 +134,7 @@ class QueuePolicy(Queued, ABC):
         """
 
     def victims(self, running: Seq[Sequence]) -> Iterable[Sequence]:
-        """The running sequences in the order in which they are evicted when memory runs out: all of them, each once.
+        """The running sequences in the order in which they are evicted when memory runs out, each once.
 
         By default the last in rank first: of the lowest priority the newest. Asked only if one has to be evicted.
 
@@ -221,7 +221,7 @@ class QueuePolicy(Queued, ABC):
                 continue
             while (full := room.extend(sequence)) is not None:
                 if victims is None:
-                    victims = iter(self.victims(list(self.running)[1:]))
+                    victims = self._victims()
                 victim = next(victims, None)
                 if victim is None:
                     stuck[sequence.id] = full._replace(text=f"{full.text}, and no other sequence is left to evict")
@@ -231,6 +231,19 @@ class QueuePolicy(Queued, ABC):
                 if victim is sequence:
                     break
         return evicted, stuck
+
+    def _victims(self) -> Iterator[Sequence]:
+        """What `victims` returns, each looked at when it is asked for: an older sequence than all must go on."""
+        others = list(self.running)[1:]
+        left = {sequence.id: sequence for sequence in others}
+        for victim in self.victims(others):
+            if victim is None or left.pop(getattr(victim, "id", ""), None) is not victim:
+                raise LawBroken(
+                    "progress",
+                    f"the policy {self.name} evicts {victim}, which is not among the {len(others)} running sequences "
+                    "that its `victims` was given, or is named twice",
+                )
+            yield victim
 
 
 def num_missing(spans: tuple[Span, ...]) -> int:

@@ -17,6 +17,8 @@ from minifuse.stages import RunPlan
 
 __all__ = ["RealExecutor"]
 
+LONGEST_WAIT_S = 3600.0  # at once; a longer wait is one after the other: there is a limit to what a queue can be asked
+
 
 class _Ended(NamedTuple):
     plan: Plan
@@ -69,6 +71,7 @@ class RealExecutor:
             self._threads = [ThreadPoolExecutor(share, f"minifuse-worker-{i}") for i, share in enumerate(shares)]
         self._num_running = 0
         self._ended: SimpleQueue[_Ended | None] = SimpleQueue()  # None: a wait is to end early
+        self._woken = False  # there is a None in it
         self._unreported: list[_Ended] = []
         self._reported_s = 0.0  # the time of the last event: later events are not before it
 
@@ -125,15 +128,19 @@ class RealExecutor:
     def _note(self, timeout: float | None) -> bool:
         """Note the next plan that has ended, if one does in time. Returns whether the wait is to end early instead."""
         try:
-            ended = self._ended.get(timeout=timeout)
+            ended = self._ended.get(timeout=None if timeout is None else min(timeout, LONGEST_WAIT_S))
         except Empty:
             return False
         if ended is not None:
             self._unreported.append(ended)
+        else:
+            self._woken = False
         return ended is None
 
     def wake(self) -> None:
-        self._ended.put(None)
+        if not self._woken:
+            self._woken = True
+            self._ended.put(None)
 
     def close(self) -> None:
         """Wait for the plans that run, then stop all threads, and call `on_close`."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from minifuse.arrivals import LARGEST
 from minifuse.errors import ModelError, UsageError
 from minifuse.parsing import Fields, read_lines
 from minifuse.request import Request, Sampling
@@ -101,16 +102,18 @@ def _take(taken: dict[str, str], prompts: list[Request], fields: Fields) -> None
 def _in_turn(last: dict[str, str], prompts: list[Request], fields: Fields) -> list[Request]:
     """The request of a line behind the last turn of its conversation, if there was one; and note it as the last."""
     conversation = prompts[0].conversation
+    if conversation is not None and len(prompts) > 1:
+        raise fields.error("conversation is given beside several prompts: give the prompts of a turn one line each")
     after = None if conversation is None else last.get(conversation)
     if after is None and "think_s" in fields:
         before = "this is its first turn" if conversation is not None else "it names no conversation"
         raise fields.error(f"think_s is given, and {before}: leave it out, or give arrival_s instead")
-    if conversation is not None and len(prompts) == 1:
+    if conversation is not None:
         last[conversation] = prompts[0].id
     if after is None:
         return prompts
-    arrival_s = fields.number("arrival_s", 0.0, low=0)
-    delay_s = fields.number("think_s", 0.0, low=0)
+    arrival_s = fields.number("arrival_s", 0.0, low=0, high=LARGEST)
+    delay_s = fields.number("think_s", 0.0, low=0, high=LARGEST)
     return [replace(prompt, after=after, arrival_s=arrival_s, delay_s=delay_s) for prompt in prompts]
 
 
@@ -186,7 +189,7 @@ def _first(fields: Fields, defaults: RequestDefaults, num_before: int) -> Reques
         stop_ids=fields.integers("eos_token_id", defaults.stop_ids, or_one=True),
         ignore_eos=fields.flag("ignore_eos", defaults.ignore_eos),
         sampling=sampling,
-        arrival_s=fields.number("arrival_s", defaults.arrival_s, low=0),
+        arrival_s=fields.number("arrival_s", defaults.arrival_s, low=0, high=LARGEST),
         priority=fields.integer("priority", 0),
         conversation=fields.text("conversation", None),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -77,6 +77,19 @@ def test_a_policy_that_names_none_breaks_progress() -> None:
 
     with pytest.raises(LawBroken, match="no other sequence is left to evict") as broken:
         run_all(_engine(Merciful), REQUESTS)
+    assert broken.value.law == "progress"
+
+
+@pytest.mark.parametrize("wrong", [lambda mine: mine.running, lambda mine: [None], lambda mine: [*mine.running] * 2])
+def test_a_policy_that_names_others_breaks_progress(wrong: Callable[[PrefillFirst], Iterable[Sequence]]) -> None:
+    class Wrong(PrefillFirst):
+        name = "wrong"
+
+        def victims(self, running: Seq[Sequence]) -> Iterable[Sequence]:
+            return wrong(self)
+
+    with pytest.raises(LawBroken, match=r"wrong evicts .*, which is not among the 2 running sequences") as broken:
+        run_all(_engine(Wrong), REQUESTS)
     assert broken.value.law == "progress"
 
 

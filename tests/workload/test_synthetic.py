@@ -338,11 +338,11 @@ def test_lines_give_back_what_was_written(prompts: list[list[int]]) -> None:
 
 
 def test_a_list_of_prompts_is_one_request() -> None:
-    line = {"prompt": ["a", "b"], "max_new_tokens": 9, "arrival_s": 2, "priority": -1, "conversation": "c",
+    line = {"prompt": ["a", "b"], "max_new_tokens": 9, "arrival_s": 2, "priority": -1,
             "eos_token_id": 5, "ignore_eos": True, "temperature": 1, "top_k": 4, "top_p": 0.9, "seed": 8}  # fmt: skip
 
     def prompt(id: str, token: int, seed: int) -> Request:
-        return Request(id, (token,), 9, (5,), True, Sampling(1.0, 4, 0.9, seed), 2.0, -1, "c", group="r0")
+        return Request(id, (token,), 9, (5,), True, Sampling(1.0, 4, 0.9, seed), 2.0, -1, group="r0")
 
     assert read(line) == [prompt("r0/0", 97, 8), prompt("r0/1", 98, 9)]
     ids = read({**line, "prompt": None, "prompt_token_ids": [[97], [98]]})
