@@ -42,12 +42,17 @@ class Engine(Lifecycle):
 
         What is submitted after that is served by the next call.
         """
+        for reports in self.turns():
+            yield from reports
+
+    def turns(self) -> Iterator[list[StepReport]]:
+        """The same, turn by turn: in some, none of the plans that run has completed."""
         with self._lock:
             self.now = max(self.now, self.clock.now())  # a real clock starts when first read
             self._thread, self._has_run = threading.get_ident(), True
         try:
             while self.unfinished:
-                yield from self.turn()
+                yield self.turn()
             self.trace.end((), self.now)
         finally:
             self._thread = None

@@ -240,7 +240,7 @@ class QueuePolicy(Queued, ABC):
             if victim is None or left.pop(getattr(victim, "id", ""), None) is not victim:
                 raise LawBroken(
                     "progress",
-                    f"the policy {self.name} evicts {victim}, which is not among the {len(others)} running sequences "
+                    f"the policy {self.name} evicts {getattr(victim, 'id', victim)}, which is not among the {len(others)} running sequences "
                     "that its `victims` was given, or is named twice",
                 )
             yield victim

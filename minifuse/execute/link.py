@@ -54,6 +54,7 @@ class Link:
         # Moves behind everything that have not begun, a heap: those to the device first, then in the order given.
         self._queue: list[tuple[bool, int, _Queued]] = []
         self._num_queued = 0
+        self._foreseen: tuple[tuple[float, int, int], float | None] | None = None  # a state, and the next landing then
         self._landing: deque[tuple[float, Plan]] = deque()  # plans of which every move has begun, and when they land
 
     def seconds(self, moves: Iterable[Move]) -> float:
@@ -124,6 +125,12 @@ class Link:
         """When the next plan without work will have landed, if no other needs the link before; None: there is none."""
         if self._landing:
             return self._landing[0][0]
+        state = self._free_s, self._num_queued, len(self._queue)
+        if self._foreseen is None or self._foreseen[0] != state:
+            self._foreseen = state, self._foresee()
+        return self._foreseen[1]
+
+    def _foresee(self) -> float | None:
         free_s = self._free_s
         for _, _, queued in sorted(self._queue):
             free_s = max(free_s, queued.since_s) + queued.seconds

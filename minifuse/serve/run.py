@@ -105,14 +105,15 @@ def serve(
                     for i, request in numbered.items():
                         answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
                         on_answer(answers[i])
-            for report in engine.run():
-                for name in report.tokens:
-                    first.setdefault(name, report.ended_s)
-                for name in report.finished:
-                    ended(name, report.ended_s)
+            for reports in engine.turns():
+                for report in reports:
+                    for name in report.tokens:
+                        first.setdefault(name, report.ended_s)
+                    for name in report.finished:
+                        ended(name, report.ended_s)
+                    ended_between()
+                    on_step(report)
                 ended_between()
-                on_step(report)
-            ended_between()
         except KeyboardInterrupt:
             engine.interrupt()
             ended_between()

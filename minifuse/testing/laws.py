@@ -250,7 +250,7 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
 }
 NAMES = (  # as `LawBroken` carries them
     *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
-    *("queue", "same in simulation", "blind", "batch of one"),
+    *("queue", "time", "same in simulation", "blind", "batch of one"),
 )
 
 

@@ -62,9 +62,10 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
     run = run or case.runner()
     if stages.batching.depth > 1:
         run = case.running_ahead(run)
+    _watch_time(stages.memory, clock)
     executor = WatchedExecutor(books, clock, cost or case.seconds, run, case.link)
     engine = Engine(
-        WatchedPolicy(stages.batching, books, WaitingBooks(case.row, case.settings)),  # type: ignore[arg-type]  # it has what the engine calls
+        WatchedPolicy(stages.batching, books, WaitingBooks(case.row, case.settings), clock),  # type: ignore[arg-type]  # it has what the engine calls
         *(stages.memory, stages.attention, executor, clock),
         reader=case.reader,
         trace=Trace(technique=case.row.name),
@@ -116,16 +117,40 @@ def _submit(engine: Engine, prompts: tuple[Request, ...], seen: Observation) -> 
             raise LawBroken("refuse early", f"refusing {prompts[0].id} changed memory") from None
 
 
-class WatchedPolicy:
-    """A batching policy whose `propose` must leave memory and sequences as they are (law "pure")."""
+def _check_time(clock: VirtualClock, now: float, what: str) -> None:
+    if now != clock.now():
+        raise LawBroken("time", f"{what} was told {now} s, and the time is {clock.now()} s")
 
-    def __init__(self, policy: Batching, books: Books, waiting: WaitingBooks) -> None:
+
+def _watch_time(memory: Memory, clock: VirtualClock) -> None:
+    """Law "time": memory is told when each thing happens. The class is exchanged, so that nothing else is watched."""
+
+    def told(method: str) -> Callable[..., Any]:
+        right = getattr(type(memory), method)
+
+        def checked(self: Memory, *arguments: Any) -> Any:
+            _check_time(clock, arguments[-1], f"the memory's {method}")
+            return right(self, *arguments)
+
+        return checked
+
+    methods = ("place", "commit", "release", "ahead", "landed")
+    memory.__class__ = type(type(memory).__name__, (type(memory),), {name: told(name) for name in methods})
+
+
+class WatchedPolicy:
+    """A batching policy whose `propose` must leave memory and sequences as they are (law "pure").
+
+    It is told when each thing happens (law "time").
+    """
+
+    def __init__(self, policy: Batching, books: Books, waiting: WaitingBooks, clock: VirtualClock) -> None:
+        self.clock = clock
         self.policy = policy
         self.books = books
         self.waiting = waiting
         self.workers = policy.workers
         self.depth = policy.depth
-        self.commit = policy.commit
         self.held: dict[str, Sequence] = {}
 
     def receive(self, sequence: Sequence) -> None:
@@ -139,7 +164,12 @@ class WatchedPolicy:
         self.policy.release(sequence)
         self.waiting.release(sequence)
 
+    def commit(self, plan: Plan, now: float) -> None:
+        _check_time(self.clock, now, "the policy's commit")
+        self.policy.commit(plan, now)
+
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        _check_time(self.clock, now, "the policy's propose")
         before = _fingerprint((vars(memory), self.held))
         proposal = self.policy.propose(worker, now, memory)
         if _fingerprint((vars(memory), self.held)) != before:

@@ -33,7 +33,7 @@ def _in_any_order(patch: Patch, rank: Callable[[QueuePolicy, Sequence], Any]) ->
 def propose_touches_memory(propose: Any, self: QueuePolicy, worker: int, now: float, memory: Any) -> Proposal:
     proposal = propose(self, worker, now, memory)
     for sequence in proposal.admit:
-        memory._keep(sequence.id, 0)  # "it will be needed anyway"
+        memory.cached[sequence.id] = 0  # "it will be needed anyway"
     return proposal
 
 
@@ -115,9 +115,9 @@ def evicted_and_at_work(fill: Any, self: QueuePolicy, *arguments: Any) -> Propos
 
 
 @defect("vllm", "queue", kinds=("growing",))
-@instead_of(QueuePolicy, "victims")
-def oldest_evicted_first(right: Any, self: QueuePolicy, running: Any) -> Any:
-    return list(self.running)
+@instead_of(QueuePolicy, "_victims")
+def oldest_evicted_first(right: Any, self: QueuePolicy) -> Any:
+    return iter(list(self.running))
 
 
 @defect("orca", "queue", batching__order="priority")

@@ -101,6 +101,20 @@ def aborted_under_a_running_plan(leave: Any, self: InFlight, sequence: Sequence)
     return sequence.finish_reason is not FinishReason.ABORTED and leave(self, sequence)
 
 
+@defect("orca", "time")
+@graph_defect("cellular", "time")
+def released_at_the_beginning_of_time(patch: Patch) -> None:
+    """Memory is told of every end as if it were at once."""
+    release = Lifecycle._release
+
+    def at_once(self: Lifecycle, sequence: Sequence) -> None:
+        now, self.now = self.now, 0.0
+        release(self, sequence)
+        self.now = now
+
+    patch.setattr(Lifecycle, "_release", at_once)
+
+
 @defect("orca", "conservation", "progress")
 @graph_defect("cellular", "conservation", "progress")
 def aborted_and_kept_by_memory(patch: Patch) -> None:
