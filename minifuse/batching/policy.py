@@ -237,10 +237,11 @@ class QueuePolicy(Queued, ABC):
         others = list(self.running)[1:]
         left = {sequence.id: sequence for sequence in others}
         for victim in self.victims(others):
-            if victim is None or left.pop(getattr(victim, "id", ""), None) is not victim:
+            name = getattr(victim, "id", victim)
+            if victim is None or left.pop(name, None) is not victim:
                 raise LawBroken(
                     "progress",
-                    f"the policy {self.name} evicts {getattr(victim, 'id', victim)}, which is not among the {len(others)} running sequences "
+                    f"the policy {self.name} evicts {name}, which is not among the {len(others)} running sequences "
                     "that its `victims` was given, or is named twice",
                 )
             yield victim
