@@ -89,9 +89,9 @@ def cases(quick: bool) -> list[Case]:
     begun = 4 if quick else 23  # then memory is full, and the next is tried in every iteration
     own, whole = prompt // 2 // 16 + 2, (begun - 1) * (prompt // 2 // 16 + 2) + prompt // 16 + 2
     sharing = [
-        Case(what="sharing", technique="vllm", batch=1000, running=begun, prompt=prompt, common=prompt // 2,
+        Case(what="sharing", technique="vllm", batch=1000, running=begun, prompt=prompt, common=common,
              options=share, blocks=whole + own // 2, **{**few, "waiting": n})
-        for n in queues[:2]
+        for common in (prompt // 2, prompt // 2 + 8) for n in queues[:2]
     ]  # fmt: skip
     runs = [
         Case(what="run", technique=name, kind="run", waiting=100_000, new=32, batch=batch) for name in ("orca", "vllm")
@@ -186,7 +186,9 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
         case, seconds, ratio = row["case"], row["iteration_s"], row["ratio"]
         aim, ours = aim_s(row["running"]), seconds[OURS]
         cells = [
-            case["technique"] + (" on an LSTM" if case["model"].startswith("lstm") else ""),
+            case["technique"]
+            + (" on an LSTM" if case["model"].startswith("lstm") else "")
+            + (f", {case['common']} tokens alike" if case["common"] else ""),
             ", ".join(f"{name}={value}" for name, value in case["options"].items()),
             f"{case['waiting']:,}",
             f"{row['running']:g}",
@@ -222,7 +224,7 @@ SECTIONS = {
     "batch": "By sequences in the iteration",
     "blocks": "However many blocks memory has",
     "evicting": "Iterations that evict",
-    "sharing": "Prompts that begin alike, in a memory that is full: the next is tried in every iteration",
+    "sharing": "Prompts that begin alike, by whole blocks or not: memory is full, the next is tried in every iteration",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
@@ -120,3 +121,16 @@ def test_ctrl_c_while_a_plugin_loads(start: Cli, tmp_path: Path) -> None:
     out, err = loading.communicate(timeout=60)
     assert (loading.returncode, out) == (1, "")
     assert err.startswith("error: Interrupted")
+
+
+def test_the_readmes_engine_runs(tmp_path: Path) -> None:
+    script = tmp_path / "drive.py"
+    script.write_text(_of_readme("library"))
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    ended = ast.literal_eval(ran.stdout)
+    assert {name: (reason, len(answer)) for name, (reason, answer) in ended.items()} == {
+        "ask": ("length", 8),
+        "other": ("aborted", 8),
+        "again": ("length", 8),
+    }
