@@ -1,16 +1,16 @@
-"""Which sequences begin alike, found block by block: the prefix tree of their texts.
+"""Which sequence begins like a text, and for how long: the prefix tree of the texts of the sequences on the device.
 
-A node is a whole block of tokens after those of its parent, and knows the sequences that have it. Its key is the tokens
-themselves, so two texts that only hash alike are never taken for the same.
+It is a radix tree: a node is a run of tokens after those of its parent, however many, and ends where texts diverge or
+one of them ends. Blocks play no part in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from itertools import pairwise
 
-__all__ = ["Prefixes", "common_length"]
+__all__ = ["Prefixes"]
 
 CHUNK = 64  # tokens compared at once
 
@@ -21,106 +21,127 @@ def common_length(one: Seq[int], two: Seq[int], start: int, stop: int) -> int:
     >>> common_length([1, 2, 3, 4], [1, 2, 3, 5], 1, 4)
     3
     """
-    while start < stop and one[start : start + CHUNK] == two[start : start + CHUNK]:
-        start += CHUNK
-    return next((i for i in range(start, min(start + CHUNK, stop)) if one[i] != two[i]), min(start + CHUNK, stop))
+    while start < stop:
+        end = min(start + CHUNK, stop)
+        if one[start:end] != two[start:end]:
+            return next(i for i in range(start, end) if one[i] != two[i])
+        start = end
+    return stop
 
 
 class _Node:
-    """One whole block of tokens."""
+    """The tokens from the end of its parent to `stop`, read from the text of any sequence that has or had them."""
 
-    __slots__ = ("children", "followed", "holders", "tokens")
+    __slots__ = ("children", "holders", "parent", "stop", "tokens")
 
-    def __init__(self, tokens: tuple[int, ...]) -> None:
-        self.tokens = tokens
-        self.children: dict[tuple[int, ...], _Node] = {}
-        self.holders: dict[str, None] = {}
-        self.followed: dict[int, dict[str, None]] = {}  # token -> the holders in which it follows this block
+    def __init__(self, tokens: list[int], stop: int, parent: _Node | None) -> None:
+        self.tokens = tokens  # not a copy: a text only grows
+        self.stop = stop
+        self.parent = parent
+        self.children: dict[int, _Node] = {}  # by their first token
+        self.holders: list[tuple[int, str]] = []  # the sequences that have all of it, the first admitted first
 
 
 class Prefixes:
-    """The texts of sequences, as far as their KV is in place, by whole blocks of `size` tokens.
+    """The texts of sequences, as far as their KV is in place.
 
-    >>> prefixes = Prefixes(2)
+    >>> prefixes = Prefixes()
     >>> prefixes.extend("a", [1, 2, 3, 4, 5], 5)
     >>> prefixes.extend("b", [1, 2, 3, 9], 3)  # the KV of its last token is not in place: 9 does not count
-    >>> prefixes.candidates([1, 2, 3, 4, 7], 4, {"a": 0, "b": 1})
-    [('a', 4)]
-    >>> prefixes.candidates([1, 2, 3, 9, 7], 3, {"a": 0, "b": 1})  # the block (1, 2), then a 3
-    [('a', 3), ('b', 3)]
-    >>> prefixes.candidates([1, 2, 8], 3, {"a": 0, "b": 1})  # both are alike so far, and a was admitted first
-    [('a', 2)]
+    >>> prefixes.longest([1, 2, 3, 4, 7], 4)
+    ('a', 4)
+    >>> prefixes.longest([1, 2, 3, 9, 7], 4)  # a and b have 1, 2, 3 in common with it, and a came first
+    ('a', 3)
+    >>> prefixes.longest([1, 2, 3, 4, 7], 4, lambda name: name != "a")
+    ('b', 3)
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.root = _Node(())
-        self.paths: dict[str, list[_Node]] = {}  # the root, and the node of each whole block of a sequence
-        self.tails: dict[str, int] = {}  # the token that follows a sequence's last whole block, if its KV is in place
+    def __init__(self) -> None:
+        self.root = _Node([], 0, None)  # of no tokens; its holders are not written down
+        self.ends: dict[str, _Node] = {}  # the node that a sequence's text ends with; in the order of admission
+        self.holders: dict[str, tuple[int, str]] = {}  # a sequence as nodes know it: a number that grows, and its name
+        self.num_admitted = 0
 
     def extend(self, name: str, tokens: list[int], count: int) -> None:
-        """The KV of the first `count` tokens of a sequence is in place. Costs as much as there is new."""
-        path = self.paths.get(name)
-        if path is None:
-            path = self.paths[name] = [self.root]
-            self.root.holders[name] = None
-        size = self.size
-        for start in range((len(path) - 1) * size, count - count % size, size):
-            parent, block = path[-1], tuple(tokens[start : start + size])
-            node = parent.children.get(block)
-            if node is None:
-                node = parent.children[block] = _Node(block)
-            node.holders[name] = None
-            if self.tails.pop(name, None) is None:
-                parent.followed.setdefault(block[0], {})[name] = None
-            path.append(node)
-        if count % size and name not in self.tails:
-            token = self.tails[name] = tokens[count - count % size]
-            path[-1].followed.setdefault(token, {})[name] = None
+        """The KV of the first `count` tokens of a sequence is in place; it may go beyond the end of its answer.
+
+        A sequence is admitted by the first call. Costs as much as there is new: a text that no other shares to its end
+        grows in place.
+        """
+        count = min(count, len(tokens))
+        node = self.ends.get(name)
+        if node is None:
+            node = self.ends[name] = self.root
+            self.holders[name] = self.num_admitted, name
+            self.num_admitted += 1
+        if count <= node.stop:
+            return
+        if len(node.holders) == 1:  # as in most iterations
+            node.tokens, node.stop = tokens, count
+            return
+        end, holder = node, self.holders[name]
+        while node.stop < count:
+            child = node.children.get(tokens[node.stop])
+            if child is None:
+                child = node.children[tokens[node.stop]] = _Node(tokens, count, node)
+            else:
+                same = common_length(child.tokens, tokens, node.stop, min(child.stop, count))
+                if same < child.stop:
+                    child = _split(child, same)
+            insort(child.holders, holder)
+            node = child
+        self.ends[name] = node
+        _merge(end)
 
     def remove(self, name: str) -> None:
-        """Forget a sequence, if it is known."""
-        path, tail = self.paths.pop(name, None), self.tails.pop(name, None)
-        if path is None:
+        """Forget a sequence, if it is known. Costs as much as its text has nodes."""
+        node = self.ends.pop(name, None)
+        if node is None:
             return
-        for node, following in zip(path, [*(node.tokens[0] for node in path[1:]), tail], strict=True):
-            del node.holders[name]
-            if following is not None:
-                del node.followed[following][name]
-                if not node.followed[following]:
-                    del node.followed[following]
-        for parent, node in pairwise(path):
-            if not node.holders:
-                parent.children.pop(node.tokens, None)
+        holder = self.holders.pop(name)
+        while (parent := node.parent) is not None:
+            del node.holders[bisect_left(node.holders, holder)]
+            if node.holders:
+                _merge(node)
+            else:
+                del parent.children[node.tokens[parent.stop]]
+            node = parent
 
-    def candidates(
-        self,
-        tokens: list[int],
-        stop: int,
-        arrivals: Mapping[str, int],
-        eligible: Callable[[str], bool] | None = None,
-    ) -> list[tuple[str, int]]:
-        """Sequences of which one has the longest beginning of the first `stop` tokens, and tokens known to be alike.
+    def longest(self, tokens: list[int], stop: int, eligible: Callable[[str], bool] | None = None) -> tuple[str, int]:
+        """The sequence that has the longest beginning of the first `stop` tokens, and its length, or ("", 0).
+
+        Of several the one admitted first.
 
         Args:
-            arrivals: of sequences that have the same beginning, the one with the least number is meant.
             eligible: which sequences count; None: all.
         """
-        size, path = self.size, [self.root]
-        for start in range(0, stop - size + 1, size):
-            child = path[-1].children.get(tuple(tokens[start : start + size]))
-            if child is None:
-                break
-            path.append(child)
-        while path:
-            node = path.pop()
-            start = len(path) * size
-            holders: Collection[str] = node.holders
-            following: Collection[str] = node.followed.get(tokens[start], ()) if start < stop else ()
-            if eligible is not None:
-                following, holders = list(filter(eligible, following)), list(filter(eligible, holders))
-            if following:
-                return [(name, start + 1) for name in following]
-            if holders and start:
-                return [(min(holders, key=arrivals.__getitem__), start)]
-        return []
+        node, length = self.root, 0
+        while length == node.stop and length < stop and (child := node.children.get(tokens[length])) is not None:
+            node, length = child, common_length(child.tokens, tokens, length, min(child.stop, stop))
+        while (parent := node.parent) is not None:
+            for _, name in node.holders:
+                if eligible is None or eligible(name):
+                    return name, length
+            node, length = parent, parent.stop
+        return "", 0
+
+
+def _split(node: _Node, length: int) -> _Node:
+    """Cut a node in two, after so many tokens of the text. Returns the upper part; the lower one is the node itself."""
+    parent, tokens = node.parent, node.tokens
+    assert parent is not None
+    upper = parent.children[tokens[parent.stop]] = _Node(tokens, length, parent)
+    upper.children[tokens[length]] = node
+    upper.holders = node.holders.copy()
+    node.parent = upper
+    return upper
+
+
+def _merge(node: _Node) -> None:
+    """Give a node's tokens to its only child, if all that have the one have the other. The opposite of `_split`."""
+    parent = node.parent
+    if parent is not None and len(node.children) == 1:
+        (child,) = node.children.values()
+        if len(child.holders) == len(node.holders):
+            parent.children[node.tokens[parent.stop]] = child
+            child.parent = parent

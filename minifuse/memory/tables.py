@@ -10,7 +10,7 @@ from typing import Literal
 
 from minifuse.errors import LawBroken
 from minifuse.memory.blocks import BlockPool
-from minifuse.memory.prefixes import Prefixes, common_length
+from minifuse.memory.prefixes import Prefixes
 from minifuse.place import Pages
 from minifuse.plan import Move, Tier
 from minifuse.request import Sequence
@@ -53,9 +53,7 @@ class Tables:
         self.copied: dict[str, tuple[int, ...]] = {}  # sequence -> device blocks that its last plan copies from
         self.returned: dict[str, tuple[int, ...]] = {}  # sequence -> host blocks that its last plan copies from
         self.copying: dict[int, int] = {}  # device block -> how many sequences' last plans copy from it
-        self.arrivals: dict[str, int] = {}  # sequence on the device -> number of its admission, the earliest least
-        self.prefixes = Prefixes(size)  # of the sequences on the device, with `share`
-        self.num_admitted = 0
+        self.prefixes = Prefixes()  # of the sequences on the device, with `share`
         self.num_promised = 0  # the sum of `promised`
         self.num_kept = 0  # the sum of `cached` on the device; on the host it is
         self.num_away = 0
@@ -85,25 +83,11 @@ class Tables:
         Of several the one admitted first. The newcomer's last token is never shared: it must be computed, for the next
         one is sampled from it.
         """
-        if not self.share:
-            return "", 0
-        ours, stop = newcomer.tokens, len(newcomer) - 1
-        best, length, arrival = "", 0, -1
-        for name, alike in self._candidates(ours, stop):
-            theirs = self.sequences[name].tokens
-            limit = min(self.cached[name], stop, len(theirs))  # its KV may go beyond the end of its answer
-            number = self.arrivals[name]
-            if limit < length or (limit == length and number > arrival):
-                continue  # alike or not
-            same = common_length(ours, theirs, alike, limit)
-            if same > length or (same == length and best and number < arrival):
-                best, length, arrival = name, same, number
-        return best, length
+        return self._longest(newcomer.tokens, len(newcomer) - 1) if self.share else ("", 0)
 
-    def _candidates(self, tokens: list[int], stop: int) -> list[tuple[str, int]]:
-        """Sequences of which one has the longest beginning of these tokens, each with tokens known to be alike."""
-        eligible = self._has_arrived if self.copied or self.returned else None
-        return self.prefixes.candidates(tokens, stop, self.arrivals, eligible)
+    def _longest(self, tokens: list[int], stop: int) -> tuple[str, int]:
+        """As `Prefixes.longest`, of the sequences whose KV is in their blocks."""
+        return self.prefixes.longest(tokens, stop, self._has_arrived if self.copied or self.returned else None)
 
     def _has_arrived(self, name: str) -> bool:
         """Whether all of its KV is in its blocks: none is still to be copied there."""
@@ -143,14 +127,15 @@ class Tables:
         cached = self.cached[name] = self.cached.get(name, shared)
         self.num_kept += cached
         self._promise(name, needed - len(away))
-        self.arrivals[name] = self.num_admitted
-        self.num_admitted += 1
+        moves: list[Move] = []
+        if away:
+            self.num_away -= cached
+            self.returned[name] = self.away.pop(name)
+            moves = self._moves("swap_in", away, table, cached)
+        elif shared % self.size:
+            moves = self.grow(name, shared, shared + 1)
         self._join(name)
-        if not away:
-            return self.grow(name, shared, shared + 1) if shared % self.size else []
-        self.num_away -= cached
-        self.returned[name] = self.away.pop(name)
-        return self._moves("swap_in", away, table, cached)
+        return moves
 
     def grow(self, name: str, start: int, stop: int) -> list[Move]:
         """Provide for the KV of tokens [start, stop): new blocks at the end, copies of shared ones (copy-on-write).
@@ -225,7 +210,6 @@ class Tables:
         table = self.pages.pop(name).blocks
         self.num_promised -= self.promised.pop(name, 0)
         self.num_kept -= self.cached[name]
-        del self.arrivals[name]
         self._forget(name)
         for block in table:
             self.device.give_back(block)
@@ -238,8 +222,7 @@ class Tables:
             self.num_kept += stop - cached[name]
             cached[name] = stop
             if self.share:
-                tokens = self.sequences[name].tokens
-                self.prefixes.extend(name, tokens, min(stop, len(tokens)))
+                self.prefixes.extend(name, self.sequences[name].tokens, stop)
 
     def arrived(self, name: str) -> None:
         """Free the blocks that the last plan of a sequence has copied from."""
@@ -310,8 +293,10 @@ class Tables:
         if self.num_available < 0:
             raise LawBroken("conservation", f"blocks {self.promised} are promised, and {self.device.num_free} are free")
         on_device, on_host = self.pages.keys(), self.away.keys()
-        if self.cached.keys() != on_device | on_host or on_device & on_host or self.arrivals.keys() != on_device:
+        if self.cached.keys() != on_device | on_host or on_device & on_host:
             raise LawBroken("conservation", "a sequence has KV in no tier, or in both")
+        if self.share and self.prefixes.ends.keys() != on_device:
+            raise LawBroken("conservation", "the prefix tree has a sequence that is not on the device, or lacks one")
         for name, cached in self.cached.items():
             table = self.pages[name].blocks if name in self.pages else self.away[name]
             if cached > len(table) * self.size:

@@ -90,6 +90,52 @@ def test_a_larger_memory_costs_nothing(name: str) -> None:
     assert large[1] <= small[1] + BYTES
 
 
+@pytest.mark.parametrize("common", [520, 512])
+def test_sharing_costs_no_more_with_more_running_sequences_that_begin_alike(common: int) -> None:
+    """Their common beginning ends within a block of 16 tokens, or with one."""
+    beginning = tuple(range(common))
+
+    def cost(count: int) -> tuple[int, int]:
+        """Of asking what a newcomer lacks, of trying its admission out, and of admitting it."""
+        memory = Paged(16 * 40 * (count + 2), Paged.Options(16, share=True, watermark=0.0))
+        for i in range(count):
+            sequence = Sequence(asks(f"r{i:03}", (*beginning, 1000 + i, 1), 12))
+            iteration(memory, (Work(sequence.id, *memory.missing(sequence)[0]),), (sequence,), growing=True)
+        newcomer = Sequence(asks("new", (*beginning, 999, 1), 12))
+
+        def run() -> None:
+            (span,) = memory.missing(newcomer)
+            assert span.start == common
+            assert memory.room().admit(newcomer, growing=True) is None
+            iteration(memory, (Work("new", *span),), (newcomer,), growing=True)
+
+        gc.collect()
+        return cost_of(run)
+
+    few, many = cost(10), cost(100)
+    assert many[0] == few[0]
+    assert many[1] <= few[1] + BYTES
+
+
+@pytest.mark.parametrize("common", [520, 512])
+def test_sharing_costs_no_more_after_more_newcomers_in_the_same_trial(common: int) -> None:
+    beginning = tuple(range(common))
+
+    def lines(count: int) -> int:
+        """Of trying the admission of a newcomer out after so many others."""
+        memory = Paged(16 * 40 * (count + 2), Paged.Options(16, share=True, watermark=0.0))
+        first, *others, newcomer = (Sequence(asks(f"r{i}", (*beginning, 1000 + i), 12)) for i in range(count + 2))
+        iteration(memory, (Work(first.id, 0, common),), (first,), growing=True)
+        room = memory.room()
+        for sequence in others:
+            assert room.admit(sequence, growing=True) is None
+        reason, lines = lines_of(lambda: room.admit(newcomer, growing=True))
+        assert reason is None
+        return lines
+
+    assert lines(100) == lines(10)
+
+
 def test_a_longer_run_holds_no_more_reports() -> None:
     """Where the events are handed on, a run holds of its steps none but the last."""
 
