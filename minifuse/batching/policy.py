@@ -237,7 +237,7 @@ class QueuePolicy(Queued, ABC):
         others = list(self.running)[1:]
         left = {sequence.id: sequence for sequence in others}
         for victim in self.victims(others):
-            name = getattr(victim, "id", victim)
+            name = getattr(victim, "id", str(victim))
             if victim is None or left.pop(name, None) is not victim:
                 raise LawBroken(
                     "progress",
