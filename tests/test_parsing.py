@@ -158,6 +158,7 @@ def read(*lines: str | dict[str, Any], encode: Encode = encode) -> list[Request]
 
 
 P = '"prompt": "x"'
+SECONDS = "give a finite number of at least 0 and at most 1e+12"
 ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
 
 
@@ -201,12 +202,12 @@ ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
         (f'{{{P}, "max_new_tokens": true}}', "max_new_tokens is true: give a whole number"),
         (f'{{{P}, "max_new_tokens": 8.0}}', "max_new_tokens is 8.0: give a whole number"),
         (f'{{{P}, "priority": "high"}}', 'priority is "high": give a whole number'),
-        (f'{{{P}, "arrival_s": -0.1}}', "arrival_s is -0.1: give a finite number of at least 0"),
-        (f'{{{P}, "arrival_s": NaN}}', "arrival_s is NaN: give a finite number of at least 0"),
-        (f'{{{P}, "arrival_s": Infinity}}', "arrival_s is Infinity: give a finite number of at least 0"),
-        (f'{{{P}, "arrival_s": true}}', "arrival_s is true: give a finite number of at least 0"),
-        (f'{{{P}, "arrival_s": "1s"}}', 'arrival_s is "1s": give a finite number of at least 0'),
-        (f'{{{P}, "arrival_s": 1{"0" * 400}}}', f"arrival_s is 1{'0' * 36}...: give a finite number of at least 0"),
+        (f'{{{P}, "arrival_s": -0.1}}', f"arrival_s is -0.1: {SECONDS}"),
+        (f'{{{P}, "arrival_s": NaN}}', f"arrival_s is NaN: {SECONDS}"),
+        (f'{{{P}, "arrival_s": Infinity}}', f"arrival_s is Infinity: {SECONDS}"),
+        (f'{{{P}, "arrival_s": true}}', f"arrival_s is true: {SECONDS}"),
+        (f'{{{P}, "arrival_s": "1s"}}', f'arrival_s is "1s": {SECONDS}'),
+        (f'{{{P}, "arrival_s": 1{"0" * 400}}}', f"arrival_s is 1{'0' * 36}...: {SECONDS}"),
         (f'{{{P}, "temperature": -1}}', "temperature is -1: give a finite number of at least 0"),
         (f'{{{P}, "temperature": NaN}}', "temperature is NaN: give a finite number of at least 0"),
         (f'{{{P}, "top_p": 0}}', "top_p is 0: give a finite number above 0 and at most 1"),

@@ -44,7 +44,9 @@ class Forgetful(Contiguous):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         for work in plan.work:
-            self._keep(work.sequence, max(self.cached.get(work.sequence, 0), work.stop))
+            before = self.cached.get(work.sequence, 0)
+            self.cached[work.sequence] = max(before, work.stop)
+            self.num_written += self.cached[work.sequence] - before
         self.headless.difference_update(sampled)
         for name in sampled:
             if self.cached[name] % 3 == 0:
