@@ -119,12 +119,15 @@ class TextReader:
             raise RequestRefused(f"{name} {request.problem}")
         if not request.prompt:
             raise RequestRefused(f"{name} has an empty prompt: give at least one token.")
-        if request.max_new_tokens < 1:
-            raise RequestRefused(f"{name} asks for {request.max_new_tokens} new tokens: ask for at least 1.")
-        bad = next((token for token in request.prompt[num_history:] if not 0 <= token < self.vocab_size), None)
+        if not isinstance(request.max_new_tokens, int) or request.max_new_tokens < 1:
+            raise RequestRefused(
+                f"{name} asks for {request.max_new_tokens!r} new tokens: ask for a whole number, at least 1."
+            )
+        new = request.prompt[num_history:]
+        bad = next((token for token in new if not (isinstance(token, int) and 0 <= token < self.vocab_size)), None)
         if bad is not None:
             raise RequestRefused(
-                f"{name} has the token id {bad}, and the vocabulary is 0 to {self.vocab_size - 1}: "
+                f"{name} has the token id {bad!r}, and the vocabulary is 0 to {self.vocab_size - 1}: "
                 "give ids made by this model's tokenizer."
             )
         if request.max_length > self.max_context:

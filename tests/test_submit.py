@@ -128,11 +128,13 @@ def test_a_group_is_submitted_once() -> None:
         (asks("bad", 2, -5), ["-5 new tokens"]),
         (asks("bad", (1, VOCAB)), [f"token id {VOCAB}", f"0 to {VOCAB - 1}", "tokenizer"]),
         (asks("bad", (1, -1)), ["token id -1"]),
+        (Request("bad", "a text"), ["token id 'a'", "made by this model's tokenizer"]),  # type: ignore[arg-type]
+        (asks("bad", 2, 1.5), ["1.5 new tokens", "whole number"]),  # type: ignore[arg-type]
         (asks("bad", CONTEXT - 3, 4), [f"{CONTEXT - 3} prompt tokens", "4 more", f"context is {CONTEXT}"]),
         (asks("bad", 20, 12), ["31 tokens", "holds 30", "--kv-memory"]),
         (asks("good"), ["submitted twice", "id of its own"]),
     ],
-    ids=["empty", "zero", "negative", "vocabulary", "negative id", "context", "memory", "twice"],
+    ids=["empty", "zero", "negative", "vocabulary", "negative id", "text", "half", "context", "memory", "twice"],
 )
 def test_a_refusal_says_why_and_changes_nothing_else(request_: Request, parts: list[str]) -> None:
     engine = make_engine(capacity=30)

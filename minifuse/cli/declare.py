@@ -27,7 +27,6 @@ from minifuse.errors import UsageError
 from minifuse.parsing import did_you_mean, one_of, parse_int
 
 __all__ = [
-    "DTYPES",
     "JsonOptions",
     "argument",
     "by_itself",
@@ -40,7 +39,6 @@ __all__ = [
     "writable_folder",
 ]
 
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 MANY = 2**31 - 1
 
 OptionsT = TypeVar("OptionsT")

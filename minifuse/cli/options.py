@@ -8,8 +8,9 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from minifuse.assembly import make_batching
-from minifuse.cli.declare import DTYPES, by_itself, json_switch, option, switch, whole
+from minifuse.cli.declare import by_itself, json_switch, option, switch, whole
 from minifuse.errors import UsageError
+from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.parsing import parse_float, parse_goodput, parse_size
@@ -65,7 +66,7 @@ class Options:
     """The options that `run` and `compare` share, as values. None: not given, and without a default of its own."""
 
     model: Annotated[str, _model("--model", MODEL, "MODEL", default="tiny")]
-    dtype: Annotated[str, _model("--dtype", "data type to compute in", choices=DTYPES, default="float32")]
+    dtype: Annotated[str, _model("--dtype", "data type to compute in", choices=tuple(DTYPE_BYTES), default="float32")]
     numerics: Annotated[
         Literal["fast", "reference"], _model("--numerics", REFERENCE, choices=("fast", "reference"), default="fast")
     ]

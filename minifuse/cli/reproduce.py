@@ -8,8 +8,9 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minifuse.cli.declare import DTYPES, argument, json_switch, option, switch, takes, whole, writable_folder
+from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole, writable_folder
 from minifuse.errors import UsageError
+from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.parsing import parse_float
 from minifuse.serve.interrupt import uninterrupted
 
@@ -56,7 +57,7 @@ class FigureOptions:
     scale: Annotated[str, option("--scale", SCALE, choices=("quick", "cpu", "paper"), default="cpu")]
     model: Annotated[str | None, option("--model", "instead of the scale's model", "MODEL")]
     dtype: Annotated[
-        str, option("--dtype", "auto: the scale's half precision", choices=("auto", *DTYPES), default="auto")
+        str, option("--dtype", "auto: the scale's half precision", choices=("auto", *DTYPE_BYTES), default="auto")
     ]
     tokens: Annotated[
         int | None, option("--tokens", "tokens of an answer, or of a query", "N", parse=whole(MIN_TOKENS))

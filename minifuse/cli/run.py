@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minifuse.cli.declare import argument, option, takes, writable_file
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.pipe import silence
+from minifuse.cli.plugin import plugin_files
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.errors import MachineError, UsageError
 from minifuse.metrics import RunningMetrics
@@ -60,6 +61,7 @@ def run(options: RunOptions) -> int:
 
     source = resolve(options.model)
     row = _chosen(options, source.kind)
+    _refuse_overwriting(options)
     settings = replace(options.settings, stage_options=options.stage_options(row))
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts)
@@ -88,6 +90,16 @@ def run(options: RunOptions) -> int:
     else:
         show_metrics(workload, served, metrics)
     return int(failed(served))
+
+
+def _refuse_overwriting(options: RunOptions) -> None:
+    """Refuse a trace that is one of the files which the run reads, by whatever name or link."""
+    trace, model = options.trace, Path(options.model)
+    read = [Path(options.prompts)] if options.prompts is not None else []
+    read += [*plugin_files(), *(model.iterdir() if model.is_dir() else ())]
+    for path in read:
+        if trace is not None and trace.exists() and path.is_file() and trace.samefile(path):
+            raise UsageError(f'--trace is "{trace}", which this run reads: give a file of its own.')
 
 
 def _chosen(options: RunOptions, kind: str) -> Technique:

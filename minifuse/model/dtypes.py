@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPE_BYTES", "torch_dtype"]
 
-DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 
 
 def torch_dtype(dtype: str) -> torch.dtype:

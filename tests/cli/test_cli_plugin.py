@@ -52,6 +52,14 @@ def test_plugin_is_listed_explained_and_run(process: Cli, shortest: Path, tmp_pa
     assert [line.split()[0] for line in ran.out.splitlines()] == ["short", "long"]
 
 
+def test_a_trace_is_not_written_over_the_plugin(process: Cli, shortest: Path) -> None:
+    before = shortest.read_text()
+    ran = process("--plugin", shortest, "run", "--clock", "virtual", "--trace", shortest)
+    assert (ran.code, ran.out) == (2, "")
+    assert "which this run reads" in ran.err
+    assert shortest.read_text() == before
+
+
 def test_the_readmes_model_is_served_alike_by_all_techniques_for_chains(process: Cli, tmp_path: Path) -> None:
     path = tmp_path / "gru.py"
     path.write_text(_of_readme("model"))

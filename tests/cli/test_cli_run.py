@@ -181,6 +181,25 @@ def test_stages_can_be_exchanged(minifuse: Cli, wordless: Path) -> None:
     assert run["metrics"]["mean_batch_size"] <= 2
 
 
+@pytest.mark.parametrize("way", ["itself", "symbolic link", "hard link", "weights"])
+def test_a_trace_is_not_written_over_what_is_read(minifuse: Cli, wordless: Path, tmp_path: Path, way: str) -> None:
+    prompts, trace = tmp_path / "p.jsonl", tmp_path / "t.jsonl"
+    prompts.write_text('{"prompt_token_ids": [1]}\n')
+    if way == "itself":
+        trace = prompts
+    elif way == "symbolic link":
+        trace.symlink_to(prompts)
+    elif way == "hard link":
+        trace.hardlink_to(prompts)
+    else:
+        trace = wordless / "config.json"
+    before = trace.read_bytes()
+    refused = minifuse("run", "--model", wordless, "--prompts", prompts, "--trace", trace)
+    assert (refused.code, refused.out) == (2, "")
+    assert "which this run reads: give a file of its own" in refused.err
+    assert trace.read_bytes() == before
+
+
 def test_the_trace_is_written(minifuse: Cli, wordless: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     assert minifuse("run", "--model", wordless, *SMALL, "--trace", path).code == 0

@@ -1,7 +1,13 @@
-"""The memory budget of a run, given or by default."""
+"""What a run may be set up with, and its memory budget, given or by default."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+from helpers import sentence
+
+from minifuse.errors import UsageError
 from minifuse.serve.settings import Settings
 
 
@@ -17,3 +23,29 @@ def test_the_default_budget_holds_at_least_4096_slots() -> None:
 
 def test_a_given_budget_is_kept_whatever_the_slots() -> None:
     assert Settings(kv_memory=1000).kv_bytes(2**19) == 1000
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({"clock": "virtul"}, ["clock is 'virtul'", 'mean "virtual"', "real or virtual"]),
+        ({"numerics": "Reference"}, ["numerics is 'Reference'", "fast or reference"]),
+        ({"dtype": "fp16"}, ["dtype is 'fp16'", "float32, float64, bfloat16 or float16"]),
+        ({"device": "gpu"}, ["device is 'gpu'", "cpu, cuda"]),
+        ({"device": None}, ["device is None"]),
+        ({"kv_memory": "100KiB"}, ["kv_memory is '100KiB'", "at least 1, in bytes"]),
+        ({"kv_memory": 0}, ["kv_memory is 0"]),
+        ({"tensor_parallel": 0}, ["tensor_parallel is 0", "at least 1"]),
+        ({"seed": 1.5}, ["seed is 1.5", "whole number"]),
+        ({"seed": 10**30}, ["seed is 1000"]),
+    ],
+)
+def test_what_is_not_allowed(given: dict[str, Any], parts: list[str]) -> None:
+    with pytest.raises(UsageError) as error:
+        Settings(**given)
+    sentence(error.value, *parts)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
+def test_devices(device: str) -> None:
+    assert Settings(device=device).device == device
