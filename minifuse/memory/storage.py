@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import memmove
 from typing import Any
 
 import torch
@@ -88,5 +89,10 @@ class KVStorage:
         for device, host in ((self.keys, self.host_keys), (self.values, self.host_values)):
             read = (host if move.source_tier == "host" else device)[layers, source]
             written = (host if move.target_tier == "host" else device)[layers, target]
+            if layer is not None and read.is_cpu and written.is_cpu:
+                # As a rule beside the computing, in another thread, for which torch would start threads of its own:
+                # from then on they got in the way of those that compute, and whole runs took half as long again.
+                memmove(written.data_ptr(), read.data_ptr(), read.nbytes)
+                continue
             overlap = not move.crosses and abs(move.source - move.target) < move.num_tokens
             written.copy_(read.clone() if overlap else read)
