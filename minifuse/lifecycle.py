@@ -41,6 +41,7 @@ class Lifecycle:
         self.in_flight = InFlight(batching.workers + 1, batching.depth)  # the last one carries moves behind everything
         self.now = 0.0
         self._thread: int | None = None  # that runs the loop, while it does
+        self._stages_failed = False  # they are told nothing more
         self._has_run = False  # a real clock, which starts when it is first read, goes
         self._lock = threading.RLock()  # held while anything here changes, and not while plans run
 
@@ -124,7 +125,8 @@ class Lifecycle:
         """A sequence leaves at once. Its memory is free when no plan in flight touches it any more."""
         sequence.phase = Phase.FINISHED
         sequence.finish_reason, sequence.ended_s = reason, self.now
-        self.batching.release(sequence)
+        if not self._stages_failed:
+            self.batching.release(sequence)
         self.finished[sequence.id] = self.sequences.pop(sequence.id)
         if not self.in_flight.leave(sequence):
             self._release(sequence)
@@ -149,13 +151,19 @@ class Lifecycle:
         self._end_early(sequence, reason)
 
     def _release(self, sequence: Sequence) -> None:
-        self.memory.release(sequence, self.now)
+        if not self._stages_failed:
+            self.memory.release(sequence, self.now)
         sequence.graph = None  # its results stay
 
-    def interrupt(self) -> list[str]:
-        """Give up every unfinished request, keeping the tokens that it has so far. Returns their ids."""
+    def interrupt(self, stages_failed: bool = False) -> list[str]:
+        """Give up every unfinished request, keeping the tokens that it has so far. Returns their ids.
+
+        Args:
+            stages_failed: tell the stages nothing more; what they hold means nothing after one has failed.
+        """
         self.executor.close()
         with self._lock:
+            self._stages_failed = stages_failed
             for sequence in self.in_flight.abandon():
                 self._release(sequence)
             names = list(self.sequences)

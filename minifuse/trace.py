@@ -24,13 +24,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from minifuse.errors import UsageError
 from minifuse.place import BlockTables
 from minifuse.plan import Reason
 from minifuse.report import NO_TRANSFERS, StepReport
 from minifuse.request import Request
+from minifuse.trace_file import TraceFile, read_lines
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"]
 
@@ -57,18 +58,14 @@ class Trace:
         self.header: Event = {"event": "run", "schema": SCHEMA, **header}
         self._events: list[Event | StepReport] = []
         self._into = into
-        self._file: TextIO | None = None
-        self._path = path
+        self._file = None if path is None else TraceFile(path)
         self._told = BlockTables()  # in the file
-        if path is not None:
-            try:
-                self._file = path.open("w", encoding="utf-8")
-            except OSError as error:
-                raise UsageError(
-                    f"The trace cannot be written to {path} ({error.strerror}): give --trace a file in a folder that "
-                    "exists and that you may write to."
-                ) from None
         self._add(self.header)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the file ends before the run does, in a sentence; None: it does not."""
+        return None if self._file is None else self._file.failure
 
     def request(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
         """A request was submitted, or, if it follows another, arrived with a history of so many tokens.
@@ -112,7 +109,6 @@ class Trace:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-            self._file = None
 
     def __iter__(self) -> Iterator[Event]:
         return self.events()
@@ -136,10 +132,8 @@ class Trace:
             self._events.append(event)
         else:
             self._into(_figures(event) if isinstance(event, StepReport) else event)
-        if self._file is None and self._path is not None:  # the engine runs again
-            self._file = self._path.open("a", encoding="utf-8")
         if self._file is not None:
-            self._file.write(json.dumps(_as_event(event, self._told)) + "\n")
+            self._file.write(_as_event(event, self._told))
 
 
 def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
@@ -211,21 +205,12 @@ def whole_tables(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def read_trace(path: Path | str) -> list[Event]:
-    """The events of a trace file.
+    """The events of a trace file; of one that was cut off, as when its run was killed, up to there.
 
     Raises:
         UsageError: the file is missing, is not a trace, or is one of another version.
     """
-    path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        events: list[Event] = [json.loads(line) for line in lines]
-    except OSError as error:
-        raise UsageError(
-            f"The trace {path} cannot be read ({error.strerror}): give a file that --trace wrote."
-        ) from None
-    except ValueError:
-        raise UsageError(f"{path} is not a trace: give a file that --trace wrote.") from None
+    events: list[Event] = read_lines(Path(path))
     if not events or not all(isinstance(event, dict) for event in events) or events[0].get("schema") != SCHEMA:
         raise UsageError(f"{path} is not a trace of version {SCHEMA}: write it again with this version of minifuse.")
     return events

@@ -99,13 +99,13 @@ def test_the_file_of_an_interrupted_run_is_whole(tmp_path: Path) -> None:
     assert read_trace(path)[-1]["unfinished"] == ["a"]
 
 
-def test_nothing_is_written_after_the_end(tmp_path: Path) -> None:
+def test_what_follows_the_end_is_written_too(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     trace = Trace(path)
     trace.end((), 1.0)
     trace.close()
     trace.refused("late", "why")
-    assert [event["event"] for event in read_trace(path)] == ["run", "end"]
+    assert [event["event"] for event in read_trace(path)] == ["run", "end", "refused"]
     assert [event["event"] for event in trace.events()] == ["run", "end", "refused"]
 
 
@@ -270,7 +270,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         b'{"event": "run"}\n',
         b'{"event": "run", "schema": "minifuse.trace/0"}\n',
         b'{"event": "run", "schema": "minifuse.run/1"}\n',
-        b'{"event": "run", "schema": "minifuse.trace/4"}\n{"event": "st',
+        b'{"event": "run", "schema": "minifuse.trace/4"}\n{"event": "st\n{"event": "end"}\n',
+        b'{"event": "run", "schema": "minifuse.tra',
         b'{"event": "run", "schema": "minifuse.trace/4"}\n5\n',
     ],
 )
@@ -280,3 +281,39 @@ def test_a_file_that_is_not_a_trace(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         read_trace(path)
     sentence(error.value, str(path), "not a trace")
+
+
+def test_a_trace_that_was_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    engine = make_engine(trace=Trace(path))
+    run_all(engine, [asks("a", 2, 3), asks("b", 1, 2, at=1.5)])
+    whole, events = path.read_bytes(), read_trace(path)
+    header = whole.index(b"\n") + 1
+    for cut in range(header, len(whole)):
+        path.write_bytes(whole[:cut])
+        kept = read_trace(path)
+        assert kept == events[: len(kept)]
+        assert len(kept) in (whole[:cut].count(b"\n"), whole[: cut + 1].count(b"\n"))  # a line may lack its end alone
+        compute_metrics(kept)
+
+
+def test_a_trace_that_cannot_be_written_any_more_ends_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = Trace(tmp_path / "t.jsonl")
+    engine = make_engine(trace=trace)
+    engine.submit(asks("a", 2, 5))
+    for step in engine.run():
+        if step.plan.step == 2:
+            assert trace.failure is None
+
+            def full(event: Event) -> str:
+                raise OSError(28, "No space left on device")
+
+            monkeypatch.setattr("minifuse.trace_file.json.dumps", full)
+    monkeypatch.undo()
+    assert engine.finished["a"].num_new == 5
+    sentence(UsageError(trace.failure), "t.jsonl", "to its end", "No space left on device")
+    kept = read_trace(tmp_path / "t.jsonl")
+    assert kept == list(trace.events())[: len(kept)]
+    assert [event["event"] for event in kept] == ["run", "request", "step", "step", "step"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -70,9 +71,10 @@ def run(options: RunOptions) -> int:
     build_engine(row, source, settings, outline)  # refuse before any weights are loaded
     model, settings = load(source, settings, outline)
     counted = RunningMetrics()
+    failures: list[Exception] = []
     engine = build_engine(row, source, settings, model, options.trace, into=counted.read)
     try:
-        served = show_served(engine, row, workload, answers=not options.json)
+        served = show_served(engine, row, workload, not options.json, failures.append)
     except BrokenPipeError:
         silence()
         return 1  # the reader went away before the last answer
@@ -89,7 +91,11 @@ def run(options: RunOptions) -> int:
         print(json.dumps(result))
     else:
         show_metrics(workload, served, metrics)
-    return int(failed(served))
+    if engine.trace.failure is not None:
+        print(f"error: {engine.trace.failure}", file=sys.stderr)
+    if failures:
+        raise failures[0]
+    return int(failed(served) or engine.trace.failure is not None)
 
 
 def _refuse_overwriting(options: RunOptions) -> None:
@@ -150,8 +156,17 @@ def failed(served: Served) -> bool:
     return any(answer.finish_reason in FAILED for answer in served.answers)
 
 
-def show_served(engine: Engine, row: Technique, workload: Workload, answers: bool) -> Served:
-    """Serve the requests, showing refusals and progress on stderr, and the answers on stdout if wanted."""
+def show_served(
+    engine: Engine,
+    row: Technique,
+    workload: Workload,
+    answers: bool,
+    on_failure: Callable[[Exception], None] | None = None,
+) -> Served:
+    """Serve the requests, showing refusals and progress on stderr, and the answers on stdout if wanted.
+
+    `on_failure` is as for `serve`.
+    """
     from minifuse.cli.answers import answer_line
     from minifuse.cli.display import Display
 
@@ -166,7 +181,7 @@ def show_served(engine: Engine, row: Technique, workload: Workload, answers: boo
                     display.answer(answer_line(workload, answer) if answers else None)
                 shown.add(id(answer))
 
-        served = serve(engine, workload.requests, show, display.step)
+        served = serve(engine, workload.requests, show, display.step, on_failure)
         for answer in served.answers:  # Ctrl-C may have come just before one was shown
             if id(answer) not in shown:
                 show(answer)

@@ -54,6 +54,7 @@ def serve(
     requests: Iterable[Request],
     on_answer: Callable[[Answer], None] = lambda answer: None,
     on_step: Callable[[StepReport], None] = lambda report: None,
+    on_failure: Callable[[Exception], None] | None = None,
 ) -> Served:
     """Serve all requests. A refused one stops no other; Ctrl-C keeps what has been answered and marks the rest.
 
@@ -63,11 +64,14 @@ def serve(
     Args:
         on_answer: called as each request ends, refused ones first.
         on_step: called after every iteration.
+        on_failure: called with what a stage or the model raised in the middle of the run, when every request has an
+            answer: those that had not ended are interrupted. Without it, that is raised then.
     """
     requests = list(requests)
     answers: dict[int, Answer] = {}
     index: dict[str, int] = {}
     first: dict[str, float] = {}
+    failure: Exception | None = None
     later = count(len(requests))  # the numbers of the requests that are submitted while the engine runs
 
     def ended(name: str, at: float | None) -> None:
@@ -89,6 +93,17 @@ def serve(
             sequence = engine.finished[name]
             ended(name, sequence.ended_s if sequence.finish_reason is FinishReason.ABORTED else None)
 
+    def given_up(stages_failed: bool = False) -> None:
+        """The run ends before its requests have: answer every one of them."""
+        engine.interrupt(stages_failed=stages_failed)
+        ended_between()
+        for i, request in enumerate(requests):  # finished, or not even submitted, when a callback was interrupted
+            if i not in answers and index.get(request.id) == i:
+                ended(request.id, engine.now)
+            elif i not in answers:
+                answers[i] = Answer(request, (), FinishReason.INTERRUPTED)
+                on_answer(answers[i])
+
     # Computing and waiting may be interrupted; the books in between are never left half written.
     with uninterrupted(forget=True) as hold:
         executor = engine.executor
@@ -105,7 +120,16 @@ def serve(
                     for i, request in numbered.items():
                         answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
                         on_answer(answers[i])
-            for reports in engine.turns():
+            turns = engine.turns()
+            while True:
+                try:
+                    reports = next(turns, None)
+                except Exception as error:  # of a stage or of the model, and of no callback
+                    failure = error
+                    given_up(stages_failed=True)
+                    break
+                if reports is None:
+                    break
                 for report in reports:
                     for name in report.tokens:
                         first.setdefault(name, report.ended_s)
@@ -115,17 +139,14 @@ def serve(
                     on_step(report)
                 ended_between()
         except KeyboardInterrupt:
-            engine.interrupt()
-            ended_between()
-            for i, request in enumerate(requests):  # finished, or not even submitted, when a callback was interrupted
-                if i not in answers and index.get(request.id) == i:
-                    ended(request.id, engine.now)
-                elif i not in answers:
-                    answers[i] = Answer(request, (), FinishReason.INTERRUPTED)
-                    on_answer(answers[i])
+            given_up()
         finally:
             gc.unfreeze()
             engine.executor = executor
             executor.close()
             engine.trace.close()
+    if failure is not None:
+        if on_failure is None:
+            raise failure
+        on_failure(failure)
     return Served(tuple(answer for _, answer in sorted(answers.items())), engine.trace)

@@ -131,6 +131,25 @@ def test_ctrl_c_while_a_plugin_loads(start: Cli, tmp_path: Path) -> None:
     assert err.startswith("error: Interrupted")
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_plugin_that_fails_in_the_middle_costs_no_answer(process: Cli, shortest: Path, form: tuple[str, ...]) -> None:
+    """It looks at r4 when r3 runs, which is interrupted with it."""
+    rule = "        if len(self.running) + joining"
+    mistake = "        assert sequence.id != 'r4', 'not this one'\n"
+    shortest.write_text(shortest.read_text().replace(rule, mistake + rule))
+    options = ("--model", "random:small", "--requests", "6", "--prompt-length", "3", "--output-length", "4")
+    run = ("run", "--batching", "shortest-prompt", "--max-batch", "1", "--clock", "virtual", *options)
+    ran = process("--plugin", shortest, *run, *form)
+    assert ran.code == 1
+    assert re.search(r"plugin failed at shortest\.py, line \d+, in admission .*not this one", ran.err)
+    if form:
+        reasons = {output["id"]: output["finish_reason"] for output in ran.json()["outputs"]}
+        assert ran.json()["metrics"]["requests"]["interrupted"] == 3
+    else:
+        reasons = {line.split()[0]: line.split()[1].strip("[]") for line in ran.out.splitlines()}
+    assert reasons == {f"r{i}": "length" if i < 3 else "interrupted" for i in range(6)}
+
+
 def test_the_readmes_engine_runs(tmp_path: Path) -> None:
     script = tmp_path / "drive.py"
     script.write_text(_of_readme("library"))

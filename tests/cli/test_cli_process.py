@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from minifuse.trace import read_trace
+
 Cli = Callable[..., Any]
 
 DEADLINE_S = 60
@@ -59,7 +61,7 @@ def test_ctrl_c_with_json_still_prints_one_object(start: Cli, requests: Cli, tmp
     trace = tmp_path / "trace.jsonl"
     process = start(*long_run(requests), "--json", "--trace", trace)
     deadline = time.monotonic() + DEADLINE_S
-    while not (trace.exists() and trace.stat().st_size) and time.monotonic() < deadline:
+    while not (trace.exists() and '"short": "length"' in trace.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     code, out, _ = ended(process)
@@ -73,6 +75,33 @@ def test_ctrl_c_with_json_still_prints_one_object(start: Cli, requests: Cli, tmp
     assert outputs["long"]["token_ids"]
     assert outputs["long"]["finish_s"] is None
     assert json.loads(trace.read_text().splitlines()[-1])["unfinished"] == ["long", "late"]
+
+
+@posix
+def test_the_trace_of_a_killed_run_has_every_answer_that_was_shown(start: Cli, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lengths = ("--requests", 200, "--prompt-length", 3, "--output-length", 6)
+    process = start("run", "--model", "random:small", *lengths, "--trace", trace)
+    shown = [process.stdout.readline() for _ in range(20)]
+    process.kill()
+    shown += process.stdout.read().splitlines()[:-1]  # the last may be cut off
+    finished = {name for event in read_trace(trace) if event["event"] == "step" for name in event["finished"]}
+    assert {line.split()[0] for line in shown} <= finished
+    assert len(finished) >= 20
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_trace_that_cannot_be_written_costs_no_answer(start: Cli, requests: Cli, form: tuple[str, ...]) -> None:
+    path = requests(*({"id": f"r{i}", "prompt_token_ids": [i], "max_new_tokens": 2} for i in range(9)))
+    run = ("run", "--model", "random:small", "--prompts", path, *form)
+    code, out, err = ended(start(*run, "--trace", "/dev/full"))
+    assert code == 1
+    assert err.count("error: The trace /dev/full could not be written to its end: No space left on device.\n") == 1
+    if form:
+        assert [output["finish_reason"] for output in json.loads(out)["outputs"]] == ["length"] * 9
+    else:
+        assert len(out.splitlines()) == 9
 
 
 @posix

@@ -20,7 +20,7 @@ from minifuse.serve.run import Answer, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import serving, technique
 from minifuse.testing.texts.models import CONFIGS, expected_answer, small_model
-from minifuse.trace import read_trace
+from minifuse.trace import Trace, read_trace
 
 SOURCE = TextSource("random:toy", CONFIGS["llama"], None)
 LENGTH = FinishReason.LENGTH
@@ -43,6 +43,48 @@ def test_answers_in_the_order_given_and_callbacks_in_the_order_of_their_ends() -
     assert _reasons(ended) == [("x", REFUSED), ("b", LENGTH), ("late", LENGTH), ("a", LENGTH)]
     assert sorted(map(id, ended)) == sorted(map(id, served.answers))
     assert not served.interrupted
+
+
+class _Broken(Exception):
+    """What a stage raises."""
+
+
+@pytest.mark.parametrize("method", ["propose", "place", "commit", "release", "layout", "run"])
+def test_a_stage_that_raises_costs_no_answer(method: str, tmp_path: Path) -> None:
+    """The first request has been answered; whatever fails then, the others are interrupted, and the trace ends."""
+    path = tmp_path / "t.jsonl"
+    engine = make_engine(trace=Trace(path))
+    ended: list[Answer] = []
+
+    def fail(*arguments: Any, **named: Any) -> Any:
+        raise _Broken(method)
+
+    def answered(answer: Answer) -> None:
+        ended.append(answer)
+        if answer.request.id == "a":
+            stages = {"propose": engine.batching, "layout": engine.attention, "run": engine.executor.executor}  # type: ignore[attr-defined]
+            setattr(stages.get(method, engine.memory), {"run": "_run"}.get(method, method), fail)
+
+    requests = [asks("a", 2, 1), asks("b", 2, 9), asks("late", 2, 1, at=50.0), asks("x", ())]
+    failures: list[Exception] = []
+    served = serve(engine, requests, answered, on_failure=failures.append)
+    assert [(type(error), str(error)) for error in failures] == [(_Broken, method)]
+    assert _reasons(served.answers) == [("a", LENGTH), ("b", INTERRUPTED), ("late", INTERRUPTED), ("x", REFUSED)]
+    assert sorted(map(id, ended)) == sorted(map(id, served.answers))
+    assert sorted(read_trace(path)[-1]["unfinished"]) == ["b", "late"]
+
+
+def test_without_a_callback_the_failure_is_raised_when_all_is_answered() -> None:
+    engine = make_engine()
+    ended: list[Answer] = []
+
+    def fail(*arguments: Any) -> Any:
+        raise _Broken
+
+    engine.attention.layout = fail  # type: ignore[method-assign]
+    with pytest.raises(_Broken):
+        serve(engine, [asks("a"), asks("b")], ended.append)
+    assert _reasons(ended) == [("a", INTERRUPTED), ("b", INTERRUPTED)]
 
 
 def test_times_and_tokens() -> None:
@@ -231,4 +273,4 @@ def test_an_error_closes_the_trace_and_reaches_the_caller(tmp_path: Path) -> Non
     engine.executor._run = broken  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="broken"):
         serve(engine, [asks("a")])
-    assert [event["event"] for event in read_trace(tmp_path / "t.jsonl")] == ["run", "request"]
+    assert [event["event"] for event in read_trace(tmp_path / "t.jsonl")] == ["run", "request", "end"]
