@@ -120,9 +120,10 @@ def parse_goodput(text: str) -> dict[str, float]:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` (did you mean "poisson"?)`, or nothing when no other word is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f' (did you mean "{near[0]}"?)' if near and near[0] != word else ""
+    """` (did you mean "poisson"?)`, or nothing when no other word is near; upper and lower case are the same here."""
+    folded = {name.casefold(): name for name in known}
+    near = difflib.get_close_matches(word.casefold(), folded, n=1)
+    return f' (did you mean "{folded[near[0]]}"?)' if near and folded[near[0]] != word else ""
 
 
 def one_of(words: Iterable[str]) -> str:

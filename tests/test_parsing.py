@@ -123,6 +123,8 @@ def test_lists_and_suggestions_in_sentences() -> None:
     assert one_of(["a"]) == "a"
     assert one_of(["a", "b", "c"]) == "a, b or c"
     assert did_you_mean("promt", ["prompt", "seed"]) == ' (did you mean "prompt"?)'
+    assert did_you_mean("PROMT", ["prompt", "seed"]) == ' (did you mean "prompt"?)'
+    assert did_you_mean("Prompt", ["prompt", "seed"]) == ' (did you mean "prompt"?)'
     assert did_you_mean("zzz", ["prompt", "seed"]) == ""
     assert did_you_mean("prompt", ["prompt", "seed"]) == ""  # it is spelt correctly: the mistake is elsewhere
 

@@ -110,7 +110,7 @@ def _refuse_overwriting(options: RunOptions) -> None:
 
 def _chosen(options: RunOptions, kind: str) -> Technique:
     """The technique for this kind of model, with the stages that were exchanged."""
-    row = for_model(technique(options.technique or DEFAULT[kind]), kind)
+    row = for_model(technique(DEFAULT[kind] if options.technique is None else options.technique), kind)
     mixed = mix(row, batching=options.batching, memory=options.memory, attention=options.attention)
     for place, name in mixed.stages.items():
         if kind not in stage(place, name).serves:

@@ -181,6 +181,13 @@ def test_stages_can_be_exchanged(minifuse: Cli, wordless: Path) -> None:
     assert run["metrics"]["mean_batch_size"] <= 2
 
 
+@pytest.mark.parametrize("flag", ["--technique", "--batching", "--memory", "--attention"])
+def test_an_empty_name_is_refused(minifuse: Cli, flag: str) -> None:
+    refused = minifuse("run", flag, "")
+    assert (refused.code, refused.out) == (2, "")
+    assert "''" in refused.err
+
+
 @pytest.mark.parametrize("way", ["itself", "symbolic link", "hard link", "weights"])
 def test_a_trace_is_not_written_over_what_is_read(minifuse: Cli, wordless: Path, tmp_path: Path, way: str) -> None:
     prompts, trace = tmp_path / "p.jsonl", tmp_path / "t.jsonl"
