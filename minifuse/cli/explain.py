@@ -14,7 +14,6 @@ import typer
 
 import minifuse
 from minifuse.cli.list import first_line
-from minifuse.cli.plugin import plugin_flags
 from minifuse.cli.text import console
 from minifuse.errors import UsageError
 from minifuse.options import describe_options
@@ -61,7 +60,7 @@ def _show(explanations: list[Explanation]) -> None:
     for explanation in explanations:
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
-        table.add_column(ratio=1, overflow="fold")
+        table.add_column(ratio=1)
         for name, fact in explanation.facts:
             table.add_row(name, Text("\n").join(Text.assemble(*line) for line in fact))
         text = [Padding(Text(explanation.text), (0, 0, 0, 2))] if explanation.text else []
@@ -120,7 +119,7 @@ def _by_model(row: Technique, kind: Kind) -> dict[str, list[str]]:
 def _run(technique: str, model: str, flags: str = "") -> str:
     """A command line that runs a technique on a kind of model, with some stages exchanged."""
     which = " --model lstm --workload wmt15" if model == "cells" else ""
-    return f"minifuse{plugin_flags()} run --technique {technique}{flags}{which}"
+    return f"minifuse run --technique {technique}{flags}{which}"
 
 
 def _stage(kind: Kind, cls: type[Any]) -> Explanation:

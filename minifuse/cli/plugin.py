@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import shlex
 import sys
 from pathlib import Path
 
 from minifuse.errors import MinifuseError, UsageError
 
-__all__ = ["load_plugin", "plugin_files", "plugin_flags", "plugin_frame"]
+__all__ = ["load_plugin", "plugin_files", "plugin_frame"]
 
 PREFIX = "minifuse_plugin_"
 
@@ -38,18 +36,10 @@ def load_plugin(path: str) -> None:
         raise UsageError(f"The plugin {path!r} failed as it was imported ({what}): correct it.") from None
 
 
-def _plugins() -> list[Path]:
-    return [Path(m.__file__) for name, m in sys.modules.items() if name.startswith(PREFIX) and m.__file__]
-
-
-def plugin_flags() -> str:
-    """What a command line takes to load the same plugins: ` --plugin FILE.py`, or nothing."""
-    return "".join(f" --plugin {shlex.quote(os.path.relpath(path))}" for path in _plugins())
-
-
 def plugin_files() -> list[Path]:
     """The files of the plugins that were loaded, and of the modules beside them that these import."""
-    folders = {path.parent.resolve() for path in _plugins()}
+    plugins = [Path(m.__file__) for name, m in sys.modules.items() if name.startswith(PREFIX) and m.__file__]
+    folders = {path.parent.resolve() for path in plugins}
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return [path for file in files if file and (path := Path(file)).parent.resolve() in folders]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -44,11 +43,7 @@ def test_the_readmes_stage_fits_in_30_lines() -> None:
 def test_plugin_is_listed_explained_and_run(process: Cli, shortest: Path, tmp_path: Path) -> None:
     listed = process("--plugin", shortest, "list", "--json").json()
     assert "shortest-prompt" in [stage["name"] for stage in listed["batching"]]
-    explained = process("--plugin", shortest, "explain", "shortest-prompt", COLUMNS="400").out
-    assert "max_batch" in explained
-    minifuse, *line = shlex.split(explained.partition("run it")[2])
-    assert (minifuse, line[0]) == ("minifuse", "--plugin")
-    assert process(*line, "--model", "random:small", "--clock", "virtual", "--requests", "2").code == 0
+    assert "max_batch" in process("--plugin", shortest, "explain", "shortest-prompt").out
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"id": "long", "prompt_token_ids": [1, 2, 3, 4]}\n{"id": "short", "prompt_token_ids": [5]}\n')
     options = ["--model", "random:small", "--clock", "virtual", "--max-batch", "1", "--max-new-tokens", "3"]
