@@ -101,10 +101,12 @@ def run(options: RunOptions) -> int:
 def _refuse_overwriting(options: RunOptions) -> None:
     """Refuse a trace that is one of the files which the run reads, by whatever name or link."""
     trace, model = options.trace, Path(options.model)
+    if trace is None or not trace.exists():
+        return
     read = [Path(options.prompts)] if options.prompts is not None else []
     read += [*plugin_files(), *(model.iterdir() if model.is_dir() else ())]
     for path in read:
-        if trace is not None and trace.exists() and path.is_file() and trace.samefile(path):
+        if path.is_file() and trace.samefile(path):
             raise UsageError(f'--trace is "{trace}", which this run reads: give a file of its own.')
 
 
