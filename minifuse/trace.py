@@ -31,7 +31,7 @@ from minifuse.place import BlockTables
 from minifuse.plan import Reason
 from minifuse.report import NO_TRANSFERS, StepReport
 from minifuse.request import Request
-from minifuse.trace_file import TraceFile, read_lines
+from minifuse.trace_file import TraceFile, read_objects
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"]
 
@@ -210,7 +210,7 @@ def read_trace(path: Path | str) -> list[Event]:
     Raises:
         UsageError: the file is missing, is not a trace, or is one of another version.
     """
-    events: list[Event] = read_lines(Path(path))
+    events: list[Event] = read_objects(Path(path))
     if not events or not all(isinstance(event, dict) for event in events) or events[0].get("schema") != SCHEMA:
         raise UsageError(f"{path} is not a trace of version {SCHEMA}: write it again with this version of minifuse.")
     return events

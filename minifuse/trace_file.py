@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from minifuse.errors import UsageError
 
-__all__ = ["TraceFile", "read_lines"]
+__all__ = ["TraceFile", "read_objects"]
 
 
 class TraceFile:
@@ -33,10 +33,9 @@ class TraceFile:
                 "exists and that you may write to."
             ) from None
 
-    def _open(self, mode: str) -> TextIO:
-        self._file = self.path.open(mode, encoding="utf-8", buffering=1)  # type: ignore[assignment]  # text, a line
-        assert self._file is not None
-        return self._file
+    def _open(self, mode: Literal["w", "a"]) -> TextIO:
+        file = self._file = self.path.open(mode, encoding="utf-8", buffering=1)  # a line
+        return file
 
     def write(self, event: dict[str, Any]) -> None:
         if self.failure is None:
@@ -59,7 +58,7 @@ class TraceFile:
             self.close()
 
 
-def read_lines(path: Path) -> list[Any]:
+def read_objects(path: Path) -> list[Any]:
     """What a file holds, up to where it was cut off.
 
     Raises:
