@@ -8,7 +8,7 @@ from typing import Any
 
 from minifuse.errors import UsageError
 from minifuse.options import parse_options
-from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
+from minifuse.stages import COMPUTED_WHOLE, KINDS, Attention, Batching, Kind, Memory, stage
 from minifuse.techniques import Technique
 
 __all__ = ["Stages", "check_settings", "make_batching"]
@@ -55,7 +55,7 @@ def make_batching(row: Technique, settings: Mapping[str, Any] | None = None) -> 
         UsageError: a setting names no stage or no option, has a bad value, or asks for what the other stages cannot do.
     """
     policy: Batching = stage("batching", row.batching)(check_settings(row, settings)["batching"])
-    if policy.token_budget is not None and stage("attention", row.attention).reads & {"rectangle", "slots"}:
+    if policy.token_budget is not None and stage("attention", row.attention).reads & COMPUTED_WHOLE:
         raise UsageError(
             f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle or region, "
             "however few of its tokens are needed: choose the attention 'per_sequence', or no budget."

@@ -26,6 +26,7 @@ from minifuse.request import Request, Sequence
 from minifuse.work import Span, Work
 
 __all__ = [
+    "COMPUTED_WHOLE",
     "KINDS",
     "Attention",
     "Batching",
@@ -43,6 +44,7 @@ __all__ = [
 
 Kind = Literal["batching", "memory", "attention"]
 KINDS: tuple[Kind, ...] = ("batching", "memory", "attention")
+COMPUTED_WHOLE = frozenset({"rectangle", "slots"})  # an attention that reads these computes idle tokens as well
 
 
 class Stage(Protocol):

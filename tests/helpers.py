@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import torch
 
 from minifuse.assembly import Stages
-from minifuse.clock import VirtualClock
+from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError
-from minifuse.execute import VirtualExecutor
+from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.link import Link
 from minifuse.execute.texts import torch_runner
 from minifuse.execute.virtual import placeholder_tokens
@@ -154,8 +154,7 @@ def make_engine(
     link: Link | None = None,
 ) -> Engine:
     """A technique in virtual time, any stage exchanged; `model` is one of `minifuse.testing`'s, otherwise no tokens."""
-    stages = Stages.of(technique(name), capacity, settings)
-    stages = Stages(batching or stages.batching, memory or stages.memory, attention or stages.attention)
+    stages = _stages(name, capacity, settings, batching, memory, attention)
     if model is not None:
         run = torch_runner(small_model(model), stages.memory, stages.attention)
     clock = VirtualClock()
@@ -168,6 +167,42 @@ def make_engine(
         reader=TextReader(VOCAB, CONTEXT),
         trace=trace,
     )
+
+
+def make_real_engine(
+    name: str = "orca",
+    *,
+    run: RunPlan = placeholder_tokens,
+    model: str | None = None,
+    batching: Batching | None = None,
+    memory: Memory | None = None,
+    attention: Attention | None = None,
+) -> Engine:
+    """The same in real time."""
+    stages, clock = _stages(name, 200, {}, batching, memory, attention), RealClock()
+    transfers = None
+    if model is not None:
+        run = runner = torch_runner(small_model(model), stages.memory, stages.attention)
+        transfers = runner.transfers
+    executor = RealExecutor(
+        *(run, clock, stages.batching.workers),
+        behind=transfers and transfers.behind,
+        on_close=transfers and transfers.close,
+    )
+    reader = TextReader(VOCAB, CONTEXT)
+    return Engine(*(stages.batching, stages.memory, stages.attention, executor, clock), reader=reader)
+
+
+def _stages(
+    name: str,
+    capacity: int,
+    settings: dict[str, Any] | None,
+    batching: Batching | None,
+    memory: Memory | None,
+    attention: Attention | None,
+) -> Stages:
+    stages = Stages.of(technique(name), capacity, settings)
+    return Stages(batching or stages.batching, memory or stages.memory, attention or stages.attention)
 
 
 def asks(id: str, prompt: int | tuple[int, ...] = 2, new: int = 3, at: float = 0.0, **more: Any) -> Request:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
-from helpers import asks, make_engine, run_all, schedule, sentence
+from helpers import asks, make_engine, make_real_engine, run_all, schedule, sentence
 
-from minifuse.assembly import Stages
-from minifuse.clock import RealClock
 from minifuse.engine import Engine
 from minifuse.errors import UsageError
-from minifuse.execute import RealExecutor
 from minifuse.execute.virtual import placeholder_tokens
 from minifuse.metrics import compute_metrics
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
-from minifuse.request import FinishReason, Phase, Sequence, TextReader
+from minifuse.request import FinishReason, Phase, Sequence
 from minifuse.serve.run import serve
-from minifuse.techniques import serving, technique
-from minifuse.testing.texts.models import CONTEXT, VOCAB
+from minifuse.techniques import serving
 
 ABORTED = FinishReason.ABORTED
 
@@ -157,17 +152,9 @@ def test_serve_answers_what_its_callbacks_submit_and_abort() -> None:
 # --- from another thread, in real time: a run that is not woken would sleep for eleven days
 
 
-def real_engine(run: Callable[[Plan, dict[str, Sequence]], Ran] = placeholder_tokens, name: str = "orca") -> Engine:
-    stages, clock = Stages.of(technique(name), 200, {}), RealClock()
-    executor = RealExecutor(run, clock, stages.batching.workers)
-    return Engine(
-        *(stages.batching, stages.memory, stages.attention, executor, clock), reader=TextReader(VOCAB, CONTEXT)
-    )
-
-
 @pytest.mark.parametrize("name", ["orca", "instances"])
 def test_a_sleeping_engine_is_woken(name: str) -> None:
-    engine = real_engine(name=name)
+    engine = make_real_engine(name)
     engine.submit(asks("far", 1, 1, at=1e6))
 
     def from_outside() -> None:
@@ -195,7 +182,7 @@ def test_a_request_of_another_thread_waits_for_the_plan_that_runs() -> None:
         assert submitted.wait(60)
         return placeholder_tokens(plan, sequences)
 
-    engine = real_engine(run)
+    engine = make_real_engine(run=run)
     engine.submit(asks("a", 2, 3))
 
     def from_outside() -> None:
@@ -216,7 +203,7 @@ def test_a_request_of_another_thread_waits_for_the_plan_that_runs() -> None:
 
 
 def test_many_threads_submit_at_once() -> None:
-    engine = real_engine()
+    engine = make_real_engine()
     engine.submit(asks("first", 1, 20))
     threads = [
         threading.Thread(target=lambda i=i: [engine.submit(asks(f"{i}/{j}", 1, 2)) for j in range(20)])

@@ -8,24 +8,19 @@ from typing import Any
 import pytest
 from ahead_of_time import AheadOfTime, _Room
 from conformance.defects.harness import Defect, caught
-from helpers import CROWD, answers_of, asks, expected_answers, make_engine, run_all
+from helpers import CROWD, answers_of, asks, expected_answers, make_engine, make_real_engine, run_all
 
 from minifuse.attention.layouts import PagedStage
-from minifuse.batching import PrefillFirst
-from minifuse.clock import RealClock, VirtualClock
+from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
-from minifuse.execute import RealExecutor
 from minifuse.execute.link import Link
-from minifuse.execute.texts import torch_runner
 from minifuse.metrics import compute_metrics
 from minifuse.plan import Move, Plan
-from minifuse.request import TextReader
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, capacity, put_through
 from minifuse.testing.capacity import count_slots
 from minifuse.testing.replay import ReplayExecutor
-from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
 from minifuse.trace import decisions
 
 TIGHT = 16  # slots: two or three of the crowd at once
@@ -153,14 +148,11 @@ def test_the_run_ends_when_everything_has_landed() -> None:
 
 
 def test_in_real_time_and_replayed() -> None:
-    memory, attention = AheadOfTime(TIGHT), PagedStage()
-    runner = torch_runner(small_model("llama"), memory, attention)
-    clock = RealClock()
-    executor = RealExecutor(runner, clock, behind=runner.transfers.behind, on_close=runner.transfers.close)
-    engine = Engine(PrefillFirst(), memory, attention, executor, clock, reader=TextReader(VOCAB, CONTEXT))
+    memory = AheadOfTime(TIGHT)
+    engine = make_real_engine("vllm", model="llama", memory=memory)
     requests = [asks(f"r{i}", 1 + 3 * i % 7, 2 + i % 5) for i in range(9)]
     steps = run_all(engine, requests)
-    executor.close()
+    engine.executor.close()
     assert answers_of(engine) == expected_answers("llama", requests)
     assert any(not step.plan.work for step in steps)
     assert memory.usage()[:4] == (0, 0, TIGHT, 0)

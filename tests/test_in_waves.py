@@ -8,27 +8,22 @@ from typing import Any
 
 import pytest
 from conformance.defects.harness import Defect, caught
-from helpers import CROWD, answers_of, asks, expected_answers, make_engine, run_all, schedule
+from helpers import CROWD, answers_of, asks, expected_answers, make_engine, make_real_engine, run_all, schedule
 from in_waves import InWaves
 
 from minifuse.attention.layouts import PagedStage, PerSequenceStage
 from minifuse.batching import Iteration
-from minifuse.clock import RealClock
 from minifuse.engine import Engine
-from minifuse.execute import RealExecutor
 from minifuse.execute.link import Link
-from minifuse.execute.texts import torch_runner
 from minifuse.execute.transfers import MovesOfPlan
 from minifuse.metrics import compute_metrics
 from minifuse.place import Extent
 from minifuse.plan import Move, Placement, Proposal
 from minifuse.report import KVUsage
-from minifuse.request import TextReader
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, put_through
 from minifuse.testing.capacity import count_slots
-from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
 from minifuse.work import Span
 
 ATTENTION = {"per_sequence": PerSequenceStage, "paged": PagedStage}
@@ -99,13 +94,10 @@ def test_uploads_run_beside_the_waves_before_them() -> None:
 
 
 def test_in_real_time() -> None:
-    memory, attention = InWaves(SLOTS), PerSequenceStage()
-    runner = torch_runner(small_model("llama"), memory, attention)
-    clock = RealClock()
-    executor = RealExecutor(runner, clock, behind=runner.transfers.behind, on_close=runner.transfers.close)
-    engine = Engine(Iteration(), memory, attention, executor, clock, reader=TextReader(VOCAB, CONTEXT))
+    memory = InWaves(SLOTS)
+    engine = make_real_engine("orca", model="llama", memory=memory)
     run_all(engine, CROWD)
-    executor.close()
+    engine.executor.close()
     assert answers_of(engine) == expected_answers("llama", CROWD)
     memory.check_integrity()
     assert memory.usage() == KVUsage(0, 0, SLOTS)

@@ -7,16 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine, run_all, sentence
+from helpers import asks, make_engine, make_real_engine, run_all, sentence
 
-from minifuse.assembly import Stages
-from minifuse.clock import RealClock
-from minifuse.engine import Engine
 from minifuse.errors import RequestRefused
-from minifuse.execute import RealExecutor
-from minifuse.execute.virtual import placeholder_tokens
-from minifuse.request import Request, TextReader
-from minifuse.techniques import technique
+from minifuse.request import Request
 from minifuse.testing.texts.models import CONTEXT, VOCAB
 from minifuse.trace import Trace, read_trace
 
@@ -93,13 +87,9 @@ def test_what_is_submitted_after_a_run_is_served_by_the_next(tmp_path: Path) -> 
 
 
 def test_between_two_runs_a_real_clock_goes_on() -> None:
-    stages, clock = Stages.of(technique("orca"), 100, {}), RealClock()
-    executor = RealExecutor(placeholder_tokens, clock)
-    engine = Engine(
-        *(stages.batching, stages.memory, stages.attention, executor, clock), reader=TextReader(VOCAB, CONTEXT)
-    )
+    engine = make_real_engine()
     run_all(engine, [asks("a", 1, 1)])
-    paused_s = clock.now()
+    paused_s = engine.clock.now()
     (step,) = run_all(engine, [asks("b", 1, 1)])
     assert engine.finished["b"].request.arrival_s >= paused_s
     assert step.started_s >= paused_s

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minifuse.plan import Plan
 from minifuse.request import GREEDY, Phase, Request, Sampling
-from minifuse.stages import stage
+from minifuse.stages import COMPUTED_WHOLE, stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Scenario
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB
@@ -33,7 +33,7 @@ class TextScenario(Scenario):
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options that the stages of `row` have, without those that they refuse together."""
         settings = super().settings(row)
-        if stage("attention", row.attention).reads & {"rectangle", "slots"}:
+        if stage("attention", row.attention).reads & COMPUTED_WHOLE:
             settings.pop("batching.token_budget", None)  # what is computed whole cannot keep one
         if settings.get("memory.preemption") != "swap":
             settings.pop("memory.host", None)  # there is none
