@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 import time
@@ -236,6 +237,7 @@ def test_ctrl_c_while_a_plan_is_computed() -> None:
 @pytest.mark.parametrize("prompts", [1, 2])
 def test_ctrl_c_while_a_worker_pre_processes(prompts: int) -> None:
     """The main stream and a pre-processing worker are both busy: no thread is left behind, no slot is lost."""
+    gc.collect()  # engines of other tests in this process, whose threads end with them
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     engine = build_engine(technique("fusion"), SOURCE, Settings(dtype="float64"), small_model("llama"))
     compute = engine.executor._run  # type: ignore[attr-defined]
