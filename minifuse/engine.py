@@ -14,12 +14,17 @@ from minifuse.report import Completion, StepReport
 from minifuse.request import FinishReason, Phase
 from minifuse.stages import Attention, Batching, Executor, Memory, Reader
 from minifuse.trace import Trace
+from minifuse.why import account_for
 
 __all__ = ["Engine"]
 
 
 class Engine(Lifecycle):
-    """Serves requests with one batching policy, the workers it asks for, one memory and one attention layout."""
+    """Serves requests with one batching policy, the workers it asks for, one memory and one attention layout.
+
+    With `why`, the reasons of a plan, or of a wait, tell of each sequence that waits why it was not admitted; then an
+    iteration costs as much as the queue is long.
+    """
 
     def __init__(
         self,
@@ -31,9 +36,11 @@ class Engine(Lifecycle):
         *,
         reader: Reader,
         trace: Trace | None = None,
+        why: bool = False,
     ) -> None:
         super().__init__(batching, memory, executor, clock, reader, trace or Trace())
         self.attention = attention
+        self._why = why  # whether proposals account for every sequence that waits
         self._waiting: list[Proposal] = []  # proposals without work, of workers that could take more
         self._committed = False  # whether a plan has been since memory was last asked for moves
 
@@ -70,6 +77,8 @@ class Engine(Lifecycle):
         for worker in range(self.batching.workers):
             while self.in_flight.has_room(worker):
                 proposal = self.batching.propose(worker, self.now, self.memory)
+                if self._why:
+                    proposal = account_for(proposal, worker, self.sequences.values())
                 if not proposal.work:
                     self._waiting.append(proposal)
                     break

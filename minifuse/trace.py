@@ -46,8 +46,8 @@ class Trace:
 
     Args:
         path: the file.
-        into: is handed every event as it happens, of a step no more than the metrics need. No event is kept then, so
-            that a run takes no more memory the longer it is.
+        into: is handed every event as it happens, a step without its places and layout. No event is kept then, so that
+            a run takes no more memory the longer it is.
         header: what the first event says of the run.
 
     Raises:
@@ -148,12 +148,16 @@ def _as_event(event: Event | StepReport, told: BlockTables) -> Event:
 
 
 def _figures(report: StepReport) -> Event:
-    """A step as an event without what no metric needs, and with nothing copied."""
+    """A step as an event with nothing copied, without places and layout: decisions, and what metrics need."""
     plan = report.plan
     return {
         "event": "step",
+        "step": plan.step,
+        "worker": plan.worker,
         "work": plan.work,
+        "admitted": plan.admitted,
         "evicted": plan.evicted,
+        "reasons": plan.reasons,
         "phase": plan.phase.value,
         "waves": plan.waves,
         "moves": plan.moves,

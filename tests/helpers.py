@@ -152,6 +152,7 @@ def make_engine(
     attention: Attention | None = None,
     trace: Trace | None = None,
     link: Link | None = None,
+    why: bool = False,
 ) -> Engine:
     """A technique in virtual time, any stage exchanged; `model` is one of `minifuse.testing`'s, otherwise no tokens."""
     stages = _stages(name, capacity, settings, batching, memory, attention)
@@ -166,6 +167,7 @@ def make_engine(
         clock,
         reader=TextReader(VOCAB, CONTEXT),
         trace=trace,
+        why=why,
     )
 
 

@@ -224,7 +224,8 @@ class Cellular:
             if subgraph.pinned is None or subgraph.pinned == worker:
                 sequence = subgraph.sequence
                 if sequence.id in self.waiting and sequence not in batch.admit:
-                    if self.is_behind(sequence):
+                    if behind := self.behind(sequence):
+                        batch.reasons.append(behind)
                         break
                     if reason := room.admit(sequence):
                         batch.reasons.append(reason)
@@ -241,10 +242,12 @@ class Cellular:
                         return batch
         return batch
 
-    def is_behind(self, sequence: Sequence) -> bool:
-        """Whether a request that arrived before it, of whatever type, waits for room in memory."""
+    def behind(self, sequence: Sequence) -> Reason | None:
+        """That a request which arrived before it, of whatever type, waits for room in memory; None: there is none."""
         first = self.first_without_room
-        return first is not None and self.waiting[first.id] < self.waiting[sequence.id]
+        if first is None or self.waiting[first.id] >= self.waiting[sequence.id]:
+            return None
+        return Reason("behind", sequence.id, f"not admitted: {first.id} arrived before it and finds no room in memory")
 
     def submit(self, batch: Task, worker: int) -> None:
         """SubmitBatchedTask and UpdateNodesDependency; the subgraphs are pinned until no task of theirs runs."""

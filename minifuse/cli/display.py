@@ -37,9 +37,10 @@ class Display:
     Args:
         title: what is being served, such as `orca on tiny`.
         engine: that runs; the header of its trace says how many bytes a slot of memory has.
+        live: draw the picture, where stderr is a terminal; not if other lines are written there.
     """
 
-    def __init__(self, title: str, workload: Workload, engine: Engine) -> None:
+    def __init__(self, title: str, workload: Workload, engine: Engine, live: bool = True) -> None:
         self._title = title
         requests = workload.requests
         self._total = len(requests)
@@ -52,7 +53,7 @@ class Display:
         self._work, self._memory = UNITS[workload.source.kind]
         self._out = console()
         self._err = console(stderr=True)
-        self._is_live = sys.stderr.isatty() and not self._err.is_dumb_terminal
+        self._is_live = live and sys.stderr.isatty() and not self._err.is_dumb_terminal
         self._live: Live | None = None
         self._held: list[tuple[Console, Text]] = []
         self._next_s = 0.0

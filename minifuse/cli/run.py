@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minifuse.cli.declare import argument, option, takes, writable_file
+from minifuse.cli.declare import argument, option, switch, takes, writable_file
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.pipe import silence
 from minifuse.cli.plugin import plugin_files
@@ -26,6 +26,7 @@ from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.stages import stage, stages
 from minifuse.techniques import MODELS, Technique, for_model, mix, technique
+from minifuse.trace import Event
 
 if TYPE_CHECKING:
     from minifuse.engine import Engine
@@ -34,6 +35,7 @@ __all__ = ["failed", "load", "placeholders", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines"
+WHY = "show for each iteration which requests it admits, and why each other that waits is not among them"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
@@ -50,6 +52,7 @@ class RunOptions(Options):
     memory: Annotated[str | None, _stage("--memory", "another memory stage", "NAME")]
     attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
     trace: Annotated[Path | None, option("--trace", TRACE, "FILE", panel="Output", parse=writable_file)]
+    why: Annotated[bool, switch("--why", WHY, panel="Output")]
 
 
 @takes(RunOptions)
@@ -59,11 +62,12 @@ def run(options: RunOptions) -> int:
     Without a prompt and without --prompts, synthetic requests are served.
     """
     from minifuse.cli.answers import answer_json, show_metrics
+    from minifuse.cli.why import WhyLines
 
     source = resolve(options.model)
     row = _chosen(options, source.kind)
     _refuse_overwriting(options)
-    settings = replace(options.settings, stage_options=options.stage_options(row))
+    settings = replace(options.settings, stage_options=options.stage_options(row), why=options.why)
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts)
     note_priorities(workload, [(row, settings.stage_options)])
@@ -72,9 +76,15 @@ def run(options: RunOptions) -> int:
     model, settings = load(source, settings, outline)
     counted = RunningMetrics()
     failures: list[Exception] = []
-    engine = build_engine(row, source, settings, model, options.trace, into=counted.read)
+    readers = [counted.read, *([WhyLines().read] if options.why else [])]
+
+    def into(event: Event) -> None:
+        for read in readers:
+            read(event)
+
+    engine = build_engine(row, source, settings, model, options.trace, into=into)
     try:
-        served = show_served(engine, row, workload, not options.json, failures.append)
+        served = show_served(engine, row, workload, not options.json, failures.append, live=not options.why)
     except BrokenPipeError:
         silence()
         return 1  # the reader went away before the last answer
@@ -164,16 +174,17 @@ def show_served(
     workload: Workload,
     answers: bool,
     on_failure: Callable[[Exception], None] | None = None,
+    live: bool = True,
 ) -> Served:
     """Serve the requests, showing refusals and progress on stderr, and the answers on stdout if wanted.
 
-    `on_failure` is as for `serve`.
+    `on_failure` is as for `serve`, `live` as for `Display`.
     """
     from minifuse.cli.answers import answer_line
     from minifuse.cli.display import Display
 
     shown: set[int] = set()
-    with Display(f"{row.name} on {workload.source.name}", workload, engine) as display:
+    with Display(f"{row.name} on {workload.source.name}", workload, engine, live) as display:
 
         def show(answer: Answer) -> None:
             with uninterrupted():

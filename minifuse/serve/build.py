@@ -77,7 +77,8 @@ def build_engine(
             on_close=runner.close,
             behind=runner.behind,
         )
-    return Engine(*(batching, stages.memory, stages.attention, executor, clock), reader=served.reader, trace=trace)
+    parts = batching, stages.memory, stages.attention, executor, clock
+    return Engine(*parts, reader=served.reader, trace=trace, why=settings.why)
 
 
 def _open_trace(

@@ -35,6 +35,9 @@ class Settings:
     seed: int = 0
     tensor_parallel: int = 1  # ranks among which the model, and with it the KV memory, is divided
     numerics: Literal["fast", "reference"] = "fast"  # reference: a request's bits depend on neither technique nor batch
+    why: bool = (
+        False  # tell at every iteration of each waiting request why it was not admitted; slower with long queues
+    )
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
@@ -43,6 +46,8 @@ class Settings:
                 raise UsageError(
                     f"The setting {name} is {value!r}{did_you_mean(str(value), allowed)}: give {one_of(allowed)}."
                 )
+        if not isinstance(self.why, bool):
+            raise UsageError(f"The setting why is {self.why!r}: give True or False.")
         if not (isinstance(self.device, str) and re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device)):
             raise UsageError(f"The setting device is {self.device!r}: give cpu, cuda, or cuda:0 and so on.")
         for name, least in (("kv_memory", 1), ("tensor_parallel", 1), ("seed", INT64[0])):

@@ -355,3 +355,19 @@ def test_the_doctor_finds_tiny(minifuse: Cli, tiny: str) -> None:
     checks = {check["name"]: check for check in json.loads(outcome.out)["checks"]}
     assert checks["model tiny"]["status"] == "ok"
     assert outcome.code == (3 if any(check["status"] == "problem" for check in checks.values()) else 0)
+
+
+def test_why_tells_of_every_request_that_waits(minifuse: Callable[..., Outcome], tmp_path: Path) -> None:
+    crowd = ("run", "--model", "random:small", "--clock", "virtual", "--requests", "4", "--technique", "static")
+    trace = tmp_path / "t.jsonl"
+    outcome = minifuse(*crowd, "--set", "batching.max_batch=2", "--why", "--json", "--trace", trace)
+    assert outcome.code == 0
+    assert len(outcome.json()["outputs"]) == 4
+    lines = outcome.err.splitlines()
+    assert lines[1:4] == [
+        "    0.000 s step 0 of worker 0 admits r0 r1",
+        "            r2 not admitted: the batch has 2 requests",
+        "            r3 not considered: worker 0 admits none behind r2",
+    ]
+    first = next(event for event in read_trace(trace) if event["event"] == "step")
+    assert [reason[:2] for reason in first["reasons"]] == [["batch-full", "r2"], ["behind", "r3"]]
