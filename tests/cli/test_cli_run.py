@@ -357,7 +357,7 @@ def test_the_doctor_finds_tiny(minifuse: Cli, tiny: str) -> None:
     assert outcome.code == (3 if any(check["status"] == "problem" for check in checks.values()) else 0)
 
 
-def test_why_tells_of_every_request_that_waits(minifuse: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_why_tells_of_every_request_that_waits(minifuse: Callable[..., Any], tmp_path: Path) -> None:
     crowd = ("run", "--model", "random:small", "--clock", "virtual", "--requests", "4", "--technique", "static")
     trace = tmp_path / "t.jsonl"
     outcome = minifuse(*crowd, "--set", "batching.max_batch=2", "--why", "--json", "--trace", trace)
