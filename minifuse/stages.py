@@ -37,6 +37,7 @@ __all__ = [
     "Room",
     "RunPlan",
     "Stage",
+    "is_shipped",
     "register",
     "stage",
     "stages",
@@ -291,3 +292,8 @@ def stage(kind: Kind, name: str) -> type[Any]:
     if name not in known:
         raise unknown(f"{kind} stage", name, known)
     return known[name]
+
+
+def is_shipped(cls: type[Any]) -> bool:
+    """Whether a stage is minifuse's own, and not defined elsewhere."""
+    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]

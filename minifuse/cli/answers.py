@@ -16,7 +16,7 @@ from minifuse.model.cells.config import BUILT_IN
 from minifuse.request import FinishReason
 from minifuse.serve.run import Answer, Served
 
-__all__ = ["answer_json", "answer_line", "show_metrics"]
+__all__ = ["answer_json", "answer_line", "is_right", "show_metrics"]
 
 PLACEHOLDER = -1
 SHOWN = 3  # numbers of a result, and results of a graph
@@ -30,7 +30,7 @@ def answer_line(workload: Workload, answer: Answer) -> Text:
     """
     line = Text(one_line(answer.request.id), style="bold")
     marks = [] if answer.finish_reason is FinishReason.STOP else [Text(answer.finish_reason.value, "yellow")]
-    right = _is_right(workload, answer)
+    right = is_right(workload, answer)
     if right is not None:
         expected = workload.expected[answer.request.id]
         marks.append(Text("right", "green") if right else Text(f"wrong: expected {expected}", "red"))
@@ -64,7 +64,7 @@ def _results(workload: Workload, answer: Answer) -> str:
     return "; ".join(shown)
 
 
-def _is_right(workload: Workload, answer: Answer) -> bool | None:
+def is_right(workload: Workload, answer: Answer) -> bool | None:
     """Whether a task was solved; None for a request that is no task, or was not answered to its end."""
     expected = workload.expected.get(answer.request.id)
     if expected is None or answer.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
@@ -107,7 +107,7 @@ def show_metrics(workload: Workload, served: Served, metrics: Metrics) -> None:
         table.add_row(
             Text(label.replace("Requests", unit.capitalize())), Text(value.replace("requests/s", f"{unit}/s"))
         )
-    judged = [right for answer in served.answers if (right := _is_right(workload, answer)) is not None]
+    judged = [right for answer in served.answers if (right := is_right(workload, answer)) is not None]
     if judged:
         table.add_row("Answers right", f"{sum(judged)} of {len(judged)}")
     console(stderr=True).print(table)

@@ -62,6 +62,7 @@ def run(options: RunOptions) -> int:
     Without a prompt and without --prompts, synthetic requests are served.
     """
     from minifuse.cli.answers import answer_json, show_metrics
+    from minifuse.cli.judge import report_wrong
     from minifuse.cli.why import WhyLines
 
     source = resolve(options.model)
@@ -105,7 +106,8 @@ def run(options: RunOptions) -> int:
         print(f"error: {engine.trace.failure}", file=sys.stderr)
     if failures:
         raise failures[0]
-    return int(failed(served) or engine.trace.failure is not None)
+    wrong = report_wrong(row, workload, served, settings, model)
+    return int(failed(served) or wrong or engine.trace.failure is not None)
 
 
 def _refuse_overwriting(options: RunOptions) -> None:

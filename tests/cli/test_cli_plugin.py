@@ -161,3 +161,40 @@ def test_the_readmes_engine_runs(tmp_path: Path) -> None:
         "other": ("aborted", 8),
         "again": ("length", 8),
     }
+
+
+OVERLAPPING = """
+from minifuse.memory.contiguous import Contiguous
+from minifuse.place import Extent
+from minifuse.stages import register
+
+@register
+class Overlapping(Contiguous):
+    name = "overlapping"
+
+    def _reserve(self, newcomers):
+        return {one.id: Extent(0, one.request.max_cached) for one in newcomers}
+
+    def _free(self, sequence_id, extent):
+        pass
+"""
+
+
+def test_wrong_answers_of_a_plugin_are_a_failure(process: Cli, tmp_path: Path, tiny: str) -> None:
+    """All sequences of a student's memory share their slots. The model's own mistakes are not the memory's."""
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(OVERLAPPING)
+    crowd = ("run", "--model", tiny, "--requests", "8", "--arrival", "none")
+    wrong = process("--plugin", plugin, *crowd, "--memory", "overlapping")
+    assert wrong.code == 1
+    assert re.search(r"error: \d of 8 answers are wrong, and naive .*the memory 'overlapping'.*check", wrong.err)
+    alone = process("--plugin", plugin, *crowd, "--memory", "overlapping", "--max-batch", "1")
+    assert (alone.code, "wrong" in alone.err) == (0, False)
+
+
+def test_mistakes_of_the_model_are_not_the_plugins(minifuse: Cli, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With this seed the model sorts four numbers wrongly, under whatever technique."""
+    monkeypatch.setattr("minifuse.cli.judge.is_shipped", lambda cls: False)
+    ran = minifuse("run", "--model", tiny, "--seed", "2", "--requests", "40", "--arrival", "none")
+    assert "r39 [wrong" in ran.out
+    assert (ran.code, "error" in ran.err) == (0, False)

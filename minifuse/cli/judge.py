@@ -1,0 +1,45 @@
+"""Answers of the shipped tasks, judged where the stages are under test: those of a plugin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rich.text import Text
+
+from minifuse.cli.answers import is_right
+from minifuse.cli.requests import Workload
+from minifuse.cli.text import console, one_line
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import Served, serve
+from minifuse.serve.settings import Settings
+from minifuse.stages import is_shipped, stage
+from minifuse.techniques import Technique, technique
+
+__all__ = ["report_wrong"]
+
+SHOWN = 8  # ids in the sentence
+
+
+def report_wrong(row: Technique, workload: Workload, served: Served, settings: Settings, model: Any) -> bool:
+    """Say in red on stderr which answers are wrong by the stages of a plugin. Returns whether there are any.
+
+    The model makes mistakes of its own: a wrong answer counts only where the technique naive, which serves the same
+    prompt alone, answers otherwise. Sampled answers are not judged.
+    """
+    own = [f"{kind} {name!r}" for kind, name in row.stages.items() if not is_shipped(stage(kind, name))]
+    wrong = {a.request.id: a for a in served.answers if is_right(workload, a) is False and a.request.sampling.greedy}
+    if not own or not wrong:
+        return False
+    again = [replace(answer.request, arrival_s=0.0, group=None) for answer in wrong.values()]
+    engine = build_engine(technique("naive"), workload.source, replace(settings, stage_options={}), model)
+    alone = serve(engine, again).answers
+    faults = [answer.request.id for answer in alone if answer.token_ids != wrong[answer.request.id].token_ids]
+    if faults:
+        some = ", ".join(faults[:SHOWN]) + (f" and {len(faults) - SHOWN} more" if len(faults) > SHOWN else "")
+        text = (
+            f"error: {len(faults)} of {len(served.answers)} answers are wrong, and naive answers otherwise ({some}): "
+            f"correct the {' or the '.join(own)}; its laws say what is wrong: minifuse check."
+        )
+        console(stderr=True).print(Text(one_line(text), "bold red"), soft_wrap=True)
+    return bool(faults)
