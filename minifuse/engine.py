@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from minifuse.clock import Clock
-from minifuse.errors import LawBroken
+from minifuse.errors import LawBroken, UsageError
 from minifuse.lifecycle import Lifecycle
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Completion, StepReport
@@ -53,8 +53,14 @@ class Engine(Lifecycle):
             yield from reports
 
     def turns(self) -> Iterator[list[StepReport]]:
-        """The same, turn by turn: in some, none of the plans that run has completed."""
+        """The same, turn by turn: in some, none of the plans that run has completed.
+
+        Raises:
+            UsageError: the engine runs already.
+        """
         with self._lock:
+            if self._thread is not None:
+                raise UsageError("The engine runs already: submit the requests to it, or wait until its run has ended.")
             self.now = max(self.now, self.clock.now())  # a real clock starts when first read
             self._thread, self._has_run = threading.get_ident(), True
         try:

@@ -9,7 +9,7 @@ from minifuse.arrivals import Arrivals
 from minifuse.clock import Clock
 from minifuse.errors import RequestRefused, UsageError
 from minifuse.in_flight import InFlight
-from minifuse.request import FinishReason, Phase, Request, Sequence
+from minifuse.request import FinishReason, Phase, Request, Sequence, check_are_requests
 from minifuse.stages import Batching, Executor, Memory, Reader
 from minifuse.trace import Trace
 
@@ -42,6 +42,7 @@ class Lifecycle:
         self.now = 0.0
         self._thread: int | None = None  # that runs the loop, while it does
         self._stages_failed = False  # they are told nothing more
+        self._interrupted = False  # stages know of plans that will never complete
         self._has_run = False  # a real clock, which starts when it is first read, goes
         self._lock = threading.RLock()  # held while anything here changes, and not while plans run
 
@@ -54,8 +55,14 @@ class Lifecycle:
 
         Raises:
             RequestRefused: it, or one of its prompts, could never be served. Nothing has changed.
+            UsageError: this is no request, or the engine's run was interrupted.
         """
+        check_are_requests(prompts)
+        if not prompts:
+            raise UsageError("No request was submitted: give one, or all prompts of one.")
         with self._lock:
+            if self._interrupted:
+                raise UsageError("The run of this engine was interrupted: build another engine for more requests.")
             try:
                 self.arrivals.check(prompts)
                 for prompt in prompts:
@@ -163,7 +170,7 @@ class Lifecycle:
         """
         self.executor.close()
         with self._lock:
-            self._stages_failed = stages_failed
+            self._stages_failed, self._interrupted = stages_failed, True
             for sequence in self.in_flight.abandon():
                 self._release(sequence)
             names = list(self.sequences)

@@ -10,23 +10,51 @@ from itertools import groupby
 from typing import Any
 
 from minifuse.cell_graph import CellGraph
-from minifuse.errors import LawBroken, RequestRefused
+from minifuse.errors import LawBroken, RequestRefused, UsageError
 
-__all__ = ["FinishReason", "Phase", "Request", "Sampling", "Sequence", "TextReader", "by_request", "check_prompts"]
+__all__ = [
+    "FinishReason",
+    "Phase",
+    "Request",
+    "Sampling",
+    "Sequence",
+    "TextReader",
+    "by_request",
+    "check_are_requests",
+    "check_prompts",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep every token."""
+    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep every token.
+
+    Raises:
+        UsageError: a value is not one that this allows.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name, is_allowed, allowed in (
+            ("temperature", _is_number(self.temperature) and 0 <= self.temperature < math.inf, "a number from 0"),
+            ("top_k", isinstance(self.top_k, int) and self.top_k >= 0, "a whole number from 0"),
+            ("top_p", _is_number(self.top_p) and 0 <= self.top_p <= 1, "a number from 0 to 1"),
+            ("seed", isinstance(self.seed, int), "a whole number"),
+        ):
+            if not is_allowed:
+                raise UsageError(f"The sampling has {name} = {getattr(self, name)!r}: give {allowed}.")
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float))
 
 
 GREEDY = Sampling()
@@ -62,6 +90,10 @@ class Request:
     problem: str | None = None  # why it cannot be read at all: the engine refuses it with this sentence
     structure: Any = None  # what a model of cells unfolds beside the prompt: a tree, or whatever its `unfold` reads
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.prompt, tuple):  # a list, as a tokenizer gives it
+            object.__setattr__(self, "prompt", tuple(self.prompt))  # type: ignore[unreachable]
+
     @property
     def max_length(self) -> int:
         """Tokens of prompt and answer together, at most."""
@@ -79,8 +111,32 @@ def by_request(prompts: Iterable[Request]) -> list[list[Request]]:
     return [[prompt for _, prompt in of_one] for _, of_one in keyed]
 
 
+def check_are_requests(given: Iterable[object]) -> None:
+    """Raise `UsageError` unless all that is given are requests."""
+    for one in given:
+        if not isinstance(one, Request):
+            raise UsageError(f"A request was given as {one!r:.60}: give Request(id, prompt), the prompt as token ids.")
+
+
+def _check_types(request: Request) -> None:
+    """Raise `RequestRefused` unless the fields that no reader looks at have the types that they are declared with."""
+    name = f"Request {request.id!r}"
+    if not isinstance(request.id, str) or not request.id:
+        raise RequestRefused(f"{name} has an id that is no text: give one such as 'r0'.")
+    for field_name in ("group", "conversation", "after"):
+        value = getattr(request, field_name)
+        if not (value is None or isinstance(value, str)):
+            raise RequestRefused(f"{name} has {field_name} = {value!r}: give a text, or leave it out.")
+    if not isinstance(request.sampling, Sampling):
+        raise RequestRefused(f"{name} has sampling = {request.sampling!r:.60}: give Sampling(temperature=...).")
+    if not isinstance(request.stop_ids, Collection) or not all(isinstance(token, int) for token in request.stop_ids):
+        raise RequestRefused(f"{name} has stop_ids = {request.stop_ids!r:.60}: give token ids, such as (3,).")
+
+
 def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Collection[str]) -> None:
     """Raise `RequestRefused` unless these prompts can be taken in as one request, whose ids and group are new."""
+    for prompt in prompts:
+        _check_types(prompt)
     group = prompts[0].group
     if len(prompts) > 1 and group is None:
         raise RequestRefused(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from graphs import lstm
-from helpers import asks
+from helpers import asks, make_engine, sentence
 
-from minifuse.errors import LawBroken
-from minifuse.request import FinishReason, Request, Sequence
+from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.request import FinishReason, Request, Sampling, Sequence
 
 
 @pytest.mark.parametrize(
@@ -69,3 +71,48 @@ def test_a_text_counts_no_nodes_and_has_no_graph() -> None:
     assert broken.value.law == "layout"
     graph = lstm(2)
     assert Sequence(Request("g", (1,)), graph=graph).unfolded is graph
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": float("nan")},
+        {"temperature": -0.5},
+        {"temperature": float("inf")},
+        {"temperature": "1"},
+        {"top_k": -1},
+        {"top_k": 1.5},
+        {"top_p": 1.5},
+        {"top_p": float("nan")},
+        {"seed": None},
+    ],
+)
+def test_sampling_that_makes_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as error:
+        Sampling(**wrong)
+    ((name, value),) = wrong.items()
+    sentence(error.value, f"{name} = {value!r}")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"id": 3},
+        {"id": ""},
+        {"group": 1},
+        {"conversation": 1},
+        {"after": 1},
+        {"stop_ids": 3},
+        {"stop_ids": ("x",)},
+        {"sampling": {"temperature": 1}},
+    ],
+)
+def test_fields_of_another_type(wrong: dict[str, Any]) -> None:
+    with pytest.raises(RequestRefused) as error:
+        make_engine().submit(Request(**{"id": "a", "prompt": (1, 2), **wrong}))
+    ((name, value),) = wrong.items()
+    sentence(error.value, repr(value), "id that is no text" if name == "id" else name)
+
+
+def test_a_prompt_may_be_a_list() -> None:
+    assert Request("a", [1, 2]).prompt == (1, 2)  # type: ignore[arg-type]

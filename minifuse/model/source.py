@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from minifuse.errors import UsageError
 from minifuse.model.cells.source import resolve_cells
 from minifuse.model.text.load import resolve_text
 from minifuse.model.text.tokenizer import Tokenizer
@@ -72,11 +74,13 @@ class Source(Protocol):
         ...
 
 
-def resolve(name: str) -> Source:
+def resolve(name: str | Path) -> Source:
     """Find the model called `name`: `tiny`, a directory, `random:PRESET`, or cells such as `lstm:hidden=256`.
 
     Raises:
         UsageError: there is no such model.
         ModelError: the directory has no readable config.json, or one of another architecture.
     """
-    return resolve_cells(name) or resolve_text(name)
+    if not isinstance(name, (str, Path)):
+        raise UsageError(f"The model is {name!r:.60}: give its name, as 'tiny', or its directory.")
+    return resolve_cells(str(name)) or resolve_text(str(name))

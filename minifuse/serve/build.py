@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,17 @@ def build_engine(
     source: Source,
     settings: Settings,
     model: Any = None,
-    trace_path: Path | None = None,
+    trace_path: Path | str | None = None,
     *,
     into: Callable[[Event], None] | None = None,
 ) -> Engine:
     """Plug a technique's stages into the loop.
 
+    The engine may serve, or `run`, again: its clock and its metrics go on. After an interrupted run it may not.
+
     Args:
-        model: what `source.load` returned, or `source.outline`, which virtual time can do with.
+        model: what `source.load` returned, with the dtype and the device of the settings; or `source.outline`, which
+            virtual time can do with.
         into: is handed every event of the trace as it happens (`RunningMetrics.read`), and none is kept: for runs so
             long that memory could not hold all their steps.
 
@@ -44,7 +48,10 @@ def build_engine(
             or the settings do not suit the model.
         MachineError: the memory does not fit the device.
     """
+    _check_given(technique, source, settings, into)
     row = for_model(technique, source.kind)
+    if settings.device == "auto" and model is not None:
+        settings = replace(settings, device=model.device.type)
     batching = make_batching(row, settings.stage_options)
     module, _, name = SERVED[source.kind].partition(":")
     served: ServedModel = getattr(importlib.import_module(module), name)(source, settings, model, batching.granularity)
@@ -60,7 +67,9 @@ def build_engine(
     if model is not None or settings.clock == "real":
         stages.attention.check(settings.device, settings.dtype)
     batching.check(source.name, served.cell_types)
-    trace = _open_trace(trace_path, into, row, source, settings, served.slot_bytes, capacity)
+    trace = _open_trace(
+        None if trace_path is None else Path(trace_path), into, row, source, settings, served.slot_bytes, capacity
+    )
     runner = served.runner(stages)
     clock: RealClock | VirtualClock
     executor: RealExecutor | VirtualExecutor
@@ -79,6 +88,18 @@ def build_engine(
         )
     parts = batching, stages.memory, stages.attention, executor, clock
     return Engine(*parts, reader=served.reader, trace=trace, why=settings.why)
+
+
+def _check_given(technique: object, source: object, settings: object, into: object) -> None:
+    """Raise `UsageError` where a name, or a dict, was given instead of what it means."""
+    if not isinstance(technique, Technique):
+        raise UsageError(f"build_engine was given the technique {technique!r:.60}: give technique('orca') or a mix.")
+    if source is None or isinstance(source, (str, Path)):
+        raise UsageError(f"build_engine was given the source {source!r:.60}: give resolve('tiny') or another.")
+    if not isinstance(settings, Settings):
+        raise UsageError(f"build_engine was given the settings {settings!r:.60}: give Settings(clock='virtual', ...).")
+    if into is not None and not callable(into):
+        raise UsageError(f"build_engine was given into={into!r:.60}: give a function of an event, or leave it out.")
 
 
 def _open_trace(

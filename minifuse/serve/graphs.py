@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from minifuse.assembly import Stages
-from minifuse.errors import MachineError
+from minifuse.errors import MachineError, UsageError
 from minifuse.execute.cells import CellRunner
 from minifuse.execute.link import Link
 from minifuse.memory.state_storage import StateStorage
@@ -19,7 +19,7 @@ from minifuse.model.cells.source import CellSource
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
-from minifuse.serve.served import PlanRunner
+from minifuse.serve.served import PlanRunner, check_model, without_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
@@ -39,6 +39,12 @@ class ServedCells:
     shares_device = False
 
     def __init__(self, source: CellSource, settings: Settings, model: CellModel, granularity: str) -> None:
+        if not isinstance(model, CellModel):
+            raise UsageError(
+                f"The engine was given a {type(model).__name__} as its model: give what source.load returned, or, in virtual time, "
+                "source.outline."
+            )
+        check_model(settings, dtype=model.dtype)
         self.settings = settings
         self.model = by_operator(model) if granularity == "operator" else model
         self.reader = self.model
@@ -54,6 +60,8 @@ class ServedCells:
         settings, workers = self.settings, stages.batching.workers
         if settings.clock == "virtual":
             return PlanRunner(placeholders(self.model))
+        if self.model.device.type == "meta":
+            return PlanRunner(without_model)
         capacity = stages.memory.capacity
         try:
             runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, self.model.device))

@@ -9,9 +9,9 @@ from itertools import count
 from typing import Any
 
 from minifuse.engine import Engine
-from minifuse.errors import RequestRefused
+from minifuse.errors import RequestRefused, UsageError
 from minifuse.report import StepReport
-from minifuse.request import FinishReason, Request, by_request
+from minifuse.request import FinishReason, Request, by_request, check_are_requests
 from minifuse.serve.interrupt import InterruptibleExecutor, uninterrupted
 from minifuse.trace import Trace
 
@@ -67,7 +67,10 @@ def serve(
         on_failure: called with what a stage or the model raised in the middle of the run, when every request has an
             answer: those that had not ended are interrupted. Without it, that is raised then.
     """
+    if isinstance(requests, (str, Request)) or not isinstance(requests, Iterable):
+        raise UsageError(f"serve was given {requests!r:.60}: give a list of requests.")
     requests = list(requests)
+    check_are_requests(requests)
     answers: dict[int, Answer] = {}
     index: dict[str, int] = {}
     first: dict[str, float] = {}

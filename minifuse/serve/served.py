@@ -7,14 +7,31 @@ from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
 from minifuse.assembly import Stages
+from minifuse.errors import UsageError
 from minifuse.execute.link import Link
 from minifuse.execute.poll import Pending
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
+from minifuse.serve.settings import Settings
 from minifuse.stages import Reader, RunPlan
 
-__all__ = ["PlanRunner", "ServedModel"]
+__all__ = ["PlanRunner", "ServedModel", "check_model", "without_model"]
+
+
+def check_model(settings: Settings, **loaded: object) -> None:
+    """Raise `UsageError` unless a model was loaded as the settings say: `check_model(settings, dtype=model.dtype)`."""
+    for name, value in loaded.items():
+        found, wanted = str(value).removeprefix("torch."), getattr(settings, name).partition(":")[0]
+        if found != wanted:
+            raise UsageError(
+                f"The model was loaded with the {name} {found} and the settings have {wanted}: give both the same."
+            )
+
+
+def without_model(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+    """What computes plans in real time for an engine without a model."""
+    raise UsageError("The engine was built without a model, and in real time one computes: give source.load().")
 
 
 class PlanRunner(NamedTuple):

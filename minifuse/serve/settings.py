@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from minifuse.errors import UsageError
+from minifuse.model.choices import NUMERICS, check_choice, check_device
 from minifuse.model.dtypes import DTYPE_BYTES
-from minifuse.parsing import INT64, did_you_mean, one_of
-from minifuse.simulate.cost import Hardware
+from minifuse.parsing import INT64
+from minifuse.simulate.cost import Hardware, hardware
 
 __all__ = ["Settings"]
 
-CHOICES = {"dtype": tuple(DTYPE_BYTES), "clock": ("real", "virtual"), "numerics": ("fast", "reference")}
 KV_BYTES, KV_SLOTS = 64 * 2**20, 4096  # the budget by default: the larger of the two
 
 
@@ -40,16 +39,16 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise UsageError(
-                    f"The setting {name} is {value!r}{did_you_mean(str(value), allowed)}: give {one_of(allowed)}."
-                )
+        check_choice("dtype", self.dtype, DTYPE_BYTES)
+        check_choice("clock", self.clock, ("real", "virtual"))
+        check_choice("numerics", self.numerics, NUMERICS)
+        check_device(self.device, "auto")
+        hardware(self.hardware)
         if not isinstance(self.why, bool):
             raise UsageError(f"The setting why is {self.why!r}: give True or False.")
-        if not (isinstance(self.device, str) and re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device)):
-            raise UsageError(f"The setting device is {self.device!r}: give cpu, cuda, or cuda:0 and so on.")
+        options = self.stage_options
+        if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+            raise UsageError(f"The setting stage_options is {options!r}: give a dict, as {{'batching.max_batch': 4}}.")
         for name, least in (("kv_memory", 1), ("tensor_parallel", 1), ("seed", INT64[0])):
             value = getattr(self, name)
             by_default = name == "kv_memory" and value is None

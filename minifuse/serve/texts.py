@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minifuse.assembly import Stages
@@ -16,7 +17,7 @@ from minifuse.model.text.load import TextSource
 from minifuse.parallel.config import shard_config
 from minifuse.plan import Plan
 from minifuse.request import TextReader
-from minifuse.serve.served import PlanRunner
+from minifuse.serve.served import PlanRunner, check_model, without_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.work import TRANSFORMER
@@ -28,7 +29,7 @@ __all__ = ["ServedText"]
 
 
 class ServedText:
-    """A transformer; without its weights (`model` is None) every token is a placeholder."""
+    """A transformer; without its weights (`model` is None) every token is a placeholder, in virtual time."""
 
     slot = "token"
     cell_types = (TRANSFORMER,)
@@ -42,7 +43,9 @@ class ServedText:
         self.slot_bytes = source.slot_bytes(settings.dtype)
 
     def check(self) -> None:
-        """Raise `UsageError` if the ranks cannot divide the model, or the simulated machine cannot hold it."""
+        """Raise `UsageError` if the model is not the source's in these settings, the ranks cannot divide it, or the
+        simulated machine cannot hold it.
+        """
         settings = self.settings
         shard_config(self.source.config, settings.tensor_parallel)
         if settings.numerics == "reference" and settings.tensor_parallel > 1:
@@ -52,9 +55,24 @@ class ServedText:
             )
         if settings.clock == "virtual":
             self._check_fits()
+        if self.model is not None:
+            self._check_model(self.model)
+
+    def _check_model(self, model: Transformer) -> None:
+        from minifuse.model.text.transformer import Transformer
+
+        if not isinstance(model, Transformer):
+            raise UsageError(
+                f"The engine was given a {type(model).__name__} as its model: give what source.load returned."
+            )
+        if replace(model.config, eos_ids=()) != replace(self.source.config, eos_ids=()):
+            raise UsageError(f"The model that was given is not {self.source.name}: give what source.load returned.")
+        numerics = "reference" if model.row_by_row else "fast"
+        check_model(self.settings, dtype=model.dtype, device=model.device.type, numerics=numerics)
 
     def runner(self, stages: Stages) -> PlanRunner:
-        run, close, behind = placeholder_tokens, None, None
+        run = placeholder_tokens if self.settings.clock == "virtual" else without_model
+        close = behind = None
         if self.model is not None and self.settings.tensor_parallel > 1:
             from minifuse.parallel.launch import launch
 

@@ -57,7 +57,7 @@ def hardware(name: str | Hardware) -> Hardware:
     if isinstance(name, Hardware):
         return name
     if name not in HARDWARE:
-        raise unknown("hardware", name, HARDWARE)
+        raise unknown("hardware", str(name), HARDWARE)
     return HARDWARE[name]
 
 

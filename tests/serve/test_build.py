@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from helpers import asks, sentence
 
 from minifuse.engine import Engine
 from minifuse.errors import MachineError, UsageError
-from minifuse.model.text.load import TextSource
+from minifuse.model.source import Source, resolve
+from minifuse.model.text.load import TINY, TextSource
 from minifuse.report import StepReport
-from minifuse.request import Request
+from minifuse.request import FinishReason, Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
@@ -108,3 +110,78 @@ def test_a_transformer_has_one_type_of_cell(option: str) -> None:
     with pytest.raises(UsageError) as error:
         _build("cellular", stage_options={f"batching.{option}": value.format("decoder")})
     sentence(error.value, "'decoder'", "type of cell of random:toy", "transformer")
+
+
+def _toy(**changes: Any) -> dict[str, Any]:
+    """What `build_engine` is given, one thing exchanged."""
+    given = {"technique": technique("orca"), "source": SOURCE, "settings": Settings(dtype="float64")}
+    return {**given, "model": small_model("llama"), **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"technique": "orca"}, ("the technique 'orca'", "technique('orca')")),
+        ({"source": "tiny"}, ("the source 'tiny'", "resolve('tiny')")),
+        ({"source": None}, ("the source None",)),
+        ({"settings": {"clock": "virtual"}}, ("the settings {'clock': 'virtual'}", "Settings(")),
+        ({"settings": None}, ("the settings None",)),
+        ({"into": 3}, ("into=3", "a function")),
+        ({"model": "tiny"}, ("a str as its model", "source.load")),
+        ({"model": small_model("gptj")}, ("is not random:toy",)),
+        ({"settings": Settings()}, ("dtype float64", "float32")),
+        ({"settings": Settings(dtype="float64", device="cuda")}, ("device cpu", "cuda")),
+        ({"settings": Settings(dtype="float64", numerics="reference")}, ("numerics fast", "reference")),
+        ({"source": resolve("lstm:hidden=8")}, ("a Llama as its model", "source.outline")),
+    ],
+)
+def test_what_is_given_is_checked(changes: dict[str, Any], parts: tuple[str, ...]) -> None:
+    if "source" in changes:
+        changes = {"technique": technique("cellular"), **changes}
+    with pytest.raises(UsageError) as error:
+        build_engine(**_toy(**changes))
+    sentence(error.value, *parts)
+
+
+def test_a_path_as_text_and_a_device_to_be_found_out(tmp_path: Path) -> None:
+    settings = Settings(dtype="float64", device="auto")
+    engine = build_engine(**_toy(settings=settings, trace_path=str(tmp_path / "t.jsonl")))
+    assert serve(engine, [asks("a")]).answers[0].finish_reason is FinishReason.LENGTH
+    assert (tmp_path / "t.jsonl").stat().st_size > 0
+
+
+@pytest.mark.parametrize(("name", "source"), [("orca", SOURCE), ("cellular", resolve("lstm:hidden=8"))])
+def test_without_a_model_real_time_computes_nothing(name: str, source: Source) -> None:
+    """It can be built, so that the command line refuses before weights are loaded, and says so when it should run."""
+    engine = build_engine(technique(name), source, Settings(), source.outline("float32", 0))
+    with pytest.raises(UsageError) as error:
+        serve(engine, [asks("a", (3, 4))])
+    sentence(error.value, "without a model", "source.load()")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "parts"),
+    [
+        ({"dtype": "float33"}, ("dtype", "'float33'", "float32")),
+        ({"device": "gpu"}, ("device", "'gpu'", "cpu")),
+        ({"numerics": "exact"}, ("numerics", "'exact'", "reference")),
+        ({"seed": "x"}, ("seed", "'x'", "whole number")),
+    ],
+)
+def test_loading_checks_what_it_is_given(wrong: dict[str, Any], parts: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as error:
+        SOURCE.load(**wrong)
+    sentence(error.value, *parts)
+
+
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(MachineError) as error:
+        SOURCE.load(device="cuda:99")
+    sentence(error.value, "'cuda:99'", "CUDA devices")
+
+
+def test_a_model_is_named_by_its_name_or_directory() -> None:
+    with pytest.raises(UsageError) as error:
+        resolve(None)  # type: ignore[arg-type]
+    sentence(error.value, "None", "'tiny'")
+    assert resolve(TINY).name == str(TINY)

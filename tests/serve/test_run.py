@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import asks, make_engine
+from helpers import asks, make_engine, make_real_engine, sentence
 
+from minifuse.errors import UsageError
 from minifuse.model.text.load import TextSource
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
@@ -277,3 +278,53 @@ def test_an_error_closes_the_trace_and_reaches_the_caller(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="broken"):
         serve(engine, [asks("a")])
     assert [event["event"] for event in read_trace(tmp_path / "t.jsonl")] == ["run", "request", "end"]
+
+
+@pytest.mark.parametrize("name", ["orca", "fusion", "instances", "cellular"])
+def test_an_engine_serves_again(name: str) -> None:
+    """Its threads were stopped and start again; its clock goes on."""
+    engine = make_real_engine(name, model="llama")
+    first, second = (serve(engine, [asks(f"{turn}{i}", 4, 3) for i in range(3)]).answers for turn in "ab")
+    expected = [expected_answer("llama", asks("a", 4, 3))] * 3
+    assert [a.token_ids for a in first] == [a.token_ids for a in second] == expected
+    assert max(a.finish_s or 0 for a in first) <= min(a.finish_s or 0 for a in second)
+    (again,) = serve(engine, [asks("a0", 4, 3)]).answers
+    assert "submitted twice" in (again.why_refused or "")
+
+
+def test_an_engine_that_was_interrupted_serves_no_more() -> None:
+    def interrupt(report: StepReport) -> None:
+        raise KeyboardInterrupt
+
+    engine = make_engine()
+    assert serve(engine, [asks("a")], on_step=interrupt).interrupted
+    with pytest.raises(UsageError) as error:
+        serve(engine, [asks("b")])
+    sentence(error.value, "interrupted", "another engine")
+
+
+def test_an_engine_that_runs_is_not_run_beside_itself() -> None:
+    engine = make_engine()
+    engine.submit(asks("a"))
+    steps = engine.run()
+    next(steps)
+    with pytest.raises(UsageError) as error:
+        next(engine.run())
+    sentence(error.value, "runs already")
+    assert len(list(steps)) == 2
+
+
+@pytest.mark.parametrize("given", [None, "hello", asks("a"), ["hello"], [asks("a"), 3]])
+def test_what_is_served_are_requests(given: Any) -> None:
+    engine = make_engine()
+    with pytest.raises(UsageError) as error:
+        serve(engine, given)
+    sentence(error.value, "request")
+    assert not engine.unfinished
+
+
+def test_what_is_submitted_are_requests() -> None:
+    for given in ((), ("hello",), (asks("a"), None)):
+        with pytest.raises(UsageError) as error:
+            make_engine().submit(*given)  # type: ignore[arg-type]
+        sentence(error.value, "equest")

@@ -14,6 +14,7 @@ from minifuse.model.cells.config import BUILT_IN, EOS, GO, PAD, CellConfig, regi
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.trees import read_tree
 from minifuse.model.cells.unfold import CellLimits, Unfolding
+from minifuse.model.choices import check_loading
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
 from minifuse.model.linear import Linear, packable
@@ -209,9 +210,10 @@ def load_cells(config: CellConfig, name: str, dtype: str = "float32", device: st
     On the device `meta` it has no weights: its requests can be unfolded, and nothing can be computed.
 
     Raises:
-        MachineError: the weights would not fit this machine's free memory.
-        UsageError: the model of a plugin cannot be built.
+        MachineError: this machine has no such device, or not enough free memory for the weights.
+        UsageError: there is no such number type or device, or the model of a plugin cannot be built.
     """
+    check_loading(dtype, device, seed)
     build = registered(config.kind)
     if config.kind in BUILT_IN and device != "meta":
         packed = device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` keeps a second copy

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from minifuse.errors import MachineError, ModelError, UsageError
 from minifuse.model.cells.config import BUILT_IN
+from minifuse.model.choices import check_loading
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
 from minifuse.model.text.config import ModelConfig
@@ -167,11 +168,13 @@ def load_weights(
         numerics: "reference" computes every row by itself, so that its bits do not depend on other rows.
 
     Raises:
+        UsageError: there is no such number type, device or numerics.
         ModelError: the checkpoint does not fit its config.json.
-        MachineError: the weights would not fit this machine's free memory.
+        MachineError: this machine has no such device, or not enough free memory for the weights.
     """
     from minifuse.model.linear import packable
 
+    check_loading(dtype, device, seed, numerics)
     pack = pack and numerics == "fast"
     packed = pack and device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` makes a second copy
     needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1)

@@ -1,0 +1,46 @@
+"""What a model can be loaded as: the number types, devices and numerics that there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from minifuse.errors import MachineError, UsageError
+from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.parsing import did_you_mean, one_of
+
+__all__ = ["NUMERICS", "check_choice", "check_device", "check_loading"]
+
+NUMERICS = ("fast", "reference")
+
+
+def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
+    """Raise `UsageError` unless the setting of this name is one of those allowed."""
+    if value not in allowed:
+        raise UsageError(f"The setting {name} is {value!r}{did_you_mean(str(value), allowed)}: give {one_of(allowed)}.")
+
+
+def check_device(device: object, *more: str) -> None:
+    """Raise `UsageError` unless this is cpu, cuda, cuda:0 and so on, or one of `more`."""
+    if device not in more and not (isinstance(device, str) and re.fullmatch(r"cpu|cuda(:[0-9]+)?", device)):
+        raise UsageError(f"The setting device is {device!r}: give cpu, cuda, or cuda:0 and so on.")
+
+
+def check_loading(dtype: object, device: str, seed: object, numerics: object = "fast") -> None:
+    """Check what a model is to be loaded as.
+
+    Raises:
+        UsageError: there is no such number type, device or numerics, or the seed is no number.
+        MachineError: this machine has no such device.
+    """
+    check_choice("dtype", dtype, DTYPE_BYTES)
+    check_choice("numerics", numerics, NUMERICS)
+    check_device(device, "meta")
+    if not isinstance(seed, int):
+        raise UsageError(f"The seed of random weights is {seed!r}: give a whole number.")
+    if device.startswith("cuda"):
+        import torch
+
+        count = torch.cuda.device_count()
+        if int(device.partition(":")[2] or 0) >= count:
+            raise MachineError(f"The device is {device!r}, and torch finds {count} CUDA devices: use cpu or another.")
