@@ -50,7 +50,7 @@ def build_engine(
     """
     _check_given(technique, source, settings, into)
     row = for_model(technique, source.kind)
-    if settings.device == "auto" and model is not None:
+    if settings.device == "auto" and model is not None and model.device.type != "meta":  # meta: an outline
         settings = replace(settings, device=model.device.type)
     batching = make_batching(row, settings.stage_options)
     module, _, name = SERVED[source.kind].partition(":")
