@@ -41,8 +41,8 @@ class ServedCells:
     def __init__(self, source: CellSource, settings: Settings, model: CellModel, granularity: str) -> None:
         if not isinstance(model, CellModel):
             raise UsageError(
-                f"The engine was given a {type(model).__name__} as its model: give what source.load returned, or, in virtual time, "
-                "source.outline."
+                f"The engine was given a {type(model).__name__} as its model: give what source.load returned, or, in "
+                "virtual time, source.outline."
             )
         check_model(settings, dtype=model.dtype)
         self.settings = settings
