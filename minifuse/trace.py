@@ -7,7 +7,7 @@
     {"event": "aborted", "id": "r8", "wall": {"end_s": ...}}
     {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": [17]}, ..., "wall": {"start_s": ..., ...}}
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
-    {"event": "end", "unfinished": [], "wall": {"end_s": ...}}
+    {"event": "end", "unfinished": [], "wall": {"end_s": ..., "other_cores": 0.3}}
 
 A step tells of a sequence's block table only what is new since the last step that had it: under "places",
 [2, [9], 16] are the first two blocks of the table as it was told last, then block 9, of 16 slots each. `whole_tables`
@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from minifuse.cores import OtherWork
 from minifuse.errors import UsageError
 from minifuse.place import BlockTables
 from minifuse.plan import Reason
@@ -48,16 +49,24 @@ class Trace:
         path: the file.
         into: is handed every event as it happens, a step without its places and layout. No event is kept then, so that
             a run takes no more memory the longer it is.
+        others: what the run's end tells of the cores that other processes used meanwhile; None: time is virtual.
         header: what the first event says of the run.
 
     Raises:
         UsageError: the file cannot be written.
     """
 
-    def __init__(self, path: Path | None = None, into: Callable[[Event], None] | None = None, **header: Any) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        into: Callable[[Event], None] | None = None,
+        others: OtherWork | None = None,
+        **header: Any,
+    ) -> None:
         self.header: Event = {"event": "run", "schema": SCHEMA, **header}
         self._events: list[Event | StepReport] = []
         self._into = into
+        self._others = others
         self._file = None if path is None else TraceFile(path)
         self._told = BlockTables()  # in the file
         self._add(self.header)
@@ -103,7 +112,10 @@ class Trace:
         self._add({"event": "wait", "reasons": [list(reason) for reason in reasons], "wall": wall})
 
     def end(self, unfinished: Iterable[str], end_s: float) -> None:
-        self._add({"event": "end", "unfinished": list(unfinished), "wall": {"end_s": end_s}})
+        wall = {"end_s": end_s}
+        if self._others is not None and (cores := self._others.cores()) is not None:
+            wall["other_cores"] = cores
+        self._add({"event": "end", "unfinished": list(unfinished), "wall": wall})
         self.close()
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from minifuse.assembly import Stages, make_batching
 from minifuse.clock import RealClock, VirtualClock
+from minifuse.cores import OtherWork
 from minifuse.engine import Engine
 from minifuse.errors import UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
@@ -115,6 +116,7 @@ def _open_trace(
     return Trace(
         path,
         into,
+        OtherWork() if settings.clock == "real" else None,
         technique=row.name,
         stages=row.stages,
         model=source.name,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 
 import torch
 
 from minifuse.assembly import Stages
+from minifuse.cores import usable_cores
 from minifuse.errors import MachineError, UsageError
 from minifuse.execute.cells import CellRunner
 from minifuse.execute.link import Link
@@ -75,7 +75,7 @@ class ServedCells:
         if workers == 1:
             return PlanRunner(runner)
         before = torch.get_num_threads()
-        run = _sharing(runner, max(1, len(os.sched_getaffinity(0)) // workers))
+        run = _sharing(runner, max(1, len(usable_cores()) // workers))
         return PlanRunner(run, close=lambda: torch.set_num_threads(before))
 
     def cost(self) -> Callable[[Plan], float]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minifuse.assembly import Stages
+from minifuse.cores import usable_cores
 from minifuse.errors import MachineError, UsageError
 from minifuse.execute.link import Link
 from minifuse.execute.run_ahead import RunAhead
@@ -136,4 +136,4 @@ def _threads(workers: int, device: str) -> int:
     Measured on 2 cores with 16 concurrent instances, random:medium in bfloat16: 11.7 ms a token with 2 threads, 16.0
     with 1, 19.0 with 8 and 23.2 with 16, torch using 2 threads for each; 12.8, 20.9, 24.0 and 27.6 with 1 for each.
     """
-    return workers if device == "cuda" else min(workers, max(2, len(os.sched_getaffinity(0))))
+    return workers if device == "cuda" else min(workers, max(2, len(usable_cores())))

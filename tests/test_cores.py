@@ -1,0 +1,98 @@
+"""What is known of the machine's cores, from files as Linux writes them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from minifuse import cores
+from minifuse.cores import OtherWork, Used, share_cores, usable_cores, wait_passively
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a machine with four cores, two of which may be used."""
+    monkeypatch.setattr(cores, "PROC", tmp_path)
+    monkeypatch.setattr(cores, "usable_cores", lambda: {0, 2})
+    return tmp_path / "stat"
+
+
+def _stat(busy: dict[int, int]) -> str:
+    """Hundredths of seconds of computing on each core, among the other columns that count."""
+    lines = ["cpu  9 9 9 9 9 9 9 9 0 0"]
+    lines += [f"cpu{core} {ticks - 6} 1 1 5000 700 1 1 2 0 0" for core, ticks in busy.items()]
+    return "\n".join([*lines, "intr 1 2", "ctxt 3"])
+
+
+def _own(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    monkeypatch.setattr(os, "times", lambda: (seconds, 0.0, 0.0, 0.0, 0.0))
+
+
+def test_what_others_used_of_the_usable_cores(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 110.0])
+    monkeypatch.setattr(cores.time, "perf_counter", lambda: next(clock))
+    machine.write_text(_stat({0: 1000, 1: 1000, 2: 1000, 3: 1000}))
+    _own(monkeypatch, 3.0)
+    others = OtherWork()
+    machine.write_text(_stat({0: 1900, 1: 2000, 2: 1500, 3: 2000}))  # 14 s on cores 0 and 2, of which 4 are ours
+    _own(monkeypatch, 7.0)
+    assert others.cores() == pytest.approx(1.0)
+
+
+def test_idle_and_waiting_are_no_use(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.write_text(_stat({0: 100, 2: 200}))
+    _own(monkeypatch, 1.0)
+    assert Used.now() == (pytest.approx(3.0), pytest.approx(1.0))
+
+
+def test_what_is_not_known(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Used.now() is None
+    assert OtherWork().cores() is None
+    machine.write_text(_stat({0: 100, 2: 200}))
+    assert OtherWork().cores() is None  # no time has passed
+
+
+def test_this_machine_tells() -> None:
+    if not Path("/proc/stat").exists():
+        pytest.skip("no /proc here")
+    used = Used.now()
+    assert used is not None
+    assert used.by_all > 0
+    assert used.by_us > 0
+    assert usable_cores()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "others", "before", "after"),
+    [
+        (10**9, 0.0, 4, 4),
+        (10**9, 0.4, 4, 4),
+        (10**9, 2.2, 4, 2),
+        (10**9, None, 4, 4),
+        (10**9, 9.0, 4, 1),
+        (10**9, 0.0, 2, 2),  # the user's choice
+        (10**6, 0.0, 4, 1),  # too small to be shared
+    ],
+)
+def test_threads(
+    parameters: int, others: float | None, before: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(cores, "usable_cores", lambda: {0, 1, 2, 3})
+    monkeypatch.setattr(torch, "get_num_threads", lambda: before)
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    share_cores(parameters, others)
+    assert chosen == [after]
+
+
+def test_waiting_is_the_users_choice_first() -> None:
+    environment: dict[str, str] = {}
+    wait_passively(environment)
+    assert environment == {"OMP_WAIT_POLICY": "PASSIVE"}
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        environment = {name: "1"}
+        wait_passively(environment)
+        assert environment == {name: "1"}
