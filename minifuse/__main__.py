@@ -1,8 +1,20 @@
-"""`python -m minifuse` is `minifuse`."""
+"""The process of the command line: `python -m minifuse` is `minifuse`."""
 
 import sys
+from typing import NoReturn
 
-from minifuse.cli import main
+from minifuse.cli import main as run_command_line
+from minifuse.ctrl_c import finish
+
+__all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """Run the command line that was typed, and end the process with its exit code."""
+    code = run_command_line()
+    finish(code)
+    sys.exit(code)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,9 +3,10 @@
 | exit code | meaning |
 |---|---|
 | 0 | fine |
-| 1 | a request failed (refused, interrupted), or a check did not hold |
+| 1 | a request failed, as one that was refused, or a check did not hold |
 | 2 | bad usage or input: nothing was started |
 | 3 | the machine lacks something |
+| 130 | Ctrl-C came before the end |
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import typer
 from minifuse.cli.app import make_app
 from minifuse.cli.pipe import silence
 from minifuse.cli.plugin import plugin_frame
+from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN
 from minifuse.errors import LawBroken, MinifuseError
 
 __all__ = ["main"]
 
 FAILED, USAGE, MACHINE = 1, 2, 3
-INTERRUPTED = 130
 ParseError: Any = typer.BadParameter.__base__  # the usage error of typer; of click, with an older typer
 TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened
 
@@ -49,7 +50,7 @@ def _work(arguments: Sequence[str] | None) -> int:
     try:
         return _parse(arguments)()
     except KeyboardInterrupt:
-        return _fail("Interrupted before there was anything to show: run it again.", FAILED)
+        return _fail(NOTHING_SHOWN, INTERRUPTED)
     except LawBroken as broken:
         return _fail(f"A stage broke a law ({_sentence(broken)}); this is a defect in its code.", broken.exit_code)
     except MinifuseError as error:

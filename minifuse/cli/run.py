@@ -15,6 +15,7 @@ from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.pipe import silence
 from minifuse.cli.plugin import plugin_files
 from minifuse.cli.requests import Workload, make_workload, note_priorities
+from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import MachineError, UsageError
 from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source, resolve
@@ -30,7 +31,7 @@ from minifuse.techniques import MODELS, Technique, for_model, mix, technique
 if TYPE_CHECKING:
     from minifuse.engine import Engine
 
-__all__ = ["failed", "load", "placeholders", "run", "show_served"]
+__all__ = ["exit_code", "load", "placeholders", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines"
@@ -95,7 +96,7 @@ def run(options: RunOptions) -> int:
         print(f"error: {engine.trace.failure}", file=sys.stderr)
     if failures:
         raise failures[0]
-    return int(failed(served) or engine.trace.failure is not None)
+    return exit_code(served) or int(engine.trace.failure is not None)
 
 
 def _refuse_overwriting(options: RunOptions) -> None:
@@ -153,9 +154,11 @@ def _device(wanted: str) -> str:
     return wanted
 
 
-def failed(served: Served) -> bool:
-    """Whether a request was refused or interrupted."""
-    return any(answer.finish_reason in FAILED for answer in served.answers)
+def exit_code(served: Served) -> int:
+    """That of Ctrl-C, or 1 if a request was refused or interrupted; 0 if all have been answered."""
+    if not any(answer.finish_reason in FAILED for answer in served.answers):
+        return 0
+    return INTERRUPTED if served.interrupted else 1
 
 
 def show_served(
