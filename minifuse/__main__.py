@@ -4,14 +4,17 @@ import sys
 from typing import NoReturn
 
 from minifuse.cli import main as run_command_line
-from minifuse.ctrl_c import finish
+from minifuse.ctrl_c import INTERRUPTED, finish
 
 __all__ = ["main"]
 
 
 def main() -> NoReturn:
     """Run the command line that was typed, and end the process with its exit code."""
-    code = run_command_line()
+    try:
+        code = run_command_line()
+    except KeyboardInterrupt:  # between its last line and the next
+        code = INTERRUPTED
     finish(code)
     sys.exit(code)
 

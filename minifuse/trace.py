@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from minifuse.errors import UsageError
 from minifuse.place import BlockTables
@@ -45,7 +45,7 @@ class Trace:
     Steps are kept as they are and turned into JSON only when the events are read: the hot loop should not pay for it.
 
     Args:
-        path: the file.
+        path: the file, or a stream.
         into: is handed every event as it happens, of a step no more than the metrics need. No event is kept then, so
             that a run takes no more memory the longer it is.
         header: what the first event says of the run.
@@ -54,7 +54,9 @@ class Trace:
         UsageError: the file cannot be written.
     """
 
-    def __init__(self, path: Path | None = None, into: Callable[[Event], None] | None = None, **header: Any) -> None:
+    def __init__(
+        self, path: Path | TextIO | None = None, into: Callable[[Event], None] | None = None, **header: Any
+    ) -> None:
         self.header: Event = {"event": "run", "schema": SCHEMA, **header}
         self._events: list[Event | StepReport] = []
         self._into = into

@@ -11,6 +11,7 @@ from minifuse.cli.declare import argument, takes
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.run import exit_code, load, placeholders, show_served
+from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, counted
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import UsageError
@@ -77,7 +78,7 @@ def compare(options: CompareOptions) -> int:
         if served.interrupted:
             break
     if options.json:
-        print(json.dumps(_as_json(workload, settings, results)))
+        print_result(json.dumps(_as_json(workload, settings, results)))
     else:
         _show(source.kind, results)
     return _report_errors(workload, settings, rows, results)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole, writable_folder
+from minifuse.cli.streams import print_result
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
@@ -120,7 +121,7 @@ def reproduce(options: FigureOptions) -> int:
             if not options.json:
                 show(row, finding)
     if options.json and figures:
-        print(dumps({"schema": SCHEMA, "provenance": source, "figures": figures}))
+        print_result(dumps({"schema": SCHEMA, "provenance": source, "figures": figures}))
     if interrupted:
         left = ", ".join(row.name for row in rows[len(figures) :])
         print(f"error: Interrupted: nothing is shown of {left}: run it again.", file=sys.stderr, flush=True)

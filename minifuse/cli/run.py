@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minifuse.cli.declare import argument, option, takes, writable_file
 from minifuse.cli.options import Options, refuse_contradictions
-from minifuse.cli.pipe import silence
 from minifuse.cli.plugin import plugin_files
 from minifuse.cli.requests import Workload, make_workload, note_priorities
+from minifuse.cli.streams import print_result, result_stream, silence
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import MachineError, UsageError
 from minifuse.metrics import RunningMetrics
@@ -34,11 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["exit_code", "load", "placeholders", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
-TRACE = "write every decision and time here, as JSON lines"
+TRACE = "write every decision and time here, as JSON lines (- is standard output)"
+STDOUT: Literal["-"] = "-"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 _stage = partial(option, panel="Technique")
+
+
+def _trace(text: str, flag: str) -> Path | Literal["-"]:
+    return STDOUT if text == STDOUT else writable_file(text, flag)
 
 
 @dataclass(frozen=True)
@@ -50,17 +55,19 @@ class RunOptions(Options):
     batching: Annotated[str | None, _stage("--batching", "another batching stage", "NAME")]
     memory: Annotated[str | None, _stage("--memory", "another memory stage", "NAME")]
     attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
-    trace: Annotated[Path | None, option("--trace", TRACE, "FILE", panel="Output", parse=writable_file)]
+    trace: Annotated[Path | Literal["-"] | None, option("--trace", TRACE, "FILE", panel="Output", parse=_trace)]
 
 
 @takes(RunOptions)
 def run(options: RunOptions) -> int:
     """Serve requests with one technique and show the answers as they finish.
 
-    Without a prompt and without --prompts, synthetic requests are served.
+    Without a prompt and without --prompts, synthetic requests are served. With --trace - the answers go to stderr.
     """
     from minifuse.cli.answers import answer_json, show_metrics
 
+    if options.json and options.trace == STDOUT:
+        raise UsageError("--json and --trace - are both given, and each fills standard output: give --trace a file.")
     source = resolve(options.model)
     row = _chosen(options, source.kind)
     _refuse_overwriting(options)
@@ -73,7 +80,8 @@ def run(options: RunOptions) -> int:
     model, settings = load(source, settings, outline)
     counted = RunningMetrics()
     failures: list[Exception] = []
-    engine = build_engine(row, source, settings, model, options.trace, into=counted.read)
+    trace = result_stream() if options.trace == STDOUT else options.trace
+    engine = build_engine(row, source, settings, model, trace, into=counted.read)
     try:
         served = show_served(engine, row, workload, not options.json, failures.append)
     except BrokenPipeError:
@@ -89,7 +97,7 @@ def run(options: RunOptions) -> int:
             "outputs": [answer_json(workload, answer) for answer in served.answers],
             "metrics": metrics,
         }
-        print(json.dumps(result))
+        print_result(json.dumps(result))
     else:
         show_metrics(workload, served, metrics)
     if engine.trace.failure is not None:
@@ -102,7 +110,7 @@ def run(options: RunOptions) -> int:
 def _refuse_overwriting(options: RunOptions) -> None:
     """Refuse a trace that is one of the files which the run reads, by whatever name or link."""
     trace, model = options.trace, Path(options.model)
-    if trace is None or not trace.exists():
+    if not isinstance(trace, Path) or not trace.exists():
         return
     read = [Path(options.prompts)] if options.prompts is not None else []
     read += [*plugin_files(), *(model.iterdir() if model.is_dir() else ())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from minifuse.assembly import Stages, make_batching
 from minifuse.clock import RealClock, VirtualClock
@@ -28,7 +28,7 @@ def build_engine(
     source: Source,
     settings: Settings,
     model: Any = None,
-    trace_path: Path | None = None,
+    trace_path: Path | TextIO | None = None,
     *,
     into: Callable[[Event], None] | None = None,
 ) -> Engine:
@@ -81,7 +81,7 @@ def build_engine(
 
 
 def _open_trace(
-    path: Path | None,
+    path: Path | TextIO | None,
     into: Callable[[Event], None] | None,
     row: Technique,
     source: Source,
