@@ -1,8 +1,23 @@
-"""`python -m minifuse` is `minifuse`."""
+"""The process of the command line: `python -m minifuse` is `minifuse`."""
 
 import sys
+from typing import NoReturn
 
-from minifuse.cli import main
+from minifuse.cli import main as run_command_line
+from minifuse.ctrl_c import INTERRUPTED, finish
+
+__all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """Run the command line that was typed, and end the process with its exit code."""
+    try:
+        code = run_command_line()
+    except KeyboardInterrupt:  # between its last line and the next
+        code = INTERRUPTED
+    finish(code)
+    sys.exit(code)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from minifuse.cores import OtherWork
 from minifuse.errors import UsageError
@@ -46,7 +46,7 @@ class Trace:
     Steps are kept as they are and turned into JSON only when the events are read: the hot loop should not pay for it.
 
     Args:
-        path: the file.
+        path: the file, or a stream.
         into: is handed every event as it happens, a step without its places and layout. No event is kept then, so that
             a run takes no more memory the longer it is.
         others: what the run's end tells of the cores that other processes used meanwhile; None: time is virtual.
@@ -58,7 +58,7 @@ class Trace:
 
     def __init__(
         self,
-        path: Path | None = None,
+        path: Path | TextIO | None = None,
         into: Callable[[Event], None] | None = None,
         others: OtherWork | None = None,
         **header: Any,

@@ -17,36 +17,42 @@ class TraceFile:
     If the file cannot be written any more, as on a full disk, it ends there: `failure` says why, and the run goes on.
     After `close` it may be written on.
 
+    Args:
+        to: the path of the file; or a stream, which `close` leaves open.
+
     Raises:
         UsageError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, to: Path | TextIO) -> None:
         self.failure: str | None = None
+        self._to = to
         self._file: TextIO | None = None
         try:
             self._open("w")
         except OSError as error:
             raise UsageError(
-                f"The trace cannot be written to {path} ({error.strerror}): give --trace a file in a folder that "
+                f"The trace cannot be written to {to} ({error.strerror}): give --trace a file in a folder that "
                 "exists and that you may write to."
             ) from None
 
     def _open(self, mode: Literal["w", "a"]) -> TextIO:
-        file = self._file = self.path.open(mode, encoding="utf-8", buffering=1)  # a line
+        to = self._to
+        self._file = file = to.open(mode, encoding="utf-8") if isinstance(to, Path) else to
         return file
 
     def write(self, event: dict[str, Any]) -> None:
         if self.failure is None:
             try:
-                (self._file or self._open("a")).write(json.dumps(event) + "\n")
+                file = self._file or self._open("a")
+                file.write(json.dumps(event) + "\n")
+                file.flush()
             except OSError as error:
                 self._fail(error)
 
     def close(self) -> None:
         file, self._file = self._file, None
-        if file is not None:
+        if file is not None and isinstance(self._to, Path):
             try:
                 file.close()
             except OSError as error:  # what it could not write it tries again to write
@@ -54,7 +60,8 @@ class TraceFile:
 
     def _fail(self, error: OSError) -> None:
         if self.failure is None:
-            self.failure = f"The trace {self.path} could not be written to its end: {error.strerror or error}."
+            name = self._to if isinstance(self._to, Path) else "on standard output"
+            self.failure = f"The trace {name} could not be written to its end: {error.strerror or error}."
             self.close()
 
 

@@ -3,53 +3,67 @@
 | exit code | meaning |
 |---|---|
 | 0 | fine |
-| 1 | a request failed (refused, interrupted), or a check did not hold |
+| 1 | a request failed, as one that was refused, or a check did not hold |
 | 2 | bad usage or input: nothing was started |
 | 3 | the machine lacks something |
+| 130 | Ctrl-C came before the end |
 """
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 
 import typer
 
 from minifuse.cli.app import make_app
-from minifuse.cli.pipe import silence
 from minifuse.cli.plugin import plugin_frame
+from minifuse.cli.streams import has_stdout, repair, result_alone, silence
+from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN
 from minifuse.errors import LawBroken, MinifuseError
 
 __all__ = ["main"]
 
 FAILED, USAGE, MACHINE = 1, 2, 3
-INTERRUPTED = 130
 ParseError: Any = typer.BadParameter.__base__  # the usage error of typer; of click, with an older typer
 TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, `sys.argv` by default, and return its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its code
+    typed = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` is the module of that command here
+    repair()
+    if not has_stdout():
+        return _fail("Standard output is closed: redirect it to a file, or to /dev/null.", MACHINE)
     try:
-        code = _work(arguments)
+        with result_alone() if _is_for_a_result(typed) else nullcontext():
+            code = _work(typed)
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _fail(NOTHING_SHOWN, INTERRUPTED)
     except BrokenPipeError:
         silence()
         return 0  # the reader closed the pipe (`minifuse list | head -1`)
+    except OSError as error:
+        return _refused(error)
     return code
 
 
-def _work(arguments: Sequence[str] | None) -> int:
+def _is_for_a_result(typed: list[str]) -> bool:
+    """Whether standard output is for a result alone, as --json and --trace - ask. A plugin prints as it is loaded."""
+    options = typed[: typed.index("--")] if "--" in typed else typed
+    if {"--help", "-h", "--version"} & {*options}:
+        return False
+    return bool({"--json", "--trace=-"} & {*options}) or ("--trace", "-") in pairwise(options)
+
+
+def _work(typed: list[str]) -> int:
     try:
-        return _parse(arguments)()
-    except KeyboardInterrupt:
-        return _fail("Interrupted before there was anything to show: run it again.", FAILED)
+        return _parse(typed)()
     except LawBroken as broken:
         return _fail(f"A stage broke a law ({_sentence(broken)}); this is a defect in its code.", broken.exit_code)
     except MinifuseError as error:
@@ -57,7 +71,7 @@ def _work(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        return _fail(f"The system refused ({error}): free what it lacks, or use another place.", MACHINE)
+        return _refused(error)
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
@@ -67,10 +81,9 @@ def _work(arguments: Sequence[str] | None) -> int:
         return _fail(f"minifuse has a defect ({what}): run again with {TRACEBACK}=1 and report what it shows.", FAILED)
 
 
-def _parse(arguments: Sequence[str] | None) -> Callable[[], int]:
+def _parse(typed: list[str]) -> Callable[[], int]:
     """The work of a command line. typer only parses; the work is done outside of it."""
     try:
-        typed = None if arguments is None else [*arguments]  # `list` is the module of that command here
         work: Any = make_app()(typed, "minifuse", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
@@ -94,7 +107,15 @@ def _sentence(message: object) -> str:
     return " ".join(str(message).split()).rstrip(".")
 
 
+def _refused(error: OSError) -> int:
+    return _fail(f"The system refused ({error}): free what it lacks, or use another place.", MACHINE)
+
+
 def _fail(message: str, code: int) -> int:
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            silence()
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 from minifuse.cli.declare import argument, takes
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.requests import Workload, make_workload, note_priorities
-from minifuse.cli.run import failed, load, placeholders, show_served
+from minifuse.cli.run import exit_code, load, placeholders, show_served
+from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, counted
+from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, RunningMetrics
 from minifuse.model.source import resolve
@@ -76,7 +78,7 @@ def compare(options: CompareOptions) -> int:
         if served.interrupted:
             break
     if options.json:
-        print(json.dumps(_as_json(workload, settings, results)))
+        print_result(json.dumps(_as_json(workload, settings, results)))
     else:
         _show(source.kind, results)
     return _report_errors(workload, settings, rows, results)
@@ -92,9 +94,10 @@ def _show(kind: str, results: list[Result]) -> None:
 def _report_errors(workload: Workload, settings: Settings, rows: list[Technique], results: list[Result]) -> int:
     """Print on stderr what is missing and which answers differ that must not; return the exit code."""
     last = results[-1]
-    if last.served.interrupted:
+    left = ", ".join(row.name for row in rows[len(results) :])
+    interrupted = last.served.interrupted and (left or exit_code(last.served))
+    if interrupted:
         answered = sum(answer.finish_reason in COMPLETE for answer in last.served.answers)
-        left = ", ".join(row.name for row in rows[len(results) :])
         rest = f", and {left} did not run" if left else ""
         print(
             f"error: Interrupted: {last.row.name} had answered {answered} of {len(last.served.answers)} "
@@ -109,7 +112,7 @@ def _report_errors(workload: Workload, settings: Settings, rows: list[Technique]
             "one of them has a defect.",
             file=sys.stderr,
         )
-    return int(bool(wrong) or any(failed(result.served) for result in results))
+    return INTERRUPTED if interrupted else max(int(bool(wrong)), *(exit_code(result.served) for result in results))
 
 
 def _techniques(names: list[str]) -> list[Technique]:
@@ -141,7 +144,8 @@ def _warm_up(row: Technique, workload: Workload, settings: Settings, model: Any)
         replace(request, max_new_tokens=max(1, min(request.max_new_tokens, WARM_UP_TOKENS)), arrival_s=0.0)
         for request in workload.requests[:WARM_UP_REQUESTS]
     ]
-    serve(engine, requests)
+    if serve(engine, requests).interrupted:
+        raise KeyboardInterrupt
 
 
 def _differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from minifuse.cli.declare import JsonOptions, takes
+from minifuse.cli.streams import print_result
 from minifuse.cli.text import console
 
 __all__ = ["Check", "doctor"]
@@ -43,7 +44,7 @@ def doctor(options: JsonOptions) -> int:
     """Check that this machine has what minifuse needs."""
     checks = list(_all())
     if options.json:
-        print(dumps({"schema": SCHEMA, "checks": [asdict(check) for check in checks]}, indent=2))
+        print_result(dumps({"schema": SCHEMA, "checks": [asdict(check) for check in checks]}, indent=2))
     else:
         _show(checks)
     return MACHINE if any(check.status == PROBLEM for check in checks) else 0

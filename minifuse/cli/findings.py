@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from minifuse.cli.streams import print_result
 from minifuse.cli.text import console
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel
@@ -29,7 +30,7 @@ def show_list(as_json: bool) -> None:
     rows = EXPERIMENTS.values()
     if as_json:
         listed = [{"name": row.name, "paper": row.paper, "figure": row.figure, "shows": row.shows} for row in rows]
-        print(json.dumps({"schema": LIST_SCHEMA, "figures": listed}, indent=2))
+        print_result(json.dumps({"schema": LIST_SCHEMA, "figures": listed}, indent=2))
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in ("name", "paper", "figure", "shows"):

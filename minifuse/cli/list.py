@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from minifuse.cli.declare import JsonOptions, takes
+from minifuse.cli.streams import print_result
 from minifuse.cli.text import console
 from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stages
@@ -24,7 +25,7 @@ SCHEMA = "minifuse.list/1"
 def list_(options: JsonOptions) -> int:
     """Show every technique and every stage."""
     if options.json:
-        print(_as_json())
+        print_result(_as_json())
     else:
         _show()
     return 0

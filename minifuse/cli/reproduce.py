@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole, writable_folder
+from minifuse.cli.streams import print_result
+from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.parsing import parse_float
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["reproduce"]
 
-FAILED = 1
 MIN_TOKENS = 4  # lengths are given down to a quarter of a request's tokens
 MAX_HIDDEN, MAX_REQUESTS, MAX_RATES = 65536, 1_000_000, 64
 MIN_REQUESTS = 8  # of fewer there are no percentiles
@@ -120,11 +121,11 @@ def reproduce(options: FigureOptions) -> int:
             if not options.json:
                 show(row, finding)
     if options.json and figures:
-        print(dumps({"schema": SCHEMA, "provenance": source, "figures": figures}))
+        print_result(dumps({"schema": SCHEMA, "provenance": source, "figures": figures}))
     if interrupted:
         left = ", ".join(row.name for row in rows[len(figures) :])
         print(f"error: Interrupted: nothing is shown of {left}: run it again.", file=sys.stderr, flush=True)
-    return FAILED if interrupted else 0
+    return INTERRUPTED if interrupted else 0
 
 
 def _refuse_unused(options: FigureOptions, rows: tuple[Experiment, ...]) -> None:

@@ -208,6 +208,8 @@ class _Maker:
 
 
 def _standard_input() -> list[str]:
+    if sys.stdin is None:
+        raise UsageError("--prompts is -, and standard input is closed: give a file, or redirect standard input.")
     try:
         return sys.stdin.buffer.read().decode().split("\n")
     except UnicodeDecodeError as error:

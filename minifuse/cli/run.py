@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minifuse.cli.declare import argument, option, switch, takes, writable_file
 from minifuse.cli.options import Options, refuse_contradictions
-from minifuse.cli.pipe import silence
 from minifuse.cli.plugin import plugin_files
 from minifuse.cli.requests import Workload, make_workload, note_priorities
+from minifuse.cli.streams import print_result, result_stream, silence
+from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import MachineError, UsageError
 from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source, resolve
@@ -31,15 +32,20 @@ from minifuse.trace import Event
 if TYPE_CHECKING:
     from minifuse.engine import Engine
 
-__all__ = ["failed", "load", "placeholders", "run", "show_served"]
+__all__ = ["exit_code", "load", "placeholders", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
-TRACE = "write every decision and time here, as JSON lines"
+TRACE = "write every decision and time here, as JSON lines (- is standard output)"
+STDOUT: Literal["-"] = "-"
 WHY = "show for each iteration which requests it admits, and why each other that waits is not among them"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 _stage = partial(option, panel="Technique")
+
+
+def _trace(text: str, flag: str) -> Path | Literal["-"]:
+    return STDOUT if text == STDOUT else writable_file(text, flag)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class RunOptions(Options):
     batching: Annotated[str | None, _stage("--batching", "another batching stage", "NAME")]
     memory: Annotated[str | None, _stage("--memory", "another memory stage", "NAME")]
     attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
-    trace: Annotated[Path | None, option("--trace", TRACE, "FILE", panel="Output", parse=writable_file)]
+    trace: Annotated[Path | Literal["-"] | None, option("--trace", TRACE, "FILE", panel="Output", parse=_trace)]
     why: Annotated[bool, switch("--why", WHY, panel="Output")]
 
 
@@ -59,12 +65,14 @@ class RunOptions(Options):
 def run(options: RunOptions) -> int:
     """Serve requests with one technique and show the answers as they finish.
 
-    Without a prompt and without --prompts, synthetic requests are served.
+    Without a prompt and without --prompts, synthetic requests are served. With --trace - the answers go to stderr.
     """
     from minifuse.cli.answers import answer_json, show_metrics
     from minifuse.cli.judge import report_wrong
     from minifuse.cli.why import WhyLines
 
+    if options.json and options.trace == STDOUT:
+        raise UsageError("--json and --trace - are both given, and each fills standard output: give --trace a file.")
     source = resolve(options.model)
     row = _chosen(options, source.kind)
     _refuse_overwriting(options)
@@ -83,7 +91,8 @@ def run(options: RunOptions) -> int:
         for read in readers:
             read(event)
 
-    engine = build_engine(row, source, settings, model, options.trace, into=into)
+    trace = result_stream() if options.trace == STDOUT else options.trace
+    engine = build_engine(row, source, settings, model, trace, into=into)
     try:
         served = show_served(engine, row, workload, not options.json, failures.append, live=not options.why)
     except BrokenPipeError:
@@ -99,7 +108,7 @@ def run(options: RunOptions) -> int:
             "outputs": [answer_json(workload, answer) for answer in served.answers],
             "metrics": metrics,
         }
-        print(json.dumps(result))
+        print_result(json.dumps(result))
     else:
         show_metrics(workload, served, metrics)
     if engine.trace.failure is not None:
@@ -107,13 +116,13 @@ def run(options: RunOptions) -> int:
     if failures:
         raise failures[0]
     wrong = report_wrong(row, workload, served, settings, model)
-    return int(failed(served) or wrong or engine.trace.failure is not None)
+    return exit_code(served) or int(wrong or engine.trace.failure is not None)
 
 
 def _refuse_overwriting(options: RunOptions) -> None:
     """Refuse a trace that is one of the files which the run reads, by whatever name or link."""
     trace, model = options.trace, Path(options.model)
-    if trace is None or not trace.exists():
+    if not isinstance(trace, Path) or not trace.exists():
         return
     read = [Path(options.prompts)] if options.prompts is not None else []
     read += [*plugin_files(), *(model.iterdir() if model.is_dir() else ())]
@@ -165,9 +174,11 @@ def _device(wanted: str) -> str:
     return wanted
 
 
-def failed(served: Served) -> bool:
-    """Whether a request was refused or interrupted."""
-    return any(answer.finish_reason in FAILED for answer in served.answers)
+def exit_code(served: Served) -> int:
+    """That of Ctrl-C, or 1 if a request was refused or interrupted; 0 if all have been answered."""
+    if not any(answer.finish_reason in FAILED for answer in served.answers):
+        return 0
+    return INTERRUPTED if served.interrupted else 1
 
 
 def show_served(

@@ -11,5 +11,6 @@ and the tokens it reads, and they compute their shard of it. `launch` starts the
     runner         rank 0's side of a plan
     follower       the process of every other rank
     followers      those processes, as rank 0 controls them
+    watch          ends those that have been stopped
     launch         starting and stopping them
 """

@@ -66,6 +66,7 @@ def _receive_orders(connection: Connection) -> None:
         worker = order.plan.worker
         if worker not in queues:
             queues[worker] = SimpleQueue()
+            connection.send(None)  # ready to open it
             _, run = rank.open_worker()  # rank 0 does the same after sending the worker's first order
             Thread(target=_work, args=(connection, setup, run, queues[worker]), daemon=True).start()
         queues[worker].put(order)

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 
 from minifuse.errors import MachineError
 from minifuse.parallel.order import Setup
+from minifuse.parallel.watch import Watch
 
 __all__ = ["Followers"]
 
@@ -23,7 +24,7 @@ class Followers:
     """Ranks 1 and up, each a process with a connection of its own to rank 0.
 
     A follower ends when its connection does: because rank 0 closes it, or because rank 0 has ended in whatever way. It
-    sends two kinds of message: that it is ready, and why it has failed.
+    sends two kinds of message: that it is ready, and why it has failed. One that has been stopped is ended.
     """
 
     def __init__(self, setups: Collection[Setup]) -> None:
@@ -31,13 +32,16 @@ class Followers:
         self.processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         self._setups = list(setups)
-        self.close = weakref.finalize(self, _stop, self._connections, self.processes)  # also on garbage collection
+        self._watch = Watch(self.processes)
+        # Also on garbage collection:
+        self.close = weakref.finalize(self, _stop, self._connections, self.processes, self._watch)
         for setup in setups:
             ours, theirs = Pipe()
             self._connections.append(ours)
             with theirs:
                 self.processes.append(_start(theirs))
             ours.send(setup)
+        self._watch.start()
 
     def await_ready(self) -> None:
         """Wait for one more ready message from each follower.
@@ -77,8 +81,12 @@ class Followers:
         except (EOFError, OSError):
             code = self.processes[index].wait(EXIT_TIMEOUT_S)
             why = f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
-        setup = self._setups[index]
-        return MachineError(f"Rank {setup.rank} of {setup.size} failed ({why}): fix the cause and start again.")
+            if index in self._watch.ended:
+                why = "it was stopped, by SIGSTOP or a debugger, and did not go on"
+        setup, pid = self._setups[index], self.processes[index].pid
+        return MachineError(
+            f"Rank {setup.rank} of {setup.size}, process {pid}, failed ({why}): fix the cause and start again."
+        )
 
 
 def _start(connection: Connection) -> subprocess.Popen[bytes]:
@@ -98,8 +106,9 @@ def _start(connection: Connection) -> subprocess.Popen[bytes]:
     )
 
 
-def _stop(connections: list[Connection], processes: list[subprocess.Popen[bytes]]) -> None:
+def _stop(connections: list[Connection], processes: list[subprocess.Popen[bytes]], watch: Watch) -> None:
     """End all processes: by closing their connections, and after a timeout by force."""
+    watch.close()
     for connection in connections:
         connection.close()
     deadline = time.monotonic() + EXIT_TIMEOUT_S

@@ -45,7 +45,7 @@ def launch(
         attention: the tensor half of the attention stage.
         capacity: KV memory in tokens, of each of which a rank holds the KV of its own heads.
         host_capacity: the capacity of the host tier, likewise.
-        timeout_s: how long a rank waits in a collective for another rank.
+        timeout_s: how long rank 0 waits for the others to join, and with NCCL a rank in a collective.
 
     Raises:
         UsageError: the model cannot be split into `size` parts, or ranks run here already.

@@ -20,6 +20,7 @@ from minifuse.parallel.shard import shard, with_communicator
 __all__ = ["Rank", "join"]
 
 HOST = "127.0.0.1"
+PATIENCE = timedelta(minutes=30), timedelta(days=1)  # for a collective of gloo: of rank 0, of the followers
 
 
 def join(setup: Setup, store: dist.Store | None = None) -> None:  # type: ignore[name-defined]
@@ -31,12 +32,13 @@ def join(setup: Setup, store: dist.Store | None = None) -> None:  # type: ignore
     Raises:
         RankLost: the other ranks do not join in time.
     """
-    timeout = timedelta(seconds=setup.timeout_s)
+    timeout = _timeout(setup)
     backend = "nccl" if setup.device == "cuda" else "gloo"
     with rank_lost_if_unreachable():
         store = store or dist.TCPStore(HOST, setup.port, timeout=timeout)  # type: ignore[attr-defined]
         hook = sys.excepthook
         dist.init_process_group(backend, timeout=timeout, world_size=setup.size, rank=setup.rank, store=store)
+        _be_patient(setup, dist.group.WORLD)
         sys.excepthook = hook  # torch's puts [rank0] before every line of a traceback, even after the group has gone
 
 
@@ -54,11 +56,30 @@ class Rank:
         self.attention: AttentionBackend = setup.attention
         self.transfers = PlanTransfers(self.cache, self.attention.operators)
         self._runner = runner
-        self._timeout = timedelta(seconds=setup.timeout_s)
+        self._setup = setup
 
     def open_worker(self) -> tuple[Communicator, TorchRunner]:
         """The communicator and the runner of one more worker. All ranks must do this together, in the same order."""
         with rank_lost_if_unreachable():
-            communicator = Communicator(dist.new_group(timeout=self._timeout))
+            communicator = Communicator(dist.new_group(timeout=_timeout(self._setup)))
+        _be_patient(self._setup, communicator.group)
         model = with_communicator(self.model, communicator)
         return communicator, self._runner(model, self.cache, self.attention, self.transfers)
+
+
+def _timeout(setup: Setup) -> timedelta:
+    """How long this rank waits for the others to join.
+
+    On CPU a follower waits for rank 0 as long as that lives: it may have been suspended.
+    """
+    return PATIENCE[1] if setup.rank and setup.device == "cpu" else timedelta(seconds=setup.timeout_s)
+
+
+def _be_patient(setup: Setup, group: dist.ProcessGroup | None) -> None:
+    """Let this rank wait long in the collectives of a group.
+
+    A rank may compute for long, or have been suspended; one that has ended closes its connections, and one that has
+    been stopped is ended (`minifuse.parallel.watch`). NCCL keeps its timeout: it does not notice that a rank has ended.
+    """
+    if group is not None and setup.device == "cpu":
+        group.set_timeout(PATIENCE[bool(setup.rank)])

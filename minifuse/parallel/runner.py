@@ -93,6 +93,7 @@ class ParallelRunner:
             ledger = self._ledgers.setdefault(plan.worker, Ledger())
             self.followers.send(ledger.order(plan, sequences)._replace(landed=self._take_landed()))
             if plan.worker not in self._workers:
+                self.followers.await_ready()  # in opening a worker, a rank that has ended is noticed late
                 self._workers[plan.worker] = self._rank.open_worker()
             return self._workers[plan.worker]
 

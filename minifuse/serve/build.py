@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from minifuse.assembly import Stages, make_batching
 from minifuse.clock import RealClock, VirtualClock
@@ -30,7 +30,7 @@ def build_engine(
     source: Source,
     settings: Settings,
     model: Any = None,
-    trace_path: Path | str | None = None,
+    trace_path: Path | str | TextIO | None = None,
     *,
     into: Callable[[Event], None] | None = None,
 ) -> Engine:
@@ -68,9 +68,8 @@ def build_engine(
     if model is not None or settings.clock == "real":
         stages.attention.check(settings.device, settings.dtype)
     batching.check(source.name, served.cell_types)
-    trace = _open_trace(
-        None if trace_path is None else Path(trace_path), into, row, source, settings, served.slot_bytes, capacity
-    )
+    path = Path(trace_path) if isinstance(trace_path, str) else trace_path
+    trace = _open_trace(path, into, row, source, settings, served.slot_bytes, capacity)
     runner = served.runner(stages)
     clock: RealClock | VirtualClock
     executor: RealExecutor | VirtualExecutor
@@ -104,7 +103,7 @@ def _check_given(technique: object, source: object, settings: object, into: obje
 
 
 def _open_trace(
-    path: Path | None,
+    path: Path | TextIO | None,
     into: Callable[[Event], None] | None,
     row: Technique,
     source: Source,

@@ -7,28 +7,42 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
+from minifuse.ctrl_c import importing
 from minifuse.plan import Plan
 from minifuse.report import Completion
 from minifuse.request import Sequence
 from minifuse.stages import Executor
 
+if TYPE_CHECKING:
+    from minifuse.ctrl_c import Handler
+
 __all__ = ["Hold", "InterruptibleExecutor", "uninterrupted"]
 
 
 class Hold:
-    """Whether a Ctrl-C is being held back, and whether one came."""
+    """Holds Ctrl-C back: a handler of SIGINT in front of the one there was before, which raises `KeyboardInterrupt`.
 
-    def __init__(self) -> None:
+    Attributes:
+        pending: one has come and is held back.
+    """
+
+    def __init__(self, before: Handler) -> None:
         self.pending = False
+        self.before = before
         self._released = False
 
-    def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Note a Ctrl-C; a second one, or one in a released block, interrupts at once."""
-        if self._released or self.pending:
-            self.pending = False
-            raise KeyboardInterrupt
-        self.pending = True
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Note a Ctrl-C; a second one, or one in a released block, interrupts at once, but for imports."""
+        held = not self._released or importing(frame)
+        try:
+            self.before(number, None if held else frame)  # where it was, if it is to interrupt that
+        except KeyboardInterrupt:
+            if not held or self.pending:
+                self.pending = False
+                raise
+            self.pending = True
 
     @contextmanager
     def released(self) -> Iterator[None]:
@@ -53,16 +67,17 @@ def uninterrupted(forget: bool = False) -> Iterator[Hold]:
     Args:
         forget: do not raise `KeyboardInterrupt` at the end of the block either.
     """
-    hold = Hold()
+    before = signal.getsignal(signal.SIGINT)
     ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield hold
+    if not ours or not callable(before) or isinstance(before, Hold):
+        yield Hold(signal.default_int_handler)  # that holds nothing
         return
-    signal.signal(signal.SIGINT, hold.on_signal)
+    hold = Hold(before)
+    signal.signal(signal.SIGINT, hold)
     try:
         yield hold
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
     if hold.pending and not forget:
         raise KeyboardInterrupt
 

@@ -39,14 +39,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A whole run: an answer for every request, in the order given and then of submission, and the trace."""
+    """A whole run: an answer for every request, in the order given and then of submission, and the trace.
+
+    `interrupted`: Ctrl-C came, if only when every request had its answer.
+    """
 
     answers: tuple[Answer, ...]
     trace: Trace
-
-    @property
-    def interrupted(self) -> bool:
-        return any(answer.finish_reason is FinishReason.INTERRUPTED for answer in self.answers)
+    interrupted: bool = False
 
 
 def serve(
@@ -75,6 +75,7 @@ def serve(
     index: dict[str, int] = {}
     first: dict[str, float] = {}
     failure: Exception | None = None
+    interrupted = False
     later = count(len(requests))  # the numbers of the requests that are submitted while the engine runs
 
     def ended(name: str, at: float | None) -> None:
@@ -142,6 +143,7 @@ def serve(
                     on_step(report)
                 ended_between()
         except KeyboardInterrupt:
+            interrupted = True
             given_up()
         finally:
             gc.unfreeze()
@@ -152,4 +154,5 @@ def serve(
         if on_failure is None:
             raise failure
         on_failure(failure)
-    return Served(tuple(answer for _, answer in sorted(answers.items())), engine.trace)
+    in_order = tuple(answer for _, answer in sorted(answers.items()))
+    return Served(in_order, engine.trace, interrupted or hold.pending)

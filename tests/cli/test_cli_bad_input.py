@@ -332,7 +332,7 @@ def test_ctrl_c_while_loading(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     monkeypatch.setattr("minifuse.cli.run.load", interrupted)
-    minifuse("run", *RANDOM).refused("Interrupted", code=1)
+    minifuse("run", *RANDOM).refused("Interrupted", code=130)
 
 
 def test_a_defect(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def test_ctrl_c_while_a_plugin_loads(start: Cli, tmp_path: Path) -> None:
     assert loading.stdout.readline() == "loading\n"
     loading.send_signal(signal.SIGINT)
     out, err = loading.communicate(timeout=60)
-    assert (loading.returncode, out) == (1, "")
+    assert (loading.returncode, out) == (130, "")
     assert err.startswith("error: Interrupted")
 
 

@@ -47,7 +47,7 @@ def test_ctrl_c_keeps_what_has_been_answered(start: Cli, requests: Cli) -> None:
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
     code, out, err = ended(process)
-    assert code == 1
+    assert code == 130
     assert first.startswith("short [length] 1 -> ")
     assert sorted(line.split(" 2 ")[0].split(" 3 ")[0] for line in out.splitlines()) == [
         "late [interrupted]",
@@ -65,7 +65,7 @@ def test_ctrl_c_with_json_still_prints_one_object(start: Cli, requests: Cli, tmp
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     code, out, _ = ended(process)
-    assert code == 1
+    assert code == 130
     outputs = {output["id"]: output for output in json.loads(out)["outputs"]}
     assert {name: output["finish_reason"] for name, output in outputs.items()} == {
         "short": "length",

@@ -21,10 +21,10 @@ from minifuse.engine import Engine
 from minifuse.errors import MachineError, UsageError
 from minifuse.execute import RealExecutor
 from minifuse.model.text.load import TextSource
-from minifuse.parallel import followers
-from minifuse.parallel.communicator import RankLost
+from minifuse.parallel import watch
 from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
+from minifuse.parallel.watch import Watch
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import FinishReason, Sequence, TextReader
@@ -130,14 +130,61 @@ def test_a_follower_that_fails_reports_why() -> None:
     assert all_stopped(run)
 
 
-def test_a_follower_that_does_not_answer_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followers, "EXIT_TIMEOUT_S", 0.5)
-    run = start(timeout_s=1.0)
+@pytest.mark.parametrize("step", [0, 6])  # as the worker's communicator is opened, or in a collective
+def test_a_follower_that_is_stopped_is_named_and_ended(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    monkeypatch.setattr(watch, "PAUSE_S", 0.02)
+    monkeypatch.setattr(watch, "PATIENCE_S", 0.2)
+    run = start()
     pid = run.followers.processes[0].pid
-    with pytest.raises(RankLost) as failed:
-        run_all(make_engine("orca", run=at_step(6, lambda: os.kill(pid, signal.SIGSTOP), run)), REQUESTS)
-    sentence(failed.value, "cannot be reached")
+    engine = make_engine("orca", run=at_step(step, lambda: os.kill(pid, signal.SIGSTOP), run))
+    with pytest.raises(MachineError) as failed:
+        run_all(engine, REQUESTS)
+    sentence(failed.value, "Rank 1 of 2", f"process {pid}", "stopped", "SIGSTOP")
     assert all_stopped(run)
+
+
+def test_a_process_is_ended_when_it_has_been_found_stopped_often_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks count, not seconds: rank 0 does not look while it is suspended itself."""
+    monkeypatch.setattr(watch, "PATIENCE_S", 3 * watch.PAUSE_S)
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        looking = Watch([process])
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        for _ in range(3):
+            looking.look()
+        process.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+        looking.look()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        for _ in range(3):
+            looking.look()
+        assert process.poll() is None
+        assert not looking.ended
+        looking.look()
+        assert process.wait(60) == -signal.SIGKILL
+        looking.look()
+        assert looking.ended == {0}
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Slow(PerSequenceAttention):
+    """Attention that takes longer than the ranks may take to join: once on rank 0, once on the follower."""
+
+    def batch(self, plan: Plan, sequences: dict[str, Sequence], cache: object) -> object:  # type: ignore[override]
+        if plan.step == (6 if "follower" in sys.argv[0] else 4):
+            time.sleep(1.2)
+        return super().batch(plan, sequences, cache)  # type: ignore[arg-type]
+
+
+def test_a_rank_that_is_slow_or_was_suspended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "PAUSE_S", 0.02)
+    monkeypatch.setattr(watch, "PATIENCE_S", 0.2)
+    with start(Slow(), timeout_s=1.0) as run:
+        run_all(make_engine("orca", run=run), REQUESTS)
 
 
 def test_a_follower_that_cannot_load_its_weights(tmp_path: Path) -> None:

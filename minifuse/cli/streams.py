@@ -1,0 +1,109 @@
+"""The standard streams of the command line: closed, broken or full ones, and standard output for the result alone."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["has_stdout", "print_result", "repair", "result_alone", "result_stream", "silence"]
+
+STDIN, STDOUT, STDERR = range(3)
+_result: ContextVar[TextIO | None] = ContextVar("result", default=None)  # standard output, while it is for that alone
+
+
+def repair() -> None:
+    """Let no closed stream, and no error stream that cannot be written to, do harm.
+
+    The number of a closed stream would be given to the next file that is opened, a trace for example, and what is
+    printed would be written there. A message that stderr does not take is lost, and changes nothing else.
+    """
+    for number in (STDIN, STDOUT, STDERR):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free: this one
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its code
+    if sys.stderr is None or _number(sys.stderr) == STDERR:
+        errors = io.BufferedWriter(_Lossy(STDERR, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(errors, errors="backslashreplace", line_buffering=True)
+
+
+class _Lossy(io.FileIO):
+    """A file that drops what cannot be written."""
+
+    def write(self, data: Buffer) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def has_stdout() -> bool:
+    """Whether standard output was open when this process began."""
+    return sys.stdout is not None
+
+
+def silence() -> None:
+    """Discard what is still to be written on a stream that cannot be written to: the last flush would fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(nowhere, stream.fileno())
+            stream.flush()
+    os.close(nowhere)
+
+
+@contextmanager
+def result_alone() -> Iterator[None]:
+    """A block in which whatever is printed goes to stderr, also by a program that a plugin starts.
+
+    Only what is written to `result_stream` goes to standard output: one valid document, whatever a plugin prints.
+    """
+    stdout = result = sys.stdout
+    number = None
+    if _number(stdout) == STDOUT:
+        stdout.flush()
+        number = os.dup(STDOUT)
+        result = open(number, "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: SIM115 (closed below)
+        os.dup2(STDERR, STDOUT)
+    sys.stdout = sys.stderr
+    token = _result.set(result)
+    try:
+        yield
+    finally:
+        _result.reset(token)
+        sys.stdout = stdout
+        if number is not None:
+            os.dup2(number, STDOUT)
+            with suppress(OSError):  # `print_result` has raised it, or a trace has told of it
+                result.close()
+
+
+def result_stream() -> TextIO:
+    """Standard output, for the result of a command."""
+    return _result.get() or sys.stdout
+
+
+def print_result(text: str) -> None:
+    """Print the result of a command, alone or not."""
+    print(text, file=result_stream(), flush=True)
+
+
+def _number(stream: TextIO) -> int | None:
+    """The file descriptor of a stream; None of one in memory, as in a test."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):  # ValueError: it has been closed
+        return None

@@ -1,0 +1,61 @@
+"""Ends ranks that have been stopped (SIGSTOP): their connections stay open, so the others would wait for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+__all__ = ["Watch"]
+
+PATIENCE_S = 10.0
+PAUSE_S = 0.5
+
+
+class Watch:
+    """Looks at processes now and then, and kills one that it has found stopped for `PATIENCE_S` without a break.
+
+    A process that computes for long is not stopped, however long that takes. Looks are counted, not seconds: of the
+    time for which rank 0 was suspended itself, as by Ctrl-Z, one look at most counts, and a process that was suspended
+    with it has time to go on.
+
+    Attributes:
+        ended: the processes that were killed, by index.
+    """
+
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        self.ended: set[int] = set()
+        self._processes = processes
+        self._times_stopped: Counter[int] = Counter()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._look_now_and_then, name="minifuse-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _look_now_and_then(self) -> None:
+        while not self._closed.wait(PAUSE_S):
+            self.look()
+
+    def look(self) -> None:
+        """Look at every process once."""
+        for i, process in enumerate(self._processes):
+            self._times_stopped[i] = self._times_stopped[i] + 1 if _is_stopped(process.pid) else 0
+            if self._times_stopped[i] * PAUSE_S > PATIENCE_S:
+                self.ended.add(i)
+                process.kill()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a child process is stopped now; False where the system does not tell."""
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it has ended
+        return False
