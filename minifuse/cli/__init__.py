@@ -11,24 +11,18 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import typer
-
-from minifuse.cli.app import make_app
+from minifuse.cli.failures import FAILED, one_sentence, told
+from minifuse.cli.loading import loading
 from minifuse.cli.pipe import silence
-from minifuse.cli.plugin import plugin_frame
-from minifuse.errors import LawBroken, MinifuseError
 
 __all__ = ["main"]
 
-FAILED, USAGE, MACHINE = 1, 2, 3
+USAGE = 2
 INTERRUPTED = 130
-ParseError: Any = typer.BadParameter.__base__  # the usage error of typer; of click, with an older typer
-TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,31 +44,25 @@ def _work(arguments: Sequence[str] | None) -> int:
         return _parse(arguments)()
     except KeyboardInterrupt:
         return _fail("Interrupted before there was anything to show: run it again.", FAILED)
-    except LawBroken as broken:
-        return _fail(f"A stage broke a law ({_sentence(broken)}); this is a defect in its code.", broken.exit_code)
-    except MinifuseError as error:
-        return _fail(str(error), error.exit_code)
     except BrokenPipeError:
         raise
-    except OSError as error:
-        return _fail(f"The system refused ({error}): free what it lacks, or use another place.", MACHINE)
     except Exception as error:
-        if os.environ.get(TRACEBACK):
-            raise
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(".: ")
-        if place := plugin_frame(error):
-            return _fail(f"A stage of the plugin failed at {place} ({what}): correct it.", FAILED)
-        return _fail(f"minifuse has a defect ({what}): run again with {TRACEBACK}=1 and report what it shows.", FAILED)
+        return _fail(*told(error))
 
 
 def _parse(arguments: Sequence[str] | None) -> Callable[[], int]:
     """The work of a command line. typer only parses; the work is done outside of it."""
+    with loading("minifuse"):
+        import typer
+
+        from minifuse.cli.app import make_app
+    parse_error: Any = typer.BadParameter.__base__  # the usage error of typer; of click, with an older typer
     try:
         typed = None if arguments is None else [*arguments]  # `list` is the module of that command here
         work: Any = make_app()(typed, "minifuse", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
-    except ParseError as error:
+    except parse_error as error:
         message = _fail_text(error)
         return lambda: _fail(message, USAGE)
     if work == INTERRUPTED:
@@ -86,12 +74,8 @@ def _fail_text(error: Any) -> str:
     """A usage error of typer as one sentence that ends with the help to read."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "minifuse"
-    message = _sentence(error.format_message())
+    message = one_sentence(error.format_message())
     return f"{message} See {command} --help." if message.endswith("?") else f"{message}: see {command} --help."
-
-
-def _sentence(message: object) -> str:
-    return " ".join(str(message).split()).rstrip(".")
 
 
 def _fail(message: str, code: int) -> int:

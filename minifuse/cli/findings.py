@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from minifuse.cli.tables import cut_to
 from minifuse.cli.text import console
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel
@@ -48,7 +49,7 @@ def show(row: Experiment, finding: Finding) -> None:
         out.width = PIPE_WIDTH
     out.print(Text.assemble((row.name, "bold"), f": {row.shows} ({row.paper}, {row.figure})."), soft_wrap=True)
     for panel in finding.panels:
-        out.print("", Text(panel.title, "bold"), _table(panel), sep="\n")
+        out.print("", Text(panel.title, "bold"), *_tables(panel, out.width), sep="\n")
     out.print()
     for note in finding.notes:
         out.print(Text(f"- {note}"), soft_wrap=True)
@@ -56,16 +57,9 @@ def show(row: Experiment, finding: Finding) -> None:
     out.file.flush()
 
 
-def _table(panel: Panel) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    before = ""
-    for column in panel.columns:
-        first, _, second = column.head.partition("\n")
-        table.add_column(f"{'' if first == before else first}\n{second}", justify="right", overflow="fold")
-        before = first
-    for point in panel.points:
-        table.add_row(*(column.cell(point) for column in panel.columns))
-    return table
+def _tables(panel: Panel, width: int) -> list[Table]:
+    rows = [[column.cell(point) for column in panel.columns] for point in panel.points]
+    return cut_to(width, [column.head for column in panel.columns], rows, named=False)
 
 
 def _markdown(row: Experiment, finding: Finding, source: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minifuse.cli.declare import argument, option, takes, writable_file
+from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.pipe import silence
 from minifuse.cli.plugin import plugin_files
@@ -30,7 +31,7 @@ from minifuse.techniques import MODELS, Technique, for_model, mix, technique
 if TYPE_CHECKING:
     from minifuse.engine import Engine
 
-__all__ = ["failed", "load", "placeholders", "run", "show_served"]
+__all__ = ["failed", "load", "placeholders", "refuse_overwriting", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines"
@@ -58,16 +59,18 @@ def run(options: RunOptions) -> int:
 
     Without a prompt and without --prompts, synthetic requests are served.
     """
-    from minifuse.cli.answers import answer_json, show_metrics
+    from minifuse.cli.answers import answer_json, note_unevicted, show_metrics
 
     source = resolve(options.model)
     row = _chosen(options, source.kind)
-    _refuse_overwriting(options)
+    if options.trace is not None:
+        refuse_overwriting(options.trace, options)
     settings = replace(options.settings, stage_options=options.stage_options(row))
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts)
     note_priorities(workload, [(row, settings.stage_options)])
-    outline = source.outline(settings.dtype, settings.seed)
+    with loading(source.name):
+        outline = source.outline(settings.dtype, settings.seed)
     build_engine(row, source, settings, outline)  # refuse before any weights are loaded
     model, settings = load(source, settings, outline)
     counted = RunningMetrics()
@@ -79,6 +82,7 @@ def run(options: RunOptions) -> int:
         silence()
         return 1  # the reader went away before the last answer
     metrics = counted.result(options.goodput)
+    note_unevicted([(row, settings.stage_options, metrics)])
     if options.json:
         result = {
             "schema": SCHEMA,
@@ -98,11 +102,11 @@ def run(options: RunOptions) -> int:
     return int(failed(served) or engine.trace.failure is not None)
 
 
-def _refuse_overwriting(options: RunOptions) -> None:
+def refuse_overwriting(trace: Path, options: Options) -> None:
     """Refuse a trace that is one of the files which the run reads, by whatever name or link."""
-    trace, model = options.trace, Path(options.model)
-    if trace is None or not trace.exists():
+    if not trace.exists():
         return
+    model = Path(options.model)
     read = [Path(options.prompts)] if options.prompts is not None else []
     read += [*plugin_files(), *(model.iterdir() if model.is_dir() else ())]
     for path in read:
@@ -137,8 +141,9 @@ def load(source: Source, settings: Settings, outline: Any) -> tuple[Any, Setting
         what = "every token is the placeholder -1" if outline is None else "nothing is computed"
         print(f"note: in virtual time no weights are made for {source.name}: {what}.", file=sys.stderr)
         return outline, replace(settings, device="cpu")
-    settings = replace(settings, device=_device(settings.device))
-    return source.load(settings.dtype, settings.device, settings.seed, settings.numerics), settings
+    with loading(source.name):
+        settings = replace(settings, device=_device(settings.device))
+        return source.load(settings.dtype, settings.device, settings.seed, settings.numerics), settings
 
 
 def _device(wanted: str) -> str:
