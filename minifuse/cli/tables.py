@@ -168,11 +168,11 @@ def cut_to(width: int, heads: Sequence[str], rows: Sequence[Sequence[str]], name
     [2, 2]
     """
     wide = [max(map(len, (*head.split("\n"), *(row[i] for row in rows)))) for i, head in enumerate(heads)]
-    pieces: list[list[int]] = []
-    used = width
+    pieces: list[list[int]] = [[]]
+    used = wide[0]
     for i in range(1, len(heads)):
         used += 1 + wide[i]
-        if used > width or not pieces:
+        if used > width and pieces[-1]:
             pieces.append([])
             used = wide[0] + 1 + wide[i]
         pieces[-1].append(i)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from minifuse.batching.static import Static
+from minifuse.cli.tables import cut_to
 from minifuse.cli.verdict import verdict
 from minifuse.errors import LawBroken
 from minifuse.metrics import Metrics
@@ -173,3 +174,19 @@ def test_nothing_to_explain() -> None:
         "All are level on tokens/s, within 2%; all are level on end-to-end time, within 2%.",
         "There is no difference to explain.",
     ]
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 11, 12, 15, 80])
+def test_a_table_is_cut_between_columns_alone(width: int) -> None:
+    rows = [["one", "10", "200", "3"], ["other", "1", "2", "3000"]]
+    tables = cut_to(width, ["\nname", "both\na", "both\nb", "\nc"], rows)
+    shown = []
+    for table in tables:
+        lines = [[str(cell) for cell in column.cells] for column in table.columns]
+        assert lines[0] == ["one", "other"]
+        assert len(lines) == 2 or sum(1 + max(map(len, line)) for line in lines) - 1 <= width
+        shown += lines[1:]
+    assert shown == [["10", "1"], ["200", "2"], ["3", "3000"]]
+    heads = [str(column.header) for table in tables for column in table.columns[1:]]
+    assert heads == ["both\na", "\nb" if len(tables[0].columns) > 2 else "both\nb", "\nc"]
+    assert len(cut_to(width, ["\nn"], [["1"]])) == 1
