@@ -20,6 +20,7 @@ from minifuse.metrics import RunningMetrics, compute_metrics
 from minifuse.model.source import Source, resolve
 from minifuse.request import Request, Sampling
 from minifuse.serve.build import build_engine
+from minifuse.serve.rows import flat_metrics
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.stages import register
@@ -41,6 +42,7 @@ __all__ = [
     "Trace",
     "build_engine",
     "compute_metrics",
+    "flat_metrics",
     "mix",
     "register",
     "resolve",

@@ -69,7 +69,7 @@ def _results(workload: Workload, answer: Answer) -> str:
 def _is_right(workload: Workload, answer: Answer) -> bool | None:
     """Whether a task was solved; None for a request that is no task, or was not answered to its end."""
     expected = workload.expected.get(answer.request.id)
-    if expected is None or answer.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+    if expected is None or not answer.complete:
         return None
     return (workload.text(answer.token_ids) or "").strip() == expected
 
@@ -77,18 +77,11 @@ def _is_right(workload: Workload, answer: Answer) -> bool | None:
 def answer_json(workload: Workload, answer: Answer) -> dict[str, Any]:
     """An answer as an object of `outputs`."""
     output: dict[str, Any] = {
-        "id": answer.request.id,
-        "group": answer.request.group,
+        **answer.row(),
         "prompt_token_ids": list(answer.new_prompt),
         "token_ids": list(answer.token_ids),
         "text": workload.text(answer.token_ids),
-        "finish_reason": answer.finish_reason.value,
-        "arrival_s": answer.request.arrival_s,
-        "first_token_s": answer.first_token_s,
-        "finish_s": answer.finish_s,
     }
-    if answer.request.conversation is not None:
-        output |= {"conversation": answer.request.conversation, "history_tokens": answer.num_history}
     if workload.source.kind == "cells":
         output["results"] = [
             {"node": node, "outputs": [part.tolist() for part in outputs]}

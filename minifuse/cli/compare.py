@@ -19,7 +19,6 @@ from minifuse.cli.text import console, counted
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, RunningMetrics
 from minifuse.model.source import resolve
-from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
@@ -31,7 +30,6 @@ SCHEMA = "minifuse.compare/1"
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 4, 4
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}  # of results of cells
 TRACES = "write each technique's decisions and times to DIR/TECHNIQUE.jsonl; DIR is made if it is missing"
-COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ def _report_errors(workload: Workload, settings: Settings, rows: list[Technique]
             print(f"error: {result.trace_failure}", file=sys.stderr)
     last = results[-1] if results else None
     if last is not None and last.served.interrupted:
-        answered = sum(answer.finish_reason in COMPLETE for answer in last.served.answers)
+        answered = sum(answer.complete for answer in last.served.answers)
         left = ", ".join(row.name for row in rows[rows.index(last.row) + 1 :])
         rest = f", and {left} did not run" if left else ""
         print(
@@ -220,9 +218,7 @@ def _differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:
     return tuple(
         a.request.id
         for a, b in pairs
-        if a.finish_reason in COMPLETE
-        and b.finish_reason in COMPLETE
-        and not (a.token_ids == b.token_ids and _alike(a, b, TOLERANCE[dtype]))
+        if a.complete and b.complete and not (a.token_ids == b.token_ids and _alike(a, b, TOLERANCE[dtype]))
     )
 
 
