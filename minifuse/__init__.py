@@ -24,6 +24,7 @@ from minifuse.metrics import RunningMetrics, compute_metrics
 from minifuse.model.source import Source, resolve
 from minifuse.request import Request, Sampling
 from minifuse.serve.build import build_engine
+from minifuse.serve.rows import flat_metrics
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.stages import register
@@ -45,6 +46,7 @@ __all__ = [
     "Trace",
     "build_engine",
     "compute_metrics",
+    "flat_metrics",
     "mix",
     "register",
     "resolve",

@@ -35,13 +35,15 @@ def option(
     choices: tuple[str, ...] = (),
     unit: str = "",
     batch_size: bool = False,
+    of_evictions: bool = False,
 ) -> Any:
     """A dataclass field with what the command line needs to know; `unit="s"` accepts 500ms and 2s.
 
-    `batch_size`: it bounds how many requests are served at once, which is what `--max-batch` sets.
+    `batch_size`: it bounds how many requests are served at once, which is what `--max-batch` sets. `of_evictions`: it
+    changes nothing in a run that evicts no sequence.
     """
-    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "unit": unit}
-    metadata["batch_size"] = batch_size
+    metadata: dict[str, Any] = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "unit": unit}
+    metadata |= {"batch_size": batch_size, "of_evictions": of_evictions}
     return field(default=default, metadata=metadata)
 
 
@@ -134,6 +136,7 @@ def describe_options(cls: type) -> list[dict[str, Any]]:
                 "allowed": _allowed(kind, optional, f.metadata),
                 "help": f.metadata["help"],
                 "batch_size": f.metadata["batch_size"],
+                "of_evictions": f.metadata["of_evictions"],
             }
         )
     return described

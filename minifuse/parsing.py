@@ -18,6 +18,7 @@ from minifuse.errors import UsageError
 
 __all__ = [
     "Fields",
+    "all_of",
     "did_you_mean",
     "one_of",
     "parse_duration",
@@ -122,14 +123,24 @@ def parse_goodput(text: str) -> dict[str, float]:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` (did you mean "poisson"?)`, or nothing when no other word is near; upper and lower case are the same here."""
     folded = {name.casefold(): name for name in known}
-    near = difflib.get_close_matches(word.casefold(), folded, n=1)
-    return f' (did you mean "{folded[near[0]]}"?)' if near and folded[near[0]] != word else ""
+    near = difflib.get_close_matches(word.casefold(), folded)
+    if not near:
+        return ""
+    likeness = {name: difflib.SequenceMatcher(a=name, b=word.casefold()).ratio() for name in folded if name in near}
+    best = folded[max(likeness, key=likeness.__getitem__)]  # of those that are as near the first
+    return f' (did you mean "{best}"?)' if best != word else ""
 
 
 def one_of(words: Iterable[str]) -> str:
     """`a, b or c`: the words allowed, for a sentence."""
     *rest, last = words
     return f"{', '.join(rest)} or {last}" if rest else last
+
+
+def all_of(words: Iterable[str]) -> str:
+    """`a, b and c`."""
+    *rest, last = words
+    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> UsageError:

@@ -21,7 +21,7 @@ class Options:
     eager: bool = option(False, "whether at once")
     order: str = option("first", "what comes first", choices=("first", "shortest"))
     workers: int = option(2, "threads", minimum=1, maximum=64)
-    share: float = option(0.5, "part", maximum=1.0)
+    share: float = option(0.5, "part", maximum=1, of_evictions=True)
 
 
 def _parse(**texts: Any) -> Options:
@@ -114,6 +114,7 @@ def test_no_options() -> None:
 def test_description() -> None:
     described = describe_options(Options)
     assert [option.pop("batch_size") for option in described] == [True] + [False] * 7
+    assert [option.pop("of_evictions") for option in described] == [False] * 7 + [True]
     assert described == [
         {"name": "count", "default": 8, "allowed": "a whole number, at least 1", "help": "how many"},
         {

@@ -11,32 +11,28 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
-import typer
-
-from minifuse.cli.app import make_app
-from minifuse.cli.plugin import plugin_frame
+from minifuse.cli.failures import one_sentence, told
+from minifuse.cli.loading import loading
 from minifuse.cli.streams import has_stdout, repair, result_alone, silence
+from minifuse.cores import wait_passively
 from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN
-from minifuse.errors import LawBroken, MinifuseError
 
 __all__ = ["main"]
 
-FAILED, USAGE, MACHINE = 1, 2, 3
-ParseError: Any = typer.BadParameter.__base__  # the usage error of typer; of click, with an older typer
-TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened
+USAGE, MACHINE = 2, 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, `sys.argv` by default, and return its exit code."""
     typed = [*(sys.argv[1:] if arguments is None else arguments)]  # `list` is the module of that command here
     repair()
+    wait_passively()
     if not has_stdout():
         return _fail("Standard output is closed: redirect it to a file, or to /dev/null.", MACHINE)
     try:
@@ -49,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         silence()
         return 0  # the reader closed the pipe (`minifuse list | head -1`)
     except OSError as error:
-        return _refused(error)
+        return _fail(*told(error))
     return code
 
 
@@ -64,30 +60,24 @@ def _is_for_a_result(typed: list[str]) -> bool:
 def _work(typed: list[str]) -> int:
     try:
         return _parse(typed)()
-    except LawBroken as broken:
-        return _fail(f"A stage broke a law ({_sentence(broken)}); this is a defect in its code.", broken.exit_code)
-    except MinifuseError as error:
-        return _fail(str(error), error.exit_code)
     except BrokenPipeError:
         raise
-    except OSError as error:
-        return _refused(error)
     except Exception as error:
-        if os.environ.get(TRACEBACK):
-            raise
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(".: ")
-        if place := plugin_frame(error):
-            return _fail(f"A stage of the plugin failed at {place} ({what}): correct it.", FAILED)
-        return _fail(f"minifuse has a defect ({what}): run again with {TRACEBACK}=1 and report what it shows.", FAILED)
+        return _fail(*told(error))
 
 
 def _parse(typed: list[str]) -> Callable[[], int]:
     """The work of a command line. typer only parses; the work is done outside of it."""
+    with loading("minifuse"):
+        import typer
+
+        from minifuse.cli.app import make_app
+    parse_error: Any = typer.BadParameter.__base__  # the usage error of typer; of click, with an older typer
     try:
         work: Any = make_app()(typed, "minifuse", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
-    except ParseError as error:
+    except parse_error as error:
         message = _fail_text(error)
         return lambda: _fail(message, USAGE)
     if work == INTERRUPTED:
@@ -99,16 +89,8 @@ def _fail_text(error: Any) -> str:
     """A usage error of typer as one sentence that ends with the help to read."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "minifuse"
-    message = _sentence(error.format_message())
+    message = one_sentence(error.format_message())
     return f"{message} See {command} --help." if message.endswith("?") else f"{message}: see {command} --help."
-
-
-def _sentence(message: object) -> str:
-    return " ".join(str(message).split()).rstrip(".")
-
-
-def _refused(error: OSError) -> int:
-    return _fail(f"The system refused ({error}): free what it lacks, or use another place.", MACHINE)
 
 
 def _fail(message: str, code: int) -> int:

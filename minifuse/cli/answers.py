@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -15,8 +16,9 @@ from minifuse.metrics import Metrics
 from minifuse.model.cells.config import BUILT_IN
 from minifuse.request import FinishReason
 from minifuse.serve.run import Answer, Served
+from minifuse.techniques import Technique
 
-__all__ = ["answer_json", "answer_line", "is_right", "show_metrics"]
+__all__ = ["answer_json", "answer_line", "is_right", "note_unevicted", "show_metrics"]
 
 PLACEHOLDER = -1
 SHOWN = 3  # numbers of a result, and results of a graph
@@ -67,7 +69,7 @@ def _results(workload: Workload, answer: Answer) -> str:
 def is_right(workload: Workload, answer: Answer) -> bool | None:
     """Whether a task was solved; None for a request that is no task, or was not answered to its end."""
     expected = workload.expected.get(answer.request.id)
-    if expected is None or answer.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+    if expected is None or not answer.complete:
         return None
     return (workload.text(answer.token_ids) or "").strip() == expected
 
@@ -75,24 +77,38 @@ def is_right(workload: Workload, answer: Answer) -> bool | None:
 def answer_json(workload: Workload, answer: Answer) -> dict[str, Any]:
     """An answer as an object of `outputs`."""
     output: dict[str, Any] = {
-        "id": answer.request.id,
-        "group": answer.request.group,
+        **answer.row(),
         "prompt_token_ids": list(answer.new_prompt),
         "token_ids": list(answer.token_ids),
         "text": workload.text(answer.token_ids),
-        "finish_reason": answer.finish_reason.value,
-        "arrival_s": answer.request.arrival_s,
-        "first_token_s": answer.first_token_s,
-        "finish_s": answer.finish_s,
     }
-    if answer.request.conversation is not None:
-        output |= {"conversation": answer.request.conversation, "history_tokens": answer.num_history}
     if workload.source.kind == "cells":
         output["results"] = [
             {"node": node, "outputs": [part.tolist() for part in outputs]}
             for node, outputs in sorted(answer.results.items())
         ]
     return output if answer.why_refused is None else {**output, "error": answer.why_refused}
+
+
+def note_unevicted(served: Iterable[tuple[Technique, Mapping[str, Any], Metrics]]) -> None:
+    """Say once, on stderr, which stage options changed nothing because no request was evicted.
+
+    Args:
+        served: the techniques, each with the stage options that were given, and the metrics of its run.
+    """
+    idle: dict[str, None] = {}
+    for row, options, metrics in served:
+        of_evictions = {option["name"] for option in row.described_options() if option["of_evictions"]}
+        if given := of_evictions & set(options):
+            if metrics["evictions"]:
+                return
+            idle |= dict.fromkeys(sorted(given))
+    if idle:
+        print(
+            f"note: no request was evicted, so {' and '.join(idle)} changed nothing: lower --kv-memory, or choose a "
+            "batching that evicts, such as prefill_first.",
+            file=sys.stderr,
+        )
 
 
 def show_metrics(workload: Workload, served: Served, metrics: Metrics) -> None:

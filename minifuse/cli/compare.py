@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
-from minifuse.cli.declare import argument, takes
+from minifuse.cli.answers import note_unevicted
+from minifuse.cli.declare import argument, folder_to_be, option, takes, writable_file
+from minifuse.cli.failures import told
+from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.requests import Workload, make_workload, note_priorities
-from minifuse.cli.run import exit_code, load, placeholders, show_served
+from minifuse.cli.run import exit_code, load, placeholders, refuse_overwriting, show_served
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, counted
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, RunningMetrics
 from minifuse.model.source import resolve
-from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
@@ -28,7 +31,7 @@ __all__ = ["compare"]
 SCHEMA = "minifuse.compare/1"
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 4, 4
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}  # of results of cells
-COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
+TRACES = "write each technique's decisions and times to DIR/TECHNIQUE.jsonl; DIR is made if it is missing"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class CompareOptions(Options):
     """The options of `compare`."""
 
     techniques: Annotated[list[str], argument("TECHNIQUE", "two or more, see minifuse list", many=True)]
+    trace: Annotated[Path | None, option("--trace", TRACES, "DIR", panel="Output", parse=folder_to_be)]
 
 
 @dataclass(frozen=True)
@@ -43,61 +47,125 @@ class Result:
     """How one technique served the requests. `differing` answers are unlike those of the first technique."""
 
     row: Technique
+    stage_options: dict[str, Any]
     served: Served
     metrics: Metrics
     differing: tuple[str, ...] | None  # None: of placeholders
+    trace_failure: str | None  # why the trace ends before the run does
 
 
 @takes(CompareOptions)
 def compare(options: CompareOptions) -> int:
-    """Serve the same requests with several techniques, and show their metrics in one table."""
+    """Serve the same requests with several techniques, and show their metrics in one table.
+
+    A technique that fails is named, and the others go on.
+    """
     rows = _techniques(options.techniques)
     source = resolve(options.model)
     rows = [for_model(row, source.kind) for row in rows]
     stage_options = _stage_options(rows, options)
     refuse_contradictions(options, source)
+    traces = _traces(rows, options)
     workload = make_workload(options, source)
-    note_priorities(workload, zip(rows, stage_options, strict=True))
+    served = list(zip(rows, stage_options, strict=True))
+    note_priorities(workload, served)
     settings = options.settings
-    outline = source.outline(settings.dtype, settings.seed)
-    for row, own in zip(rows, stage_options, strict=True):  # refuse before any weights are loaded
+    with loading(source.name):
+        outline = source.outline(settings.dtype, settings.seed)
+    for row, own in served:  # refuse before any weights are loaded
         build_engine(row, source, replace(settings, stage_options=own), outline)
+    if options.trace is not None:
+        _make_folder(options.trace)
     model, settings = load(source, settings, outline)
+    contest = Contest(workload, model, settings, options.goodput)
     results: list[Result] = []
-    for row, own in zip(rows, stage_options, strict=True):
-        own_settings = replace(settings, stage_options=own)
-        if settings.clock == "real":
-            _warm_up(row, workload, own_settings, model)
-        counted = RunningMetrics()
-        engine = build_engine(row, source, own_settings, model, into=counted.read)
-        served = show_served(engine, row, workload, answers=False)
-        metrics = counted.result(options.goodput)
-        first = results[0].served if results else served
-        differing = None if placeholders(source, settings) else _differing(first, served, settings.dtype)
-        results.append(Result(row, served, metrics, differing))
-        if served.interrupted:
+    failures: list[tuple[Technique, str]] = []
+    for row, own in served:
+        try:
+            results.append(contest.run(row, own, traces.get(row.name), results))
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            failures.append((row, told(error)[0]))
+            print(f"error: {row.name} failed, and has no row: {failures[-1][1]}", file=sys.stderr, flush=True)
+            continue
+        if results[-1].served.interrupted:
             break
+    note_unevicted((one.row, one.stage_options, one.metrics) for one in results)
     if options.json:
-        print_result(json.dumps(_as_json(workload, settings, results)))
-    else:
-        _show(source.kind, results)
-    return _report_errors(workload, settings, rows, results)
+        print_result(json.dumps(_as_json(workload, settings, results, failures)))
+    elif results:
+        _show(source.kind, settings.clock, results)
+    return _report_errors(workload, settings, rows, results) or int(bool(failures))
 
 
-def _show(kind: str, results: list[Result]) -> None:
+@dataclass(frozen=True)
+class Contest:
+    """The same requests for several techniques, each of which is warmed up first."""
+
+    workload: Workload
+    model: Any
+    settings: Settings
+    goodput: dict[str, float] | None
+
+    def run(self, row: Technique, own: dict[str, Any], trace: Path | None, before: list[Result]) -> Result:
+        """Serve the requests with a technique and its stage options; raises what its stages do."""
+        settings, workload = replace(self.settings, stage_options=own), self.workload
+        if settings.clock == "real":
+            with loading(f"{row.name}: warming up"):
+                _warm_up(row, workload, settings, self.model)
+        counted = RunningMetrics()
+        engine = build_engine(row, workload.source, settings, self.model, trace, into=counted.read)
+        served = show_served(engine, row, workload, answers=False)
+        first = before[0].served if before else served
+        differing = None
+        if not placeholders(workload.source, settings):
+            differing = _differing(first, served, settings.dtype)
+        return Result(row, own, served, counted.result(self.goodput), differing, engine.trace.failure)
+
+
+def _traces(rows: list[Technique], options: CompareOptions) -> dict[str, Path]:
+    """The file of each technique's trace, if traces are to be written."""
+    if options.trace is None:
+        return {}
+    traces = {row.name: options.trace / f"{row.name}.jsonl" for row in rows}
+    for trace in traces.values():
+        refuse_overwriting(trace, options)
+        if trace.exists():
+            writable_file(str(trace), "--trace")
+    return traces
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--trace is {str(path)!r}, which cannot be made a folder ({error.strerror}).") from None
+
+
+def _show(kind: str, clock: str, results: list[Result]) -> None:
     from minifuse.cli.tables import LEGEND, comparison
+    from minifuse.cli.verdict import verdict
 
+    out = console()
     rows = ((one.row.name, one.metrics, None if one.differing is None else len(one.differing)) for one in results)
-    console().print(comparison(rows, kind), "", LEGEND[kind], sep="\n")
+    for table in comparison(rows, kind, out.width):
+        out.print(table, "", sep="\n")
+    out.print(LEGEND[kind], soft_wrap=True)
+    if len(complete := [(one.row.name, one.metrics) for one in results if not one.served.interrupted]) > 1:
+        out.print("", *verdict(complete, kind, clock), sep="\n")
 
 
 def _report_errors(workload: Workload, settings: Settings, rows: list[Technique], results: list[Result]) -> int:
     """Print on stderr what is missing and which answers differ that must not; return the exit code."""
-    last = results[-1]
-    left = ", ".join(row.name for row in rows[len(results) :])
-    interrupted = last.served.interrupted and (left or exit_code(last.served))
-    if interrupted:
-        answered = sum(answer.finish_reason in COMPLETE for answer in last.served.answers)
+    for result in results:
+        if result.trace_failure is not None:
+            print(f"error: {result.trace_failure}", file=sys.stderr)
+    last = results[-1] if results else None
+    left = ", ".join(row.name for row in rows[rows.index(last.row) + 1 :]) if last is not None else ""
+    interrupted = last is not None and last.served.interrupted and (left or exit_code(last.served))
+    if last is not None and interrupted:
+        answered = sum(answer.complete for answer in last.served.answers)
         rest = f", and {left} did not run" if left else ""
         print(
             f"error: Interrupted: {last.row.name} had answered {answered} of {len(last.served.answers)} "
@@ -112,7 +180,10 @@ def _report_errors(workload: Workload, settings: Settings, rows: list[Technique]
             "one of them has a defect.",
             file=sys.stderr,
         )
-    return INTERRUPTED if interrupted else max(int(bool(wrong)), *(exit_code(result.served) for result in results))
+    if interrupted:
+        return INTERRUPTED
+    lost = bool(wrong) or any(one.trace_failure is not None for one in results)
+    return max([int(lost), *(exit_code(one.served) for one in results)])
 
 
 def _techniques(names: list[str]) -> list[Technique]:
@@ -154,9 +225,7 @@ def _differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:
     return tuple(
         a.request.id
         for a, b in pairs
-        if a.finish_reason in COMPLETE
-        and b.finish_reason in COMPLETE
-        and not (a.token_ids == b.token_ids and _alike(a, b, TOLERANCE[dtype]))
+        if a.complete and b.complete and not (a.token_ids == b.token_ids and _alike(a, b, TOLERANCE[dtype]))
     )
 
 
@@ -186,7 +255,12 @@ def _wrong(workload: Workload, settings: Settings, results: list[Result]) -> lis
     return [(name, ids) for name, ids in found if ids]
 
 
-def _as_json(workload: Workload, settings: Settings, results: list[Result]) -> dict[str, Any]:
+def _as_json(
+    workload: Workload, settings: Settings, results: list[Result], failures: list[tuple[Technique, str]]
+) -> dict[str, Any]:
+    from minifuse.cli.verdict import verdict
+
+    complete = [(one.row.name, one.metrics) for one in results if not one.served.interrupted]
     return {
         "schema": SCHEMA,
         "model": workload.source.name,
@@ -204,4 +278,6 @@ def _as_json(workload: Workload, settings: Settings, results: list[Result]) -> d
             }
             for result in results
         ],
+        "failed": [{"technique": row.name, "error": why} for row, why in failures],
+        "verdict": verdict(complete, workload.source.kind, settings.clock) if len(complete) > 1 else [],
     }

@@ -30,6 +30,7 @@ __all__ = [
     "JsonOptions",
     "argument",
     "by_itself",
+    "folder_to_be",
     "json_switch",
     "option",
     "switch",
@@ -162,3 +163,8 @@ def writable_folder(text: str, flag: str) -> Path:
 
     with _refused_unless_written(text, flag, "written to", "a folder"), tempfile.TemporaryFile(dir=text):
         return Path(text)
+
+
+def folder_to_be(text: str, flag: str) -> Path:
+    """A parser: a folder that can be written to, or a path where there is nothing yet."""
+    return writable_folder(text, flag) if os.path.lexists(text) else Path(text)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -18,8 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from minifuse.cli.refusals import Refusals
 from minifuse.cli.requests import Workload
-from minifuse.cli.text import UNITS, console, counted, one_line
+from minifuse.cli.text import UNITS, console, counted, one_line, time_left
 from minifuse.engine import Engine
 from minifuse.report import KVUsage, StepReport
 from minifuse.request import Request
@@ -45,8 +45,7 @@ class Display:
         requests = workload.requests
         self._total = len(requests)
         self._unit = counted(requests)
-        self._sizes = Counter(request.group for request in requests)
-        self._refused: set[str] = set()  # groups whose refusal has been shown
+        self._refusals = Refusals(requests)
         self._engine = engine
         self._slot_bytes = engine.trace.header["kv_bytes_per_token"]
         self._of_cells = workload.source.kind == "cells"
@@ -59,6 +58,7 @@ class Display:
         self._next_s = 0.0
         self._running: set[str] = set()
         self._made = self._ended = 0  # tokens or nodes, and requests
+        self._began = time.perf_counter()
         self._report: StepReport | None = None
 
     def __enter__(self) -> Display:
@@ -70,6 +70,7 @@ class Display:
         with uninterrupted():
             self._clear()
             if kind is None or not issubclass(kind, BrokenPipeError):
+                self._held += [(self._err, Text(f"error: {one_line(rest)}")) for rest in self._refusals.rest()]
                 self._print_held()
 
     def answer(self, line: Text | None) -> None:
@@ -79,14 +80,10 @@ class Display:
             self._print(self._out, line)
 
     def refused(self, request: Request, why: str) -> None:
-        """A request was refused: say why on stderr, once for all its prompts."""
+        """A request was refused: say why on stderr, unless it is one of many with the same cause."""
         self._ended += 1
-        if request.group is not None:
-            if request.group in self._refused:
-                return
-            self._refused.add(request.group)
-            why = f"All {self._sizes[request.group]} prompts of {request.group!r} are refused: {why}"
-        self._print(self._err, Text(f"error: {one_line(why)}"))
+        if (sentence := self._refusals.sentence(request, why)) is not None:
+            self._print(self._err, Text(f"error: {one_line(sentence)}"))
 
     def step(self, report: StepReport) -> None:
         """An iteration has completed."""
@@ -145,7 +142,7 @@ class Display:
         bar.add_row(
             Text(self._title),
             ProgressBar(self._total, self._ended, width=20),
-            f"{self._ended}/{self._total} {self._unit}",
+            f"{self._ended}/{self._total} {self._unit}{time_left(self._ended, self._total, self._began)}",
         )
         self._running &= self._engine.sequences.keys()  # without the aborted
         waiting = len(self._engine.sequences) - len(self._running)

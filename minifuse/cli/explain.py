@@ -1,8 +1,9 @@
-"""`minifuse explain NAME`: what a technique or a stage does, where its code is, and how to run it."""
+"""`minifuse explain NAME`: what a technique, a stage or a term is, where its code is, and how to run it."""
 
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from typing import Annotated, Any
 import typer
 
 import minifuse
+from minifuse.cli.glossary import Term, folded, terms
 from minifuse.cli.list import first_line
 from minifuse.cli.text import console
 from minifuse.errors import UsageError
 from minifuse.options import describe_options
-from minifuse.parsing import unknown
+from minifuse.parsing import did_you_mean
 from minifuse.stages import KINDS, Kind, stage, stages
 from minifuse.techniques import MODELS, TECHNIQUES, Technique, for_model, mix
 
@@ -28,27 +30,76 @@ Line = tuple[str | tuple[str, str], ...]  # parts of a text, some with a style
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is shown of one technique or stage: a title, a text, and named facts, each of some lines."""
+    """What is shown of one technique, stage or term: a title, a text, and named facts, each of some lines."""
 
     title: Line
     text: str
     facts: list[tuple[str, list[Line]]]
+    commands: list[str]  # that run it, each shown on a line of its own, however long
 
 
-def explain(name: Annotated[str, typer.Argument(metavar="NAME", help="a technique or a stage")]) -> int:
-    """Explain a technique or a stage: its options, its paper, where its code is and how to run it.
+def explain(
+    context: typer.Context,
+    name: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="a technique, a stage or a term", show_default=False)
+    ] = None,
+) -> int:
+    """Explain a technique, a stage, or a term such as ttft, kv or idle.
 
-    A technique and a stage may share a name; batching.static is the stage.
+    Of a technique or a stage: its options, its paper, where its code is and how to run it. They may share a name;
+    batching.static is the stage. Without a name, everything that can be explained is listed.
     """
-    kind_wanted, dot, bare = name.rpartition(".")
-    row = None if dot else TECHNIQUES.get(name)
-    found = [(kind, stages(kind)[bare]) for kind in KINDS if bare in stages(kind) and kind_wanted in ("", kind)]
-    if row is None and not found:
-        known = dict.fromkeys([*TECHNIQUES, *(stage_name for kind in KINDS for stage_name in stages(kind))])
-        raise unknown("technique or stage", name, known)
-    explanations = [] if row is None else [_technique(row)]
-    _show([*explanations, *(_stage(kind, cls) for kind, cls in found)])
+    if name is None:
+        _show_names()
+        return 0
+    plugins = (context.parent.params.get("plugin") if context.parent else None) or []
+    _show(_explanations(" ".join(name), "".join(f" --plugin {shlex.quote(path)}" for path in plugins)))
     return 0
+
+
+def _explanations(name: str, plugins: str) -> list[Explanation]:
+    """Everything of this name, or else the terms of which it is a word."""
+    kind_wanted, dot, bare = name.rpartition(".")
+    wanted, kind_wanted = folded(bare), folded(kind_wanted)
+    rows = [row for row in TECHNIQUES.values() if not dot and folded(row.name) == wanted]
+    found = [
+        *(_technique(row, plugins) for row in rows),
+        *(
+            _stage(kind, cls, plugins)
+            for kind in KINDS
+            for stage_name, cls in stages(kind).items()
+            if folded(stage_name) == wanted and kind_wanted in ("", kind)
+        ),
+        *(_term(term) for term in terms() if term.is_called(folded(name))),
+    ]
+    if found:
+        return found
+    if near := [_term(term) for term in terms() if term.has_word(folded(name))]:
+        return near
+    known = dict.fromkeys([*TECHNIQUES, *(stage_name for kind in KINDS for stage_name in stages(kind))])
+    known |= dict.fromkeys(name for term in terms() for name in term.names)
+    raise UsageError(
+        f"There is no technique, stage or term {name!r}{did_you_mean(name, known)}: give one that minifuse explain "
+        "lists."
+    )
+
+
+def _show_names() -> None:
+    """Every name that can be explained."""
+    from rich.text import Text
+
+    chapters: dict[str, list[str]] = {"Techniques": list(TECHNIQUES)}
+    chapters |= {f"Stages for {kind}": list(stages(kind)) for kind in KINDS}
+    for term in terms():
+        chapters.setdefault(f"Terms: {term.chapter}", []).extend(term.names)
+    for chapter, names in chapters.items():
+        console().print(Text(chapter, "bold"), Text(", ".join(names)), "", sep="\n")
+    console().print("minifuse explain NAME tells more.")
+
+
+def _term(term: Term) -> Explanation:
+    facts: list[tuple[str, list[Line]]] = [("part of", [(term.chapter,)]), ("defined in", [(term.defined_in,)])]
+    return Explanation(((", ".join(term.names), "bold"), f": {term.meaning}."), "", facts, [])
 
 
 def _show(explanations: list[Explanation]) -> None:
@@ -56,16 +107,21 @@ def _show(explanations: list[Explanation]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    lines: list[Any] = []
-    for explanation in explanations:
+    out = console()
+    for number, explanation in enumerate(explanations):
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(ratio=1)
         for name, fact in explanation.facts:
             table.add_row(name, Text("\n").join(Text.assemble(*line) for line in fact))
         text = [Padding(Text(explanation.text), (0, 0, 0, 2))] if explanation.text else []
-        lines += [Text.assemble(*explanation.title), *text, Padding(table, (0, 0, 0, 2)), ""]
-    console().print(*lines[:-1], sep="\n", soft_wrap=False)
+        out.print(
+            *[""] * (number > 0), Text.assemble(*explanation.title), *text, Padding(table, (0, 0, 0, 2)), sep="\n"
+        )
+        if explanation.commands:
+            out.print(
+                Text("  run it", "dim"), *(Text(f"    {one}") for one in explanation.commands), sep="\n", soft_wrap=True
+            )
 
 
 def where(cls: type[Any]) -> str:
@@ -78,7 +134,7 @@ def where(cls: type[Any]) -> str:
     return f"{cls.__module__} ({file.relative_to(home).as_posix() if file.is_relative_to(home) else file.name})"
 
 
-def _technique(row: Technique) -> Explanation:
+def _technique(row: Technique, plugins: str) -> Explanation:
     serves = [model for model in MODELS if model in row.serves]
     used: list[tuple[str, list[Line]]] = [
         (kind, _stage_lines(stage(kind, name), models if len(models) < len(serves) else []))
@@ -96,8 +152,8 @@ def _technique(row: Technique) -> Explanation:
             ("serves", [(", ".join(MODELS[model] for model in serves),)]),
             *used,
             ("options", _options(options.values())),
-            ("run it", [(_run(row.name, model),) for model in serves]),
         ],
+        [_run(row.name, model, plugins) for model in serves],
     )
 
 
@@ -116,13 +172,13 @@ def _by_model(row: Technique, kind: Kind) -> dict[str, list[str]]:
     return found
 
 
-def _run(technique: str, model: str, flags: str = "") -> str:
+def _run(technique: str, model: str, plugins: str, flags: str = "") -> str:
     """A command line that runs a technique on a kind of model, with some stages exchanged."""
     which = " --model lstm --workload wmt15" if model == "cells" else ""
-    return f"minifuse run --technique {technique}{flags}{which}"
+    return f"minifuse{plugins} run --technique {technique}{flags}{which}"
 
 
-def _stage(kind: Kind, cls: type[Any]) -> Explanation:
+def _stage(kind: Kind, cls: type[Any], plugins: str) -> Explanation:
     text = inspect.cleandoc(inspect.getdoc(cls) or "").partition(">>>")[0].strip()
     return Explanation(
         ((cls.name, "bold"), f", a stage for {kind}."),
@@ -132,8 +188,8 @@ def _stage(kind: Kind, cls: type[Any]) -> Explanation:
             ("serves", [(", ".join(name for model, name in MODELS.items() if model in cls.serves),)]),
             ("code", [(where(cls),)]),
             ("options", _options(describe_options(cls.Options), f"{kind}.")),
-            ("run it", [(_command(kind, cls),)]),
         ],
+        [_command(kind, cls, plugins)],
     )
 
 
@@ -152,12 +208,12 @@ def _users(kind: Kind, name: str) -> list[Technique]:
     return [row for row in TECHNIQUES.values() if name in _by_model(row, kind)]
 
 
-def _command(kind: Kind, cls: type[Any]) -> str:
+def _command(kind: Kind, cls: type[Any], plugins: str) -> str:
     """A command line that runs a stage: a technique that has it, else one with as few stages exchanged as possible."""
     name, model = cls.name, next(model for model in MODELS if model in cls.serves)
     users = [row for row in TECHNIQUES.values() if model in _by_model(row, kind).get(name, ())]
     if users:
-        return _run(users[0].name, model)
+        return _run(users[0].name, model, plugins)
     others = [other for other in KINDS if other != kind]
     exchanges = sorted(
         product(*([None, *stages(other)] for other in others)), key=lambda picks: len(picks) - picks.count(None)
@@ -174,5 +230,5 @@ def _command(kind: Kind, cls: type[Any]) -> str:
             continue
         if not all(model in stage(place, other).serves for place, other in mixed.stages.items()):
             continue
-        return _run(row.name, model, "".join(f" --{other} {pick}" for other, pick in exchanged.items()))
+        return _run(row.name, model, plugins, "".join(f" --{other} {pick}" for other, pick in exchanged.items()))
     return "it fits no other stage yet"

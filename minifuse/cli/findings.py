@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import console
+from minifuse.cli.tables import cut_to
+from minifuse.cli.text import console, time_left
 from minifuse.reproduce import EXPERIMENTS
-from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel
+from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel, Say
 from minifuse.serve.interrupt import uninterrupted
 
 __all__ = ["SCHEMA", "Progress", "show", "show_list", "write"]
@@ -49,7 +51,7 @@ def show(row: Experiment, finding: Finding) -> None:
         out.width = PIPE_WIDTH
     out.print(Text.assemble((row.name, "bold"), f": {row.shows} ({row.paper}, {row.figure})."), soft_wrap=True)
     for panel in finding.panels:
-        out.print("", Text(panel.title, "bold"), _table(panel), sep="\n")
+        out.print("", Text(panel.title, "bold"), *_tables(panel, out.width), sep="\n")
     out.print()
     for note in finding.notes:
         out.print(Text(f"- {note}"), soft_wrap=True)
@@ -57,16 +59,9 @@ def show(row: Experiment, finding: Finding) -> None:
     out.file.flush()
 
 
-def _table(panel: Panel) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    before = ""
-    for column in panel.columns:
-        first, _, second = column.head.partition("\n")
-        table.add_column(f"{'' if first == before else first}\n{second}", justify="right", overflow="fold")
-        before = first
-    for point in panel.points:
-        table.add_row(*(column.cell(point) for column in panel.columns))
-    return table
+def _tables(panel: Panel, width: int) -> list[Table]:
+    rows = [[column.cell(point) for column in panel.columns] for point in panel.points]
+    return cut_to(width, [column.head for column in panel.columns], rows, named=False)
 
 
 def _markdown(row: Experiment, finding: Finding, source: dict[str, Any]) -> str:
@@ -90,8 +85,12 @@ def _row(cells: list[str]) -> str:
 
 
 def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: dict[str, Any]) -> None:
-    """NAME.json and NAME.md, or NAME-SCALE of another scale than the usual; each whole or not at all."""
-    path = folder / (row.name if scale == Conditions().scale else f"{row.name}-{scale}")
+    """NAME.json and NAME.md, or NAME-SCALE of another scale than the usual; each whole or not at all.
+
+    What was found before Ctrl-C came is written to NAME-interrupted, and replaces no whole finding.
+    """
+    name = row.name if scale == Conditions().scale else f"{row.name}-{scale}"
+    path = folder / (f"{name}-interrupted" if finding.interrupted else name)
     data = json.dumps({"schema": SCHEMA, "provenance": source, "figures": [row.as_json(finding)]}, indent=2)
     for ending, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source))):
         unfinished = path.with_name(f".{path.name}{ending}.part")
@@ -99,14 +98,16 @@ def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: d
         os.replace(unfinished, path.with_name(f"{path.name}{ending}"))
 
 
-class Progress:
+class Progress(Say):
     """What is being measured, on stderr: one line that changes on a terminal, a line for each point elsewhere.
 
     Nothing is drawn in between: that would take time from what is measured.
     """
 
     def __init__(self, name: str) -> None:
+        super().__init__(self._tell)
         self._name = name
+        self._began = 0.0
         self._err = console(stderr=True)
         self._live: Live | None = None
 
@@ -128,8 +129,19 @@ class Progress:
             with uninterrupted():
                 self._live.stop()
 
-    def say(self, what: str) -> None:
+    def expect(self, reports: int) -> None:
+        super().expect(reports)
+        self._began = time.perf_counter()
+
+    def so_far(self) -> Finding:
+        """What was found before Ctrl-C came."""
+        note = f"Interrupted after {max(0, self.said - 1)} of {self.expected} measurements: the rest is missing."
+        return Finding({}, tuple(self.kept.values()), (note,), interrupted=True)
+
+    def _tell(self, what: str) -> None:
         if self._live is not None:
-            self._live.update(Text(f"{self._name}: {what}"), refresh=True)
+            done = self.said - 1
+            count = f" ({done} of {self.expected} done{time_left(done, self.expected, self._began)})"
+            self._live.update(Text(f"{self._name}: {what}{count if self.expected else ''}"), refresh=True)
         else:
             print(f"{self._name}: {what}", file=sys.stderr, flush=True)

@@ -108,23 +108,31 @@ def reproduce(options: FigureOptions) -> int:
     figures: list[dict[str, Any]] = []
     interrupted = False
     for row, run in zip(rows, runs, strict=True):
+        progress = Progress(row.name)
         try:
-            with Progress(row.name) as progress:
-                finding = run(progress.say)
+            with progress:
+                finding = run(progress)
         except KeyboardInterrupt:
             interrupted = True
-            break
+            if not progress.kept:
+                break
+            finding = progress.so_far()
         with uninterrupted():
             figures.append(row.as_json(finding))
             if options.out is not None:
                 write(options.out, conditions.scale, row, finding, source)
             if not options.json:
                 show(row, finding)
+        if interrupted:
+            break
     if options.json and figures:
         print_result(dumps({"schema": SCHEMA, "provenance": source, "figures": figures}))
     if interrupted:
         left = ", ".join(row.name for row in rows[len(figures) :])
-        print(f"error: Interrupted: nothing is shown of {left}: run it again.", file=sys.stderr, flush=True)
+        lost = f"nothing is shown of {left}" if left else f"{rows[-1].name} is incomplete"
+        if left and progress.kept:
+            lost = f"{rows[len(figures) - 1].name} is incomplete, and {lost}"
+        print(f"error: Interrupted: {lost}: run it again.", file=sys.stderr, flush=True)
     return INTERRUPTED if interrupted else 0
 
 

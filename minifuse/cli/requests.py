@@ -13,7 +13,7 @@ from minifuse.errors import UsageError
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer
-from minifuse.parsing import read_lines
+from minifuse.parsing import all_of, read_lines
 from minifuse.request import Request, by_request
 from minifuse.techniques import Technique
 from minifuse.workload.cells import RESERVED, cell_workload
@@ -54,7 +54,33 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = ()) -
         UsageError: a file does not hold requests, or a workload does not suit the model.
         ModelError: the tokenizer cannot be read, or there is none for a typed prompt.
     """
-    return _Maker(options, source).make(texts)
+    workload = _Maker(options, source).make(texts)
+    _tell_of_unused_sampling(workload.requests, options)
+    return workload
+
+
+def _tell_of_unused_sampling(requests: Sequence[Request], options: Options) -> None:
+    """Refuse a top-k or top-p that no request can use, as each takes the most likely token; note those of a file.
+
+    Raises:
+        UsageError: they were typed.
+    """
+    unused = [r.id for r in requests if r.sampling.greedy and (r.sampling.top_k or r.sampling.top_p < 1)]
+    typed = {"--top-k": options.top_k != 0, "--top-p": options.top_p < 1}
+    if any(typed.values()):
+        if len(unused) == len(requests):
+            flags = " and ".join(flag for flag, given in typed.items() if given)
+            raise UsageError(
+                f"{flags} given without a temperature, where every request takes the most likely token: add "
+                "--temperature, such as 0.8."
+            )
+    elif unused:
+        several = f"{len(unused):,} requests, the first {unused[0]!r}, have"
+        print(
+            f"note: {several if len(unused) > 1 else f'request {unused[0]!r} has'} a top_k or top_p and no "
+            "temperature, without which the most likely token is taken: give a temperature above 0.",
+            file=sys.stderr,
+        )
 
 
 def note_priorities(workload: Workload, served: Iterable[tuple[Technique, Mapping[str, Any]]]) -> None:
@@ -80,9 +106,7 @@ def note_priorities(workload: Workload, served: Iterable[tuple[Technique, Mappin
 
 def _listed(names: list[str], one: str, several: str) -> str:
     """These names as a subject, with its verb: `a does`, or `a, b and c do`."""
-    if len(names) == 1:
-        return f"{names[0]} {one}"
-    return f"{', '.join(names[:-1])} and {names[-1]} {several}"
+    return f"{all_of(names)} {one if len(names) == 1 else several}"
 
 
 class _Maker:

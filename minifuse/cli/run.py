@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minifuse.cli.declare import argument, option, switch, takes, writable_file
+from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import plugin_files
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.streams import print_result, result_stream, silence
+from minifuse.cores import OtherWork, share_cores
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import MachineError, UsageError
 from minifuse.metrics import RunningMetrics
@@ -32,7 +34,7 @@ from minifuse.trace import Event
 if TYPE_CHECKING:
     from minifuse.engine import Engine
 
-__all__ = ["exit_code", "load", "placeholders", "run", "show_served"]
+__all__ = ["exit_code", "load", "placeholders", "refuse_overwriting", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines (- is standard output)"
@@ -67,7 +69,7 @@ def run(options: RunOptions) -> int:
 
     Without a prompt and without --prompts, synthetic requests are served. With --trace - the answers go to stderr.
     """
-    from minifuse.cli.answers import answer_json, show_metrics
+    from minifuse.cli.answers import answer_json, note_unevicted, show_metrics
     from minifuse.cli.judge import report_wrong
     from minifuse.cli.why import WhyLines
 
@@ -75,12 +77,14 @@ def run(options: RunOptions) -> int:
         raise UsageError("--json and --trace - are both given, and each fills standard output: give --trace a file.")
     source = resolve(options.model)
     row = _chosen(options, source.kind)
-    _refuse_overwriting(options)
+    if isinstance(options.trace, Path):
+        refuse_overwriting(options.trace, options)
     settings = replace(options.settings, stage_options=options.stage_options(row), why=options.why)
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts)
     note_priorities(workload, [(row, settings.stage_options)])
-    outline = source.outline(settings.dtype, settings.seed)
+    with loading(source.name):
+        outline = source.outline(settings.dtype, settings.seed)
     build_engine(row, source, settings, outline)  # refuse before any weights are loaded
     model, settings = load(source, settings, outline)
     counted = RunningMetrics()
@@ -99,6 +103,7 @@ def run(options: RunOptions) -> int:
         silence()
         return 1  # the reader went away before the last answer
     metrics = counted.result(options.goodput)
+    note_unevicted([(row, settings.stage_options, metrics)])
     if options.json:
         result = {
             "schema": SCHEMA,
@@ -119,11 +124,11 @@ def run(options: RunOptions) -> int:
     return exit_code(served) or int(wrong or engine.trace.failure is not None)
 
 
-def _refuse_overwriting(options: RunOptions) -> None:
+def refuse_overwriting(trace: Path, options: Options) -> None:
     """Refuse a trace that is one of the files which the run reads, by whatever name or link."""
-    trace, model = options.trace, Path(options.model)
-    if not isinstance(trace, Path) or not trace.exists():
+    if not trace.exists():
         return
+    model = Path(options.model)
     read = [Path(options.prompts)] if options.prompts is not None else []
     read += [*plugin_files(), *(model.iterdir() if model.is_dir() else ())]
     for path in read:
@@ -148,7 +153,7 @@ def placeholders(source: Source, settings: Settings) -> bool:
 
 
 def load(source: Source, settings: Settings, outline: Any) -> tuple[Any, Settings]:
-    """Read the weights, or take the outline where they are not needed, and settle on a device.
+    """Read the weights, or take the outline where they are not needed, and settle on a device and torch's threads.
 
     Raises:
         ModelError: the checkpoint is not what its config.json says.
@@ -158,8 +163,12 @@ def load(source: Source, settings: Settings, outline: Any) -> tuple[Any, Setting
         what = "every token is the placeholder -1" if outline is None else "nothing is computed"
         print(f"note: in virtual time no weights are made for {source.name}: {what}.", file=sys.stderr)
         return outline, replace(settings, device="cpu")
-    settings = replace(settings, device=_device(settings.device))
-    return source.load(settings.dtype, settings.device, settings.seed, settings.numerics), settings
+    others = OtherWork()
+    with loading(source.name):
+        settings = replace(settings, device=_device(settings.device))
+        model = source.load(settings.dtype, settings.device, settings.seed, settings.numerics)
+    share_cores(source.config.num_parameters, others.cores())
+    return model, settings
 
 
 def _device(wanted: str) -> str:

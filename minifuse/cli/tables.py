@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from rich.table import Table
@@ -10,7 +10,7 @@ from rich.table import Table
 from minifuse.metrics import Metrics
 from minifuse.request import FinishReason
 
-__all__ = ["LEGEND", "comparison", "metric_rows"]
+__all__ = ["LEGEND", "comparison", "cut_to", "in_time", "metric_rows", "plain"]
 
 
 def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
@@ -26,23 +26,23 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
     unit, state = ("Nodes", "States") if metrics["nodes"] else ("Tokens", "KV")
     table = [
         ("Requests", f"{requests['total']:,}" + (f": {', '.join(reasons)}" if reasons else "")),
-        ("Duration", _time(metrics["duration_s"])),
+        ("Duration", in_time(metrics["duration_s"])),
         (
             "Throughput",
-            (f"{_plain(speed['tokens_per_s'])} tokens/s, " if tokens["output"] or not metrics["nodes"] else "")
-            + f"{_plain(speed['requests_per_s'])} requests/s",
+            (f"{plain(speed['tokens_per_s'])} tokens/s, " if tokens["output"] or not metrics["nodes"] else "")
+            + f"{plain(speed['requests_per_s'])} requests/s",
         ),
         ("Time to first token (p50, p99)", _times(metrics["ttft_s"], "p50", "p99")),
         ("Time per output token (p50, p99)", _times(metrics["tpot_s"], "p50", "p99")),
         ("Inter-token latency (p50, p99)", _times(metrics["itl_s"], "p50", "p99")),
-        ("Latency bound", _time(metrics["latency_bound_s"])),
+        ("Latency bound", in_time(metrics["latency_bound_s"])),
         ("End-to-end time (p50, p99)", _times(metrics["e2e_s"], "p50", "p99")),
         ("Normalized latency (mean, p90)", _times(metrics["normalized_latency_s"], "mean", "p90")),
         ("Queueing (mean, p99)", _times(metrics["queueing_s"], "mean", "p99")),
         ("Computing (mean, p99)", _times(metrics["computing_s"], "mean", "p99")),
         (
             "Iterations",
-            f"{metrics['iterations']:,} (mean batch size {_plain(metrics['mean_batch_size'])})"
+            f"{metrics['iterations']:,} (mean batch size {plain(metrics['mean_batch_size'])})"
             + (f", {metrics['preprocessing_steps']:,} of pre-processing" if metrics["preprocessing_steps"] else ""),
         ),
         (f"{unit} computed", f"{tokens['computed']:,} ({tokens['recomputed']:,} recomputed)"),
@@ -51,7 +51,7 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
         (f"{state} reserved (peak)", f"{_amount(kv, 'peak_reserved_')} of {_amount(kv, 'capacity_')}"),
         (
             "KV moves",
-            ", ".join(moves) + (f" in {_time(metrics['moving_s'])}" if metrics["moving_s"] else "")
+            ", ".join(moves) + (f" in {in_time(metrics['moving_s'])}" if metrics["moving_s"] else "")
             if moves
             else "none",
         ),
@@ -61,10 +61,12 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
     sent = metrics["transfers"]
     if sent["to_host"]["bytes"] or sent["to_device"]["bytes"]:
         ways = f"{_amount(sent['to_host'], '')} to the host, {_amount(sent['to_device'], '')} to the device"
-        table.append(("Transfers", f"{ways} ({_time(sent['hidden_s'])} hidden, {_time(sent['exposed_s'])} exposed)"))
+        table.append(
+            ("Transfers", f"{ways} ({in_time(sent['hidden_s'])} hidden, {in_time(sent['exposed_s'])} exposed)")
+        )
     if metrics["gathers"]["count"]:
         done = metrics["gathers"]
-        table.append(("Gathers", f"{done['count']:,} ({done['rows']:,} rows) in {_time(done['seconds'])}"))
+        table.append(("Gathers", f"{done['count']:,} ({done['rows']:,} rows) in {in_time(done['seconds'])}"))
     if metrics["discarded"]:
         table.append(("Discarded", f"{metrics['discarded']:,} {unit.lower()}, computed past an end not known yet"))
     if metrics["evictions"]:
@@ -73,35 +75,36 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
         sent = metrics["messages"]
         table.append(("Messages of each rank", f"{sent['count']:,} ({_amount(sent, '')})"))
     if goodput is not None:
-        bounds = ", ".join(f"{name} <= {_time(limit)}" for name, limit in goodput["bounds_s"].items())
-        table.append((f"Goodput ({bounds})", f"{_plain(goodput['requests_per_s'])} requests/s"))
+        bounds = ", ".join(f"{name} <= {in_time(limit)}" for name, limit in goodput["bounds_s"].items())
+        table.append((f"Goodput ({bounds})", f"{plain(goodput['requests_per_s'])} requests/s"))
     return table
 
 
-def _plain(value: float | None, unit: str = "") -> str:
+def plain(value: float | None, unit: str = "") -> str:
     """Three digits, or all of a larger whole part."""
     if value is None:
         return "-"
     return (f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}") + unit
 
 
-def _time(seconds: float | None) -> str:
+def in_time(seconds: float | None) -> str:
+    """Seconds in the unit that suits them."""
     if seconds is None or seconds >= 1 or seconds == 0:
-        return _plain(seconds, " s")
-    return _plain(seconds * 1e3, " ms") if seconds >= 1e-3 else _plain(seconds * 1e6, " us")
+        return plain(seconds, " s")
+    return plain(seconds * 1e3, " ms") if seconds >= 1e-3 else plain(seconds * 1e6, " us")
 
 
 def _times(values: dict[str, float] | None, first: str, second: str) -> str:
-    return f"{_time(values[first])}, {_time(values[second])}" if values else "-"
+    return f"{in_time(values[first])}, {in_time(values[second])}" if values else "-"
 
 
 def _amount(found: Mapping[str, float | None], prefix: str) -> str:
     """Bytes where they are known, or tokens."""
     size = found[f"{prefix}bytes"]
     if size is None:
-        return _plain(found[f"{prefix}tokens"], " tokens")
+        return plain(found[f"{prefix}tokens"], " tokens")
     power = next((power for power in (4, 3, 2, 1) if size >= 1024**power), 0)
-    return _plain(size / 1024**power, (" B", " KiB", " MiB", " GiB", " TiB")[power])
+    return plain(size / 1024**power, (" B", " KiB", " MiB", " GiB", " TiB")[power])
 
 
 # Of `comparison`, by kind of model: the head, where the metric is, and what it is multiplied with.
@@ -109,10 +112,10 @@ COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {
     "transformer": (
         ("tokens\n/s", "throughput.tokens_per_s", 1),
         ("TTFT\np50", "ttft_s.p50", 1e3),
-        ("ms\np99", "ttft_s.p99", 1e3),
+        ("TTFT\np99", "ttft_s.p99", 1e3),
         ("TPOT\np50", "tpot_s.p50", 1e3),
-        ("ms\np99", "tpot_s.p99", 1e3),
-        ("norm.\nms", "normalized_latency_s.mean", 1e3),
+        ("TPOT\np99", "tpot_s.p99", 1e3),
+        ("norm.\nmean", "normalized_latency_s.mean", 1e3),
         ("iter-\nations", "iterations", 1),
         ("idle\n%", "tokens.idle_share", 100),
         ("mean\nbatch", "mean_batch_size", 1),
@@ -121,9 +124,9 @@ COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {
     "cells": (
         ("req.\n/s", "throughput.requests_per_s", 1),
         ("e2e\np50", "e2e_s.p50", 1e3),
-        ("ms\np99", "e2e_s.p99", 1e3),
+        ("e2e\np99", "e2e_s.p99", 1e3),
         ("queue\np50", "queueing_s.p50", 1e3),
-        ("ms\np99", "queueing_s.p99", 1e3),
+        ("queue\np99", "queueing_s.p99", 1e3),
         ("batch-\nes", "iterations", 1),
         ("idle\n%", "tokens.idle_share", 100),
         ("mean\nbatch", "mean_batch_size", 1),
@@ -132,26 +135,61 @@ COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {
     ),
 }
 LEGEND = {
-    "transformer": "norm.: mean end-to-end time per output token; KV: peak in use;\n"
+    "transformer": "TTFT, TPOT, norm. (end-to-end time per output token): ms; KV: peak in use;\n"
     "differ: answers unlike those of the first row.",
-    "cells": "e2e: end-to-end time; queue: arrival to first start; states: peak in use;\n"
+    "cells": "e2e (end-to-end time), queue (arrival to first start): ms; states: peak in use;\n"
     "differ: answers or results unlike those of the first row.",
 }
 
 
-def comparison(rows: Iterable[tuple[str, Metrics, int | None]], kind: str) -> Table:
+def comparison(rows: Iterable[tuple[str, Metrics, int | None]], kind: str, width: int) -> list[Table]:
     """A line for each technique: its name, its metrics, and how many answers differ, None where it means nothing.
 
     Args:
         kind: of the model.
+        width: of the lines.
     """
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("\ntechnique", style="bold", no_wrap=True)
-    for head in (*(head for head, _, _ in COLUMNS[kind]), "dif-\nfer"):
-        table.add_column(head, justify="right", overflow="fold")
+    heads = ["\ntechnique", *(head for head, _, _ in COLUMNS[kind]), "dif-\nfer"]
+    cells = []
     for name, metrics, differing in rows:
         figures = (_number(_found(metrics, path), factor) for _, path, factor in COLUMNS[kind])
-        table.add_row(name, *figures, "-" if differing is None else str(differing))
+        cells.append([name, *figures, "-" if differing is None else str(differing)])
+    return cut_to(width, heads, cells)
+
+
+def cut_to(width: int, heads: Sequence[str], rows: Sequence[Sequence[str]], named: bool = True) -> list[Table]:
+    """A table as one or several whose lines have this width, each with the first column: no number is ever cut.
+
+    Args:
+        heads: of two lines each; neighbours may share the first, which is shown once.
+        named: the first column is a name, and not a number.
+
+    >>> [len(table.columns) for table in cut_to(9, ["\\na", "\\nb", "\\nc"], [["one", "2.5", "3.5"]])]
+    [2, 2]
+    """
+    wide = [max(map(len, (*head.split("\n"), *(row[i] for row in rows)))) for i, head in enumerate(heads)]
+    pieces: list[list[int]] = [[]]
+    used = wide[0]
+    for i in range(1, len(heads)):
+        used += 1 + wide[i]
+        if used > width and pieces[-1]:
+            pieces.append([])
+            used = wide[0] + 1 + wide[i]
+        pieces[-1].append(i)
+    return [_piece(heads, rows, (0, *piece), named) for piece in pieces]
+
+
+def _piece(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int], named: bool) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    before = ""
+    for i in columns:
+        first, _, second = heads[i].partition("\n")
+        shown = f"{'' if first == before else first}\n{second}"
+        name = named and i == 0
+        table.add_column(shown, justify="left" if name else "right", style="bold" if name else "", no_wrap=True)
+        before = first
+    for row in rows:
+        table.add_row(*(row[i] for i in columns))
     return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,10 @@ from minifuse.request import Request
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["UNITS", "console", "counted", "one_line", "shortened"]
+__all__ = ["UNITS", "console", "counted", "one_line", "shortened", "time_left"]
 
 PROMPT_WIDTH = 36
+LEAST_S = 1.0  # of a run, before it tells how long it will take
 UNITS = {"transformer": ("tokens", "KV"), "cells": ("nodes", "states")}  # of work and of memory, by kind of model
 
 
@@ -55,3 +57,19 @@ def shortened(text: str, width: int = PROMPT_WIDTH) -> str:
 def counted(requests: Iterable[Request]) -> str:
     """What a count of them counts: requests, or prompts as soon as one of the requests has several."""
     return "requests" if all(request.group is None for request in requests) else "prompts"
+
+
+def time_left(done: int, total: int, began: float) -> str:
+    """`, about 40 s left`, if the rest takes as long as what has been done; nothing where that does not tell yet.
+
+    Args:
+        began: as `time.perf_counter` gives it.
+    """
+    elapsed = time.perf_counter() - began
+    if not 0 < done < total or elapsed < LEAST_S:
+        return ""
+    seconds = elapsed / done * (total - done)
+    if seconds < 90:
+        return f", about {max(1, round(seconds))} s left"
+    minutes = round(seconds / 60)
+    return f", about {minutes} min left" if minutes < 90 else f", about {seconds / 3600:.1f} h left"

@@ -71,18 +71,23 @@ class Paged(NothingAhead):
     class Options:
         block_size: int = option(16, "tokens in a block", minimum=1)
         preemption: str = option(
-            "recompute", "what becomes of the KV of an evicted sequence", choices=("recompute", "swap")
+            "recompute",
+            "what becomes of the KV of an evicted sequence",
+            choices=("recompute", "swap"),
+            of_evictions=True,
         )
         host: int | None = option(
             None,
             "KV tokens that the host has room for; none: as many as the device",
             minimum=1,
             maximum=10**8,
+            of_evictions=True,
         )
         transfer: str = option(
             "blocking",
             "whether swaps hold the iteration up, or each of its layers waits for its own",
             choices=("blocking", "overlapped"),
+            of_evictions=True,
         )
         watermark: float = option(
             0.01,

@@ -109,9 +109,34 @@ class Finding:
     facts: Mapping[str, Any]
     panels: tuple[Panel, ...]
     notes: tuple[str, ...]
+    interrupted: bool = False  # Ctrl-C came: these are the points that had been measured by then
 
 
-Say = Callable[[str], None]  # reports what is being measured
+class Say:
+    """Reports what is being measured, how many reports are to come, and what has been found by then.
+
+    Args:
+        show: is told what is being measured.
+    """
+
+    def __init__(self, show: Callable[[str], None] = lambda what: None) -> None:
+        self._show = show
+        self.said = self.expected = 0  # reports so far, and in all
+        self.kept: dict[str, Panel] = {}  # by title
+
+    def __call__(self, what: str) -> None:
+        self.said += 1
+        self._show(what)
+
+    def expect(self, reports: int) -> None:
+        """Announce the number of reports to come, so that the time left can be told; those before it count no more."""
+        self.said, self.expected = 0, reports
+
+    def keep(self, panel: Panel) -> None:
+        """Keep what has been found so far, in the place of what was kept under this title: Ctrl-C may come."""
+        self.kept[panel.title] = panel
+
+
 Run = Callable[[Say], Finding]
 
 
@@ -149,6 +174,7 @@ class Experiment:
             "paper": self.paper,
             "figure": self.figure,
             "shows": self.shows,
+            **({"interrupted": True} if finding.interrupted else {}),
             **finding.facts,
             "panels": [
                 {"title": panel.title, "points": [asdict(point) for point in panel.points]} for panel in finding.panels

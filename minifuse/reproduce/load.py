@@ -12,7 +12,7 @@ from minifuse.reproduce.curve import ALIKE, Contender, Curve, Outcome
 from minifuse.reproduce.experiment import SHARE, Column, Conditions, Panel, Point, Say, Value, beside
 from minifuse.request import Request
 
-__all__ = ["AT_ONCE", "MODERATE", "Load", "best_size", "curve_panel", "peak_panel", "sweep"]
+__all__ = ["AT_ONCE", "MODERATE", "Load", "best_size", "curve_panel", "num_reports", "peak_panel", "sweep"]
 
 AT_ONCE = float("inf")  # the rate at which all requests arrive at once: the throughput then is the capacity
 MODERATE = 0.5  # of the baseline's peak: a load below this is moderate
@@ -87,18 +87,33 @@ def sweep(
     at = offered(wanted or bench.shares, load.peak)
     if wanted is None:
         at = with_moderate(at, min(curve.capacity for curve in curves.values()))
-    load_at(curves, at, run, bench.rounds, lambda what: say(f"{workload}: {what}"))
+    title = f"{workload}, batches of up to {', '.join(map(str, sizes or bench.sizes))}"
+    load_at(
+        *(curves, at, run, bench.rounds),
+        *(lambda what: say(f"{workload}: {what}"), lambda: say.keep(curve_panel(title, load))),
+    )
     return load
 
 
+def num_reports(bench: Bench, sizes: Sequence[int] = (), rates: Sequence[float] = ()) -> int:
+    """How often a sweep reports, at most or one less; arguments as of `sweep`."""
+    return len(sizes or bench.sizes) + len(rates or bench.conditions.rates or bench.shares)
+
+
 def load_at(
-    curves: Mapping[str, Curve], rates: Sequence[float], run: Callable[[Curve, float], Outcome], rounds: int, say: Say
+    curves: Mapping[str, Curve],
+    rates: Sequence[float],
+    run: Callable[[Curve, float], Outcome],
+    rounds: int,
+    say: Callable[[str], None],
+    measured: Callable[[], None] = lambda: None,
 ) -> None:
     """Offer each rate to every contender whose throughput still grows, and add the outcome to its curve.
 
     Args:
         rates: ascending.
         run: one contender's run at one rate.
+        measured: called after each rate.
     """
     for number, rate in enumerate(rates):
         runs = {name: partial(run, curve, rate) for name, curve in curves.items() if not curve.saturated}
@@ -107,6 +122,7 @@ def load_at(
         say(f"{rate:,.0f} requests/s" if rate >= 1000 else f"{rate:.3g} requests/s")
         for name, outcome in _medians(runs, rounds, number).items():
             curves[name].points[rate] = outcome
+        measured()
 
 
 def _medians(runs: Mapping[str, Callable[[], Outcome]], rounds: int, first: int) -> dict[str, Outcome]:

@@ -10,9 +10,11 @@ from typing import Any
 
 from minifuse.engine import Engine
 from minifuse.errors import RequestRefused, UsageError
+from minifuse.metrics import Metrics, compute_metrics
 from minifuse.report import StepReport
 from minifuse.request import FinishReason, Request, by_request, check_are_requests
 from minifuse.serve.interrupt import InterruptibleExecutor, uninterrupted
+from minifuse.serve.rows import to_frame
 from minifuse.trace import Trace
 
 __all__ = ["Answer", "Served", "serve"]
@@ -32,9 +34,44 @@ class Answer:
     num_history: int = 0  # leading tokens of the prompt that are the text of the requests before it
 
     @property
+    def complete(self) -> bool:
+        """Whether the request was answered to its end."""
+        return self.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+
+    @property
     def new_prompt(self) -> tuple[int, ...]:
         """The prompt without the history."""
         return self.request.prompt[self.num_history :]
+
+    def row(self) -> dict[str, Any]:
+        """All of this in plain values but for the tokens and results, flat; None for what never happened.
+
+        Times ending in `_s` are seconds: `arrival_s`, `first_token_s` and `finish_s` since the run began, the others as
+        `minifuse.metrics` defines them, of an answer that is complete.
+        """
+        request, first_s, finish_s = self.request, self.first_token_s, self.finish_s
+        num_output = len(self.token_ids)
+        row: dict[str, Any] = {
+            "id": request.id,
+            "group": request.group,
+            "conversation": request.conversation,
+            "priority": request.priority,
+            "finish_reason": self.finish_reason.value,
+            "prompt_tokens": len(self.new_prompt),
+            "history_tokens": self.num_history,
+            "output_tokens": num_output,
+            "arrival_s": request.arrival_s,
+            "first_token_s": first_s,
+            "finish_s": finish_s,
+            **dict.fromkeys(("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s")),
+        }
+        if self.complete and finish_s is not None:
+            row["e2e_s"] = finish_s - request.arrival_s
+            if first_s is not None:
+                row["ttft_s"] = first_s - request.arrival_s
+                row["normalized_latency_s"] = row["e2e_s"] / num_output
+                row["tpot_s"] = (finish_s - first_s) / (num_output - 1) if num_output > 1 else None
+        return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +84,26 @@ class Served:
     answers: tuple[Answer, ...]
     trace: Trace
     interrupted: bool = False
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat dict a request, see `Answer.row`."""
+        return [answer.row() for answer in self.answers]
+
+    def to_frame(self) -> Any:
+        """`rows` as a pandas DataFrame.
+
+        Raises:
+            MachineError: pandas is not installed.
+        """
+        return to_frame(self.rows())
+
+    def metrics(self, goodput: Mapping[str, float] | None = None) -> Metrics:
+        """The metrics of the run, see `minifuse.metrics`; `goodput` as from `parse_goodput`.
+
+        Raises:
+            UsageError: the trace's events were handed on instead of being kept.
+        """
+        return compute_metrics(self.trace.events(), goodput)
 
 
 def serve(

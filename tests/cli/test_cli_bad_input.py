@@ -124,7 +124,7 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["compare", "naive", "serial", "--max-batch", "3"], ["--max-batch", "none of these techniques"]),
         (["explain", "orka"], ['did you mean "orca"']),
         (["explain", "memory.static"], ["memory.static"]),
-        (["explain"], ["NAME", "minifuse explain --help"]),
+        (["explain", "tokne", "budget"], ["'tokne budget'", 'did you mean "token budget"', "minifuse explain lists"]),
         (["rum"], ["rum", "minifuse --help"]),
         (["run", "--modle", "x"], ["--modle", "--model"]),
         (["run", "--requests"], ["--requests", "argument"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import pytest
 
 import minifuse as package
 from minifuse.cli import doctor
+from minifuse.cli.glossary import PLACES, Term, folded, terms
 from minifuse.stages import KINDS, Kind, stages
 from minifuse.techniques import TECHNIQUES
 
 Cli = Callable[..., Any]
 
 PACKAGE = Path(package.__file__).parent.parent
-OPTION = {"name", "default", "allowed", "help", "batch_size"}
+GLOSSARY = PACKAGE / "docs" / "glossary.md"
+OPTION = {"name", "default", "allowed", "help", "batch_size", "of_evictions"}
 
 
 def test_list_as_json(minifuse: Cli) -> None:
@@ -71,6 +74,67 @@ def test_a_stage_is_explained_and_its_command_runs(minifuse: Cli, kind: Kind, na
     model = () if "--model" in command else ("--model", "random:small")
     run = minifuse(*command[1:], *model, "--clock", "virtual", "--requests", 1, "--json").json()
     assert run["stages"][kind] == name
+
+
+@pytest.mark.parametrize("term", terms(), ids=lambda term: term.names[0])
+def test_every_term_of_the_glossary_is_explained(minifuse: Cli, term: Term) -> None:
+    for name in term.names:
+        outcome = minifuse("explain", *name.upper().split())
+        assert outcome.code == 0
+        text = " ".join(outcome.out.split())
+        assert f"{', '.join(term.names)}: {term.meaning}." in text
+        assert f"defined in {term.defined_in}" in text
+
+
+def test_the_glossary_is_read_whole_and_names_each_term_once() -> None:
+    rows = [line for line in GLOSSARY.read_text().splitlines() if line.startswith("| ")]
+    heads = [row for row in rows if row.startswith("| term |")]
+    assert len(terms()) == len(rows) - len(heads) > 100
+    assert len({term.chapter for term in terms()}) == len(heads)
+    once = [(folded(name), term.meaning) for term in terms() for name in term.names if name != "rank"]
+    assert len({name for name, _ in once}) == len(once)  # a rank is a process, and an order
+
+
+def test_the_wheel_has_the_glossary_where_it_is_read() -> None:
+    project = tomllib.loads((GLOSSARY.parents[1] / "pyproject.toml").read_text())
+    forced = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert PLACES[0] == PACKAGE / forced["docs/glossary.md"]
+    assert PLACES[1] == GLOSSARY
+
+
+@pytest.mark.parametrize(
+    ("typed", "title"),
+    [
+        ("ttft", "TTFT, TPOT, ITL: "),
+        ("kv", "KV cache, KV: "),
+        ("Idle", "idle, idle token: "),
+        ("copy-on-write", "share, copy on write: "),
+        ("sequences", "sequence: "),
+        ("latency", "normalized latency: "),  # a word of it
+        ("ORCA", "orca, a technique: "),
+        ("graph_padded", "graph-padded, a technique: "),
+        ("Memory.Paged", "paged, a stage for memory."),
+    ],
+)
+def test_names_are_found_however_they_are_written(minifuse: Cli, typed: str, title: str) -> None:
+    outcome = minifuse("explain", typed)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith(title)
+
+
+def test_a_stage_and_a_term_of_one_name_are_both_explained(minifuse: Cli) -> None:
+    text = minifuse("explain", "recompute").out
+    assert "recompute, a stage for memory." in text
+    assert "recompute: compute KV again that was dropped." in text
+
+
+def test_without_a_name_all_names_are_listed(minifuse: Cli) -> None:
+    outcome = minifuse("explain")
+    assert (outcome.code, outcome.err) == (0, "")
+    text = " ".join(outcome.out.split())
+    for name in (*TECHNIQUES, *(name for kind in KINDS for name in stages(kind))):
+        assert name in text
+    assert all(name in text for term in terms() for name in term.names)
 
 
 def test_options_are_explained_with_defaults_and_allowed_values(minifuse: Cli) -> None:

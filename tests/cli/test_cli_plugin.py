@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,7 +32,8 @@ def _stage_of_readme() -> str:
 
 @pytest.fixture
 def shortest(tmp_path: Path) -> Path:
-    path = tmp_path / "shortest.py"
+    path = tmp_path / "a folder" / "shortest.py"
+    path.parent.mkdir()
     path.write_text(_stage_of_readme())
     return path
 
@@ -43,7 +45,11 @@ def test_the_readmes_stage_fits_in_30_lines() -> None:
 def test_plugin_is_listed_explained_and_run(process: Cli, shortest: Path, tmp_path: Path) -> None:
     listed = process("--plugin", shortest, "list", "--json").json()
     assert "shortest-prompt" in [stage["name"] for stage in listed["batching"]]
-    assert "max_batch" in process("--plugin", shortest, "explain", "shortest-prompt").out
+    explained = process("--plugin", shortest, "explain", "shortest-prompt").out
+    assert "max_batch" in explained
+    (line,) = (line for line in explained.splitlines() if line.startswith("    minifuse "))
+    given = ["--model", "random:small", "--clock", "virtual", "--requests", "1", "--json"]
+    assert process(*shlex.split(line)[1:], *given).json()["stages"]["batching"] == "shortest-prompt"
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"id": "long", "prompt_token_ids": [1, 2, 3, 4]}\n{"id": "short", "prompt_token_ids": [5]}\n')
     options = ["--model", "random:small", "--clock", "virtual", "--max-batch", "1", "--max-new-tokens", "3"]

@@ -21,6 +21,7 @@ Cli = Callable[..., Any]
 
 DEADLINE_S = 60
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+LOADING = re.compile(r"loading [^\r\n]* \.\.\.\r\x1b\[2K")
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals as POSIX has them")
 
@@ -201,6 +202,28 @@ def test_no_color_and_no_terminal() -> None:
 @pytest.mark.parametrize("columns", [80, 40])
 def test_tables_fit_a_narrow_terminal(columns: int) -> None:
     for arguments in (["list"], ["explain", "orca"], ["compare", "orca", "static", *CROWD[1:]]):
-        lines = COLOUR.sub("", on_terminal(columns, *arguments)).replace("\x1b[2K", "").split("\r\n")
-        tables = [line for line in lines if "\x1b" not in line and not line.startswith(("note:", "differ", "norm."))]
+        lines = LOADING.sub("", COLOUR.sub("", on_terminal(columns, *arguments))).replace("\x1b[2K", "").split("\r\n")
+        whole = ("note:", "differ", "TTFT, TPOT")  # wrapped by the terminal
+        tables = [line for line in lines if "\x1b" not in line and not line.startswith(whole)]
         assert max(map(len, tables)) <= columns
+
+
+@posix
+def test_what_is_loaded_is_shown_at_once_and_taken_away() -> None:
+    sent = on_terminal(80, *CROWD)
+    assert sent.startswith("loading minifuse ...\r\x1b[2K")
+    assert LOADING.findall(sent)[1:] == ["loading random:small ...\r\x1b[2K"]
+    assert "loading" not in LOADING.sub("", sent)
+    assert "loading" not in on_terminal(80, *CROWD, TERM="dumb")
+
+
+@posix
+def test_numbers_are_not_cut_on_a_narrow_terminal() -> None:
+    typed = ("compare", "orca", "cellular", *CROWD[1:], "--json")
+    sent = on_terminal(80, *typed)
+    wide = json.loads(sent[sent.index('{"schema"') :])
+    figure = f"{wide['techniques'][0]['metrics']['throughput']['tokens_per_s']:.0f}"
+    assert len(figure) >= 4
+    narrow = COLOUR.sub("", on_terminal(24, *typed[:-1])).split("\r\n")
+    assert sum(line.split()[:2] == ["orca", figure] for line in narrow) == 1
+    assert sum(line.startswith("technique ") for line in narrow) > 2

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from minifuse import reproduce as command
+from minifuse.cli import findings
+from minifuse.cli.text import time_left
 from minifuse.reproduce import EXPERIMENTS
-from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point
+from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Say
 
 Cli = Callable[..., Any]
 
@@ -77,7 +79,17 @@ def test_all_figures_of_a_paper_as_one_json_object(minifuse: Cli) -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(minifuse: Cli, tmp_path: Path, name: str) -> None:
+def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(
+    minifuse: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    made: list[findings.Progress] = []
+    honest = findings.Progress.__init__
+
+    def init(self: findings.Progress, name: str) -> None:
+        honest(self, name)
+        made.append(self)
+
+    monkeypatch.setattr(findings.Progress, "__init__", init)
     scale = "paper" if name.startswith("flover") else "quick"
     row = EXPERIMENTS[name]
     small = [part for key, value in SMALL.items() if key in row.takes for part in (f"--{key}", value)]
@@ -87,6 +99,11 @@ def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(minifuse: Cl
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}-{scale}.json", f"{name}-{scale}.md"]
     assert (tmp_path / f"{name}-{scale}.md").read_text().startswith(f"# {name}: {row.paper}, {row.figure}\n")
     assert max(len(line.rstrip()) for line in said.out.splitlines()[1:] if not line.startswith("- ")) <= 80
+    (progress,) = made
+    sweeps = len(progress.kept) if name.startswith("batchmaker") else 0  # each may add a rate, or end before the last
+    assert 0 < progress.said <= progress.expected + sweeps
+    assert progress.expected <= progress.said + 3 * sweeps
+    assert progress.kept or name == "batchmaker-fig2.5"  # which takes no time
 
 
 def test_files_hold_what_is_shown(minifuse: Cli, tmp_path: Path) -> None:
@@ -217,6 +234,48 @@ def test_ctrl_c_keeps_the_figures_that_are_complete(
             "- A note.",
             "",
         ]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_ctrl_c_keeps_the_points_that_have_been_measured(
+    minifuse: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, last: bool
+) -> None:
+    def run(say: Say) -> Finding:
+        say.expect(3)
+        say("the first point")
+        for number in (1, 2):
+            say.keep(
+                Panel("A panel", (Column("\nn", "at", "n"),), tuple(Point({"n": n}, {}, {}) for n in range(number)))
+            )
+            say(f"point {number + 1}")
+        raise KeyboardInterrupt
+
+    rows = (Experiment("Some", "1", "nothing", lambda conditions: run), *([] if last else [experiment("2")]))
+    monkeypatch.setattr(command, "experiments", lambda name: rows)
+    said = minifuse("reproduce", "some", "--out", tmp_path)
+    assert "error: Interrupted: some-fig1 is incomplete" in said.err
+    assert ("nothing is shown of some-fig2" in said.err) is not last
+    assert "- Interrupted after 2 of 3 measurements: the rest is missing." in said.out
+    assert [line.strip() for line in said.out.splitlines()[5:7]] == ["0", "1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "some-fig1-interrupted.json",
+        "some-fig1-interrupted.md",
+    ]
+    (figure,) = minifuse("reproduce", "some", "--json").json()["figures"]
+    assert figure["interrupted"] is True
+    assert [point["at"]["n"] for point in figure["panels"][0]["points"]] == [0, 1]
+
+
+def test_the_time_left_is_told_from_what_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    began, now = now, now + 30.0
+    assert time_left(0, 4, began) == time_left(4, 4, began) == ""
+    assert time_left(1, 2, began) == ", about 30 s left"
+    assert time_left(1, 21, began) == ", about 10 min left"
+    assert time_left(1, 1201, began) == ", about 10.0 h left"
+    now = began + 0.5
+    assert time_left(1, 100, began) == ""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")

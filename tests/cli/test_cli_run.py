@@ -17,7 +17,8 @@ Cli = Callable[..., Any]
 SMALL = ("--requests", 3, "--prompt-length", "uniform:2:6", "--output-length", "uniform:3:9")
 OUTPUT = {
     *("id", "group", "prompt_token_ids", "token_ids", "text", "finish_reason"),
-    *("arrival_s", "first_token_s", "finish_s"),
+    *("conversation", "priority", "prompt_tokens", "history_tokens", "output_tokens"),
+    *("arrival_s", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s", "normalized_latency_s"),
 }
 
 

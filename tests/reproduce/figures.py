@@ -8,11 +8,11 @@ from typing import Any
 
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.curve import Contender, Curve, Outcome
-from minifuse.reproduce.experiment import Conditions, Finding
+from minifuse.reproduce.experiment import Conditions, Finding, Say
 
 
 def found(name: str, **conditions: Any) -> Finding:
-    return EXPERIMENTS[name].prepare(Conditions(**conditions))(lambda what: None)
+    return EXPERIMENTS[name].prepare(Conditions(**conditions))(Say())
 
 
 def outcome(throughput: float, p90: float = 1.0, **more: float) -> Outcome:

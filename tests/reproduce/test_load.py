@@ -10,7 +10,7 @@ from reproduce.figures import curve, outcome
 from minifuse.reproduce.batchmaker.contenders import PADDED
 from minifuse.reproduce.batchmaker.setting import Setting
 from minifuse.reproduce.curve import Contender, Curve, Outcome
-from minifuse.reproduce.experiment import Conditions
+from minifuse.reproduce.experiment import Conditions, Say
 from minifuse.reproduce.load import (
     Load,
     best_size,
@@ -66,7 +66,7 @@ def test_every_rate_is_offered_to_contenders_whose_throughput_still_grows() -> N
         runs.append((name, rate))
         return outcome(min(rate, one.capacity))
 
-    load_at(curves, (10.0, 50.0, 60.0, 90.0, 150.0), run, 1, lambda what: None)
+    load_at(curves, (10.0, 50.0, 60.0, 90.0, 150.0), run, 1, Say())
     assert list(curves["slow"].points) == [10.0, 50.0, 60.0]
     assert list(curves["fast"].points) == [10.0, 50.0, 60.0, 90.0, 150.0]
     assert runs[:4] == [("fast", 10.0), ("slow", 10.0), ("slow", 50.0), ("fast", 50.0)]
@@ -102,7 +102,7 @@ class Recorder(Setting):
 
 def recorded(**conditions: Any) -> tuple[Recorder, Load]:
     recorder = Recorder(Conditions(scale="quick", **{"requests": 40, **conditions}), "lstm")
-    return recorder, sweep(recorder, lambda what: None, PADDED, "wmt15", (4, 8, 16))
+    return recorder, sweep(recorder, Say(), PADDED, "wmt15", (4, 8, 16))
 
 
 def test_a_sweep_chooses_batches_then_offers_every_contender_the_same_requests() -> None:

@@ -6,7 +6,7 @@ import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.reproduce.batchmaker.contenders import ABOUT_PADDED, BASELINES, PADDED
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
 from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, beside
-from minifuse.reproduce.load import Load, curve_panel, peak_panel, sweep
+from minifuse.reproduce.load import Load, curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
 __all__ = ["EXPERIMENT"]
@@ -24,6 +24,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     panels: list[Panel] = []
     notes = [*setting.notes(), ABOUT_PADDED]
     loads: dict[str, Load] = {}
+    say.expect(len(paper.DATASETS_11) * num_reports(setting) + 1)
     for workload in paper.DATASETS_11:
         load = loads[workload] = sweep(setting, say, PADDED, workload)
         name = workload.removeprefix("wmt15:").replace("=", " ")

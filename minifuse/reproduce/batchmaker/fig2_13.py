@@ -7,7 +7,7 @@ from minifuse.reproduce.batchmaker.contenders import BASELINES, padded
 from minifuse.reproduce.batchmaker.setting import Setting, experiment
 from minifuse.reproduce.curve import Contender
 from minifuse.reproduce.experiment import Finding, Panel, Say, Value
-from minifuse.reproduce.load import curve_panel, peak_panel, sweep
+from minifuse.reproduce.load import curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import aim, cut_aim, gain_aim, sweep_notes
 
 __all__ = ["EXPERIMENT"]
@@ -35,6 +35,7 @@ def draw(setting: Setting, say: Say) -> Finding:
         f"vocabulary being {setting.source.config.vocab_size:,} words (thesis: {paper.VOCAB:,}).",
     ]
     scale = setting.conditions.scale
+    say.expect(len(WORKERS[scale]) * (1 + num_reports(setting)))
     for workers in WORKERS[scale]:
         contenders = (
             Contender("one", "one size", "cellular", {"batching.workers": workers}),

@@ -7,7 +7,7 @@ from minifuse.reproduce.batchmaker.contenders import ABOUT_MERGED, MERGED, batch
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
 from minifuse.reproduce.curve import Curve
 from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, Value
-from minifuse.reproduce.load import curve_panel, peak_panel, sweep
+from minifuse.reproduce.load import curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import aim, cut_aim, sweep_notes
 
 __all__ = ["EXPERIMENT"]
@@ -27,6 +27,7 @@ EQUAL_COLUMNS = (
 def draw(setting: Setting, say: Say) -> Finding:
     """Latency against throughput on trees like TreeBank's."""
     setting.start(say)
+    say.expect(num_reports(setting, (paper.TREE_BATCH,)))
     load = sweep(setting, say, MERGED, "treebank", (paper.TREE_BATCH,))
     ours, dynet, fold = (load.curves[key] for key in ("cellular", "dynet", "fold"))
     equal_s = 2 * max(curve.lowest_p90 for curve in load.curves.values())

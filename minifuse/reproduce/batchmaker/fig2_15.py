@@ -6,7 +6,7 @@ import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.reproduce.batchmaker.contenders import ABOUT_MERGED, MERGED, batch_sizes
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
 from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, beside
-from minifuse.reproduce.load import curve_panel, peak_panel, sweep
+from minifuse.reproduce.load import curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
 __all__ = ["EXPERIMENT"]
@@ -21,6 +21,7 @@ IDEAL_COLUMNS = (
 def draw(setting: Setting, say: Say) -> Finding:
     """Identical trees, for which a graph written by hand is the ideal."""
     setting.start(say)
+    say.expect(num_reports(setting, (paper.TREE_BATCH,)) + 1)
     load = sweep(setting, say, MERGED, "identical-trees", (paper.TREE_BATCH,))
     say(f"the ideal: {paper.CELLS_15} cells, batch after batch")
     batch_s = ideal_s(setting, paper.TREE_BATCH)

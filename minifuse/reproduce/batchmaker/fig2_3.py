@@ -15,6 +15,7 @@ from minifuse.reproduce.verdict import aim
 __all__ = ["EXPERIMENT"]
 
 BATCHES = tuple(2**power for power in range(12))
+CPU = "Fig. 2.3, top: this machine's CPU"
 STEEP = 1.8  # doubling the batch multiplies time by at least this: "approximately doubles"
 
 
@@ -31,7 +32,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     ]
     if not setting.virtual:
         taken = _measured(setting, rounds, say)
-        panels.append(_panel("Fig. 2.3, top: this machine's CPU", taken))
+        panels.append(_panel(CPU, taken))
         rates = {batch: batch / seconds for batch, seconds in taken.items()}
         steep = [b for (a, s), (b, t) in pairwise(taken.items()) if t >= STEEP * s]
         gain = max(rates.values()) / rates[1]
@@ -58,10 +59,16 @@ def _measured(setting: Setting, rounds: int, say: Say) -> dict[int, float]:
     """Seconds of a step at each size, of which every round runs all: none is measured at the machine's best alone."""
     inputs = {batch: (setting.words(batch), setting.zeros(batch), setting.zeros(batch)) for batch in BATCHES}
     seconds: dict[int, list[float]] = {batch: [] for batch in BATCHES}
+    say.expect(rounds)
     for number in range(rounds):
         say(f"round {number + 1}")
         for batch in BATCHES:
             seconds[batch].append(setting.timed(partial(setting.model.run, "lstm", *inputs[batch])))
+        say.keep(_panel(CPU, _medians(seconds)))
+    return _medians(seconds)
+
+
+def _medians(seconds: dict[int, list[float]]) -> dict[int, float]:
     return {batch: median(taken) for batch, taken in seconds.items()}
 
 

@@ -78,6 +78,7 @@ class Life:
 def draw(conditions: Conditions, say: Say) -> Finding:
     """Both timelines in virtual time, in which every cell takes one unit."""
     lives, tasks = {}, {}
+    say.expect(len(CONTENDERS))
     for name, (technique, options) in CONTENDERS.items():
         say(f"{technique} in units of a cell")
         lives[name], tasks[name] = _timeline(_reports(technique, options, conditions.seed))

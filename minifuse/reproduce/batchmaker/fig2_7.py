@@ -6,7 +6,7 @@ import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.reproduce.batchmaker.contenders import ABOUT_PADDED, BASELINES, PADDED
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
 from minifuse.reproduce.experiment import Finding, Say, Value
-from minifuse.reproduce.load import curve_panel, peak_panel, sweep
+from minifuse.reproduce.load import curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import cut_aim, gain_aim, sweep_notes
 
 __all__ = ["EXPERIMENT"]
@@ -21,6 +21,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     """Latency against throughput: (a) with the largest batch that suits each, (b) with 64."""
     setting.start(say)
     small = min(paper.SMALL_BATCH_7, max(setting.sizes))
+    say.expect(num_reports(setting) + num_reports(setting, (small,)))
     best = sweep(setting, say, PADDED, "wmt15")
     equal = sweep(setting, say, PADDED, "wmt15", (small,))
     ours, baselines = best.curves["cellular"], [best.curves[name] for name in BASELINES]

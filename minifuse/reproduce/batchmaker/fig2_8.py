@@ -6,7 +6,7 @@ import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.reproduce.batchmaker.contenders import padded
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
 from minifuse.reproduce.experiment import Finding, Say
-from minifuse.reproduce.load import curve_panel, peak_panel, sweep
+from minifuse.reproduce.load import curve_panel, num_reports, peak_panel, sweep
 from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
 __all__ = ["EXPERIMENT"]
@@ -18,6 +18,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     quick = setting.conditions.scale == "quick"
     widths = (1, paper.BUCKET_WIDTH, 40) if quick else paper.WIDTHS_8
     contenders = [padded(f"w{width}", f"width {width}", "bucket", width) for width in widths]
+    say.expect(num_reports(setting, setting.sizes[-3:]))
     load = sweep(setting, say, contenders, "wmt15", setting.sizes[-3:])
     narrow, middle, wide = (load.curves[f"w{width}"] for width in (1, paper.BUCKET_WIDTH, 40))
     lowest = min(narrow.points)

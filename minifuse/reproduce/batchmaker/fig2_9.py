@@ -9,7 +9,7 @@ from minifuse.reproduce.batchmaker.contenders import ABOUT_PADDED, BASELINES, PA
 from minifuse.reproduce.batchmaker.setting import BY_FIG_3, Setting, experiment
 from minifuse.reproduce.curve import Outcome
 from minifuse.reproduce.experiment import Column, Finding, Panel, Point, Say, Value
-from minifuse.reproduce.load import sweep
+from minifuse.reproduce.load import num_reports, sweep
 from minifuse.reproduce.verdict import aim, shown, sweep_notes
 
 __all__ = ["EXPERIMENT"]
@@ -20,6 +20,7 @@ QUARTER = paper.RATE_9 / paper.PEAK_7  # of the peak: the load
 def draw(setting: Setting, say: Say) -> Finding:
     """Queueing and computing time of requests at a quarter of the peak."""
     setting.start(say)
+    say.expect(num_reports(setting, rates=(QUARTER,)))
     load = sweep(setting, say, PADDED, "wmt15", rates=(QUARTER,))
     (rate,) = load.curves["cellular"].points
     outcomes = {key: curve.points[rate] for key, curve in load.curves.items()}

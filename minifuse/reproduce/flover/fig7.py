@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import minifuse.reproduce.flover.paper as paper
@@ -44,6 +45,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     setting.start(say)
     scale = setting.conditions.scale
     points: list[Point] = []
+    say.expect(len(INTERVALS[scale]) * len(BATCHES[scale]) * len(REQUESTS[scale]))
     for interval in INTERVALS[scale]:
         for batch in BATCHES[scale]:
             for count in REQUESTS[scale]:
@@ -59,6 +61,7 @@ def draw(setting: Setting, say: Say) -> Finding:
                 }
                 published = {"r_p": paper.R_P_7[interval], "speedup": paper.SPEEDUP_7[interval].get(count)}
                 points.append(Point(at, measured, published))
+                say.keep(_panel(points))
     batches = BATCHES[scale]
     left_out = "" if len(batches) == 4 else f" Here only batch {' and '.join(map(str, batches))}, to save time."
     notes = (
@@ -71,8 +74,11 @@ def draw(setting: Setting, say: Say) -> Finding:
             points, "speedup", lambda at: f"{at['interval_ms']} ms, {at['requests']} requests of batch {at['batch']}"
         ),
     )
-    panel = Panel("Fig. 7: overall latency at constant intervals", COLUMNS, tuple(points))
-    return Finding(setting.facts(), (panel,), notes)
+    return Finding(setting.facts(), (_panel(points),), notes)
+
+
+def _panel(points: Sequence[Point]) -> Panel:
+    return Panel("Fig. 7: overall latency at constant intervals", COLUMNS, tuple(points))
 
 
 def prepare(conditions: Conditions) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import minifuse.reproduce.flover.paper as paper
@@ -32,6 +33,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     setting.start(say)
     scale = setting.conditions.scale
     points: list[Point] = []
+    say.expect(len(INTERVALS[scale]))
     for interval in INTERVALS[scale]:
         say(f"Poisson, {interval} ms on average, {REQUESTS} requests")
         arrivals = Arrival(setting.seconds(interval), cv=1.0).times(REQUESTS, setting.rng("arrivals"))
@@ -51,6 +53,7 @@ def draw(setting: Setting, say: Say) -> Finding:
         }
         at = {"interval_ms": interval, "interval_s": setting.seconds(interval)}
         points.append(Point(at, measured, published))
+        say.keep(_panel(points))
     notes = (
         *setting.notes(),
         f"Iterations are those of the main stream. The paper's are for {paper.TOKENS} tokens a request: compare them "
@@ -58,8 +61,11 @@ def draw(setting: Setting, say: Say) -> Finding:
         bound(setting, points[0]),
         against_paper(points, "speedup", lambda at: f"{at['interval_ms']} ms"),
     )
-    panel = Panel(f"Fig. 8: {REQUESTS} requests, a Poisson process", COLUMNS, tuple(points))
-    return Finding(setting.facts(), (panel,), notes)
+    return Finding(setting.facts(), (_panel(points),), notes)
+
+
+def _panel(points: Sequence[Point]) -> Panel:
+    return Panel(f"Fig. 8: {REQUESTS} requests, a Poisson process", COLUMNS, tuple(points))
 
 
 def bound(setting: Setting, densest: Point) -> str:

@@ -44,18 +44,18 @@ def draw(setting: Setting, say: Say) -> Finding:
     """Answers of random lengths: (a) with and without shuffle against instances, (b) shuffle alone, ever wider."""
     setting.start(say)
     scale = setting.conditions.scale
-    points_a = tuple(_points(setting, say, REQUESTS_A, LONGEST_A[scale], instances=True))
+    say.expect(len(LONGEST_A[scale]) + len(LONGEST_B[scale]))
+    points_a: list[Point] = []
+    for point in _points(setting, say, REQUESTS_A, LONGEST_A[scale], instances=True):
+        points_a.append(point)
+        say.keep(_panel_a(points_a))
     wider = _tokens_b(setting.conditions)
     wide = setting.of_tokens(wider) if wider else setting
-    points_b = tuple(_points(wide, say, REQUESTS_B, LONGEST_B[scale], instances=False))
-    panels = (
-        Panel(
-            f"Fig. 9a: {REQUESTS_A} requests, {INTERVAL} ms apart, of random lengths",
-            (*COLUMNS, INSTANCES, *SPEEDUP),
-            points_a,
-        ),
-        Panel(f"Fig. 9b: shuffle against none, {REQUESTS_B} requests", (*COLUMNS, *GAIN), points_b),
-    )
+    points_b: list[Point] = []
+    for point in _points(wide, say, REQUESTS_B, LONGEST_B[scale], instances=False):
+        points_b.append(point)
+        say.keep(_panel_b(points_b))
+    panels = (_panel_a(points_a), _panel_b(points_b))
     moving = "virtual time does not give separately" if setting.virtual else "are of all its copies together"
     notes = (
         *setting.notes(),
@@ -68,6 +68,15 @@ def draw(setting: Setting, say: Say) -> Finding:
         against_paper(points_b, "gain", lambda at: f"lengths {at['paper_lengths']}"),
     )
     return Finding(setting.facts(), panels, notes)
+
+
+def _panel_a(points: Sequence[Point]) -> Panel:
+    title = f"Fig. 9a: {REQUESTS_A} requests, {INTERVAL} ms apart, of random lengths"
+    return Panel(title, (*COLUMNS, INSTANCES, *SPEEDUP), tuple(points))
+
+
+def _panel_b(points: Sequence[Point]) -> Panel:
+    return Panel(f"Fig. 9b: shuffle against none, {REQUESTS_B} requests", (*COLUMNS, *GAIN), tuple(points))
 
 
 def _points(setting: Setting, say: Say, count: int, longest: Sequence[int], instances: bool) -> Iterator[Point]:

@@ -33,34 +33,46 @@ def _columns(first: Column, paper: bool = False) -> tuple[Column, ...]:
 def draw(setting: Setting, say: Say) -> Finding:
     """The paper's equal contexts; uneven ones, and other numbers of query tokens, which the paper does not show."""
     scale, tokens = setting.scale, setting.tokens
-    equal, uneven, varied = [], [], []
+    equal: list[Point] = []
+    uneven: list[Point] = []
+    varied: list[Point] = []
+    counts = (tokens // 2, tokens, 2 * tokens)
+
+    def measure(points: list[Point], at: Mapping[str, Value], count: int, pasts: Sequence[int]) -> None:
+        points.append(setting.point(at, count, pasts, paper=points is equal))
+        for panel in panels():
+            if panel.points:
+                say.keep(panel)
+
+    def panels() -> tuple[Panel, ...]:
+        queries = Column("query\ntokens", "at", "tokens", "{}")
+        return (
+            Panel(f"Fig. 3.17: {BATCH} requests of {tokens} query tokens", _columns(PAST, paper=True), tuple(equal)),
+            Panel("Not in the paper: uneven contexts of the same mean", _columns(PAST), tuple(uneven)),
+            Panel(
+                f"Not in the paper: other numbers of query tokens, {scale.queries_at:,} past tokens",
+                _columns(queries),
+                tuple(varied),
+            ),
+        )
+
+    say.expect(len(scale.pasts) + len(scale.uneven) + len(counts))
     for past in scale.pasts:
         say(f"{past} past tokens")
-        equal.append(setting.point({"past_tokens": past}, tokens, [past] * BATCH, paper=True))
+        measure(equal, {"past_tokens": past}, tokens, [past] * BATCH)
     for mean in scale.uneven:
         pasts = spread(mean, BATCH, setting.conditions.seed)
         say(f"{min(pasts)} to {max(pasts)} past tokens")
-        at: dict[str, Value] = {"past_tokens": mean, "shortest": min(pasts), "longest": max(pasts)}
-        uneven.append(setting.point(at, tokens, pasts))
-    for count in (tokens // 2, tokens, 2 * tokens):
+        measure(uneven, {"past_tokens": mean, "shortest": min(pasts), "longest": max(pasts)}, tokens, pasts)
+    for count in counts:
         say(f"{count} query tokens")
-        at = {"past_tokens": scale.queries_at, "tokens": count}
-        varied.append(setting.point(at, count, [scale.queries_at] * BATCH))
-    panels = (
-        Panel(f"Fig. 3.17: {BATCH} requests of {tokens} query tokens", _columns(PAST, paper=True), tuple(equal)),
-        Panel("Not in the paper: uneven contexts of the same mean", _columns(PAST), tuple(uneven)),
-        Panel(
-            f"Not in the paper: other numbers of query tokens, {scale.queries_at:,} past tokens",
-            _columns(Column("query\ntokens", "at", "tokens", "{}")),
-            tuple(varied),
-        ),
-    )
+        measure(varied, {"past_tokens": scale.queries_at, "tokens": count}, count, [scale.queries_at] * BATCH)
     slopes = {
         "copied": slope([(p.at["past_tokens"], _extra(p)) for p in equal]),
         "rounds": slope([(p.at["tokens"], p.measured["rounds_ms"]) for p in varied]),
     }
     facts = {**setting.facts(), "copied_exponent": slopes["copied"], "rounds_exponent": slopes["rounds"]}
-    return Finding(facts, panels, notes(facts, slopes, equal, (*uneven, *varied)))
+    return Finding(facts, panels(), notes(facts, slopes, equal, (*uneven, *varied)))
 
 
 def _extra(point: Point) -> float:

@@ -13,7 +13,7 @@ from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.batchmaker import fig2_11, fig2_15
 from minifuse.reproduce.batchmaker.fig2_5 import Life
 from minifuse.reproduce.batchmaker.setting import Setting
-from minifuse.reproduce.experiment import Conditions, Finding, Panel
+from minifuse.reproduce.experiment import Conditions, Finding, Panel, Say
 
 SMALL = {"hidden": 4, "requests": 8}
 
@@ -59,7 +59,7 @@ def test_the_ideals_compute_their_cells_and_nothing_else(monkeypatch: pytest.Mon
     for kind, ideal, seconds in (("lstm", fig2_11.ideal_s, 48.0), ("treelstm", fig2_15.ideal_s, 123.0)):
         calls.clear()
         setting = Setting(Conditions(scale=scale), kind, hidden=4, vocab=16)
-        setting.start(lambda what: None)
+        setting.start(Say())
         assert ideal(setting, 6) == seconds  # 24 steps; 16 leaves and 15 internal nodes
         assert {rows for _, rows in calls} == {6}
         if scale == "quick":

@@ -11,7 +11,7 @@ import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.reproduce.batchmaker.contenders import MERGED, padded
 from minifuse.reproduce.batchmaker.setting import Setting, fitted, scheduling_s
 from minifuse.reproduce.curve import Contender
-from minifuse.reproduce.experiment import Conditions
+from minifuse.reproduce.experiment import Conditions, Say
 from minifuse.reproduce.load import AT_ONCE
 from minifuse.simulate.cost import hardware
 
@@ -41,7 +41,7 @@ def test_the_thesis_numbers_are_those_of_the_text() -> None:
 
 def test_the_fitted_machine_takes_the_thesis_times() -> None:
     virtual = Setting(Conditions(scale="paper"), "lstm")
-    virtual.start(lambda what: None)
+    virtual.start(Say())
     for batch, us in paper.STEP_US.items():
         assert virtual.cost_s("lstm", batch) == pytest.approx(us * 1e-6, rel=1e-9)
     sheet = hardware(paper.MACHINE)
@@ -54,7 +54,7 @@ def test_the_fitted_machine_takes_the_thesis_times() -> None:
 
 def test_the_overhead_of_each_contender_in_virtual_time() -> None:
     virtual = Setting(Conditions(scale="paper"), "treelstm", hidden=8, vocab=16)
-    virtual.start(lambda what: None)
+    virtual.start(Say())
     overheads = {}
     for contender in MERGED:
         virtual._batched(contender)

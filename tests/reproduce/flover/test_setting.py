@@ -9,7 +9,7 @@ from helpers import sentence
 
 from minifuse.errors import UsageError
 from minifuse.reproduce import EXPERIMENTS
-from minifuse.reproduce.experiment import Conditions
+from minifuse.reproduce.experiment import Conditions, Say
 from minifuse.reproduce.flover.setting import Setting, calibrated
 from minifuse.reproduce.machine import half_precision
 from minifuse.simulate.cost import hardware
@@ -17,7 +17,7 @@ from minifuse.simulate.cost import hardware
 
 def started(**conditions: Any) -> Setting:
     setting = Setting(Conditions(**{"scale": "paper", **conditions}), 16, [])
-    setting.start(lambda what: None)
+    setting.start(Say())
     return setting
 
 

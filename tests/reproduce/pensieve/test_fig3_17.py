@@ -12,7 +12,7 @@ from reproduce.figures import found
 
 from minifuse.errors import MachineError, UsageError
 from minifuse.reproduce import EXPERIMENTS
-from minifuse.reproduce.experiment import Conditions, Point
+from minifuse.reproduce.experiment import Conditions, Point, Say
 from minifuse.reproduce.pensieve import setting as module
 from minifuse.reproduce.pensieve.fig3_17 import notes, slope, spread
 from minifuse.reproduce.pensieve.setting import Setting
@@ -45,7 +45,7 @@ def test_the_exponent_of_a_power_law() -> None:
 def test_the_figure_gives_the_papers_order_beside_what_was_measured() -> None:
     row = EXPERIMENTS[NAME]
     progress: list[str] = []
-    finding = row.prepare(Conditions(scale="quick", dtype="float32", tokens=6, rounds=3))(progress.append)
+    finding = row.prepare(Conditions(scale="quick", dtype="float32", tokens=6, rounds=3))(Say(progress.append))
     assert progress[:2] == ["8 past tokens", "32 past tokens"]
     equal, uneven, varied = finding.panels
     assert [point.at["past_tokens"] for point in equal.points] == [8, 32]

@@ -1,0 +1,38 @@
+"""What went wrong, as one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+
+from minifuse.cli.plugin import plugin_frame
+from minifuse.errors import LawBroken, MinifuseError
+
+__all__ = ["FAILED", "TRACEBACK", "one_sentence", "told"]
+
+FAILED, MACHINE = 1, 3
+TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened
+
+
+def told(error: Exception) -> tuple[str, int]:
+    """The sentence that tells the user of an error, and the exit code; a defect is raised again if `TRACEBACK` is set.
+
+    A `MinifuseError` has a sentence of its own. Anything else is a mistake of a plugin, if the error passed through its
+    code, or a defect of minifuse.
+    """
+    if isinstance(error, LawBroken):
+        return f"A stage broke a law ({one_sentence(error)}); this is a defect in its code.", error.exit_code
+    if isinstance(error, MinifuseError):
+        return str(error), error.exit_code
+    if isinstance(error, OSError):
+        return f"The system refused ({error}): free what it lacks, or use another place.", MACHINE
+    if os.environ.get(TRACEBACK):
+        raise error
+    what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(".: ")
+    if place := plugin_frame(error):
+        return f"A stage of the plugin failed at {place} ({what}): correct it.", FAILED
+    return f"minifuse has a defect ({what}): run again with {TRACEBACK}=1 and report what it shows.", FAILED
+
+
+def one_sentence(message: object) -> str:
+    """On one line, without its full stop."""
+    return " ".join(str(message).split()).rstrip(".")

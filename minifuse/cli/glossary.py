@@ -1,0 +1,65 @@
+"""The terms of docs/glossary.md, which an installed package carries with it as `minifuse/glossary.md`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import minifuse
+from minifuse.errors import MachineError
+
+__all__ = ["Term", "folded", "terms"]
+
+HOME = Path(minifuse.__file__).parent
+PLACES = (HOME / "glossary.md", HOME.parent / "docs" / "glossary.md")  # of an installed package, and of a checkout
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A row of the glossary: terms that are explained together."""
+
+    names: tuple[str, ...]
+    meaning: str
+    defined_in: str
+    chapter: str
+
+    def is_called(self, name: str) -> bool:
+        """Whether one of the terms is this name, as `folded` gives it; of a plural its singular, too."""
+        own = {folded(term) for term in self.names}
+        return name in own or name.removesuffix("s") in own
+
+    def has_word(self, name: str) -> bool:
+        """Whether this name, as `folded` gives it, is a word of one of the terms."""
+        return any(name in folded(term).split() for term in self.names)
+
+
+def folded(name: str) -> str:
+    """A name as it is looked up: upper and lower case, blanks, hyphens and underscores are the same.
+
+    >>> folded("Graph_Padded"), folded("TTFT")
+    ('graph padded', 'ttft')
+    """
+    return " ".join(name.casefold().replace("-", " ").replace("_", " ").split())
+
+
+@cache
+def terms() -> tuple[Term, ...]:
+    """Every row of the glossary, in its order.
+
+    Raises:
+        MachineError: this installation lacks the file.
+    """
+    path = next((path for path in PLACES if path.is_file()), None)
+    if path is None:
+        raise MachineError(f"The glossary is neither at {PLACES[0]} nor at {PLACES[1]}: install minifuse again.")
+    found: list[Term] = []
+    chapter = ""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            chapter = line.removeprefix("## ")
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 3 and cells[0] != "term" and not cells[0].startswith("---"):
+            names, meaning, where = cells
+            found.append(Term(tuple(names.split(", ")), meaning.replace("`", ""), where.replace("`", ""), chapter))
+    return tuple(found)

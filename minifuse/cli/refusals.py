@@ -1,0 +1,56 @@
+"""Refusals on stderr: the first of each cause in full, the others counted."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from minifuse.request import Request
+
+__all__ = ["Refusals"]
+
+IN_FULL = 3  # of each cause
+MAX_CAUSES = 8  # what else there is counts as one
+_PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|[0-9]+(?:[.,][0-9]+)*")  # names and numbers
+OTHERS = "other causes"
+
+
+class Refusals:
+    """Decides which refusals are told in full. Two have one cause if their sentences differ in names and numbers only.
+
+    Args:
+        requests: of the run; the prompts of one group are refused with one sentence.
+    """
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._sizes = Counter(request.group for request in requests)
+        self._groups: set[str] = set()  # those whose refusal has been told
+        self._refused: Counter[str] = Counter()  # by cause
+        self._first: dict[str, str] = {}  # by cause: the request that was refused first, and last
+        self._last: dict[str, str] = {}
+
+    def sentence(self, request: Request, why: str) -> str | None:
+        """What to tell of this one now; None: it is counted, or its group has been told of."""
+        name = request.id
+        if request.group is not None:
+            if request.group in self._groups:
+                return None
+            self._groups.add(request.group)
+            name = request.group
+            why = f"All {self._sizes[name]} prompts of {name!r} are refused: {why}"
+        cause = _PARTICULAR.sub("#", why)
+        if cause not in self._refused and len(self._refused) >= MAX_CAUSES:
+            cause = OTHERS
+        self._refused[cause] += 1
+        self._first.setdefault(cause, name)
+        self._last[cause] = name
+        return why if self._refused[cause] <= IN_FULL else None
+
+    def rest(self) -> Iterator[str]:
+        """A sentence for each cause of which more requests were refused than were told in full."""
+        for cause, number in self._refused.items():
+            if (more := number - IN_FULL) > 0:
+                why = "other reasons" if cause == OTHERS else f"the same reason as {self._first[cause]!r}"
+                last = repr(self._last[cause])
+                yield f"Also refused, for {why}: {last if more == 1 else f'{more:,} more, the last of them {last}'}."

@@ -1,0 +1,119 @@
+"""Rows and flat metrics, and docs/library.md, whose examples are run from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import minifuse
+from minifuse.errors import MachineError, UsageError
+from minifuse.metrics import summary
+from minifuse.request import FinishReason
+from minifuse.serve.rows import flat_metrics, to_frame
+from minifuse.workload.laws import Uniform, parse_arrival
+from minifuse.workload.synthetic import synthetic
+
+LIBRARY = Path(minifuse.__file__).parents[1] / "docs" / "library.md"
+
+
+def served(*more: minifuse.Request, into: Any = None) -> minifuse.Served:
+    source = minifuse.resolve("random:small")
+    settings = minifuse.Settings(clock="virtual", hardware="a100-40g")
+    arrival = parse_arrival("poisson:1ms")
+    requests = synthetic(9, Uniform(2, 30), Uniform(1, 12), source.config.vocab_size, arrival)
+    row = minifuse.technique("orca")
+    engine = minifuse.build_engine(row, source, settings, source.outline(), into=into)
+    return minifuse.serve(engine, [*requests, *more])
+
+
+def test_rows_are_what_the_metrics_sum_up() -> None:
+    run = served()
+    rows, metrics = run.rows(), run.metrics()
+    assert [row["id"] for row in rows] == [f"r{i}" for i in range(9)]
+    for name in ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s"):
+        values = [row[name] for row in rows if row[name] is not None]
+        assert summary(values) == pytest.approx(metrics[name]), name
+    assert sum(row["output_tokens"] for row in rows) == metrics["tokens"]["output"]
+    assert {row["tpot_s"] is None for row in rows if row["output_tokens"] == 1} == {True}
+
+
+def test_what_never_happened_is_none() -> None:
+    turn = minifuse.Request("turn", (1, 2), 3, after="r0", delay_s=0.5, priority=7)
+    *_, refused, follow = served(minifuse.Request("empty", ()), turn).rows()
+    assert (refused["finish_reason"], refused["prompt_tokens"], refused["output_tokens"]) == ("refused", 0, 0)
+    assert {refused[name] for name in refused if name.endswith("_s") and name != "arrival_s"} == {None}
+    first = served().rows()[0]
+    assert (follow["conversation"], follow["priority"], follow["prompt_tokens"]) == (None, 7, 2)
+    assert follow["history_tokens"] == first["prompt_tokens"] + first["output_tokens"]
+    assert follow["arrival_s"] == pytest.approx(first["finish_s"] + 0.5)
+    assert follow["ttft_s"] == pytest.approx(follow["first_token_s"] - follow["arrival_s"])
+
+
+def test_an_answer_that_was_cut_short_has_no_latencies() -> None:
+    answer = replace(served().answers[0], finish_reason=FinishReason.ABORTED)
+    row = answer.row()
+    assert row["first_token_s"] is not None
+    assert row["ttft_s"] is row["e2e_s"] is row["tpot_s"] is None
+
+
+def test_metrics_of_events_that_were_not_kept_are_refused() -> None:
+    with pytest.raises(UsageError):
+        served(into=minifuse.RunningMetrics().read).metrics()
+
+
+def test_flat_metrics_name_every_number() -> None:
+    metrics = served().metrics()
+    flat = flat_metrics(metrics)
+    assert flat["ttft_s.p50"] == metrics["ttft_s"]["p50"]
+    assert flat["kv.peak_used_bytes"] == metrics["kv"]["peak_used_bytes"]
+    assert flat["moves.shuffle.count"] == 0
+    assert flat["goodput"] is None
+    assert not any(isinstance(value, dict) for value in flat.values())
+
+
+def test_a_frame_needs_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MachineError, match=r"pip install pandas, or use rows\(\)\.$"):
+        served().to_frame()
+
+
+def test_a_frame_has_a_line_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda records: ("frame", records)))
+    run = served()
+    assert run.to_frame() == ("frame", run.rows())
+
+
+def test_a_frame_of_pandas() -> None:
+    pytest.importorskip("pandas")
+    frame = to_frame(served().rows())
+    assert list(frame["id"]) == [f"r{i}" for i in range(9)]
+    assert frame["e2e_s"].mean() > 0
+
+
+def test_the_examples_of_the_library_page_run() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", LIBRARY.read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    printed = io.StringIO()
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(printed):
+        for block in blocks:
+            exec(compile(block, str(LIBRARY), "exec"), names)
+    lines = printed.getvalue().splitlines()
+    assert lines[0] == "['3 4 5 6 7 8 9', '2 5 7', 'fox fish queen']"
+    assert [line.split()[:2] for line in lines[1:4]] == [[f"r{i}", "stop"] for i in range(3)]
+    assert [line.split()[:2] for line in lines[-5:-1]] == [[a, b] for a in ("static", "orca") for b in ("1ms", "20ms")]
+    assert lines[-1] == "{'ask': 'length', 'long': 'aborted'}"
+
+
+def test_the_table_of_the_library_page_has_every_column() -> None:
+    told = LIBRARY.read_text().partition("| column of a row")[2].partition("\n\n")[0]
+    columns = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in told.splitlines()[2:]))
+    assert columns == list(served().answers[0].row())
