@@ -35,7 +35,7 @@ __all__ = ["failed", "load", "placeholders", "run", "show_served"]
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
-FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
+FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED, FinishReason.NAN)
 
 _stage = partial(option, panel="Technique")
 
@@ -154,7 +154,7 @@ def _device(wanted: str) -> str:
 
 
 def failed(served: Served) -> bool:
-    """Whether a request was refused or interrupted."""
+    """Whether a request was refused or interrupted, or ended for want of a token."""
     return any(answer.finish_reason in FAILED for answer in served.answers)
 
 
