@@ -3,7 +3,7 @@
 | exit code | meaning |
 |---|---|
 | 0 | fine |
-| 1 | a request failed (refused, interrupted), or a check did not hold |
+| 1 | a request failed (refused, interrupted, logits not finite), or a check did not hold |
 | 2 | bad usage or input: nothing was started |
 | 3 | the machine lacks something |
 """

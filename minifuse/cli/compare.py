@@ -27,6 +27,7 @@ SCHEMA = "minifuse.compare/1"
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 4, 4
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}  # of results of cells
 COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
+COMPARED = (*COMPLETE, FinishReason.NAN)
 
 
 @dataclass(frozen=True)
@@ -145,14 +146,16 @@ def _warm_up(row: Technique, workload: Workload, settings: Settings, model: Any)
 
 
 def _differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:
-    """The ids of requests that both answered to the end, with other tokens or other results of cells."""
+    """The ids of requests that both answered to the end, or to logits that were not finite, with other tokens, another
+    end, or other results of cells.
+    """
     pairs = zip(first.answers, other.answers, strict=True)
     return tuple(
         a.request.id
         for a, b in pairs
-        if a.finish_reason in COMPLETE
-        and b.finish_reason in COMPLETE
-        and not (a.token_ids == b.token_ids and _alike(a, b, TOLERANCE[dtype]))
+        if a.finish_reason in COMPARED
+        and b.finish_reason in COMPARED
+        and not ((a.token_ids, a.finish_reason) == (b.token_ids, b.finish_reason) and _alike(a, b, TOLERANCE[dtype]))
     )
 
 

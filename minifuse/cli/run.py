@@ -15,6 +15,7 @@ from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.pipe import silence
 from minifuse.cli.plugin import plugin_files
 from minifuse.cli.requests import Workload, make_workload, note_priorities
+from minifuse.cli.text import one_line
 from minifuse.errors import MachineError, UsageError
 from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source, resolve
@@ -35,6 +36,7 @@ __all__ = ["failed", "load", "placeholders", "run", "show_served"]
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
+NAMED = 3  # requests, in a message
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED, FinishReason.NAN)
 
 _stage = partial(option, panel="Technique")
@@ -154,7 +156,7 @@ def _device(wanted: str) -> str:
 
 
 def failed(served: Served) -> bool:
-    """Whether a request was refused or interrupted, or ended for want of a token."""
+    """Whether a request was refused or interrupted, or ended since its logits were not finite."""
     return any(answer.finish_reason in FAILED for answer in served.answers)
 
 
@@ -165,7 +167,7 @@ def show_served(
     answers: bool,
     on_failure: Callable[[Exception], None] | None = None,
 ) -> Served:
-    """Serve the requests, showing refusals and progress on stderr, and the answers on stdout if wanted.
+    """Serve the requests, showing refusals, failures and progress on stderr, and the answers on stdout if wanted.
 
     `on_failure` is as for `serve`.
     """
@@ -187,4 +189,11 @@ def show_served(
         for answer in served.answers:  # Ctrl-C may have come just before one was shown
             if id(answer) not in shown:
                 show(answer)
+    if ended := [answer.request.id for answer in served.answers if answer.finish_reason is FinishReason.NAN]:
+        more = f" and {len(ended) - NAMED} more" if len(ended) > NAMED else ""
+        print(
+            f"error: {one_line(', '.join(ended[:NAMED]))}{more} ended early, for the logits were NaN or infinite: "
+            "choose a --dtype of more range, or look for a defect in the model's weights or in a stage.",
+            file=sys.stderr,
+        )
     return served

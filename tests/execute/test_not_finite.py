@@ -24,7 +24,11 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.run import Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import serving, technique
+from minifuse.testing.laws import LAWS
+from minifuse.testing.observe import observe
 from minifuse.testing.replay import ReplayExecutor
+from minifuse.testing.texts import TextCase, TextScenario, models
+from minifuse.testing.texts import case as case_module
 from minifuse.testing.texts.models import CONFIGS, VOCAB
 
 POISON = 24  # a token whose embedding is NaN: what has read it has logits of NaN
@@ -115,6 +119,22 @@ def test_the_trace_says_so_and_is_replayed() -> None:
     assert {name: (tuple(s.answer), s.finish_reason) for name, s in again.finished.items()} == {
         request.id: _expected(request) for request in REQUESTS
     }
+
+
+@pytest.mark.parametrize("name", ["orca", "fusion", "vllm"])
+def test_the_laws_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle's answer ends where the request does; a replay ends it there, and no plan knew before."""
+    monkeypatch.setitem(CONFIGS, "poisoned", SOURCE.config)
+    for module in (models, case_module):
+        monkeypatch.setattr(module, "small_model", lambda name, numerics="fast": _poisoned(numerics))
+    scenario = TextScenario(
+        requests=tuple(REQUESTS[4:9]), options=tuple(OPTIONS.items()), model="poisoned", capacity=60
+    )
+    case = TextCase(technique(name), scenario)
+    seen = observe(case)
+    assert {sequence.finish_reason for sequence in seen.answers.values()} == {FinishReason.NAN, FinishReason.LENGTH}
+    for law in LAWS.values():
+        law(case, seen)
 
 
 def _run(engine: Engine, requests: list[Request]) -> list:  # type: ignore[type-arg]
