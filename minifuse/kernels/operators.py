@@ -125,8 +125,11 @@ class TorchOperators:
             return indices
         wide = (logits.float() if logits.dtype == torch.bfloat16 else logits).numpy()  # which has no bfloat16
         first = wide.argmax(-1)  # ten times as fast as torch's on a CPU; the first NaN is the largest here too
-        finite = np.isfinite(wide[np.arange(len(wide)), first])
-        return [int(index) for index in (first if finite.all() else np.where(finite, first, NOT_FINITE))]
+        finite = np.isfinite(wide[np.arange(len(wide)), first]).tolist()
+        found: list[int] = first.tolist()
+        if False in finite:
+            return [index if fine else NOT_FINITE for index, fine in zip(found, finite, strict=True)]
+        return found
 
     def gumbel_argmax(self, scaled: Tensor, seeds: Tensor, positions: Tensor) -> list[int]:
         return self.argmax(scaled + gumbel_noise(seeds, positions, scaled.shape[-1]))

@@ -190,7 +190,7 @@ def test_weights_that_are_not_finite(number: float, name: str, tmp_path: Path) -
 
 
 def test_weights_too_large_for_the_type(tmp_path: Path) -> None:
-    """65504 is float16's largest number; finite weights whose sum overflows are still finite."""
+    """65504 is the largest number of float16; weights whose sum would overflow are still finite."""
     name = "model.layers.1.mlp.up_proj.weight"
     model_directory(tmp_path, "llama", "float32")
     _rewrite(tmp_path, lambda tensors: tensors[name].view(-1)[:3].fill_(1.7e38))
