@@ -171,6 +171,7 @@ class Engine(Lifecycle):
             discarded += len(new) - len(taken)
             if reason := sequence.why_finished():
                 finished[name] = reason
+        finished |= {name: FinishReason.NAN for name in ran.not_finite if name not in leaving}
         started_s, freed = self.in_flight.land(plan, ended_s)
         for sequence in freed:
             self._release(sequence)

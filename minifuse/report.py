@@ -67,7 +67,8 @@ class Ran(NamedTuple):
     """What a plan produced: for each sequence the tokens, in order; a text whose prompt is not yet complete has none.
 
     `moving_s` is the time for which the plan's moves held the computation up, those within the device included. Of cell
-    graphs, `results` are the outputs of the nodes that no other node reads, by node.
+    graphs, `results` are the outputs of the nodes that no other node reads, by node. The sequences in `not_finite` have
+    no next token, though their work reached their last one: their logits were NaN or infinite.
     """
 
     tokens: Mapping[str, tuple[int, ...]]
@@ -76,6 +77,7 @@ class Ran(NamedTuple):
     results: Mapping[str, Mapping[int, Any]] = {}
     gathers: Gathers = NO_GATHERS
     transfers: Transfers = NO_TRANSFERS
+    not_finite: tuple[str, ...] = ()
 
 
 class Completion(NamedTuple):

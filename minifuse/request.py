@@ -213,6 +213,7 @@ class Phase(Enum):
 class FinishReason(Enum):
     STOP = "stop"
     LENGTH = "length"
+    NAN = "nan"  # there was no next token: the logits had a NaN, or their largest was infinite
     REFUSED = "refused"
     INTERRUPTED = "interrupted"
     ABORTED = "aborted"

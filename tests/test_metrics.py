@@ -52,7 +52,7 @@ def two(low: float, high: float) -> dict[str, Any]:
 def test_golden() -> None:
     metrics = compute_metrics(TINY, parse_goodput("ttft:3000,tpot:1000"))
     assert metrics == {
-        "requests": {"total": 3, "stop": 1, "length": 1, "refused": 1, "interrupted": 0, "aborted": 0},
+        "requests": {"total": 3, "stop": 1, "length": 1, "refused": 1, "interrupted": 0, "aborted": 0, "nan": 0},
         "duration_s": 8.0,  # 0.5 .. 8.5
         "throughput": {"tokens_per_s": 5 / 8, "requests_per_s": 2 / 8},
         "ttft_s": two(2.5, 3.0),  # a: 0.5 -> 3, b: 2 -> 5
@@ -205,7 +205,15 @@ def test_interrupted() -> None:
     events = [*TINY[:6], {"event": "end", "unfinished": ["a", "b"], "wall": {"end_s": 3.5}}]
     metrics = compute_metrics(events)
     check_empty(metrics)
-    assert metrics["requests"] == {"total": 3, "stop": 0, "length": 0, "refused": 1, "interrupted": 2, "aborted": 0}
+    assert metrics["requests"] == {
+        "total": 3,
+        "stop": 0,
+        "length": 0,
+        "refused": 1,
+        "interrupted": 2,
+        "aborted": 0,
+        "nan": 0,
+    }
     assert metrics["duration_s"] == 3.0
     assert metrics["throughput"] == {"tokens_per_s": 1 / 3, "requests_per_s": 0.0}
     assert metrics["iterations"] == 1
@@ -231,7 +239,15 @@ def test_a_run_of_no_duration() -> None:
 
 def test_a_refused_duplicate_leaves_the_served_request_as_it_is() -> None:
     metrics = compute_metrics([*TINY[:4], {"event": "refused", "id": "a", "why": "..."}, *TINY[4:]])
-    assert metrics["requests"] == {"total": 4, "stop": 1, "length": 1, "refused": 2, "interrupted": 0, "aborted": 0}
+    assert metrics["requests"] == {
+        "total": 4,
+        "stop": 1,
+        "length": 1,
+        "refused": 2,
+        "interrupted": 0,
+        "aborted": 0,
+        "nan": 0,
+    }
 
 
 def test_recomputed_tokens_are_counted_by_span_and_cell() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from typing import Any
 
 import torch
@@ -52,8 +53,11 @@ class Backend(ABC):
         live = (
             torch.tensor([r for r, slot in enumerate(rows.slots) if slot >= 0], device=cache.device) if idle else None
         )
-        cleared = slots_to_clear(plan, plan.shape) if isinstance(plan.shape, Rectangle) else ()
-        return Wave(start, stop, slots[start:stop], live, self.reads(plan, rows, span, cache), cleared)
+        return Wave(start, stop, slots[start:stop], live, self.reads(plan, rows, span, cache), self.cleared(plan, span))
+
+    def cleared(self, plan: Plan, span: Span) -> Seq[tuple[int, int]]:
+        """Ranges of slots to be set to zero, which a wave reads behind a mask and which another sequence has had."""
+        return slots_to_clear(plan, plan.shape) if isinstance(plan.shape, Rectangle) else ()
 
     @abstractmethod
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:

@@ -45,6 +45,23 @@ class SlotsAttention(PerSequenceAttention):
         mask.masked_fill_(torch.arange(longest, device=cache.device) > last[:, None], float("-inf"))
         return _Buffers(keys, values, mask[:, None, None])
 
+    def cleared(self, plan: Plan, span: Span) -> list[tuple[int, int]]:
+        """The rest of every buffer that has got another sequence: one that begins, or that was shuffled there.
+
+        A masked key has the weight 0, and 0 x NaN is NaN: what the last sequence has left there may not be read.
+
+        >>> # a prompt of 3 tokens in the buffer of slots 16 to 23: slots [19, 24)
+        """
+        if isinstance(plan.shape, Region) and not plan.admitted and not plan.moves:
+            return []
+        targets = {move.target for move in plan.moves}
+        works = zip(plan.work[slice(*span)], plan.extents[slice(*span)], strict=True)
+        return [
+            (place.offset + work.stop, place.offset + place.capacity)
+            for work, place in works
+            if (work.start == 0 or place.offset in targets) and work.stop < place.capacity
+        ]
+
     def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: Any) -> Tensor:
         if not isinstance(reads, _Buffers):
             return super().attention(q, cache, layer, reads)

@@ -21,6 +21,7 @@ from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, RunningMetrics
 from minifuse.model.source import resolve
+from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
@@ -220,13 +221,22 @@ def _warm_up(row: Technique, workload: Workload, settings: Settings, model: Any)
 
 
 def _differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:
-    """The ids of requests that both answered to the end, with other tokens or other results of cells."""
+    """The ids of requests that both answered to the end, or to logits that were not finite, with other tokens, another
+    end, or other results of cells.
+    """
     pairs = zip(first.answers, other.answers, strict=True)
     return tuple(
         a.request.id
         for a, b in pairs
-        if a.complete and b.complete and not (a.token_ids == b.token_ids and _alike(a, b, TOLERANCE[dtype]))
+        if _comparable(a)
+        and _comparable(b)
+        and not ((a.token_ids, a.finish_reason) == (b.token_ids, b.finish_reason) and _alike(a, b, TOLERANCE[dtype]))
     )
+
+
+def _comparable(answer: Answer) -> bool:
+    """Whether it came to an end that must be the same under every technique."""
+    return answer.complete or answer.finish_reason is FinishReason.NAN
 
 
 def _alike(a: Answer, b: Answer, tolerance: float) -> bool:

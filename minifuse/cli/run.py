@@ -16,6 +16,7 @@ from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import plugin_files
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.streams import print_result, result_stream, silence
+from minifuse.cli.text import one_line
 from minifuse.cores import OtherWork, share_cores
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import MachineError, UsageError
@@ -41,7 +42,8 @@ TRACE = "write every decision and time here, as JSON lines (- is standard output
 STDOUT: Literal["-"] = "-"
 WHY = "show for each iteration which requests it admits, and why each other that waits is not among them"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
-FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
+NAMED = 3  # requests, in a message
+FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED, FinishReason.NAN)
 
 _stage = partial(option, panel="Technique")
 
@@ -184,7 +186,7 @@ def _device(wanted: str) -> str:
 
 
 def exit_code(served: Served) -> int:
-    """That of Ctrl-C, or 1 if a request was refused or interrupted; 0 if all have been answered."""
+    """That of Ctrl-C; 1 if a request was refused or interrupted, or ended since its logits were not finite; else 0."""
     if not any(answer.finish_reason in FAILED for answer in served.answers):
         return 0
     return INTERRUPTED if served.interrupted else 1
@@ -198,7 +200,7 @@ def show_served(
     on_failure: Callable[[Exception], None] | None = None,
     live: bool = True,
 ) -> Served:
-    """Serve the requests, showing refusals and progress on stderr, and the answers on stdout if wanted.
+    """Serve the requests, showing refusals, failures and progress on stderr, and the answers on stdout if wanted.
 
     `on_failure` is as for `serve`, `live` as for `Display`.
     """
@@ -220,4 +222,11 @@ def show_served(
         for answer in served.answers:  # Ctrl-C may have come just before one was shown
             if id(answer) not in shown:
                 show(answer)
+    if ended := [answer.request.id for answer in served.answers if answer.finish_reason is FinishReason.NAN]:
+        more = f" and {len(ended) - NAMED} more" if len(ended) > NAMED else ""
+        print(
+            f"error: {one_line(', '.join(ended[:NAMED]))}{more} ended early, for the logits were NaN or infinite: "
+            "choose a --dtype of more range, or look for a defect in the model's weights or in a stage.",
+            file=sys.stderr,
+        )
     return served

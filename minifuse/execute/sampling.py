@@ -28,7 +28,8 @@ def sample(logits: Tensor, params: Seq[Sampling], positions: Seq[int], ops: Oper
         positions: of each row's new token in its sequence.
 
     Returns:
-        Token ids; the lowest id where several are equally likely.
+        Token ids; the lowest id where several are equally likely. NOT_FINITE where there is no token to be drawn: the
+        row has a NaN, or its largest logit is infinite.
     """
     greedy = ops.argmax(logits)
     drawn = [row for row, p in enumerate(params) if not p.greedy]

@@ -9,6 +9,7 @@ from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.execute.sampling import sample
 from minifuse.execute.streams import Streams
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
+from minifuse.kernels.operators import NOT_FINITE
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
 from minifuse.plan import Plan
@@ -64,7 +65,7 @@ class TorchRunner:
 
     @torch.inference_mode()
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        """The sampled token of every sequence whose work reached its last token.
+        """The sampled token of every sequence whose work reached its last token, if its logits are finite.
 
         A plan without work is done when its moves have landed; `transfers.behind` does not wait for that.
         """
@@ -72,23 +73,24 @@ class TorchRunner:
             return self.transfers.behind(plan).result()
         with self.attention.operators.lock, self._streams.of(plan.worker):
             moves = self.transfers.begin(plan) if plan.moves else None
-            tokens = self._compute(plan, sequences, moves)
-            ran = Ran(tokens)
+            ran = self._compute(plan, sequences, moves)
             if moves:
                 transfers, moving_s = moves.end()
-                ran = Ran(tokens, moving_s, transfers=transfers)
-            if (moves or not tokens) and self.cache.device.type == "cuda":
+                ran = ran._replace(moving_s=moving_s, transfers=transfers)
+            if (moves or not ran.tokens) and self.cache.device.type == "cuda":
                 torch.cuda.current_stream().synchronize()  # KV may not be written yet, or not be copied
         return ran
 
-    def _compute(
-        self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None
-    ) -> dict[str, tuple[int, ...]]:
+    def _compute(self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None) -> Ran:
         names, logits = self._logits(plan, sequences, moves)
         sampled = [sequences[name] for name in names]
         ops = self.attention.operators
         tokens = sample(logits, [s.request.sampling for s in sampled], [len(s.tokens) for s in sampled], ops)
-        return {name: (token,) for name, token in zip(names, tokens, strict=True)}
+        produced = {name: (token,) for name, token in zip(names, tokens, strict=True)}
+        if NOT_FINITE not in tokens:
+            return Ran(produced)
+        failed = tuple(name for name, (token,) in produced.items() if token == NOT_FINITE)
+        return Ran({name: new for name, new in produced.items() if name not in failed}, not_finite=failed)
 
     def _logits(
         self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None

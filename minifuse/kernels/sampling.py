@@ -2,8 +2,8 @@
 
 Both take two launches. In the first, a program finds the winner among BLOCK tokens of one row; in the second, the
 winner among these winners. The winner is defined by a total order, NaN > inf > ... > -inf and the lower index first,
-so neither the blocks nor the batch can change it. The noise of (seed, position, token) is
-`minifuse.kernels.noise.gumbel_noise`:
+so neither the blocks nor the batch can change it. A winner that is NaN or infinite is told as NOT_FINITE, not by its
+index. The noise of (seed, position, token) is `minifuse.kernels.noise.gumbel_noise`:
 
     u = (mix(mix(mix(seed) ^ position) ^ mix(token)) >> 12 + 0.5) / 2^52,   noise = -log(-log(u))
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from minifuse.kernels.launch import Shipped, check, check_tensor
 from minifuse.kernels.noise import gumbel_noise
+from minifuse.kernels.operators import NOT_FINITE
 
 __all__ = ["SHIPPED", "argmax", "argmax_torch", "gumbel_argmax", "gumbel_argmax_torch"]
 
@@ -24,6 +25,7 @@ BLOCK = 8192  # logits of a program: with 256 threads, four loads of 16 bytes of
 NOISY_BLOCK = 1024  # bound by arithmetic in float64, of which 8 numbers a thread are enough
 NUM_WARPS = 8
 NOISY_WARPS = 4
+NONE = tl.constexpr(NOT_FINITE)
 
 
 @triton.jit
@@ -90,17 +92,19 @@ def _winner_kernel(
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCKS)
     value = tl.load(values_ptr + row * blocks + block, mask=block < blocks, other=float("-inf"))
-    _, winner = _first_largest(value, block)
-    tl.store(out_ptr + row, tl.load(tokens_ptr + row * blocks + winner).to(tl.int64))
+    largest, winner = _first_largest(value, block)
+    token = tl.load(tokens_ptr + row * blocks + winner).to(tl.int64)
+    tl.store(out_ptr + row, tl.where(tl.abs(largest) < float("inf"), token, NONE))
 
 
 def argmax_torch(logits: Tensor) -> Tensor:
     """`argmax` in torch."""
-    return logits.argmax(-1)
+    largest, at = logits.max(-1)
+    return at.masked_fill(~largest.isfinite(), NOT_FINITE)
 
 
 def argmax(logits: Tensor) -> Tensor:
-    """The index of each row's largest number: the first NaN if there is one, else the lowest index of several.
+    """The index of each row's largest number, the lowest of several; NOT_FINITE if that is NaN or infinite.
 
     Args:
         logits: [n, vocab_size], each row contiguous.
@@ -117,7 +121,7 @@ def argmax(logits: Tensor) -> Tensor:
 
 def gumbel_argmax_torch(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
     """`gumbel_argmax` in torch."""
-    return (scaled + gumbel_noise(seeds, positions, scaled.shape[-1])).argmax(-1)
+    return argmax_torch(scaled + gumbel_noise(seeds, positions, scaled.shape[-1]))
 
 
 def gumbel_argmax(scaled: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ __all__ = ["KVStorage"]
 class KVStorage:
     """Keys and values of every layer, one token a slot: two tensors [num_layers, slots, num_kv_heads, head_dim].
 
-    They begin as zeros, so that a masked slot that was never written contributes 0 x 0 and never 0 x NaN. (A
-    row that another sequence has had is cleared: see `minifuse.attention.rectangle`.) The host tier is two more such
-    tensors, of `num_host_slots` slots, in pinned memory where the device is a GPU.
+    They begin as zeros, so that a masked slot that was never written contributes 0 x 0 and never 0 x NaN. (What
+    another sequence has had is cleared: see `minifuse.attention.rectangle` and `minifuse.attention.slots`.) The host
+    tier is two more such tensors, of `num_host_slots` slots, in pinned memory where the device is a GPU.
     """
 
     def __init__(

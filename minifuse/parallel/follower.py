@@ -31,11 +31,9 @@ __all__ = ["FollowingRunner", "main"]
 class FollowingRunner(TorchRunner):
     """Computes a plan up to the gathered logits: only rank 0 samples."""
 
-    def _compute(
-        self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None
-    ) -> dict[str, tuple[int, ...]]:
+    def _compute(self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None) -> Ran:
         self._logits(plan, sequences, moves)
-        return {}
+        return Ran({})
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 
 from minifuse.errors import LawBroken
+from minifuse.kernels.operators import NOT_FINITE
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
@@ -186,14 +187,17 @@ def blind(case: Case, seen: Observation) -> None:
     if stops:
         by_name = {request.id: request for request in case.requests}
         endless = {
-            key: -1 if _stops(by_name[key[0]], token) else token for key, token in seen.tokens.items()
+            key: -1 if token == NOT_FINITE or _stops(by_name[key[0]], token) else token
+            for key, token in seen.tokens.items()
         }  # the same tokens, but none that ends an answer
         _same_plans("where an answer ends", seen, observe(case, run=case.replay(endless)), min(stops))
 
 
 def _was_cut(sequence: Sequence) -> bool:
-    """Whether a stop token ended the answer before its allowed length, which could not be known before."""
+    """Whether a stop token, or none, ended the answer before its allowed length, which could not be known before."""
     request = sequence.request
+    if sequence.finish_reason is FinishReason.NAN:
+        return True
     return 0 < sequence.num_new < request.max_new_tokens and _stops(request, sequence.tokens[-1])
 
 

@@ -9,7 +9,7 @@ from minifuse.errors import LawBroken
 from minifuse.execute import VirtualExecutor
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
-from minifuse.request import Sequence
+from minifuse.request import FinishReason, Sequence
 
 __all__ = ["ReplayExecutor"]
 
@@ -28,4 +28,6 @@ class ReplayExecutor(VirtualExecutor):
         step = self.recorded.get(plan.step)
         if step is None or step.plan != plan:
             raise LawBroken("same in simulation", f"the run decided {step and step.plan}, its simulation {plan}")
-        self._push(plan, lambda: Ran(step.tokens, moving_s=step.moving_s, transfers=step.transfers), step.ended_s)
+        failed = tuple(name for name, reason in step.finished.items() if reason is FinishReason.NAN)
+        ran = Ran(step.tokens, moving_s=step.moving_s, transfers=step.transfers, not_finite=failed)
+        self._push(plan, lambda: ran, step.ended_s)

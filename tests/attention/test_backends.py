@@ -24,7 +24,7 @@ from minifuse.memory.storage import KVStorage
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.naive import oracle
 from minifuse.place import Extent, Pages
-from minifuse.plan import Plan
+from minifuse.plan import Move, Plan
 from minifuse.request import Sequence
 from minifuse.work import Span, Work
 
@@ -268,6 +268,23 @@ def test_rows_that_change_hands_are_cleared(make: Callable[..., Case], rng: rand
     assert torch.equal(cache.values, before.values)
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rng=st.randoms(use_true_random=False))
+def test_buffers_that_change_hands_are_cleared(rng: random.Random) -> None:
+    """NaN lies everywhere but in the sequences' own slots, and all of them begin here or have been shuffled here."""
+    case = buffers(_config(4, 2), rng)
+    moves = tuple(
+        Move("shuffle", 0, place.offset, work.start)
+        for work, place in zip(case.plan.work, case.plan.extents, strict=True)
+        if work.start
+    )
+    new = Case(
+        case.config, case.sequences, replace(case.plan, moves=moves, admitted=tuple(case.sequences)), case.num_slots
+    )
+    batch, out = new.attend(SlotsAttention(), new.cache(math.nan))
+    assert torch.allclose(out[new.rows(batch)], new.wanted(), rtol=0, atol=1e-12)
+
+
 @every_backend
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(rng=st.randoms(use_true_random=False))
@@ -281,6 +298,9 @@ def test_keys_and_values_are_written_in_their_slots_and_nowhere_else(name: str, 
         slots = torch.tensor(place.slots(work.start, work.stop))
         wanted.keys[LAYER, slots] = case.k[work.sequence][work.start : work.stop]
         wanted.values[LAYER, slots] = case.v[work.sequence][work.start : work.stop]
+        if name == "slots, with prompts" and work.start == 0 and isinstance(place, Extent):  # its buffer has been taken
+            rest = slice(place.offset + work.stop, place.offset + place.capacity)
+            wanted.keys[LAYER, rest] = wanted.values[LAYER, rest] = 0
     assert torch.equal(cache.keys, wanted.keys)
     assert torch.equal(cache.values, wanted.values)
 

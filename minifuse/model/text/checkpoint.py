@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -14,40 +13,51 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from minifuse.errors import ModelError
-from minifuse.model.text.names import parameter_rows, source_of, without_prefix
+from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.fields import read_object
+from minifuse.model.text.names import is_buffer, parameter_rows, source_of, without_prefix
 from minifuse.model.text.transformer import Transformer
 
 __all__ = ["read_weights", "write_weights"]
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+DTYPES = {"F64", "F32", "F16", "BF16"}  # of weights, as safetensors names them
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    if (directory / INDEX).exists():
-        try:
-            shards = sorted(set(json.loads((directory / INDEX).read_text())["weight_map"].values()))
-            if not all(isinstance(shard, str) for shard in shards):
-                raise TypeError
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise ModelError(f"{directory / INDEX} is not a safetensors index: download it again.") from None
-        for shard in shards:
-            if not (directory / shard).exists():
-                raise ModelError(f"{directory} lacks the shard {shard}, which its index names: download it again.")
-        return [directory / shard for shard in shards]
+    """The files of the weights: the single one where there is an index too, as in transformers."""
     if (directory / SINGLE).exists():
         return [directory / SINGLE]
-    raise ModelError(
-        f"{directory} holds no {SINGLE} and no {INDEX}; minifuse reads safetensors only: "
-        "convert other formats with transformers' save_pretrained."
-    )
+    index = read_object(directory / INDEX)
+    if index is None:
+        raise ModelError(
+            f"{directory} holds no {SINGLE} and no {INDEX}; minifuse reads safetensors only: "
+            "convert other formats with transformers' save_pretrained."
+        )
+    shards = index.get("weight_map")
+    if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
+        raise ModelError(f"{directory / INDEX} is not a safetensors index: download it again.")
+    names = sorted(set(shards.values()))
+    for name in names:
+        path = PurePath(name)
+        if path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise ModelError(
+                f"{directory / INDEX} names the shard {name!r}, which may only be a file in that directory: "
+                "download it again."
+            )
+        if not (directory / name).is_file():
+            raise ModelError(f"{directory} lacks the shard {name!r}, which its index names: download it again.")
+    return [directory / name for name in names]
 
 
 class _Checkpoint:
-    """All tensors of a directory, in any of its shards, read one at a time."""
+    """All tensors of a directory, in any of its shards, read one at a time, for a model of this shape."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, config: ModelConfig, stack: ExitStack) -> None:
         self.directory = directory
+        self.config = config
         self.shard_of: dict[str, Any] = {}
+        self.unread: set[str] = set()
         for path in _weight_files(directory):
             try:
                 opened = stack.enter_context(safe_open(path, framework="pt"))
@@ -56,41 +66,88 @@ class _Checkpoint:
                     f"{path} is truncated or not a safetensors file ({error}): download it again."
                 ) from None
             self.shard_of.update(dict.fromkeys(opened.keys(), opened))
+        self.unread.update(self.shard_of)
 
-    def tensor(self, name: str, bare: str) -> Tensor:
-        stored_name = name if name in self.shard_of else bare
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor that a model calls `name`, or that the same model without its head calls so."""
+        stored_name = name if name in self.shard_of else without_prefix(name, self.config)
         if stored_name not in self.shard_of:
             raise ModelError(
                 f"{self.directory} has no tensor {name!r}, which its config.json calls for: "
                 "take weights and config.json from the same model."
             )
+        stored = self.shard_of[stored_name].get_slice(stored_name)
+        if (dtype := stored.get_dtype()) not in DTYPES:
+            raise ModelError(
+                f"The tensor {name!r} in {self.directory} holds {dtype}, quantised or no weights at all, and minifuse "
+                f"reads {', '.join(sorted(DTYPES))}: take the weights that are not quantised."
+            )
+        if tuple(stored.get_shape()) != shape:
+            raise ModelError(
+                f"The tensor {name!r} in {self.directory} has shape {stored.get_shape()} where config.json calls "
+                f"for {list(shape)}: take weights and config.json from the same model."
+            )
+        self.unread.discard(stored_name)
         tensor: Tensor = self.shard_of[stored_name].get_tensor(stored_name)
         return tensor
+
+    def has_own_head(self) -> bool:
+        """Whether the head is stored beside the embedding that config.json ties it to, and differs from it."""
+        shape = (self.config.vocab_size, self.config.hidden_size)
+        head, embedding = (source_of(f"{name}.weight", self.config).names[0] for name in ("lm_head", "embedding"))
+        return head in self.shard_of and not torch.equal(self.tensor(head, shape), self.tensor(embedding, shape))
+
+    def check_all_read(self) -> None:
+        """Raise `ModelError` if there are tensors that the model has no use for, but for buffers of older versions."""
+        left = sorted(name for name in self.unread if not is_buffer(name, self.config))
+        if left:
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            raise ModelError(
+                f"{self.directory} has the tensor {left[0]!r}{more}, for which the model of its config.json has no "
+                f"use (it has {self.config.num_layers} layers, and weights that are not quantised): take weights and "
+                "config.json from the same model."
+            )
 
 
 @torch.no_grad()
 def read_weights(model: Transformer, directory: Path) -> None:
     """Fill every parameter of `model` from `directory`, converting to the model's dtype.
 
+    As in transformers, embeddings that config.json ties to the head are not tied if the files hold two that differ.
+
     Raises:
-        ModelError: a file is missing or truncated, a tensor is missing, or one has the wrong shape (named).
+        ModelError: a file is missing or truncated, a tensor is missing, of no use, or quantised, or one has the wrong
+            shape, or numbers that are not finite (named).
     """
     config = model.config
     with ExitStack() as stack:
-        checkpoint = _Checkpoint(directory, stack)
+        checkpoint = _Checkpoint(directory, config, stack)
+        if config.tied_embeddings and checkpoint.has_own_head():
+            model.untie()
         for parameter_name, parameter in model.named_parameters():
             source = source_of(parameter_name, config)
             sizes = parameter_rows(parameter_name, config) or (parameter.shape[0],)
             pieces = parameter.split(list(sizes))
             for name, piece in zip(source.names, pieces, strict=True):
-                tensor = checkpoint.tensor(name, without_prefix(name, config))
                 shape = tuple(reversed(piece.shape)) if source.transposed else tuple(piece.shape)
-                if tuple(tensor.shape) != shape:
-                    raise ModelError(
-                        f"The tensor {name!r} in {directory} has shape {list(tensor.shape)} where config.json calls "
-                        f"for {list(shape)}: take weights and config.json from the same model."
-                    )
+                tensor = checkpoint.tensor(name, shape)
                 piece.copy_(tensor.t() if source.transposed else tensor)
+                if not _finite(piece):
+                    raise ModelError(_not_finite(name, directory, tensor, piece.dtype))
+        checkpoint.check_all_read()
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Whether all numbers are finite, by the least and the largest, which a NaN would be: one pass, and no copy."""
+    least, largest = tensor.aminmax()
+    return bool(least.isfinite() and largest.isfinite())
+
+
+def _not_finite(name: str, directory: Path, stored: Tensor, dtype: torch.dtype) -> str:
+    if _finite(stored):
+        short = str(dtype).removeprefix("torch.")
+        return f"The tensor {name!r} in {directory} has numbers too large for {short}: choose a --dtype of more range."
+    return f"The tensor {name!r} in {directory} has numbers that are NaN or infinite: download it again."
 
 
 def write_weights(

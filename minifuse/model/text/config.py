@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from minifuse.errors import ModelError
 from minifuse.model.dtypes import DTYPE_BYTES
+from minifuse.model.text.fields import Fields
 
 __all__ = ["Llama3Scaling", "ModelConfig", "Rotary"]
 
@@ -71,6 +73,11 @@ class ModelConfig:
                 f"{self.num_heads} attention heads cannot share {self.num_kv_heads} KV heads evenly: "
                 "correct num_key_value_heads in config.json."
             )
+        if self.rotary is not None and (self.rotary.dim % 2 or self.rotary.dim > self.head_dim):
+            raise ModelError(
+                f"{self.rotary.dim} dimensions cannot be rotated in pairs in heads of {self.head_dim}: correct "
+                "rotary_dim or head_dim in config.json."
+            )
 
     @property
     def q_size(self) -> int:
@@ -114,8 +121,8 @@ class ModelConfig:
         """Read a Hugging Face `config.json`.
 
         Raises:
-            ModelError: the architecture is not one of the four families, a field is missing, or the checkpoint uses a
-                variant that is not built here (named in the message).
+            ModelError: the architecture is not one of the four families, a field is missing or makes no sense, or the
+                checkpoint uses a variant that is not built here (named in the message).
         """
         kind = raw.get("model_type")
         named = raw.get("architectures")
@@ -123,35 +130,14 @@ class ModelConfig:
         reader = _READERS.get(kind) if isinstance(kind, str) else None
         if reader is None:
             raise ModelError(
-                f"{source} describes the architecture {architecture!r}; minifuse has {', '.join(sorted(_READERS))}: "
-                "choose a model of one of these families."
+                f"{source} describes the architecture {reprlib.repr(architecture)}; minifuse has "
+                f"{', '.join(sorted(_READERS))}: choose a model of one of these families."
             )
-        for name in _WHOLE & raw.keys():
-            if type(raw[name]) is not int or raw[name] < 1:
-                if raw[name] is None and name in _OPTIONAL:
-                    continue
-                raise ModelError(
-                    f"{source} has {name} {raw[name]!r}, which must be a whole number of at least 1: "
-                    "take the config.json that came with the weights."
-                )
-        try:
-            return reader(raw)
-        except KeyError as missing:
-            raise ModelError(
-                f"{source} has no field {missing.args[0]!r}, which {architecture} needs: take the config.json "
-                "that came with the weights."
-            ) from None
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ModelError(
-                f"{source} has a field of the wrong kind ({error}): take the config.json that came with the weights."
-            ) from None
+        for name in ("quantization_config", "compression_config"):
+            if raw.get(name) is not None:
+                raise _unsupported(f"quantised weights ({name} in {source})", "weights that are not quantised")
+        return reader(Fields(raw, source, reprlib.repr(architecture)))
 
-
-_OPTIONAL = {"num_key_value_heads", "head_dim", "n_inner", "rotary_dim"}
-_WHOLE = _OPTIONAL | {
-    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "ffn_dim"),
-    *("max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions", "word_embed_proj_dim"),
-}
 
 _ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
@@ -162,18 +148,11 @@ _ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def _activation(raw: Mapping[str, Any], default: str) -> Activation:
-    name = raw.get("activation_function", default)
+def _activation(fields: Fields, default: str) -> Activation:
+    name = fields.text("activation_function", default)
     if name not in _ACTIVATIONS:
         raise _unsupported(f"the activation {name!r}", " or ".join(map(repr, _ACTIVATIONS)))
     return _ACTIVATIONS[name]
-
-
-def _eos(raw: Mapping[str, Any]) -> tuple[int, ...]:
-    eos = raw.get("eos_token_id")
-    if eos is None:
-        return ()
-    return tuple(eos) if isinstance(eos, list) else (int(eos),)
 
 
 def _unsupported(what: str, allowed: str) -> ModelError:
@@ -191,117 +170,127 @@ def _head_dim(hidden: int, heads: int) -> int:
     return hidden // heads
 
 
-def _rotary(raw: Mapping[str, Any], head_dim: int) -> Rotary:
-    parameters = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(parameters, Mapping):
-        raise _unsupported(f"rope_parameters {parameters!r}", "an object there")
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
-    theta = float(parameters.get("rope_theta", raw.get("rope_theta", 10000.0)))
+def _rotary(fields: Fields, head_dim: int, max_context: int) -> Rotary:
+    """The rotary embedding of a LLaMA: of `rope_scaling` if there is one, as in transformers, or `rope_parameters`."""
+    parameters = fields.object("rope_scaling") or fields.object("rope_parameters") or fields
+    older = parameters is fields  # the angle alone, in a field of its own
+    theta = (parameters if "rope_theta" in parameters else fields).number("rope_theta", 10000.0, least=1.0)
+    kind = "default"
+    if not older:
+        kind = parameters.text("rope_type", parameters.text("type", "default"))
+    for given in (fields, parameters):
+        if given.number("partial_rotary_factor", 1.0) != 1.0:
+            raise _unsupported("rotation of a part of each head (partial_rotary_factor)", "none, or with 1.0")
     if kind == "default":
         return Rotary(head_dim, theta)
     if kind != "llama3":
         raise _unsupported(f"rotary scaling {kind!r}", "'default' or 'llama3'")
+    context = "original_max_position_embeddings"
     scaling = Llama3Scaling(
-        factor=float(parameters["factor"]),
-        low_freq_factor=float(parameters["low_freq_factor"]),
-        high_freq_factor=float(parameters["high_freq_factor"]),
-        original_context=int(parameters["original_max_position_embeddings"]),
+        factor=parameters.number("factor", least=1.0),
+        low_freq_factor=parameters.number("low_freq_factor"),
+        high_freq_factor=parameters.number("high_freq_factor"),
+        original_context=(fields if context in fields else parameters).whole(context, max_context),
     )
+    if scaling.low_freq_factor >= scaling.high_freq_factor:
+        raise parameters.wrong("low_freq_factor", f"below high_freq_factor, {scaling.high_freq_factor:g}")
     return Rotary(head_dim, theta, scaling=scaling)
 
 
-def _llama(raw: Mapping[str, Any]) -> ModelConfig:
-    heads = raw["num_attention_heads"]
-    head_dim = raw.get("head_dim") or _head_dim(raw["hidden_size"], heads)
-    if raw.get("hidden_act", "silu") != "silu":
-        raise _unsupported(f"the activation {raw['hidden_act']!r} in a LLaMA", "'silu'")
+def _llama(fields: Fields) -> ModelConfig:
+    vocab_size, hidden = fields.whole("vocab_size"), fields.whole("hidden_size")
+    heads, max_context = fields.whole("num_attention_heads"), fields.whole("max_position_embeddings")
+    head_dim = fields.whole("head_dim", None) or _head_dim(hidden, heads)
+    if (activation := fields.text("hidden_act", "silu")) != "silu":
+        raise _unsupported(f"the activation {activation!r} in a LLaMA", "'silu'")
     return ModelConfig(
         family="llama",
-        vocab_size=raw["vocab_size"],
-        hidden_size=raw["hidden_size"],
-        num_layers=raw["num_hidden_layers"],
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        num_layers=fields.whole("num_hidden_layers"),
         num_heads=heads,
-        num_kv_heads=raw.get("num_key_value_heads") or heads,
+        num_kv_heads=fields.whole("num_key_value_heads", None) or heads,
         head_dim=head_dim,
-        intermediate_size=raw["intermediate_size"],
-        max_context=raw["max_position_embeddings"],
-        norm_eps=raw.get("rms_norm_eps", 1e-6),
-        rotary=_rotary(raw, head_dim),
-        attention_bias=raw.get("attention_bias", False),
-        mlp_bias=raw.get("mlp_bias", False),
-        tied_embeddings=raw.get("tie_word_embeddings", False),
-        eos_ids=_eos(raw),
+        intermediate_size=fields.whole("intermediate_size"),
+        max_context=max_context,
+        norm_eps=fields.number("rms_norm_eps", 1e-6, most=1.0),
+        rotary=_rotary(fields, head_dim, max_context),
+        attention_bias=fields.flag("attention_bias", False),
+        mlp_bias=fields.flag("mlp_bias", False),
+        tied_embeddings=fields.flag("tie_word_embeddings", False),
+        eos_ids=fields.token_ids("eos_token_id", vocab_size),
     )
 
 
-def _gpt2(raw: Mapping[str, Any]) -> ModelConfig:
-    if raw.get("scale_attn_by_inverse_layer_idx") or not raw.get("scale_attn_weights", True):
-        raise _unsupported("attention scaled by layer, or not at all", "plain scaling")
+def _gpt(fields: Fields, tied: bool) -> ModelConfig:
+    """What GPT-2 and GPT-J have in common, as GPT-2 has it."""
+    vocab_size = fields.whole("vocab_size")
+    hidden = fields.whole("n_embd", alias="hidden_size")
+    heads = fields.whole("n_head", alias="num_attention_heads")
     return ModelConfig(
         family="gpt2",
-        vocab_size=raw["vocab_size"],
-        hidden_size=raw["n_embd"],
-        num_layers=raw["n_layer"],
-        num_heads=raw["n_head"],
-        num_kv_heads=raw["n_head"],
-        head_dim=_head_dim(raw["n_embd"], raw["n_head"]),
-        intermediate_size=raw.get("n_inner") or 4 * raw["n_embd"],
-        max_context=raw["n_positions"],
-        norm_eps=raw.get("layer_norm_epsilon", 1e-5),
-        activation=_activation(raw, "gelu_new"),
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        num_layers=fields.whole("n_layer", alias="num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=_head_dim(hidden, heads),
+        intermediate_size=fields.whole("n_inner", None) or 4 * hidden,
+        max_context=fields.whole("n_positions", alias="max_position_embeddings"),
+        norm_eps=fields.number("layer_norm_epsilon", 1e-5, most=1.0),
+        activation=_activation(fields, "gelu_new"),
         attention_bias=True,
         mlp_bias=True,
-        tied_embeddings=raw.get("tie_word_embeddings", True),
-        eos_ids=_eos(raw),
+        tied_embeddings=fields.flag("tie_word_embeddings", tied),
+        eos_ids=fields.token_ids("eos_token_id", vocab_size),
     )
 
 
-def _gptj(raw: Mapping[str, Any]) -> ModelConfig:
-    head_dim = _head_dim(raw["n_embd"], raw["n_head"])
-    return ModelConfig(
+def _gpt2(fields: Fields) -> ModelConfig:
+    by_layer = fields.flag("scale_attn_by_inverse_layer_idx", False)
+    if by_layer or not fields.flag("scale_attn_weights", True):
+        raise _unsupported("attention scaled by layer, or not at all", "plain scaling")
+    return _gpt(fields, tied=True)
+
+
+def _gptj(fields: Fields) -> ModelConfig:
+    config = _gpt(fields, tied=False)
+    return replace(
+        config,
         family="gptj",
-        vocab_size=raw["vocab_size"],
-        hidden_size=raw["n_embd"],
-        num_layers=raw["n_layer"],
-        num_heads=raw["n_head"],
-        num_kv_heads=raw["n_head"],
-        head_dim=head_dim,
-        intermediate_size=raw.get("n_inner") or 4 * raw["n_embd"],
-        max_context=raw["n_positions"],
-        norm_eps=raw.get("layer_norm_epsilon", 1e-5),
-        activation=_activation(raw, "gelu_new"),
-        rotary=Rotary(raw.get("rotary_dim") or head_dim, interleaved=True),
+        rotary=Rotary(fields.whole("rotary_dim", None) or config.head_dim, interleaved=True),
         parallel_residual=True,
-        mlp_bias=True,
+        attention_bias=False,
         head_bias=True,
-        tied_embeddings=raw.get("tie_word_embeddings", False),
-        eos_ids=_eos(raw),
     )
 
 
-def _opt(raw: Mapping[str, Any]) -> ModelConfig:
-    if not raw.get("do_layer_norm_before", True):
+def _opt(fields: Fields) -> ModelConfig:
+    if not fields.flag("do_layer_norm_before", True):
         raise _unsupported("layer norm after the residual (OPT-350M)", "do_layer_norm_before: true")
-    if raw.get("word_embed_proj_dim", raw["hidden_size"]) != raw["hidden_size"]:
+    vocab_size, hidden = fields.whole("vocab_size"), fields.whole("hidden_size")
+    if fields.whole("word_embed_proj_dim", hidden) != hidden:
         raise _unsupported("projected word embeddings (OPT-350M)", "word_embed_proj_dim equal to hidden_size")
-    if raw.get("_remove_final_layer_norm") or not raw.get("layer_norm_elementwise_affine", True):
+    without = fields.flag("_remove_final_layer_norm", False)
+    if without or not fields.flag("layer_norm_elementwise_affine", True):
         raise _unsupported("a layer norm without weights", "ordinary layer norms")
+    heads, bias = fields.whole("num_attention_heads"), fields.flag("enable_bias", True)
     return ModelConfig(
         family="opt",
-        vocab_size=raw["vocab_size"],
-        hidden_size=raw["hidden_size"],
-        num_layers=raw["num_hidden_layers"],
-        num_heads=raw["num_attention_heads"],
-        num_kv_heads=raw["num_attention_heads"],
-        head_dim=_head_dim(raw["hidden_size"], raw["num_attention_heads"]),
-        intermediate_size=raw["ffn_dim"],
-        max_context=raw["max_position_embeddings"],
-        activation=_activation(raw, "relu"),
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        num_layers=fields.whole("num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=_head_dim(hidden, heads),
+        intermediate_size=fields.whole("ffn_dim"),
+        max_context=fields.whole("max_position_embeddings"),
+        activation=_activation(fields, "relu"),
         position_offset=2,
-        attention_bias=raw.get("enable_bias", True),
-        mlp_bias=raw.get("enable_bias", True),
-        tied_embeddings=raw.get("tie_word_embeddings", True),
-        eos_ids=_eos(raw),
+        attention_bias=bias,
+        mlp_bias=bias,
+        tied_embeddings=fields.flag("tie_word_embeddings", True),
+        eos_ids=fields.token_ids("eos_token_id", vocab_size),
     )
 
 

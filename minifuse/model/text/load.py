@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from minifuse.model.choices import check_loading
 from minifuse.model.device import free_bytes
 from minifuse.model.dtypes import DTYPE_BYTES, torch_dtype
 from minifuse.model.text.config import ModelConfig
+from minifuse.model.text.fields import Fields, read_object
 from minifuse.model.text.presets import PRESETS, preset
 from minifuse.model.text.tokenizer import Tokenizer
 
@@ -89,26 +89,18 @@ def resolve_text(name: str) -> TextSource:
             f"random:PRESET with one of {', '.join(PRESETS)}, or a model of cells: {', '.join(BUILT_IN)}{hint}."
         )
     path = directory / "config.json"
-    try:
-        raw = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ModelError(f"{directory} has no config.json: give a directory in Hugging Face's format.") from None
-    except (ValueError, OSError) as error:
-        raise ModelError(f"{path} cannot be read as JSON ({error}): download it again.") from None
-    if not isinstance(raw, dict):
-        raise ModelError(f"{path} holds no JSON object: download it again.")
+    raw = read_object(path)
+    if raw is None:
+        raise ModelError(f"{directory} has no config.json: give a directory in Hugging Face's format.")
     config = ModelConfig.from_hf(raw, str(path))
     return TextSource(name, replace(config, eos_ids=_stop_ids(directory, config)), directory)
 
 
 def _stop_ids(directory: Path, config: ModelConfig) -> tuple[int, ...]:
     """All tokens that end an answer: chat models name more in generation_config.json."""
-    try:
-        declared = json.loads((directory / "generation_config.json").read_text()).get("eos_token_id")
-    except (OSError, ValueError, AttributeError):
-        declared = None
-    more = declared if isinstance(declared, list) else [declared]
-    return tuple(dict.fromkeys([*config.eos_ids, *(token for token in more if isinstance(token, int))]))
+    path = directory / "generation_config.json"
+    more = Fields(read_object(path) or {}, str(path), "its model").token_ids("eos_token_id", config.vocab_size)
+    return tuple(dict.fromkeys([*config.eos_ids, *more]))
 
 
 @contextmanager
@@ -177,7 +169,9 @@ def load_weights(
     check_loading(dtype, device, seed, numerics)
     pack = pack and numerics == "fast"
     packed = pack and device == "cpu" and packable(torch_dtype(dtype))  # `Linear.pack` makes a second copy
-    needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1)
+    rotary, context = source.config.rotary, source.config.max_context
+    angles = 0 if rotary is None else 16 * context * rotary.dim  # two tables in float32, and what they are made from
+    needed = source.config.num_parameters * DTYPE_BYTES[dtype] * (2 if packed else 1) + angles
     free = free_bytes(device)
     if free is not None and needed > free:
         raise MachineError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from minifuse.model.text.config import ModelConfig
 
-__all__ = ["Source", "parameter_rows", "source_of", "without_prefix"]
+__all__ = ["Source", "is_buffer", "parameter_rows", "source_of", "without_prefix"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class _Names:
     top: dict[str, str]
     parts: dict[str, tuple[str, ...]]
     transposed: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()  # what older versions stored beside weights, and transformers leaves out
 
 
 _SPLIT_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -45,6 +46,7 @@ _FAMILIES = {
             "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
             "down": ("mlp.down_proj",),
         },
+        buffers=("rotary_emb.inv_freq",),
     ),
     "gpt2": _Names(
         prefix="transformer.",
@@ -59,6 +61,7 @@ _FAMILIES = {
             "down": ("mlp.c_proj",),
         },
         transposed=("qkv", "out", "up", "down"),
+        buffers=("attn.bias", "attn.masked_bias"),
     ),
     "gptj": _Names(
         prefix="transformer.",
@@ -71,6 +74,7 @@ _FAMILIES = {
             "up": ("mlp.fc_in",),
             "down": ("mlp.fc_out",),
         },
+        buffers=("attn.bias", "attn.masked_bias"),
     ),
     "opt": _Names(
         prefix="model.decoder.",
@@ -123,3 +127,13 @@ def parameter_rows(parameter: str, config: ModelConfig) -> tuple[int, ...] | Non
 def without_prefix(name: str, config: ModelConfig) -> str:
     """The name in checkpoints that were saved from the bare model, without its head."""
     return name.removeprefix(_FAMILIES[config.family].prefix)
+
+
+def is_buffer(name: str, config: ModelConfig) -> bool:
+    """Whether a checkpoint's tensor is no weight but a mask or a table of angles, which every model makes itself.
+
+    >>> from minifuse.model.text.presets import preset
+    >>> is_buffer("model.layers.3.self_attn.rotary_emb.inv_freq", preset("small"))
+    True
+    """
+    return name.endswith(tuple(f".{buffer}" for buffer in _FAMILIES[config.family].buffers))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from minifuse.errors import ModelError
@@ -19,15 +21,28 @@ class Tokenizer:
     def __init__(self, path: Path) -> None:
         from tokenizers import Tokenizer as HFTokenizer
 
-        try:
+        self._path = path
+        with self._named("cannot be read as a tokenizer"):
             self._tokenizer = HFTokenizer.from_file(str(path))
-        except Exception as error:  # the library raises a bare Exception
-            raise ModelError(f"{path} cannot be read as a tokenizer ({error}): download it again.") from None
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text).ids)
+        """Raises `ModelError` where the tokenizer fails, as for a word that it neither has nor has a token for."""
+        with self._named("cannot make tokens of a text"):
+            return tuple(self._tokenizer.encode(text).ids)
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of an answer, without special tokens such as EOS."""
-        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        with self._named("cannot make a text of tokens"):
+            text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         return text
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Makes one error of all that the library raises: a bare Exception, or what is not even that if it panics."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:
+            why = " ".join(str(error).split())
+            raise ModelError(f"{self._path} {what} ({why}): download it again.") from None

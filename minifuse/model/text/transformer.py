@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -121,6 +122,11 @@ class Transformer(nn.Module):
         for module in self.modules():
             if isinstance(module, Linear):
                 module.pack()
+
+    def untie(self) -> None:
+        """Give the head a weight of its own, to be set: the checkpoint has one."""
+        self.config = replace(self.config, tied_embeddings=False)
+        self.lm_head.weight = nn.Parameter(torch.empty_like(self.embedding.weight), requires_grad=False)
 
     def compute_row_by_row(self) -> None:
         """Compute token by token, for the `reference` numerics. Call it after reading weights, instead of `pack`."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Set
 
 from minifuse.errors import LawBroken
+from minifuse.kernels.operators import NOT_FINITE
 from minifuse.layout import Rectangle
 from minifuse.place import Place
 from minifuse.plan import Move, Plan
 from minifuse.report import KVUsage, Ran, StepReport
-from minifuse.request import Sequence
+from minifuse.request import FinishReason, Sequence
 from minifuse.testing.subject import Books
 from minifuse.work import Work
 
@@ -150,9 +151,12 @@ class TextBooks(Books):
         for work in plan.work:
             if work.sequence in ran.tokens:
                 (self.tokens[work.sequence, work.stop],) = ran.tokens[work.sequence]
+            elif work.sequence in ran.not_finite:
+                self.tokens[work.sequence, work.stop] = NOT_FINITE
 
     def complete(self, report: StepReport, held: Collection[str]) -> None:
-        if late := report.finished.keys() - report.tokens.keys():
+        failed = {name for name, reason in report.finished.items() if reason is FinishReason.NAN}
+        if late := report.finished.keys() - report.tokens.keys() - failed:
             raise LawBroken("progress", f"{late} left with step {report.plan.step}, after their last token")
         step = report.plan.step
         self._check_transfers(report)

@@ -9,6 +9,7 @@ from minifuse.assembly import Stages
 from minifuse.errors import LawBroken
 from minifuse.execute import RunAhead
 from minifuse.execute.link import Link
+from minifuse.kernels.operators import NOT_FINITE
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan, sampled_work
 from minifuse.report import Ran
@@ -75,14 +76,17 @@ class TextCase(Case):
     def replay(self, tokens: Tokens) -> RunPlan:
         def run(plan: Plan, sequences: Mapping[str, Sequence]) -> Ran:
             names = [plan.work[i].sequence for i in sampled_work(plan, sequences)]
-            return Ran({name: (tokens.get((name, len(sequences[name])), -1),) for name in names})
+            found = {name: tokens.get((name, len(sequences[name])), -1) for name in names}
+            failed = tuple(name for name in names if found[name] == NOT_FINITE)
+            return Ran({name: (found[name],) for name in names if name not in failed}, not_finite=failed)
 
         return run
 
     def expected(self, request: Request) -> Expected:
         tokens = expected_answer(self.scenario.model, request)
-        stopped = not request.ignore_eos and tokens[-1] in request.stop_ids
-        return Expected(tokens, FinishReason.STOP if stopped else FinishReason.LENGTH)
+        stopped = not request.ignore_eos and tokens[-1:] and tokens[-1] in request.stop_ids
+        whole = FinishReason.LENGTH if len(tokens) == request.max_new_tokens else FinishReason.NAN
+        return Expected(tokens, FinishReason.STOP if stopped else whole)
 
     def servable(self, prompts: tuple[Request, ...]) -> bool:
         """Whether the prompts are no longer than the context, and can lie in memory together."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 
 from minifuse.execute.sampling import sample
+from minifuse.kernels.operators import NOT_FINITE
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.load import build, load_weights, random_weights, resolve_text
 from minifuse.model.text.transformer import Transformer
@@ -55,12 +56,18 @@ def small_model(name: str, numerics: str = "fast") -> Transformer:
 def _expected(name: str, request: Request) -> tuple[int, ...]:
     model, tokens = small_model(name), list(request.prompt)
     while len(tokens) < request.max_length:
-        tokens += sample(logits(model, tokens)[-1:], [request.sampling], [len(tokens)])
+        (token,) = sample(logits(model, tokens)[-1:], [request.sampling], [len(tokens)])
+        if token == NOT_FINITE:
+            break
+        tokens.append(token)
         if tokens[-1] in request.stop_ids and not request.ignore_eos:
             break
     return tuple(tokens[len(request.prompt) :])
 
 
 def expected_answer(name: str, request: Request) -> tuple[int, ...]:
-    """What the oracle answers: the whole text recomputed for every token, and each token drawn by itself."""
+    """What the oracle answers: the whole text recomputed for every token, and each token drawn by itself.
+
+    It ends before the first token whose logits have a NaN, or an infinite one as their largest.
+    """
     return _expected(name, replace(request, id="", group=None, arrival_s=0.0))  # the same, whenever and beside whatever

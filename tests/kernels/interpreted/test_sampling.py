@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from minifuse.errors import KernelError
-from minifuse.execute.sampling import keep_top
+from minifuse.execute.sampling import keep_top, sample
 from minifuse.kernels.noise import gumbel_noise
+from minifuse.kernels.operators import NOT_FINITE, TORCH
 from minifuse.kernels.sampling import (
     BLOCK,
     NOISY_BLOCK,
@@ -17,6 +18,8 @@ from minifuse.kernels.sampling import (
     gumbel_argmax,
     gumbel_argmax_torch,
 )
+from minifuse.kernels.triton_operators import TritonOperators
+from minifuse.request import Sampling
 
 INF, NAN = float("inf"), float("nan")
 
@@ -35,7 +38,7 @@ def test_the_largest(function, vocab_size, dtype):
 
 NEGATIVE_NAN = float(np.array(0xFFC00000, dtype=np.uint32).view(np.float32))
 LAST = 2 * BLOCK + 8
-ODD_ROWS = [  # {token: logit}, everything else being -1, and the winner
+ODD_ROWS = [  # {token: logit}, everything else being -1, and the winner, which is not told if it is not finite
     ({3: 7.0, BLOCK + 3: 7.0, LAST: 7.0}, 3),
     ({BLOCK + 3: 7.0, LAST: 7.0}, BLOCK + 3),
     ({LAST: 7.0}, LAST),
@@ -62,14 +65,30 @@ def test_nan_comes_first_and_ties_go_to_the_lowest(function, numbers, winner):
     for token, number in numbers.items():
         logits[0, token] = number
     assert logits.numpy().argmax(-1).tolist() == [winner]
-    assert function(logits).tolist() == [winner]
+    assert function(logits).tolist() == [winner if logits[0, winner].isfinite() else NOT_FINITE]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("function", [argmax, argmax_torch, lambda logits: torch.tensor(TORCH.argmax(logits))])
+def test_rows_that_are_not_finite_are_told_apart(function, dtype):
+    """A row that is not finite changes no other, wherever its NaN is."""
+    logits = torch.randn(8, BLOCK + 300, generator=torch.Generator().manual_seed(0)).to(dtype)
+    right = function(logits).tolist()
+    assert NOT_FINITE not in right
+    for row, token, number in ((1, 3, NAN), (2, BLOCK + 299, -NAN), (4, 0, INF), (7, BLOCK, NAN)):
+        logits[row, token] = number
+        right[row] = NOT_FINITE
+    logits[5] = -INF
+    right[5] = NOT_FINITE
+    logits[6, 1:9] = -INF  # as a mask does
+    assert function(logits).tolist() == right
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # by the numpy inside the interpreter
 @pytest.mark.parametrize("number", [-INF, NAN, INF, 0.0])
 @pytest.mark.parametrize("vocab_size", [5, BLOCK + 5])
 def test_a_row_of_equals(number, vocab_size):
-    assert argmax(torch.full((2, vocab_size), number)).tolist() == [0, 0]
+    assert argmax(torch.full((2, vocab_size), number)).tolist() == [0 if number == 0.0 else NOT_FINITE] * 2
 
 
 def test_memory_beyond_a_row_is_not_read():
@@ -148,7 +167,8 @@ def test_noise_changes_neither_nan_nor_infinity():
     scaled[2] = -INF
     scaled[3] = -INF
     scaled[3, 2499] = -1e300
-    assert gumbel_argmax(scaled, *keys(4)).tolist() == [1500, 1500, 0, 2499]
+    for function in (gumbel_argmax, gumbel_argmax_torch):
+        assert function(scaled, *keys(4)).tolist() == [NOT_FINITE, NOT_FINITE, NOT_FINITE, 2499]
 
 
 def test_no_rows():
@@ -176,3 +196,13 @@ def test_arguments_that_do_not_fit_are_refused():
         gumbel_argmax(logits, seeds[:2], positions)
     with pytest.raises(KernelError, match=r"gumbel_argmax: positions is int32: give int64."):
         gumbel_argmax(logits, seeds, positions.int())
+
+
+def test_the_sampler_on_the_kernels_tells_rows_that_are_not_finite():
+    """Greedy and drawn rows side by side: the same as in torch."""
+    logits = torch.randn(8, 300, generator=torch.Generator().manual_seed(0))
+    logits[1, 299], logits[2, 0], logits[5, 7], logits[6] = NAN, NAN, INF, -INF
+    params = [Sampling(), Sampling(), Sampling(0.8), Sampling(0.8), *[Sampling(1.0, top_k=5), Sampling(top_p=0.5)] * 2]
+    found = sample(logits, params, range(8), TritonOperators())
+    assert found == sample(logits, params, range(8))
+    assert [row for row, token in enumerate(found) if token == NOT_FINITE] == [1, 2, 5, 6]

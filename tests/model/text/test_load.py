@@ -322,10 +322,11 @@ def test_missing_shard(tmp_path: Path) -> None:
 )
 def test_broken_index(text: str, tmp_path: Path) -> None:
     model_directory(tmp_path, "llama")
+    _shard(tmp_path)
     (tmp_path / INDEX).write_text(text)
     with pytest.raises(ModelError) as error:
         _load(tmp_path)
-    sentence(error.value, INDEX, "not a safetensors index")
+    sentence(error.value, INDEX, "download it again")
 
 
 def test_no_safetensors(tmp_path: Path) -> None:

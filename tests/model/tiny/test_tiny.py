@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifuse.model.text.load import TINY, load_weights, resolve_text
@@ -68,6 +68,7 @@ def test_the_shipped_tokenizer_is_the_one_the_script_builds() -> None:
     assert (TINY / "tokenizer.json").read_text() == build_tokenizer().to_str(pretty=True)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_encodes_and_decodes_to_itself(text: str) -> None:
     tokenizer = resolve_text("tiny").tokenizer()
