@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from minifuse.errors import UsageError
-from minifuse.parsing import did_you_mean, one_of, parse_duration
+from minifuse.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
 
 __all__ = ["NoOptions", "describe_options", "option", "parse_options"]
 
@@ -88,6 +88,9 @@ def _convert(name: str, hint: Any, value: Any, metadata: Mapping[str, Any]) -> A
                 raise ValueError  # 2.5 is not a whole number
     except (ValueError, KeyError, TypeError, UsageError):
         raise UsageError(f"{name} is {value!r}: give {allowed}.") from None
+    most = LONGEST_S if metadata["unit"] == "s" else MANY if kind is int else None
+    if most is not None and not abs(converted) <= most:
+        raise UsageError(f"{name} is {value!r}: give at most {most:.0f}{metadata['unit']}.")
     minimum, maximum, choices = metadata["minimum"], metadata["maximum"], metadata["choices"]
     outside = (minimum is not None and not converted >= minimum) or (maximum is not None and not converted <= maximum)
     if outside or (choices and converted not in choices):

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from minifuse.errors import UsageError
 
 __all__ = [
+    "LONGEST_S",
+    "MANY",
     "Fields",
     "all_of",
     "did_you_mean",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 INT64 = (-(2**63), 2**63 - 1)
+MANY = 2**31 - 1  # of whatever is counted, at most
+LONGEST_S = 1e5  # more than a day: a million such gaps end before the last time that an engine takes
 _D = TypeVar("_D")
 
 _QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")

@@ -54,7 +54,7 @@ class GraphPadded(Stepwise):
     @dataclass(frozen=True)
     class Options:
         max_batch: int = option(64, "requests of one batch, at most", minimum=1, batch_size=True)
-        bucket_width: int = option(10, "lengths that share a bucket", minimum=1)
+        bucket_width: int = option(10, "lengths that share a bucket", minimum=1, maximum=4096)
         pad: str = option(
             "bucket",
             "inputs are padded to their bucket's longest, as a graph made beforehand is, or to the batch's longest",

@@ -24,7 +24,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 import typer
 
 from minifuse.errors import UsageError
-from minifuse.parsing import did_you_mean, one_of, parse_int
+from minifuse.parsing import MANY, did_you_mean, one_of, parse_int
 
 __all__ = [
     "JsonOptions",
@@ -39,8 +39,6 @@ __all__ = [
     "writable_file",
     "writable_folder",
 ]
-
-MANY = 2**31 - 1
 
 OptionsT = TypeVar("OptionsT")
 Parse = Callable[[Any, str], Any]  # the text, or texts, and the flag -> the value

@@ -24,6 +24,7 @@ from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, 
 __all__ = ["Workload", "make_workload", "note_priorities"]
 
 MAX_NEW_TOKENS = 256
+MAX_PROMPTS = 1_000_000
 REQUESTS = 16
 PROMPT_LENGTH, OUTPUT_LENGTH = Uniform(8, 64), Uniform(16, 128)
 
@@ -118,6 +119,9 @@ class _Maker:
         self.seed = options.seed
         self.count = options.requests or REQUESTS
         self.prompts_per_request = options.prompts_per_request or 1
+        if self.count * self.prompts_per_request > MAX_PROMPTS:
+            given = f"{self.count} synthetic requests of {self.prompts_per_request} prompts"
+            raise UsageError(f"{given} are asked for: give at most {MAX_PROMPTS:,} prompts in all.")
         self.defaults = RequestDefaults(
             max_new_tokens=options.max_new_tokens or MAX_NEW_TOKENS,
             stop_ids=source.config.eos_ids,

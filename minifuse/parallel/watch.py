@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 __all__ = ["Watch"]
 
-PATIENCE_S = 10.0
+PATIENCE_S = 6.0
 PAUSE_S = 0.5
 
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from minifuse.errors import UsageError
-from minifuse.parsing import did_you_mean, one_of, parse_duration, parse_float, parse_int
+from minifuse.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int
 
 __all__ = ["Arrival", "Lengths", "Lognormal", "Uniform", "parse_arrival", "parse_lengths"]
 
@@ -142,4 +142,6 @@ def _mean_gap(text: str) -> float:
     gap = parse_duration(text, "The gap between arrivals")
     if gap == 0:
         raise UsageError(f'The gap between arrivals is "{text}": give one above 0, or the law none.')
+    if gap > LONGEST_S:
+        raise UsageError(f'The gap between arrivals is "{text}": give at most {LONGEST_S:g}s.')
     return gap

@@ -32,6 +32,7 @@ class RequestDefaults:
 
 
 DEFAULTS = RequestDefaults()
+MAX_TOKENS = 1 << 25  # of all prompts: a gigabyte
 
 
 def synthetic(
@@ -51,7 +52,7 @@ def synthetic(
     each of which has a length of its own.
 
     Raises:
-        UsageError: a count is below 1, or there is no token to draw.
+        UsageError: a count is below 1, there are too many tokens, or there is none to draw.
     """
     if count < 1:
         raise UsageError(f"The number of requests is {count}: give at least 1.")
@@ -63,16 +64,22 @@ def synthetic(
         raise UsageError(f"All {vocab_size} tokens of the vocabulary end an answer: give fewer stop tokens.")
     prompt_rng, output_rng = _stream(seed, "prompt lengths"), _stream(seed, "output lengths")
     output = [output_lengths.draw(output_rng) for _ in range(count)]
+    lengths = [prompt_lengths.draw(prompt_rng) for _ in range(count * prompts_per_request)]
+    if sum(lengths) > MAX_TOKENS:
+        raise UsageError(
+            f"The {len(lengths):,} synthetic prompts have {sum(lengths):,} tokens, and over {MAX_TOKENS:,} take too "
+            "much memory: give fewer or shorter ones."
+        )
     prompts = [
         Request(
             id=f"r{i}",
-            prompt=tuple(_stream(seed, f"tokens {i}").choices(tokens, k=prompt_lengths.draw(prompt_rng))),
+            prompt=tuple(_stream(seed, f"tokens {i}").choices(tokens, k=length)),
             max_new_tokens=output[i // prompts_per_request],
             stop_ids=defaults.stop_ids,
             ignore_eos=defaults.ignore_eos,
             sampling=defaults.sampling,
         )
-        for i in range(count * prompts_per_request)
+        for i, length in enumerate(lengths)
     ]
     return arrive(gather(prompts, prompts_per_request), arrival or Arrival(), seed)
 
