@@ -20,8 +20,8 @@ import typer
 
 from minifuse.cli.app import make_app
 from minifuse.cli.pipe import silence
-from minifuse.cli.plugin import plugin_frame
-from minifuse.errors import LawBroken, MinifuseError
+from minifuse.cli.plugin import plugin_frame, plugin_stages
+from minifuse.errors import LawBroken, MinifuseError, StageFault
 
 __all__ = ["main"]
 
@@ -50,8 +50,13 @@ def _work(arguments: Sequence[str] | None) -> int:
         return _parse(arguments)()
     except KeyboardInterrupt:
         return _fail("Interrupted before there was anything to show: run it again.", FAILED)
+    except StageFault as fault:
+        if os.environ.get(TRACEBACK):
+            raise
+        return _fail(f"{_sentence(fault.what)}.", fault.exit_code)
     except LawBroken as broken:
-        return _fail(f"A stage broke a law ({_sentence(broken)}); this is a defect in its code.", broken.exit_code)
+        whose = f": look at {theirs}" if (theirs := plugin_stages()) else "; this is a defect in its code"
+        return _fail(f"A stage broke a law ({_sentence(broken)}){whose}.", broken.exit_code)
     except MinifuseError as error:
         return _fail(str(error), error.exit_code)
     except BrokenPipeError:
@@ -63,7 +68,10 @@ def _work(arguments: Sequence[str] | None) -> int:
             raise
         what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(".: ")
         if place := plugin_frame(error):
-            return _fail(f"A stage of the plugin failed at {place} ({what}): correct it.", FAILED)
+            return _fail(f"The plugin failed at {place} ({what}): correct it.", FAILED)
+        if theirs := plugin_stages():
+            show = f"run again with {TRACEBACK}=1 to see where"
+            return _fail(f"minifuse failed ({what}) beside the stages of a plugin, {theirs}: {show}.", FAILED)
         return _fail(f"minifuse has a defect ({what}): run again with {TRACEBACK}=1 and report what it shows.", FAILED)
 
 

@@ -116,7 +116,10 @@ def test_a_mistake_in_a_stage_is_the_plugins(process: Cli, shortest: Path) -> No
     options = ["--model", "random:small", "--clock", "virtual"]
     done = process("--plugin", shortest, "run", "--batching", "shortest-prompt", *options)
     assert done.code == 1
-    assert re.search(r"plugin failed at shortest\.py, line \d+, in .*promt", done.err)
+    assert re.search(
+        r"ShortestPrompt\.rank \(shortest\.py, line \d+\) raised Attr.*promt.* at shortest\.py, line \d+, in rank",
+        done.err,
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
@@ -141,7 +144,9 @@ def test_a_plugin_that_fails_in_the_middle_costs_no_answer(process: Cli, shortes
     run = ("run", "--batching", "shortest-prompt", "--max-batch", "1", "--clock", "virtual", *options)
     ran = process("--plugin", shortest, *run, *form)
     assert ran.code == 1
-    assert re.search(r"plugin failed at shortest\.py, line \d+, in admission .*not this one", ran.err)
+    assert re.search(
+        r"ShortestPrompt\.admission \(shortest\.py, line \d+\) raised AssertionError \(not this one\) at", ran.err
+    )
     if form:
         reasons = {output["id"]: output["finish_reason"] for output in ran.json()["outputs"]}
         assert ran.json()["metrics"]["requests"]["interrupted"] == 3
