@@ -52,7 +52,8 @@ class BatchingContract(Contract):
         super().__init__(cls)
         self.known: dict[str, Sequence] = {}  # received and not released
         self.admitted: set[str] = set()
-        self.flights: dict[str, list[tuple[int, int]]] = {}  # sequence -> worker and last stop of each plan in flight
+        self.flights: dict[str, list[int]] = {}  # sequence -> the worker of each of its plans in flight
+        self.stops: dict[str, int] = {}  # of each that was admitted: the end of its last work
         self.nodes: dict[str, dict[int, int]] = {}  # of each graph: node -> the worker it is planned on, or DONE
         self.state: list[tuple[Sequence, int, Phase]] = []  # as the policy was asked
         self.num_wakes, self.woken_since = 0, 0.0
@@ -79,6 +80,7 @@ class BatchingContract(Contract):
         self.known.pop(sequence.id, None)
         self.nodes.pop(sequence.id, None)
         self.admitted.discard(sequence.id)
+        self.stops.pop(sequence.id, None)
         self.num_wakes = 0
 
     def commit(self, policy: Any, result: Any, plan: Plan, now: float) -> None:
@@ -86,9 +88,8 @@ class BatchingContract(Contract):
         self.num_wakes = 0
         for name in {*plan.admitted, *plan.sequences}:
             flights = self.flights.get(name, [])
-            first = next((flight for flight in flights if flight[0] == plan.worker), None)
-            if first is not None:
-                flights.remove(first)
+            if plan.worker in flights:
+                flights.remove(plan.worker)
             if not flights:
                 self.flights.pop(name, None)
         for work in plan.work:
@@ -246,12 +247,12 @@ class BatchingContract(Contract):
         found = f"a Proposal with the tokens {' and '.join(f'[{a}, {b})' for a, b in spans)} of {sequence.id!r}"
         if any(work.cell != TRANSFORMER for work in works):
             raise Wrong(f"{found} as the cell {works[0].cell!r}", "a text has no cells: leave the cell out")
-        if flights := self.flights.get(sequence.id):
-            if policy.depth == 1 or flights[-1][0] != worker:
-                raise Wrong(
-                    f"{found}, whose last work is not done", "wait until commit has told of its plan", "conservation"
-                )
-            expected = [Span(flights[-1][1], max(flights[-1][1] + 1, len(sequence.request.prompt)))]
+        flights = self.flights.get(sequence.id, ())
+        if flights and (policy.depth == 1 or flights[-1] != worker):
+            wait = "wait until commit has told of its plan"
+            raise Wrong(f"{found}, whose last work is not done", wait, "conservation")
+        if policy.depth > 1 and (stop := self.stops.get(sequence.id)):  # it goes on from what it has planned itself
+            expected = [Span(stop, max(stop + 1, len(sequence.request.prompt)))]
         else:
             expected = [span for span in memory.missing(sequence) if span.stop > span.start]
         left = list(expected)
@@ -294,4 +295,5 @@ class BatchingContract(Contract):
             if self.known[work.sequence].graph is not None:
                 self.nodes[work.sequence][work.start] = worker
         for name, stop in stops.items():
-            self.flights.setdefault(name, []).append((worker, stop))
+            self.flights.setdefault(name, []).append(worker)
+            self.stops[name] = stop

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+from conformance import golden
 from helpers import asks, unit
 from wrong_stages.attention import ATTENTIONS
 from wrong_stages.batching import BATCHINGS
 from wrong_stages.cases import Wrong, source_of
 from wrong_stages.memory import MEMORIES
 
+from minifuse import stages as register_of_stages
 from minifuse.assembly import Stages
 from minifuse.cli.plugin import load_plugin
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
-from minifuse.errors import StageFault, UsageError
+from minifuse.errors import LawBroken, StageFault, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.texts import torch_runner
+from minifuse.fault import is_own
 from minifuse.request import TextReader
-from minifuse.stages import Kind
-from minifuse.techniques import mix, technique
+from minifuse.stages import KINDS, Kind, stage
+from minifuse.techniques import TECHNIQUES, mix, technique
+from minifuse.testing.observe import observe
+from minifuse.testing.texts.case import TextCase
 from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
+from minifuse.testing.texts.scenario import TextScenario
 
 REQUESTS = tuple(asks(f"r{i}", 3 + i, 4) for i in range(3))
+SCENARIO = TextScenario(model="llama", requests=REQUESTS, capacity=60, options=())
 BASES: dict[Kind, str] = {"batching": "Iteration", "memory": "Contiguous", "attention": "PerSequenceStage"}
 WRONG: list[tuple[Kind, Wrong]] = [
     *(("batching", wrong) for wrong in BATCHINGS),
@@ -45,6 +53,7 @@ class Small(Paged):
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_register: None) -> Path:
     """A plugin's file, in a folder that is forgotten afterwards."""
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "minifuse_plugin_mine", sys)  # so that it is as before when the test has ended
     return tmp_path / "mine.py"
 
 
@@ -56,7 +65,7 @@ def _run(stages: Stages, *, real: bool = False) -> None:
     clock, reader = RealClock() if real else VirtualClock(), TextReader(VOCAB, CONTEXT)
     stages.attention.check("cpu", "float64")
     run = torch_runner(small_model("llama"), stages.memory, stages.attention)
-    executor = RealExecutor(run, clock) if real else VirtualExecutor(clock, unit, run)  # type: ignore[arg-type]
+    executor = RealExecutor(run, clock, stages.batching.workers) if real else VirtualExecutor(clock, unit, run)  # type: ignore[arg-type]
     engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, reader=reader)
     for request in REQUESTS:
         engine.submit(request)
@@ -85,3 +94,116 @@ def test_a_mistake_is_one_sentence_that_names_it(kind: Kind, wrong: Wrong, write
     assert wrong.words in text, text
     assert "mine.py, line " in text, text
     assert not wrong.method or _site(source, wrong) in text, text
+
+
+# --- the class itself
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("kind = 'batchin'", "has the kind 'batchin' (did you mean"),
+        ("kind = None", "has the kind None"),
+        ("name = 'two words'", "has the name 'two words'"),
+        ("name = 7", "has the name 7"),
+        ("Options = type('O', (), {})\n    rank = len", "are no dataclass"),
+        ("class Options(QueueOptions):\n        size: int = option(8, 'of it')", "'size' without a type, or below no"),
+        (
+            "@dataclass(frozen=True)\n    class Options(QueueOptions):\n        size: int = 8",
+            "'size' without option(...)",
+        ),
+        (
+            "@dataclass\n    class Options(QueueOptions):\n        size = option(8, 'of it')",
+            "no type annotation) at mine.py",
+        ),
+        (
+            "@dataclass(frozen=True)\n    class Options(QueueOptions):\n        s: 'Nat' = option(8, 'of it')",
+            "is unknown",
+        ),
+        ("serves = 'transformer'", "serves = 'transformer': give a set"),
+        ("serves = frozenset({'gpt'})", "give cells or transformer"),
+        ("propose = None", "has no method 'propose'"),
+    ],
+)
+def test_a_class_that_cannot_be_a_stage(lines: str, words: str, write: Path) -> None:
+    more = "\nfrom dataclasses import dataclass\nfrom minifuse.batching.queue import QueueOptions\n"
+    more += "from minifuse.options import option\n"
+    write.write_text(source_of(Wrong("", "pass", "", "", head=more), "Iteration").replace("    pass", f"    {lines}"))
+
+    def make() -> None:
+        load_plugin(str(write))
+        Stages.of(mix(technique("orca"), batching="mine"), 60)
+
+    with pytest.raises(UsageError) as error:
+        make()
+    assert words in str(error.value), str(error.value)
+    assert "mine.py, line " in str(error.value) or "give a set" in str(error.value) or "serves" in str(error.value)
+
+
+# --- what is not wrong
+
+
+@pytest.mark.parametrize("name", TECHNIQUES)
+def test_shipped_stages_pay_nothing(name: str) -> None:
+    """They are made of their own classes: there is not a call more between them and the engine."""
+    row = TECHNIQUES[name]
+    made = Stages.of(row, 60)
+    assert {type(made.batching), type(made.memory), type(made.attention)} == {
+        stage(kind, which) for kind, which in row.stages.items()
+    }
+    assert row.serves == {"cells"} or is_own(type(made.attention.backend()))
+
+
+def test_right_stages_of_ones_own_decide_as_the_shipped_ones(own_register: None) -> None:
+    """Twins of all shipped stages, which are checked, make the golden decisions: nothing is found wrong in them."""
+    for kind in KINDS:
+        for name, cls in register_of_stages._STAGES[kind].items():
+            register_of_stages._STAGES[kind][name] = type(cls.__name__, (cls,), {"__module__": __name__})
+    recorded = json.loads(golden.FILE.read_text())
+    for name, lines in golden.runs(seeds=range(2), mixes=False):
+        assert " ".join(map(golden.digest, lines)) == " ".join(recorded[name].split()), name
+
+
+# --- wherever it runs
+
+
+LAID = next(wrong for wrong in ATTENTIONS if wrong.name == "fails to attend")
+MISS = next(wrong for wrong in MEMORIES if wrong.name == "missing gives None")
+
+
+@pytest.mark.parametrize("technique_", ["orca", "instances"])
+def test_a_mistake_in_real_time_and_in_a_workers_thread(technique_: str, write: Path) -> None:
+    write.write_text(source_of(LAID, "PerSequenceStage"))
+    load_plugin(str(write))
+    stages = Stages.of(mix(technique(technique_), attention="mine"), 60)
+    with pytest.raises(StageFault) as error:
+        _run(stages, real=True)
+    assert error.value.what.startswith("Tensors.attend (mine.py, line ")
+    assert isinstance(error.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("memory", MISS), ("attention", LAID), ("batching", BATCHINGS[5])])
+def test_the_laws_say_the_same_sentence(kind: Kind, wrong: Wrong, write: Path) -> None:
+    write.write_text(source_of(wrong, BASES[kind]))
+    load_plugin(str(write))
+    row = mix(technique("orca"), **{kind: "mine"})
+    with pytest.raises(StageFault) as by_engine:
+        _run(_stages(kind, wrong))
+    with pytest.raises(LawBroken) as by_law:
+        observe(TextCase(row, SCENARIO))
+    assert by_law.value.law == "contract"
+    assert str(by_law.value) == str(by_engine.value)
+
+
+def test_a_stage_may_call_its_own_methods(write: Path) -> None:
+    """A policy that takes a sequence out and in again, and a memory that asks itself, are told nothing new by that."""
+    body = (
+        "def propose(self, worker, now, memory):\n"
+        "    for sequence in list(self.waiting):\n"
+        "        self.release(sequence)\n"
+        "        self.receive(sequence)\n"
+        "    return super().propose(worker, now, memory)"
+    )
+    write.write_text(source_of(Wrong("", body, "", ""), "Iteration"))
+    load_plugin(str(write))
+    _run(Stages.of(mix(technique("orca"), batching="mine"), 60))
