@@ -54,6 +54,7 @@ class MemoryContract(Contract):
     def __init__(self, cls: type[Any]) -> None:
         super().__init__(cls)
         self.known: dict[str, Sequence] = {}
+        self.slots: dict[str, dict[int, int]] = {}  # of each graph: node -> the slot that it writes
         self.num_plans: Counter[str] = Counter()  # in flight, of each sequence
         self.room_type: type[Any] | None = None  # of the last room, whose methods take what they are called with
         self.places: dict[str, Place] = {}  # where each sequence was last, while nothing has been moved
@@ -76,6 +77,7 @@ class MemoryContract(Contract):
         self.known.pop(sequence.id, None)
         self.num_plans.pop(sequence.id, None)
         self.places.pop(sequence.id, None)
+        self.slots.pop(sequence.id, None)
 
     def check_integrity(self, memory: Any, result: Any) -> None:
         check_nothing(result, "check_integrity raises LawBroken or returns nothing")
@@ -142,11 +144,11 @@ class MemoryContract(Contract):
         if result.moves or proposal.evict:
             self.places.clear()
         for work, place in zip(proposal.work, result.places, strict=True):
-            graph = self.known[work.sequence].graph if work.sequence in self.known else None
-            check_place(work, place, self.places.get(work.sequence), graph, memory.capacity)
+            check_place(work, place, self.places.get(work.sequence), memory.capacity)
         check_shape(memory, result, proposal)
         if all(isinstance(place, State) for place in result.places):
-            check_states(proposal, result)
+            graphs = {name: sequence.graph for name, sequence in self.known.items() if sequence.graph is not None}
+            check_states(proposal, result, graphs, self.slots)
         else:
             check_slots(proposal.work, result.places)
         for work, place in zip(proposal.work, result.places, strict=True):

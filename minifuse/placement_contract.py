@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from minifuse.cell_graph import CellGraph
@@ -14,6 +14,8 @@ from minifuse.place import Extent, Pages, Place, Runs, State
 from minifuse.plan import Move, Placement, Proposal
 from minifuse.request import Phase
 from minifuse.work import Span, Work
+
+Slots = dict[str, dict[int, int]]  # sequence -> node -> slot
 
 __all__ = ["PLACES", "check_move", "check_place", "check_shape", "check_slots", "check_states"]
 
@@ -30,12 +32,11 @@ KINDS = ("shuffle", "copy", "swap_in", "swap_out", "upload", "offload", "embed")
 MOMENTS = ("first", "before", "after", "behind")
 
 
-def check_place(work: Work, place: Place, last: Place | None, graph: CellGraph | None, capacity: int) -> None:
+def check_place(work: Work, place: Place, last: Place | None, capacity: int) -> None:
     """Raise `Wrong` unless a place holds the tokens, or the state, of a piece of work, and what lay there before.
 
     Args:
         last: where the sequence lay until now, if nothing has been moved since.
-        graph: the graph that the work is a node of; None: it is tokens of a text.
     """
     found = f"a Placement with {shown(place)} for {shown(work)}"
     runs: tuple[tuple[int, int], ...]
@@ -56,8 +57,6 @@ def check_place(work: Work, place: Place, last: Place | None, graph: CellGraph |
     if any(slot + length > capacity for slot, length in runs):
         raise Wrong(found, f"memory has the slots 0 to {capacity - 1}", "budget")
     if isinstance(place, State):
-        if graph is not None and len(place.reads) != len(graph.topology.reads[work.start]):
-            raise Wrong(found, f"the node reads the states of {len(graph.topology.reads[work.start])} others")
         return
     if place.capacity < work.stop:
         raise Wrong(
@@ -137,17 +136,27 @@ def check_slots(works: tuple[Work, ...], places: tuple[Place, ...]) -> None:
                 raise Wrong(found, "what is shared is not written: give the writer a copy", "conservation")
 
 
-def check_states(proposal: Proposal, placement: Placement) -> None:
-    """Raise `Wrong` if two nodes of one wave write one slot."""
+def check_states(proposal: Proposal, placement: Placement, graphs: Mapping[str, CellGraph], slots: Slots) -> None:
+    """Raise `Wrong` if two nodes of one wave write one slot, or a node reads elsewhere than what it needs was written.
+
+    Args:
+        slots: where the nodes of each sequence were written; those of this placement are added.
+    """
     for start, stop in proposal.waves or (Span(0, len(proposal.work)),):
-        slots = Counter(place.slot for place in placement.places[start:stop] if isinstance(place, State))
-        for slot, count in slots.items():
-            if count > 1:
-                raise Wrong(
-                    f"a Placement in which {count} nodes write slot {slot}",
-                    "each node has a slot of its own",
-                    "conservation",
-                )
+        written: dict[int, Work] = {}
+        for work, place in zip(proposal.work[start:stop], placement.places[start:stop], strict=True):
+            assert isinstance(place, State)
+            other = written.setdefault(place.slot, work)
+            if other is not work:
+                found = f"a Placement in which {other} and {work} write slot {place.slot}"
+                raise Wrong(found, "each node has a slot of its own", "conservation")
+            of_one, graph = slots.setdefault(work.sequence, {}), graphs.get(work.sequence)
+            needed = () if graph is None else tuple(of_one.get(node) for node in graph.topology.reads[work.start])
+            if graph is not None and place.reads != needed:
+                found = f"a Placement with {shown(place)} for {shown(work)}"
+                raise Wrong(found, f"the nodes that it reads were written to the slots {needed}", "ghost")
+        for work, place in zip(proposal.work[start:stop], placement.places[start:stop], strict=True):
+            slots[work.sequence][work.start] = place.slots(0, 1)[0]
 
 
 def check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:

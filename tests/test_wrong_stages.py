@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conformance import golden
@@ -12,10 +13,13 @@ from helpers import asks, unit
 from wrong_stages.attention import ATTENTIONS
 from wrong_stages.batching import BATCHINGS
 from wrong_stages.cases import Wrong, source_of
+from wrong_stages.cells import CELLS
 from wrong_stages.memory import MEMORIES
 
 from minifuse import stages as register_of_stages
 from minifuse.assembly import Stages
+from minifuse.attention.layouts import PerSequenceStage
+from minifuse.batching import Iteration
 from minifuse.cli.plugin import load_plugin
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
@@ -23,13 +27,17 @@ from minifuse.errors import LawBroken, StageFault, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.texts import torch_runner
 from minifuse.fault import is_own
+from minifuse.memory import Contiguous
 from minifuse.request import TextReader
+from minifuse.seams import CONTRACTS
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, mix, technique
+from minifuse.testing import GRAPHS
 from minifuse.testing.observe import observe
 from minifuse.testing.texts.case import TextCase
 from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
 from minifuse.testing.texts.scenario import TextScenario
+from minifuse.work import TRANSFORMER
 
 REQUESTS = tuple(asks(f"r{i}", 3 + i, 4) for i in range(3))
 SCENARIO = TextScenario(model="llama", requests=REQUESTS, capacity=60, options=())
@@ -63,6 +71,7 @@ def _stages(kind: Kind, wrong: Wrong) -> Stages:
 
 def _run(stages: Stages, *, real: bool = False) -> None:
     clock, reader = RealClock() if real else VirtualClock(), TextReader(VOCAB, CONTEXT)
+    stages.batching.check("llama", (TRANSFORMER,))
     stages.attention.check("cpu", "float64")
     run = torch_runner(small_model("llama"), stages.memory, stages.attention)
     executor = RealExecutor(run, clock, stages.batching.workers) if real else VirtualExecutor(clock, unit, run)  # type: ignore[arg-type]
@@ -94,6 +103,19 @@ def test_a_mistake_is_one_sentence_that_names_it(kind: Kind, wrong: Wrong, write
     assert wrong.words in text, text
     assert "mine.py, line " in text, text
     assert not wrong.method or _site(source, wrong) in text, text
+
+
+@pytest.mark.parametrize("wrong", CELLS, ids=[wrong.name for wrong in CELLS])
+def test_a_mistake_of_cells(wrong: Wrong, write: Path) -> None:
+    write.write_text(source_of(wrong, ""))
+    load_plugin(str(write))
+    kind = "batching" if wrong.method == "propose" else "memory"
+    row = mix(technique("graph-merged"), **{"memory": "states", "attention": "cells", kind: "mine"})
+    case = GRAPHS.case(row, golden.graph_scenario(1, row))
+    with pytest.raises(StageFault) as error:
+        observe(case, run=case.replay({}))
+    assert wrong.words in error.value.what
+    assert _site(source_of(wrong, ""), wrong) in error.value.what
 
 
 # --- the class itself
@@ -207,3 +229,33 @@ def test_a_stage_may_call_its_own_methods(write: Path) -> None:
     write.write_text(source_of(Wrong("", body, "", ""), "Iteration"))
     load_plugin(str(write))
     _run(Stages.of(mix(technique("orca"), batching="mine"), 60))
+
+
+# --- anything at all
+
+JUNK = [None, True, 0, 2.5, "r0", (), ("r0",), [], object(), int, iter(())]
+NOT_CALLED = {"check_integrity", "landed", "victims", "wake_at"}  # in such a run
+
+
+def _what_happens(kind: Kind, base: type[Any], method: str, junk: Any) -> LawBroken | None:
+    """A run with a stage whose `method` returns `junk`."""
+    members = {"name": "mine", "__module__": __name__, method: lambda *arguments, **named: junk}
+    register_of_stages._STAGES[kind]["mine"] = type("Mine", (base,), members)
+    try:
+        _run(Stages.of(mix(technique("orca"), **{kind: "mine"}), 60))
+    except LawBroken as broken:
+        return broken
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_a_method_returns_is_its_own_mistake(kind: Kind, own_register: None) -> None:
+    """What is allowed goes on, or lets no request in; of all else it is said that this method returned it."""
+    base = {"batching": Iteration, "memory": Contiguous, "attention": PerSequenceStage}[kind]
+    hooks = [name for name in CONTRACTS[kind].hooks if hasattr(base, name) and name not in NOT_CALLED]
+    for name in {*CONTRACTS[kind].methods, *hooks} - NOT_CALLED:
+        found = [_what_happens(kind, base, name, junk) for junk in JUNK]
+        faults = [broken for broken in found if isinstance(broken, StageFault)]
+        assert faults, name
+        assert all(f"Mine.{name} (" in fault.what for fault in faults), faults
+        assert {broken.law for broken in found if broken is not None and broken not in faults} <= {"progress"}, found

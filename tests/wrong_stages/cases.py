@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 from minifuse.attention.layouts import PerSequenceStage
 from minifuse.attention.per_sequence import PerSequenceAttention
+from minifuse.batching.graph_merged import GraphMerged
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.prefill_first import PrefillFirst
@@ -26,6 +27,7 @@ from minifuse.layout import Layout, Rectangle
 from minifuse.memory.contiguous import Contiguous
 from minifuse.memory.padded import Padded
 from minifuse.memory.paged import Paged
+from minifuse.memory.states import States
 from minifuse.place import Extent, Pages
 from minifuse.plan import Move, Placement, Proposal, Reason
 from minifuse.report import KVUsage

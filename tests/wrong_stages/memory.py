@@ -22,7 +22,24 @@ def _room(name: str, parameters: str, code: str, words: str) -> Wrong:
     return Wrong(name, "def room(self):\n    return Rooms()", "admit", words, head=f"class Rooms:\n{admit}{rest}")
 
 
+def _ahead(name: str, move: str, landed: str, method: str, words: str) -> Wrong:
+    """A memory that copies its first token to the host, once."""
+    body = (
+        "host_capacity = 4\n"
+        "def ahead(self, now):\n"
+        "    done, self.done = getattr(self, 'done', False), True\n"
+        f"    return () if done else ({move},)\n"
+        f"def landed(self, moves, now):\n    {landed}"
+    )
+    return Wrong(name, body, method, words)
+
+
+MOVE = "Move('swap_out', 0, 0, 1, target_tier='host', moment='behind')"
+
 MEMORIES = [
+    _ahead("says nothing of what landed", MOVE, "pass", "landed", "returned None: give KVUsage"),
+    _ahead("fails as it lands", MOVE, "1 / 0", "landed", "raised ZeroDivisionError"),
+    _ahead("copies beyond the host", MOVE.replace("0, 0, 1", "0, 4, 1"), "pass", "ahead", "the host 4"),
     _placing("places nothing", "None", "returned None: give a Placement"),
     _placing("places alone", "p.places", "give a Placement"),
     _placing("places in a list", "replace(p, places=list(p.places))", "give a tuple of Extent"),
