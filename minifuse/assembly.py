@@ -8,6 +8,7 @@ from typing import Any
 
 from minifuse.errors import UsageError
 from minifuse.options import parse_options
+from minifuse.seams import make_stage
 from minifuse.stages import COMPUTED_WHOLE, KINDS, Attention, Batching, Kind, Memory, stage
 from minifuse.techniques import Technique
 
@@ -43,8 +44,8 @@ class Stages:
         classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
         return cls(
             batching or make_batching(row, settings),
-            classes["memory"](capacity, options["memory"]),
-            classes["attention"](options["attention"]),
+            make_stage("memory", classes["memory"], capacity, options["memory"], policy=classes["batching"]),
+            make_stage("attention", classes["attention"], options["attention"]),
         )
 
 
@@ -54,7 +55,8 @@ def make_batching(row: Technique, settings: Mapping[str, Any] | None = None) -> 
     Raises:
         UsageError: a setting names no stage or no option, has a bad value, or asks for what the other stages cannot do.
     """
-    policy: Batching = stage("batching", row.batching)(check_settings(row, settings)["batching"])
+    options = check_settings(row, settings)["batching"]
+    policy: Batching = make_stage("batching", stage("batching", row.batching), options)
     if policy.token_budget is not None and stage("attention", row.attention).reads & COMPUTED_WHOLE:
         raise UsageError(
             f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle or region, "

@@ -44,3 +44,15 @@ class LawBroken(MinifuseError):
     def __init__(self, law: str, what: str) -> None:
         super().__init__(f"{law}: {what}")
         self.law = law
+
+
+class StageFault(LawBroken):
+    """A stage that is not minifuse's own returned or raised what its contract does not allow (docs/stages.md).
+
+    `what` is the sentence: the class, the method, its file and line, what it returned or raised, and what is allowed.
+    `law` is "contract", or the law that the stage's own code, or what it called, found broken.
+    """
+
+    def __init__(self, what: str, law: str = "contract") -> None:
+        super().__init__(law, what)
+        self.what = what

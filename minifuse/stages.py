@@ -17,6 +17,7 @@ import importlib
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+from minifuse.declarations import check_declared
 from minifuse.errors import UsageError
 from minifuse.layout import Layout
 from minifuse.parsing import unknown
@@ -37,7 +38,6 @@ __all__ = [
     "Room",
     "RunPlan",
     "Stage",
-    "is_shipped",
     "register",
     "stage",
     "stages",
@@ -241,14 +241,6 @@ class Executor(Protocol):
 
 StageClass = TypeVar("StageClass", bound=type[Any])
 
-MEMBERS: dict[str, tuple[str, ...]] = {
-    "batching": ("Options", "granularity", "token_budget", "check", "receive", "propose", "commit", "release"),
-    "memory": (
-        *("Options", "offers", "check", "receive", "missing", "room", "place", "commit", "release", "usage"),
-        *("host_capacity", "ahead", "landed"),
-    ),
-    "attention": ("Options", "reads", "reference", "layout", "check", "backend"),
-}
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
 _MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")
 
@@ -257,16 +249,11 @@ def register(cls: StageClass) -> StageClass:
     """Make a stage known by its `kind` and `name`, once. It serves transformers, unless its `serves` names other kinds.
 
     Raises:
-        UsageError: it lacks something that a stage of its kind must have, or another class has this name.
+        UsageError: it lacks something that a stage of its kind must have (`minifuse.declarations`), or another class
+            has this name.
     """
+    check_declared(cls)
     kind, name = cls.kind, cls.name
-    if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
-        raise UsageError(f"The {kind} stage {name!r} has no {missing[0]!r}: see minifuse.stages for what it must have.")
-    for member in ("offers", "reads"):
-        if isinstance(getattr(cls, member, None), str):
-            raise UsageError(
-                f"The {kind} stage {name!r} has {member} = {getattr(cls, member)!r}: give a set, frozenset({{...}})."
-            )
     if not hasattr(cls, "serves"):
         cls.serves = frozenset({"transformer"})
     known = _STAGES[kind].setdefault(name, cls)
@@ -292,8 +279,3 @@ def stage(kind: Kind, name: str) -> type[Any]:
     if name not in known:
         raise unknown(f"{kind} stage", name, known)
     return known[name]
-
-
-def is_shipped(cls: type[Any]) -> bool:
-    """Whether a stage is minifuse's own, and not defined elsewhere."""
-    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]

@@ -258,7 +258,7 @@ def _over_another_row(patch: pytest.MonkeyPatch) -> None:
         (_giving_rows_away, "right", ("conservation",)),
         (_giving_rows_away, "left", ("conservation",)),
         (_outgrowing_rows, "right", ("layout",)),
-        (_over_another_row, "left", ("conservation", "budget")),
+        (_over_another_row, "left", ("conservation", "budget", "layout")),
     ],
 )
 def test_defects_are_caught(

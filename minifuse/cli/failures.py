@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from minifuse.cli.plugin import plugin_frame
-from minifuse.errors import LawBroken, MinifuseError
+from minifuse.cli.plugin import plugin_frame, plugin_stages
+from minifuse.errors import LawBroken, MinifuseError, StageFault
 
 __all__ = ["FAILED", "TRACEBACK", "one_sentence", "told"]
 
@@ -19,8 +19,13 @@ def told(error: Exception) -> tuple[str, int]:
     A `MinifuseError` has a sentence of its own. Anything else is a mistake of a plugin, if the error passed through its
     code, or a defect of minifuse.
     """
+    if isinstance(error, StageFault):
+        if os.environ.get(TRACEBACK):
+            raise error
+        return f"{one_sentence(error.what)}.", error.exit_code
     if isinstance(error, LawBroken):
-        return f"A stage broke a law ({one_sentence(error)}); this is a defect in its code.", error.exit_code
+        whose = f": look at {theirs}" if (theirs := plugin_stages()) else "; this is a defect in its code"
+        return f"A stage broke a law ({one_sentence(error)}){whose}.", error.exit_code
     if isinstance(error, MinifuseError):
         return str(error), error.exit_code
     if isinstance(error, OSError):
@@ -29,7 +34,10 @@ def told(error: Exception) -> tuple[str, int]:
         raise error
     what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(".: ")
     if place := plugin_frame(error):
-        return f"A stage of the plugin failed at {place} ({what}): correct it.", FAILED
+        return f"The plugin failed at {place} ({what}): correct it.", FAILED
+    if theirs := plugin_stages():
+        show = f"run again with {TRACEBACK}=1 to see where"
+        return f"minifuse failed ({what}) beside the stages of a plugin, {theirs}: {show}.", FAILED
     return f"minifuse has a defect ({what}): run again with {TRACEBACK}=1 and report what it shows.", FAILED
 
 

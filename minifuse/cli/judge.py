@@ -10,10 +10,11 @@ from rich.text import Text
 from minifuse.cli.answers import is_right
 from minifuse.cli.requests import Workload
 from minifuse.cli.text import console, one_line
+from minifuse.fault import is_own
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Served, serve
 from minifuse.serve.settings import Settings
-from minifuse.stages import is_shipped, stage
+from minifuse.stages import stage
 from minifuse.techniques import Technique, technique
 
 __all__ = ["report_wrong"]
@@ -27,7 +28,7 @@ def report_wrong(row: Technique, workload: Workload, served: Served, settings: S
     The model makes mistakes of its own: a wrong answer counts only where the technique naive, which serves the same
     prompt alone, answers otherwise. Sampled answers are not judged.
     """
-    own = [f"{kind} {name!r}" for kind, name in row.stages.items() if not is_shipped(stage(kind, name))]
+    own = [f"{kind} {name!r}" for kind, name in row.stages.items() if not is_own(stage(kind, name))]
     wrong = {a.request.id: a for a in served.answers if is_right(workload, a) is False and a.request.sampling.greedy}
     if not own or not wrong:
         return False

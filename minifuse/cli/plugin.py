@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 from minifuse.errors import MinifuseError, UsageError
+from minifuse.fault import class_site, is_own, last_line
+from minifuse.stages import KINDS, stages
 
-__all__ = ["load_plugin", "plugin_files", "plugin_frame"]
+__all__ = ["load_plugin", "plugin_files", "plugin_frame", "plugin_stages"]
 
 PREFIX = "minifuse_plugin_"
 
@@ -29,27 +31,34 @@ def load_plugin(path: str) -> None:
     sys.path.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except MinifuseError:
+    except (MinifuseError, KeyboardInterrupt, BrokenPipeError):
         raise
-    except Exception as error:
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise UsageError(f"The plugin {path!r} failed as it was imported ({what}): correct it.") from None
+    except BaseException as error:  # SystemExit too: a plugin that calls exit() would end the run without a word
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+        place = last_line(error.__traceback__, (file.parent.resolve(),))
+        where = f" at {place}" if place else ""
+        raise UsageError(f"The plugin {path!r} failed as it was imported ({what}){where}: correct it.") from None
 
 
 def plugin_files() -> list[Path]:
     """The files of the plugins that were loaded, and of the modules beside them that these import."""
-    plugins = [Path(m.__file__) for name, m in sys.modules.items() if name.startswith(PREFIX) and m.__file__]
-    folders = {path.parent.resolve() for path in plugins}
+    folders = _folders()
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return [path for file in files if file and (path := Path(file)).parent.resolve() in folders]
 
 
+def _folders() -> set[Path]:
+    """The folders that the plugins lie in."""
+    plugins = [Path(m.__file__) for name, m in sys.modules.items() if name.startswith(PREFIX) and m.__file__]
+    return {path.parent.resolve() for path in plugins}
+
+
 def plugin_frame(error: BaseException) -> str | None:
-    """The last file and line of a plugin's code that an error passed through; None: it passed through none."""
-    place, traceback = None, error.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
-        if frame.f_globals.get("__name__", "").startswith(PREFIX):
-            place = f"{Path(frame.f_code.co_filename).name}, line {traceback.tb_lineno}, in {frame.f_code.co_name}"
-        traceback = traceback.tb_next
-    return place
+    """The last file and line of a plugin, or of a module beside it, that an error passed through; None: of neither."""
+    return last_line(error.__traceback__, _folders())
+
+
+def plugin_stages() -> str:
+    """The stages that were registered and are not minifuse's own, each with its file and line; "" if there are none."""
+    found = [cls for kind in KINDS for cls in stages(kind).values() if not is_own(cls)]
+    return ", ".join(f"{cls.__qualname__} ({class_site(cls)})" for cls in found)

@@ -122,7 +122,10 @@ def test_a_mistake_in_a_stage_is_the_plugins(process: Cli, shortest: Path) -> No
     options = ["--model", "random:small", "--clock", "virtual"]
     done = process("--plugin", shortest, "run", "--batching", "shortest-prompt", *options)
     assert done.code == 1
-    assert re.search(r"plugin failed at shortest\.py, line \d+, in .*promt", done.err)
+    assert re.search(
+        r"ShortestPrompt\.rank \(shortest\.py, line \d+\) raised Attr.*promt.* at shortest\.py, line \d+, in rank",
+        done.err,
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
@@ -147,7 +150,9 @@ def test_a_plugin_that_fails_in_the_middle_costs_no_answer(process: Cli, shortes
     run = ("run", "--batching", "shortest-prompt", "--max-batch", "1", "--clock", "virtual", *options)
     ran = process("--plugin", shortest, *run, *form)
     assert ran.code == 1
-    assert re.search(r"plugin failed at shortest\.py, line \d+, in admission .*not this one", ran.err)
+    assert re.search(
+        r"ShortestPrompt\.admission \(shortest\.py, line \d+\) raised AssertionError \(not this one\) at", ran.err
+    )
     if form:
         reasons = {output["id"]: output["finish_reason"] for output in ran.json()["outputs"]}
         assert ran.json()["metrics"]["requests"]["interrupted"] == 3
@@ -200,7 +205,81 @@ def test_wrong_answers_of_a_plugin_are_a_failure(process: Cli, tmp_path: Path, t
 
 def test_mistakes_of_the_model_are_not_the_plugins(minifuse: Cli, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With this seed the model sorts four numbers wrongly, under whatever technique."""
-    monkeypatch.setattr("minifuse.cli.judge.is_shipped", lambda cls: False)
+    monkeypatch.setattr("minifuse.cli.judge.is_own", lambda cls: False)
     ran = minifuse("run", "--model", tiny, "--seed", "2", "--requests", "40", "--arrival", "none")
     assert "r39 [wrong" in ran.out
     assert (ran.code, "error" in ran.err) == (0, False)
+
+
+RUN = ("run", "--model", "random:small", "--clock", "virtual", "--requests", "3", "--batching", "shortest-prompt")
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch, own_register: None) -> None:
+    """Plugins that are loaded into this process are forgotten."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("minifuse_plugin_shortest", "beside_it"):
+        monkeypatch.setitem(sys.modules, name, sys)
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "words"),
+    [
+        ("return None", "return True", 1, "ShortestPrompt.admission (shortest.py, line 23) returned True: a reason is"),
+        ("len(self", "1 // 0 + len(self", 1, "raised ZeroDivisionError (integer division or modulo by zero) at"),
+        ("joining: int, now: float", "joining: int", 2, "called as admission(sequence, joining, now)"),
+        (
+            "def admission",
+            "def admision",
+            2,
+            "admision (shortest.py, line 23) is never called: did you mean",
+        ),
+        ('name = "shortest-prompt"', 'name = "shortest-prompt"\n    kind = "batch"', 2, "has the kind 'batch'"),
+        ("from dataclasses", "raise SystemExit\nfrom dataclasses", 2, "failed as it was imported (SystemExit) at"),
+    ],
+)
+def test_every_mistake_is_the_plugins(
+    minifuse: Cli, shortest: Path, forgotten: None, before: str, after: str, code: int, words: str
+) -> None:
+    shortest.write_text(shortest.read_text().replace(before, after, 1))
+    ran = minifuse("--plugin", shortest, *RUN)
+    said = next(line for line in ran.err.splitlines() if line.startswith("error: "))
+    assert (ran.code, said.count("error:")) == (code, 1)
+    assert words in said
+    assert said.endswith(".")
+    assert "minifuse has a defect" not in ran.err
+
+
+BESIDE = "def limit(sequence):\n    return sequence.request.limit\n"
+
+
+@pytest.mark.parametrize(
+    ("beside", "code", "words"),
+    [
+        (BESIDE, 1, "ShortestPrompt.admission (shortest.py, line 24) raised AttributeError"),
+        ("limit = None\nraise ValueError('not today')", 2, "(ValueError: not today) at beside_it.py, line 2"),
+        ("def limit(sequence) -> :", 2, "SyntaxError"),
+    ],
+)
+def test_a_mistake_in_a_module_beside_the_plugin_is_the_plugins(
+    minifuse: Cli, shortest: Path, forgotten: None, beside: str, code: int, words: str
+) -> None:
+    (shortest.parent / "beside_it.py").write_text(beside)
+    text = shortest.read_text().replace("joining >= self", "joining >= limit(sequence) + self")
+    shortest.write_text(text.replace("\n\n@register", "\nfrom beside_it import limit\n\n@register"))
+    ran = minifuse("--plugin", shortest, *RUN)
+    assert ran.code == code
+    assert words in ran.err
+    assert "beside_it.py, line 2" in ran.err or "beside_it.py, line 1" in ran.err
+    assert "minifuse has a defect" not in ran.err
+
+
+def test_a_law_that_is_broken_names_the_plugins_stages(minifuse: Cli, shortest: Path, forgotten: None) -> None:
+    """Nothing is wrong with any single answer of this policy: it never lets a request in."""
+    shortest.write_text(shortest.read_text().replace(">= self.options.max_batch", ">= 0"))
+    ran = minifuse("--plugin", shortest, *RUN)
+    assert ran.code == 1
+    assert re.search(
+        r"broke a law \(progress: nothing runs.*\): look at ShortestPrompt \(shortest\.py, line \d+\)\.", ran.err
+    )

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from minifuse.request import Request
-from minifuse.techniques import Technique
+from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing import GRAPHS, TEXTS, observe
 from minifuse.testing.graphs import GraphScenario, recipes
 from minifuse.testing.graphs.scenario import only_chains
@@ -125,11 +125,11 @@ class _Tokens(dict[tuple[str, int], int]):
         return token(*key)
 
 
-def runs() -> Iterator[tuple[str, list[bytes]]]:
-    """The name of every run, and its decisions, one line for each event."""
+def runs(seeds: Iterable[int] = SEEDS, mixes: bool = True) -> Iterator[tuple[str, list[bytes]]]:
+    """The name of every run, and its decisions, one line for each event; `mixes`: not only of the named techniques."""
     for subject, name, scenario in ((TEXTS, "text", text_scenario), (GRAPHS, "cells", graph_scenario)):
         for row in subject.mixes():
-            for seed in SEEDS:
+            for seed in seeds if mixes or row.name in TECHNIQUES else ():
                 case = subject.case(row, scenario(seed, row))
                 seen = observe(case, run=case.replay(_Tokens()))
                 lines = decisions(whole_tables(seen.trace.events())).split(b"\n")[1:]

@@ -1,0 +1,66 @@
+"""What a stage's class must declare, checked when it is registered."""
+
+from __future__ import annotations
+
+from dataclasses import Field, fields, is_dataclass
+from typing import Any, get_type_hints
+
+from minifuse.errors import UsageError
+from minifuse.fault import class_site
+from minifuse.options import NoOptions
+from minifuse.parsing import did_you_mean
+
+__all__ = ["check_declared"]
+
+MEMBERS: dict[str, tuple[str, ...]] = {
+    "batching": ("Options", "granularity", "token_budget", "check", "receive", "propose", "commit", "release"),
+    "memory": (
+        *("Options", "offers", "check", "receive", "missing", "room", "place", "commit", "release", "usage"),
+        *("host_capacity", "ahead", "landed", "check_integrity"),
+    ),
+    "attention": ("Options", "reads", "reference", "layout", "check", "backend"),
+}
+SERVED = {"transformer", "cells"}
+
+
+def check_declared(cls: type[Any]) -> None:
+    """Raise `UsageError` if a class cannot be registered as a stage: its kind, its name, a member, its options."""
+    kind, name = getattr(cls, "kind", None), getattr(cls, "name", None)
+    whose = f"The class {cls.__qualname__} ({class_site(cls)})"
+    if not isinstance(kind, str) or kind not in MEMBERS:
+        meant = did_you_mean(kind, MEMBERS) if isinstance(kind, str) else ""
+        raise UsageError(f"{whose} has the kind {kind!r}{meant}: give {', '.join(MEMBERS)}.")
+    if not isinstance(name, str) or not name or name != "".join(name.split()):
+        raise UsageError(f"{whose} has the name {name!r}: give a word, which the command line takes.")
+    if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
+        raise UsageError(
+            f"The {kind} stage {name!r} has no {missing[0]!r} ({class_site(cls)}): see docs/stages.md, or "
+            "minifuse.stages, for what it must have."
+        )
+    for member in ("offers", "reads", "serves"):
+        words: Any = getattr(cls, member, frozenset())
+        if not isinstance(words, set | frozenset) or not all(isinstance(word, str) for word in words):
+            raise UsageError(f"The {kind} stage {name!r} has {member} = {words!r}: give a set, frozenset({{...}}).")
+    if not getattr(cls, "serves", SERVED) <= SERVED:
+        raise UsageError(
+            f"The {kind} stage {name!r} has serves = {set(cls.serves)}: give {' or '.join(sorted(SERVED))}."
+        )
+    _check_options(f"The Options of the {kind} stage {name!r} ({class_site(cls)})", cls.Options)
+
+
+def _check_options(whose: str, options: Any) -> None:
+    """Raise `UsageError` unless the options are a dataclass of `option`s."""
+    if options is NoOptions:
+        return
+    example = "@dataclass(frozen=True), and in it `size: int = option(8, 'what it means')`"
+    if not isinstance(options, type) or not is_dataclass(options):
+        raise UsageError(f"{whose} are no dataclass: write {example}.")
+    undone = [name for base in options.__mro__ for name, value in vars(base).items() if isinstance(value, Field)]
+    plain = [field.name for field in fields(options) if "help" not in field.metadata]
+    if undone or plain:
+        why = "without a type, or below no @dataclass of its own" if undone else "without option(...)"
+        raise UsageError(f"{whose} have {(undone or plain)[0]!r} {why}: write {example}.")
+    try:
+        get_type_hints(options)
+    except Exception as error:
+        raise UsageError(f"{whose} have a type that is unknown ({error}): import it.") from None

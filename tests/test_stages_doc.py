@@ -1,0 +1,101 @@
+"""The stages that docs/stages.md shows run and keep the laws, and the methods that it lists are all there are."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import pickle
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from minifuse.assembly import Stages
+from minifuse.attention_contract import AttentionContract
+from minifuse.batching_contract import BatchingContract
+from minifuse.cli import main
+from minifuse.cli.plugin import load_plugin
+from minifuse.memory_contract import MemoryContract
+from minifuse.stages import Attention, Batching, Kind, Memory
+from minifuse.techniques import mix, technique
+from minifuse.testing import TEXTS, put_through
+
+DOC = Path(__file__).parents[1] / "docs" / "stages.md"
+SHOWN: dict[Kind, tuple[str, str]] = {
+    "batching": ("fewest.py", "fewest-tokens"),
+    "memory": ("boxes.py", "boxes"),
+    "attention": ("plain.py", "plain"),
+}
+PROTOCOLS = {"batching": Batching, "memory": Memory, "attention": Attention}
+CONTRACTS = {"batching": BatchingContract, "memory": MemoryContract, "attention": AttentionContract}
+
+
+def _shown(what: str) -> str:
+    found = re.search(rf"<!-- {re.escape(what)} -->\n```python\n(.*?)```", DOC.read_text(), re.DOTALL)
+    assert found, f"docs/stages.md no longer shows {what}"
+    return found[1]
+
+
+@pytest.fixture
+def plugin(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_register: None) -> Path:
+    file, _ = SHOWN[kind]
+    (tmp_path / file).write_text(_shown(file))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, f"minifuse_plugin_{Path(file).stem}", sys)  # so that it is as before at the end
+    return tmp_path / file
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_it_is_short(kind: Kind) -> None:
+    code = [line for line in _shown(SHOWN[kind][0]).splitlines() if line and not line.startswith(("from ", "import "))]
+    assert 20 <= len(code) <= 36
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_it_keeps_the_laws(kind: Kind, plugin: Path) -> None:
+    load_plugin(str(plugin))
+    if kind == "memory":
+        exec(_shown("boxes: count"), {})
+    put_through(TEXTS, mix(technique("orca"), **{kind: SHOWN[kind][1]}), 2, derandomize=True)
+
+
+def _run(*arguments: object) -> dict[str, list[int]]:
+    """The tokens of every answer."""
+    typed = ["--model", "random:small", "--dtype", "float64", "--requests", "3", "--prompt-length", "5"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main([*map(str, arguments), *typed, "--output-length", "3", "--json"])
+    assert code == 0
+    return {output["id"]: output["token_ids"] for output in json.loads(out.getvalue())["outputs"]}
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_it_runs_and_answers_as_the_shipped_stages_do(kind: Kind, plugin: Path) -> None:
+    assert _run("--plugin", plugin, "run", f"--{kind}", SHOWN[kind][1]) == _run("run")
+
+
+@pytest.mark.parametrize("kind", ["attention"])
+def test_its_backend_goes_to_other_processes(kind: Kind, plugin: Path) -> None:
+    load_plugin(str(plugin))
+    backend = Stages.of(mix(technique("orca"), attention="plain"), 60).attention.backend()
+    assert type(pickle.loads(pickle.dumps(backend)).inner) is type(backend.inner)
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_every_method_of_a_protocol_is_told_and_checked(kind: Kind) -> None:
+    methods = {name for name, member in vars(PROTOCOLS[kind]).items() if callable(member) and name[0] != "_"}
+    assert set(CONTRACTS[kind].methods) == methods
+    assert all(callable(getattr(CONTRACTS[kind], name)) for name in methods)
+    chapter = DOC.read_text().split(f"\n## {kind.capitalize()}\n")[1].split("\n## ")[0]
+    assert methods <= set(re.findall(r"^\| `(\w+)` \|", chapter, re.MULTILINE))
+
+
+def test_every_law_that_it_names_is_one() -> None:
+    architecture = (DOC.parent / "architecture.md").read_text()
+    table = architecture.split("\n## The laws\n")[1].split("\n## ")[0]
+    laws = {law for row in re.findall(r"^\| ([a-z, ]+) \| ", table, re.MULTILINE) for law in row.split(", ")}
+    named = set(re.findall(r"\*([a-z ]+)\*", DOC.read_text().replace("**", "")))
+    assert named
+    assert named <= laws

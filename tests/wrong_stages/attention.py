@@ -1,0 +1,70 @@
+"""Wrong attentions and backends."""
+
+from __future__ import annotations
+
+from wrong_stages.cases import Wrong
+
+BACKEND = "def backend(self, device='cpu', dtype='float32', numerics='fast'):\n    return Tensors()"
+
+
+def _layout(name: str, code: str, words: str, base: str = "PerSequenceStage", technique: str = "orca") -> Wrong:
+    body = f"def layout(self, work, placement):\n    r = super().layout(work, placement)\n    return {code}"
+    return Wrong(name, body, "layout", words, base, technique)
+
+
+def _tensors(name: str, body: str, method: str, words: str) -> Wrong:
+    lines = "\n".join(f"    {line}" for line in body.split("\n"))
+    return Wrong(name, BACKEND, method, words, head=f"class Tensors(PerSequenceAttention):\n{lines}")
+
+
+ATTEND = "def attend(self, heads, *rest):\n    r = super().attend(heads, *rest)\n    return "
+BATCH = "def batch(self, plan, sequences, cache):\n    r = super().batch(plan, sequences, cache)\n    return "
+
+ATTENTIONS = [
+    _layout("lays out nothing", "None", "returned None: give a Layout"),
+    _layout("lays out a shape", "(r.waves, None)", "give a Layout"),
+    _layout("waves in a list", "replace(r, waves=list(r.waves))", "give a tuple of Span"),
+    _layout("waves of pairs", "replace(r, waves=((0, len(work)),))", "give a tuple of Span"),
+    _layout("leaves work out", "replace(r, waves=(Span(0, 1),))", "cover the 3 pieces"),
+    _layout("attends twice", "replace(r, waves=(Span(0, 2), Span(1, len(work))))", "consecutive ranges"),
+    _layout("lanes that forget", "replace(r, lanes=((0,),))", "each of the 3 pieces"),
+    _layout("lanes that repeat", "replace(r, lanes=((0, 1), (1, 2)))", "each of the 3 pieces"),
+    _layout("lanes in a list", "replace(r, lanes=[[0, 1, 2]])", "give a tuple of tuples"),
+    _layout("a shape of its own", "replace(r, shape=Rectangle(0, 2, 8, 0, 4))", "what memory placed"),
+    _layout("counts wrongly", "r.waves[7]", "raised IndexError"),
+    Wrong(
+        "lays out no placement",
+        "def layout(self, work):\n    return Layout()",
+        "layout",
+        "called as layout(work, placement)",
+    ),
+    Wrong("checks by True", "def check(self, device, dtype):\n    return True", "check", "check raises UsageError"),
+    Wrong(
+        "no backend",
+        "def backend(self, device='cpu', dtype='float32', numerics='fast'):\n    return object()",
+        "backend",
+        "which has no 'operators'",
+    ),
+    Wrong("a backend elsewhere", "tensors = 'nowhere:Tensors'", "backend", "raised ModuleNotFoundError"),
+    Wrong(
+        "a backend by position",
+        "def backend(self, device='cpu', dtype='float32', /):\n    pass",
+        "backend",
+        "called as backend(device, dtype, numerics)",
+    ),
+    _tensors("attends to nothing", f"{ATTEND}None", "attend", "returned a result that is None"),
+    _tensors("attends with heads apart", f"{ATTEND}r.view(len(r), -1, 4)", "attend", "give a tensor of the shape"),
+    _tensors("attends to one row", f"{ATTEND}r[:1]", "attend", "has the shape [1, 16]"),
+    _tensors("attends in another dtype", f"{ATTEND}r.float()", "attend", "a tensor of torch.float32"),
+    _tensors("fails to attend", f"{ATTEND}r @ r", "attend", "raised RuntimeError"),
+    _tensors(
+        "reads what is not there",
+        "def reads(self, plan, rows, span, cache):\n    return plan.lengths",
+        "batch",
+        "raised AttributeError",
+    ),
+    _tensors("no batch", f"{BATCH}None", "batch", "give a Batch"),
+    _tensors("rows left out", f"{BATCH}replace(r, token_ids=r.token_ids[1:])", "batch", "token_ids has the shape"),
+    _tensors("samples too little", f"{BATCH}replace(r, sampled=r.sampled[1:])", "batch", "sampled is"),
+    _tensors("waves left out", f"{BATCH}replace(r, waves=())", "batch", "the plan's 1 waves"),
+]

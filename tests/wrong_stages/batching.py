@@ -1,0 +1,213 @@
+"""Wrong batching policies."""
+
+from __future__ import annotations
+
+from wrong_stages.cases import Wrong
+
+
+def _proposal(name: str, code: str, words: str, base: str = "Iteration", **more: str) -> Wrong:
+    """A policy whose proposal `p` is changed by some code."""
+    lines = "\n".join(f"    {line}" for line in code.strip().split("\n"))
+    body = f"def propose(self, worker, now, memory):\n    p = super().propose(worker, now, memory)\n{lines}"
+    return Wrong(name, body, "propose", words, base, **more)
+
+
+SOME = "return replace(p, work=p.work and "  # other work, where there is any
+
+BATCHINGS = [
+    _proposal("returns nothing", "p.work", "returned None: give a Proposal"),
+    _proposal("returns its work", "return list(p.work)", "give a Proposal"),
+    _proposal("returns a pair", "return p, None", "give a Proposal"),
+    _proposal("is a generator", "yield p", "returned a generator"),
+    Wrong("is a coroutine", "async def propose(self, worker, now, memory):\n    return 1", "propose", "a coroutine"),
+    _proposal("work in a list", f"{SOME}list(p.work))", "give a tuple of Work"),
+    _proposal("work as a generator", "return replace(p, work=(w for w in p.work))", "give a tuple of Work"),
+    _proposal("work of plain tuples", f"{SOME}tuple(tuple(w) for w in p.work))", "item 0 is ('r0', 0, 3"),
+    _proposal("work of None", "return replace(p, work=None)", "give a tuple of Work"),
+    _proposal("no such sequence", f"{SOME}(Work('r9', 0, 1),))", "whose sequence is unknown"),
+    _proposal("a sequence for its id", f"{SOME}(Work(p.admit[0], 0, 1),))", "sequence.id"),
+    _proposal("never admitted", "return replace(p, admit=())", "was never admitted"),
+    _proposal("an empty span", f"{SOME}(*p.work, Work(p.work[0].sequence, 3, 3)))", "start below stop"),
+    _proposal("a negative span", f"{SOME}(Work(p.work[0].sequence, -1, 3),))", "start below stop"),
+    _proposal("beyond the text", f"{SOME}tuple(w._replace(stop=w.stop + 1) for w in p.work))", "memory misses [0, 3)"),
+    _proposal(
+        "leaves a gap", f"{SOME}tuple(w._replace(start=w.start + 1) for w in p.work if w.stop > 2))", "memory misses"
+    ),
+    _proposal("the same work twice", f"{SOME}(*p.work, p.work[0]))", "once"),
+    _proposal("overlapping work", f"{SOME}(*p.work, p.work[0]._replace(start=1)))", "once"),
+    _proposal("a number of numpy", f"{SOME}tuple(w._replace(stop=np.int64(w.stop)) for w in p.work))", "whole numbers"),
+    _proposal("a fraction", f"{SOME}tuple(w._replace(stop=float(w.stop)) for w in p.work))", "whole numbers"),
+    _proposal("a cell of a text", f"{SOME}tuple(w._replace(cell='lstm') for w in p.work))", "a text has no cells"),
+    _proposal("admits by id", "return replace(p, admit=tuple(s.id for s in p.admit))", "give a tuple of the sequences"),
+    _proposal("admits twice", "return replace(p, admit=p.admit * 2)", "a second time"),
+    _proposal(
+        "admits again",
+        "self.all = getattr(self, 'all', p.admit)\nreturn replace(p, admit=self.all)",
+        "which runs already",
+    ),
+    _proposal(
+        "admits another one", "return replace(p, admit=(*p.admit, Sequence(p.admit[0].request)))", "not yet released"
+    ),
+    _proposal("admits without work", "return Proposal(admit=p.admit)", "without work that admits"),
+    _proposal("evicts a newcomer", "return replace(p, work=p.work[1:], evict=p.admit[:1])", "which does not run"),
+    _proposal(
+        "evicts under a memory that cannot",
+        "running = tuple(self.running)[:1]\nif len(self.running) < 2 or p.admit: return p\n"
+        "return replace(p, evict=running, work=tuple(w for w in p.work if w.sequence != running[0].id))",
+        "cannot place (conservation",
+    ),
+    _proposal(
+        "evicts and computes", "return p if p.admit else replace(p, evict=tuple(self.running)[:1])", "or is evicted"
+    ),
+    _proposal("a reason that is a text", "return replace(p, reasons=('full',))", "give a tuple of Reason"),
+    _proposal("a reason of no request", "return replace(p, reasons=(Reason('a', 'nobody', 'b'),))", "is the id of"),
+    _proposal("a reason without words", "return replace(p, reasons=(Reason('a', 'r0', None),))", "are words"),
+    _proposal("asks for the past", "return Proposal(wake_at=now - 1)", "later than now"),
+    _proposal("asks for now", "return Proposal(wake_at=now)", "later than now"),
+    _proposal("asks for no time", "return Proposal(wake_at=math.nan)", "later than now"),
+    _proposal("asks for the end of time", "return Proposal(wake_at=math.inf)", "later than now"),
+    _proposal("asks in words", "return Proposal(wake_at='soon')", "later than now"),
+    _proposal("wakes itself for ever", "return Proposal(wake_at=now + 1e-3)", "10000th time"),
+    _proposal("wakes beside work", "return replace(p, wake_at=now + 1)", "only one that waits is woken"),
+    _proposal("a phase that is a text", "return replace(p, phase='running')", "Phase.RUNNING"),
+    _proposal("a phase that ends", "return replace(p, phase=Phase.FINISHED)", "Phase.RUNNING"),
+    _proposal("growing is a number", "return replace(p, growing=1)", "True or False"),
+    _proposal("waves that leave work out", "return replace(p, waves=(Span(0, 1),))", "cover the 3 pieces"),
+    _proposal("writes tokens", "for s in self.running: s.tokens.append(1)\nreturn p", "the engine alone writes"),
+    _proposal("writes a phase", "for s in p.admit: s.phase = Phase.RUNNING\nreturn p", "the engine alone writes"),
+    _proposal("over its budget", "self.token_budget = 2\nreturn p", "its token_budget is 2", head="", base="Free"),
+    _proposal("divides by zero", "return 1 / 0", "raised ZeroDivisionError (division by zero) at mine.py"),
+    _proposal("names nothing", "return p.wrok", "raised AttributeError"),
+    _proposal("calls itself", "return self.propose(worker, now, memory)", "raised RecursionError"),
+    _proposal("exits", "sys.exit()", "raised SystemExit at mine.py"),
+    _proposal("refuses too late", "raise RequestRefused('Request is too long.')", "raised RequestRefused"),
+    _proposal("places itself", "memory.place(p, now)\nreturn p", "cannot place (conservation"),
+    _proposal("gives the room an id", "memory.room().admit('r0')\nreturn p", "raised AttributeError ('str'"),
+    Wrong(
+        "admits what has no room",
+        "def propose(self, worker, now, memory):\n"
+        "    new, self.running = tuple(self.waiting), list(self.waiting)\n"
+        "    return Proposal(tuple(Work(s.id, 0, len(s)) for s in new), new)",
+        "propose",
+        "cannot place (budget",
+        "Free",
+        "orca",
+        "",
+        20,
+    ),
+    Wrong(
+        "takes other arguments", "def propose(self, now, memory):\n    pass", "propose", "called as propose(worker, now"
+    ),
+    Wrong("receives nothing", "def receive(self):\n    pass", "receive", "called as receive(sequence)"),
+    Wrong(
+        "returns from receive",
+        "def receive(self, sequence):\n    super().receive(sequence)\n    return True",
+        "receive",
+        "returned True: receive raises",
+    ),
+    Wrong(
+        "fails to receive",
+        "def receive(self, sequence):\n    self.queue.append(sequence)",
+        "receive",
+        "no attribute 'queue'",
+    ),
+    Wrong(
+        "returns from release",
+        "def release(self, sequence):\n    super().release(sequence)\n    return sequence",
+        "release",
+        "must return nothing",
+    ),
+    Wrong(
+        "fails to release",
+        "def release(self, sequence):\n    self.running.remove('x')",
+        "release",
+        "raised KeyError ('x')",
+    ),
+    Wrong("fails to commit", "def commit(self, plan, now):\n    [][0]", "commit", "raised IndexError"),
+    Wrong("commits something", "def commit(self, plan, now):\n    return plan", "commit", "must return nothing"),
+    Wrong("ranks by nothing", "def rank(self, sequence):\n    pass", "rank", "returned None: ranks are compared"),
+    Wrong("ranks by NaN", "def rank(self, sequence):\n    return math.nan", "rank", "none of it NaN"),
+    Wrong(
+        "ranks by this and that",
+        "def rank(self, sequence):\n    return 1 if sequence.id == 'r0' else (1, 2)",
+        "rank",
+        "one before it was 1",
+    ),
+    Wrong(
+        "admits by True",
+        "def admission(self, sequence, joining, now):\n    return True",
+        "admission",
+        "returned True: a reason is",
+    ),
+    Wrong(
+        "admits by a text",
+        "def admission(self, sequence, joining, now):\n    return 'full'",
+        "admission",
+        "a reason is",
+    ),
+    Wrong(
+        "a reason of another",
+        "def admission(self, sequence, joining, now):\n    return Reason('a', 'r7', 'b')",
+        "admission",
+        "the id of 'r0'",
+    ),
+    Wrong(
+        "wakes by True",
+        "def wake_at(self, now):\n    return True\n"
+        "def admission(self, sequence, joining, now):\n    return Reason('a', sequence.id, 'b')",
+        "wake_at",
+        "returned True: give None",
+    ),
+    Wrong(
+        "no victims",
+        "def victims(self, running):\n    pass",
+        "victims",
+        "returned None",
+        "PrefillFirst",
+        "vllm",
+        "",
+        14,
+        {"memory.block_size": 1},
+    ),
+    Wrong(
+        "victims of its own",
+        "def victims(self, running):\n    yield 'r0'",
+        "victims",
+        "sequences of the list",
+        "PrefillFirst",
+        "vllm",
+        "",
+        14,
+        {"memory.block_size": 1},
+    ),
+    Wrong(
+        "fails at the second victim",
+        "def victims(self, running):\n    yield from running[:0]\n    1 / 0",
+        "victims",
+        "ZeroDivisionError",
+        "PrefillFirst",
+        "vllm",
+        "",
+        14,
+        {"memory.block_size": 1},
+    ),
+    Wrong("workers in words", "workers = '2'", "__init__", "whose workers is '2'"),
+    Wrong("no depth", "depth = 0", "__init__", "whose depth is 0"),
+    Wrong("a budget of nothing", "token_budget = 0", "__init__", "whose token_budget is 0"),
+    Wrong("an init without options", "def __init__(self):\n    super().__init__()", "__init__", "raised TypeError"),
+    Wrong(
+        "an init that fails",
+        "def __init__(self, options):\n    self.limit = options['limit']",
+        "__init__",
+        "raised TypeError",
+    ),
+    Wrong(
+        "a misspelt rule",
+        "def admision(self, sequence, joining, now):\n    pass",
+        "admision",
+        "did you mean 'admission'",
+        "QueuePolicy",
+    ),
+    Wrong("a misspelt hook", "def wakeat(self, now):\n    return now + 1", "wakeat", "did you mean 'wake_at'"),
+    Wrong("no rule", "", "", "has no method 'admission'", "QueuePolicy"),
+]
