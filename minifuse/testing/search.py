@@ -1,17 +1,215 @@
-"""The search for a scenario that breaks a law, made by hypothesis."""
+"""The search for a scenario that breaks a law: hypothesis makes scenarios up, and the one that it finds smaller."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as seeded
 
-from minifuse.techniques import Technique
-from minifuse.testing.laws import NAMES, SUBJECTS, Law, laws_of, of_one_run
-from minifuse.testing.observe import observe
-from minifuse.testing.subject import Subject
+from minifuse.errors import LawBroken, StageFailed, UsageError
+from minifuse.parsing import did_you_mean, one_of, unknown
+from minifuse.stages import KINDS, Kind, stage, stages
+from minifuse.techniques import TECHNIQUES, Technique, for_model
+from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
+from minifuse.testing.observe import PATIENCE_S, observe
+from minifuse.testing.statements import names_of
+from minifuse.testing.subject import Case, Subject
+from minifuse.testing.watchdog import Hung
 
-__all__ = ["check_laws", "put_through"]
+__all__ = ["NO_LIMIT", "Limit", "Search", "check_laws", "compared_laws", "kinds_of", "mixes_of", "put_through"]
+
+Mixes = list[tuple[Subject, Technique]]
+Say = Callable[[int, str], None]  # the number of the scenario, and the function of the law that it is tried on
+
+
+class Limit(NamedTuple):
+    """Until when, as `time.monotonic` counts, new scenarios are tried, and the one that was found is made smaller."""
+
+    search_until: float
+    shrink_until: float
+
+    @classmethod
+    def of(cls, seconds: float, since: float) -> Limit:
+        """To end after so many seconds, even if the last scenario hangs until it is interrupted."""
+        return cls(since + max(seconds / 2, seconds - PATIENCE_S), since + 0.9 * seconds)
+
+
+NO_LIMIT = Limit(math.inf, math.inf)
+
+
+class _Found(Exception):
+    """Tells hypothesis that a scenario breaks the law. There is but one such error, whatever the law says of it."""
+
+
+class _OutOfTime(BaseException):
+    """Ends hypothesis's search at once."""
+
+
+class Search:
+    """Scenarios for one technique or mix, each observed once and put through the laws.
+
+    The first law that is found broken is the one that is told; further scenarios are then tried on it alone, to find
+    a smaller one.
+
+    Args:
+        laws: that compare runs; those of one run are always checked.
+        first: deal the laws out: scenario i is tried on number `first` + i of them alone. None: each on all.
+        say: is told what is about to be checked.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        row: Technique,
+        laws: Sequence[Law],
+        *,
+        first: int | None = None,
+        limit: Limit = NO_LIMIT,
+        say: Say = lambda number, law: None,
+    ) -> None:
+        self.subject = subject
+        self.row = row
+        self.laws = laws
+        self.first = first
+        self.limit = limit
+        self.say = say
+        self.number = 0  # scenarios tried until a law was broken
+        self.out_of_time = False
+        self._smallest: tuple[Case, LawBroken, Law] | None = None
+
+    def run(self, examples: int, seed: int | None = None, **hypothesis_settings: Any) -> None:
+        """Try so many scenarios: with a seed, the same ones every time.
+
+        Raises:
+            LawBroken: on the smallest scenario found that breaks a law. Its `seen` is the run in which it shows.
+        """
+
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink],
+            verbosity=Verbosity.quiet,
+            report_multiple_bugs=False,
+            **hypothesis_settings,
+        )
+        @given(self.subject.scenarios(self.row))
+        def attempt(scenario: Any) -> None:
+            self._attempt(self.subject.case(self.row, scenario))
+
+        try:
+            (attempt if seed is None else seeded(seed)(attempt))()
+        except _OutOfTime:
+            self.out_of_time = True
+        except Exception:  # that a scenario breaks the law only now and then is an error of its own to hypothesis
+            if self._smallest is None:
+                raise
+        if self._smallest is not None:
+            case, broken, _ = self._smaller(*self._smallest)
+            broken.add_note(f"{case}, the smallest scenario found")
+            raise broken
+
+    def _attempt(self, case: Case) -> None:
+        """Try a scenario; with the first that breaks a law, and with smaller ones that break it too, raise `_Found`."""
+        searching = self._smallest is None
+        if time.monotonic() > (self.limit.search_until if searching else self.limit.shrink_until):
+            raise _OutOfTime
+        if searching:
+            self.number += 1
+        found = self._broken(case, self._laws_for_now())
+        if found is None or (self._smallest is not None and found[0].law != self._smallest[1].law):
+            return
+        if self._smallest is None or _size(case) < _size(self._smallest[0]):
+            self._smallest = (case, *found)
+        if isinstance(found[0].__cause__, Hung):
+            raise _OutOfTime  # each smaller scenario would hang as long
+        raise _Found
+
+    def _laws_for_now(self) -> Sequence[Law]:
+        if self._smallest is not None:
+            return [law for law in self.laws if law is self._smallest[2]]
+        if self.first is None or not self.laws:
+            return self.laws
+        return [self.laws[(self.first + self.number) % len(self.laws)]]
+
+    def _broken(self, case: Case, laws: Sequence[Law]) -> tuple[LawBroken, Law] | None:
+        """The law that a scenario breaks, with the function that finds it."""
+        seen, law = None, cast(Law, of_one_run)
+        try:
+            self.say(self.number, law.__name__)
+            seen = observe(case)
+            for law in (of_one_run, *laws):
+                self.say(self.number, law.__name__)
+                law(case, seen)
+        except LawBroken as broken:
+            broken.seen = broken.seen or seen
+            return broken, law
+        except (Exception, SystemExit) as error:
+            failed = StageFailed("no error", f"{type(error).__name__}: {error}", seen)
+            failed.__cause__ = error
+            return failed, law
+        return None
+
+    def _smaller(self, case: Case, broken: LawBroken, law: Law) -> tuple[Case, LawBroken, Law]:
+        """The same without the requests and aborts that it does not take, down to a single request."""
+        laws = [other for other in self.laws if other is law]
+        for smaller in _without_one(case):
+            if isinstance(broken.__cause__, Hung) or time.monotonic() > self.limit.shrink_until:
+                break
+            found = self._broken(smaller, laws)
+            if found is not None and found[0].law == broken.law:
+                return self._smaller(smaller, *found)
+        return case, broken, law
+
+
+def _size(case: Case) -> tuple[int, ...]:
+    """What makes a scenario hard to read, the worst first."""
+    lengths = [len(request.prompt) + request.max_new_tokens for request in case.requests]
+    return len(lengths), sum(lengths), len(case.scenario.aborts), len(repr(case.scenario))
+
+
+def _without_one(case: Case) -> list[Case]:
+    """The case without one of its aborts, or without one of the requests that no other follows."""
+    aborts, requests = case.scenario.aborts, case.requests
+    followed = {request.after for request in requests}
+    cases = [case.with_requests(requests, (*aborts[:i], *aborts[i + 1 :])) for i in range(len(aborts))]
+    for gone in reversed(requests):
+        if gone.id not in followed and len(requests) > 1:
+            left = tuple(request for request in requests if request is not gone)
+            cases.append(case.with_requests(left, tuple(abort for abort in aborts if abort[1] != gone.id)))
+    return cases
+
+
+def kinds_of(name: str) -> list[Kind]:
+    """The kinds of the stages with this name: `paged` is a memory and an attention, `memory.paged` the one of them."""
+    wanted, _, bare = name.rpartition(".")
+    return [kind for kind in KINDS if bare in stages(kind) and wanted in ("", kind)]
+
+
+def mixes_of(name: str) -> Mixes:
+    """Every technique and valid mix that a stage is in, or a technique for each kind of model that it serves.
+
+    Raises:
+        UsageError: there is no such stage or technique, or no mix that the stage fits.
+    """
+    kinds, bare = kinds_of(name), name.rpartition(".")[2]
+    if not kinds and name not in TECHNIQUES:
+        raise unknown("technique or stage", name, dict.fromkeys([*TECHNIQUES, *(n for k in KINDS for n in stages(k))]))
+    found: Mixes = []
+    for subject in SUBJECTS:
+        own = TECHNIQUES.get(name)
+        alike = for_model(own, subject.kind).stages if own is not None and subject.kind in own.serves else None
+        for row in subject.mixes():
+            if row.stages == alike or any(row.stages[kind] == bare for kind in kinds):
+                found.append((subject, row))
+    if not found:
+        raise UsageError(f"The stage {name!r} fits no other stages: see what its kind `offers`, `reads` and `serves`.")
+    return found
 
 
 def check_laws(examples: int = 25, **only: str) -> str:
@@ -24,15 +222,19 @@ def check_laws(examples: int = 25, **only: str) -> str:
 
     Raises:
         LawBroken: with the law's name, on the smallest scenario found that breaks it.
-        ValueError: no valid mix has these stages.
+        UsageError: there is no such stage, or no valid mix has these stages.
     """
+    for kind, name in only.items():
+        if kind not in KINDS:
+            raise UsageError(f"check_laws was given {kind}={name!r}{did_you_mean(kind, KINDS)}: give {one_of(KINDS)}.")
+        stage(kind, name)
     found = {subject.noun: (subject, list(subject.mixes(**only))) for subject in SUBJECTS}
     if not any(rows for _, rows in found.values()):
-        raise ValueError(f"No valid mix has {only}: is the stage registered, and is there one that it fits?")
+        raise UsageError(f"No valid mix has {only}: is the stage registered, and is there one that it fits?")
     for subject, rows in found.values():
         for row in rows:
             put_through(subject, row, examples, derandomize=True)
-    names = dict.fromkeys([*NAMES, *(name for subject, rows in found.values() if rows for name in subject.law_names)])
+    names = names_of(*(subject for subject, rows in found.values() if rows))
     held = "; ".join(f"for {noun} {', '.join(row.name for row in rows)}" for noun, (_, rows) in found.items() if rows)
     return f"The laws {', '.join(names)} held on {examples} scenarios each: {held}."
 
@@ -46,25 +248,12 @@ def put_through(
         dealt: check only two of the laws that compare runs, the one of this number and the next, each with `examples`
             scenarios of its own.
     """
-    compared = [law for law in laws_of(subject).values() if law is not of_one_run]
+    compared = compared_laws(subject)
     some = compared if dealt is None else (compared * 2)[dealt % len(compared) :][:2]
     for laws in [compared] if dealt is None else [[law] for law in some]:
-        _put_through(subject, row, examples, laws, **hypothesis_settings)
+        Search(subject, row, laws).run(examples, **hypothesis_settings)
 
 
-def _put_through(subject: Subject, row: Technique, examples: int, laws: list[Law], **hypothesis_settings: Any) -> None:
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        **hypothesis_settings,
-    )
-    @given(subject.scenarios(row))
-    def attempt(scenario: Any) -> None:
-        case = subject.case(row, scenario)
-        seen = observe(case)
-        for law in (of_one_run, *laws):
-            law(case, seen)
-
-    attempt()
+def compared_laws(subject: Subject) -> list[Law]:
+    """The laws that make runs of their own, and compare them with the one that is observed."""
+    return [law for law in laws_of(subject).values() if law is not of_one_run]
