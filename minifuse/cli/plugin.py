@@ -8,7 +8,7 @@ from pathlib import Path
 
 from minifuse.errors import MinifuseError, UsageError
 
-__all__ = ["load_plugin", "plugin_files", "plugin_frame"]
+__all__ = ["load_plugin", "plugin_files", "plugin_frame", "plugins"]
 
 PREFIX = "minifuse_plugin_"
 
@@ -36,10 +36,14 @@ def load_plugin(path: str) -> None:
         raise UsageError(f"The plugin {path!r} failed as it was imported ({what}): correct it.") from None
 
 
+def plugins() -> list[Path]:
+    """The files of the plugins that were loaded."""
+    return [Path(m.__file__) for name, m in sys.modules.items() if name.startswith(PREFIX) and m.__file__]
+
+
 def plugin_files() -> list[Path]:
     """The files of the plugins that were loaded, and of the modules beside them that these import."""
-    plugins = [Path(m.__file__) for name, m in sys.modules.items() if name.startswith(PREFIX) and m.__file__]
-    folders = {path.parent.resolve() for path in plugins}
+    folders = {path.parent.resolve() for path in plugins()}
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return [path for file in files if file and (path := Path(file)).parent.resolve() in folders]
 

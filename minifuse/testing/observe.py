@@ -58,7 +58,7 @@ class Proposed(NamedTuple):
 
     now: float
     worker: int
-    proposal: Proposal
+    proposal: Proposal | None = None  # None: it raised an error, or did not return
 
 
 def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], float] | None = None) -> Observation:
@@ -203,8 +203,9 @@ class WatchedPolicy:
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         _check_time(self.clock, now, "the policy's propose")
         before = _fingerprint((vars(memory), self.held))
+        self.seen.proposals.append(Proposed(now, worker))
         proposal = self.policy.propose(worker, now, memory)
-        self.seen.proposals.append(Proposed(now, worker, proposal))
+        self.seen.proposals[-1] = Proposed(now, worker, proposal)
         if _fingerprint((vars(memory), self.held)) != before:
             raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
         self.books.propose(worker, proposal)

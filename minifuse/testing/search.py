@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 
 from minifuse.errors import LawBroken, StageFailed, UsageError
-from minifuse.parsing import did_you_mean, one_of, unknown
-from minifuse.stages import KINDS, Kind, stage, stages
+from minifuse.parsing import did_you_mean, one_of
+from minifuse.stages import KINDS, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
 from minifuse.testing.observe import PATIENCE_S, observe
@@ -20,8 +20,19 @@ from minifuse.testing.statements import names_of
 from minifuse.testing.subject import Case, Subject
 from minifuse.testing.watchdog import Hung
 
-__all__ = ["NO_LIMIT", "Limit", "Search", "check_laws", "compared_laws", "kinds_of", "mixes_of", "put_through"]
+__all__ = [
+    "NO_LIMIT",
+    "Limit",
+    "Search",
+    "check_laws",
+    "compared_laws",
+    "kinds_of",
+    "mixes_of",
+    "names_of",
+    "put_through",
+]
 
+PHASES = (Phase.generate, Phase.shrink)
 Mixes = list[tuple[Subject, Technique]]
 Say = Callable[[int, str], None]  # the number of the scenario, and the function of the law that it is tried on
 
@@ -35,7 +46,7 @@ class Limit(NamedTuple):
     @classmethod
     def of(cls, seconds: float, since: float) -> Limit:
         """To end after so many seconds, even if the last scenario hangs until it is interrupted."""
-        return cls(since + max(seconds / 2, seconds - PATIENCE_S), since + 0.9 * seconds)
+        return cls(since + max(seconds / 2, seconds - PATIENCE_S), since + 0.8 * seconds)
 
 
 NO_LIMIT = Limit(math.inf, math.inf)
@@ -93,7 +104,7 @@ class Search:
             deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, Phase.shrink],
+            phases=PHASES,
             verbosity=Verbosity.quiet,
             report_multiple_bugs=False,
             **hypothesis_settings,
@@ -185,21 +196,9 @@ def _without_one(case: Case) -> list[Case]:
     return cases
 
 
-def kinds_of(name: str) -> list[Kind]:
-    """The kinds of the stages with this name: `paged` is a memory and an attention, `memory.paged` the one of them."""
-    wanted, _, bare = name.rpartition(".")
-    return [kind for kind in KINDS if bare in stages(kind) and wanted in ("", kind)]
-
-
 def mixes_of(name: str) -> Mixes:
-    """Every technique and valid mix that a stage is in, or a technique for each kind of model that it serves.
-
-    Raises:
-        UsageError: there is no such stage or technique, or no mix that the stage fits.
-    """
+    """Every technique and valid mix that a stage is in, or a technique for each kind of model that it serves."""
     kinds, bare = kinds_of(name), name.rpartition(".")[2]
-    if not kinds and name not in TECHNIQUES:
-        raise unknown("technique or stage", name, dict.fromkeys([*TECHNIQUES, *(n for k in KINDS for n in stages(k))]))
     found: Mixes = []
     for subject in SUBJECTS:
         own = TECHNIQUES.get(name)
@@ -207,8 +206,6 @@ def mixes_of(name: str) -> Mixes:
         for row in subject.mixes():
             if row.stages == alike or any(row.stages[kind] == bare for kind in kinds):
                 found.append((subject, row))
-    if not found:
-        raise UsageError(f"The stage {name!r} fits no other stages: see what its kind `offers`, `reads` and `serves`.")
     return found
 
 

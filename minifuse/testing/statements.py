@@ -17,7 +17,9 @@ class Statement(NamedTuple):
 
     says: str
     checked_by: str
-    methods: Mapping[str, tuple[str, ...]]  # by kind of stage: where it is kept or broken, the likeliest first
+    methods: Mapping[
+        str, tuple[str, ...]
+    ]  # by kind of stage: where it is kept or broken; the likeliest kinds, and methods, first
     read: str  # the heading in docs/architecture.md that explains what it is about
 
 
@@ -27,9 +29,9 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         " request was aborted; answers end where and why they should",
         "`minifuse/naive`, recomputing everything in float64",
         {
-            "batching": ("propose", "_fill", "commit"),
-            "memory": ("place", "missing", "commit"),
             "attention": ("attend", "batch"),
+            "memory": ("place", "missing", "commit"),
+            "batching": ("propose", "_fill", "commit"),
         },
         "One forward pass",
     ),
@@ -37,14 +39,14 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "every token attends to exactly its own prefix; every slot of states is read by the nodes that it was"
         " written for",
         "a shadow cache read by the attention under test; books",
-        {"batching": ("propose", "_fill"), "memory": ("place", "commit", "release"), "attention": ("attend", "batch")},
+        {"attention": ("attend", "batch"), "memory": ("place", "commit", "release"), "batching": ("propose", "_fill")},
         "Ghost KV",
     ),
     "counting": Statement(
         "the tokens and nodes computed are those the plan counts, idle ones included; a step carries the "
         "bytes of its moves, each in its direction, and takes no less time",
         "the batch's shape; books",
-        {"batching": ("propose", "_fill"), "memory": ("place", "ahead"), "attention": ("layout", "batch")},
+        {"attention": ("layout", "batch"), "memory": ("place", "ahead"), "batching": ("propose", "_fill")},
         "Padding and idle rows",
     ),
     "conservation": Statement(
@@ -53,8 +55,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "or overwritten before it has been copied; nothing is held after the last request",
         "memory's books, and others kept from the plans alone",
         {
-            "batching": ("propose", "victims", "admission", "_fill"),
             "memory": ("place", "commit", "release", "landed"),
+            "batching": ("propose", "victims", "admission", "_fill"),
             "attention": ("layout",),
         },
         "Owners that last",
@@ -62,7 +64,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     "budget": Statement(
         "KV never exceeds the bytes given; no step exceeds its token budget",
         "the tensors' size, the reports",
-        {"batching": ("propose", "token_budget", "admission"), "memory": ("room", "place"), "attention": ("layout",)},
+        {"memory": ("room", "place"), "batching": ("propose", "token_budget", "admission"), "attention": ("layout",)},
         "Room.",
     ),
     "progress": Statement(
@@ -78,20 +80,24 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     "refuse early": Statement(
         "a request that could never be held is refused, and no other; refusing changes nothing",
         "an independent count for each memory, registered in `testing/capacity.py`",
-        {"batching": ("receive", "check"), "memory": ("check", "receive"), "attention": ("check",)},
+        {"memory": ("check", "receive"), "batching": ("receive", "check"), "attention": ("check",)},
         "Requests that follow",
     ),
     "in turn": Statement(
         "a request that follows another arrives when that one has ended and its delay has passed, behind all "
         "of that one's text",
         "the observed answers and times",
-        {"batching": ("receive", "propose"), "memory": ("missing", "release"), "attention": ("layout",)},
+        {"memory": ("missing", "release"), "batching": ("receive", "propose"), "attention": ("layout",)},
         "Requests that follow",
     ),
     "order, pinned": Statement(
         "no node runs twice, or before what it reads; no subgraph is on two workers at once",
         "books",
-        {"batching": ("propose", "commit", "receive"), "memory": ("place", "commit"), "attention": ("layout", "batch")},
+        {
+            "batching": ("propose", "commit", "receive"),
+            "memory": ("place", "commit"),
+            "attention": ("layout", "batch"),
+        },
         "Cellular batching",
     ),
     "queue": Statement(
@@ -121,7 +127,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "waves are consecutive ranges that cover the work; lanes name each piece of work once; places are of "
         "the kind that is read",
         "the plans",
-        {"batching": ("propose",), "memory": ("place",), "attention": ("layout",)},
+        {"attention": ("layout",), "memory": ("place",), "batching": ("propose",)},
         "Waves",
     ),
     "pure": Statement(
@@ -158,18 +164,20 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "alone, in a crowd, in any order: the same tokens; in the reference numerics, the same bits",
         "comparison",
         {
-            "batching": ("propose", "_fill", "admission"),
-            "memory": ("place", "missing"),
             "attention": ("attend", "batch"),
+            "memory": ("place", "missing"),
+            "batching": ("propose", "_fill", "admission"),
         },
         "One forward pass",
     ),
 }
 
+_OTHER = Statement("a law that a stage has of its own", "the stage", {}, "The laws")
+
 
 def statement(law: str) -> Statement:
     """The words of the law with this name, as `LawBroken` carries it."""
-    return next(words for names, words in STATEMENTS.items() if law in names.split(", "))
+    return next((words for names, words in STATEMENTS.items() if law in names.split(", ")), _OTHER)
 
 
 def names_of(*subjects: Subject) -> list[str]:
