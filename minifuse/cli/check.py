@@ -27,7 +27,7 @@ __all__ = ["check"]
 SCHEMA = "minifuse.check/1"
 INTERRUPTED = 130
 QUICK_S = 30.0
-QUICK_SCENARIOS, LEAST_SCENARIOS = 100, 3  # of all mixes together, and of one
+QUICK_SCENARIOS, LEAST_SCENARIOS = 80, 2  # of all mixes together, and of one
 SCENARIOS = 25  # of each mix
 GAP_S = 0.2  # between two lines of progress on a terminal
 
@@ -128,17 +128,15 @@ def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress
 
     seconds = min(QUICK_S if options.quick else 1e9, options.limit or 1e9)
     limit = NO_LIMIT if seconds == 1e9 else Limit.of(seconds, since)
-    each = options.scenarios or SCENARIOS
-    if options.quick:
-        each = max(LEAST_SCENARIOS, -(-QUICK_SCENARIOS // len(mixes)))
-    for number, (subject, row) in enumerate(mixes):
+    shares = _shares(mixes) if options.quick else [options.scenarios or SCENARIOS] * len(mixes)
+    for number, ((subject, row), each) in enumerate(zip(mixes, shares, strict=True)):
         name = row.name if row.name not in tally.tried else f"{row.name} on {subject.noun}"
 
-        def say(tried: int, law: str, name: str = name, number: int = number) -> None:
+        def say(tried: int, law: str, name: str = name, number: int = number, each: int = each) -> None:
             tally.tried[name] = tried
             progress.say(f"mix {number + 1} of {len(mixes)}, {name}", f"scenario {tried} of {each}, {law}")
 
-        first = number * each if options.quick else None
+        first = sum(shares[:number]) if options.quick else None
         search = Search(subject, row, compared_laws(subject), first=first, limit=limit, say=say)
         search.run(each, options.seed)
         if search.out_of_time:
@@ -146,10 +144,18 @@ def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress
     return False
 
 
+def _shares(mixes: Any) -> list[int]:
+    """The scenarios of each mix in the quick form: half of all are the techniques', if there are any."""
+    named = [row.name in TECHNIQUES for _, row in mixes]
+    part = QUICK_SCENARIOS if len(set(named)) == 1 else QUICK_SCENARIOS // 2
+    return [max(LEAST_SCENARIOS, part // named.count(own)) for own in named]
+
+
 def _show(options: CheckOptions, tally: Tally, broken: LawBroken | None, stopped: bool) -> None:
     from minifuse.cli.verdict import broken_json, broken_text, held_text
 
     name = str(options.stage)
+    kinds = [] if name in TECHNIQUES else kinds_of(name)
     if options.json:
         result = {
             "schema": SCHEMA,
@@ -161,11 +167,11 @@ def _show(options: CheckOptions, tally: Tally, broken: LawBroken | None, stopped
             "laws": tally.laws,
             "mixes": tally.tried,
             "scenarios": tally.scenarios,
-            "broken": None if broken is None else broken_json(broken, kinds_of(name)),
+            "broken": None if broken is None else broken_json(broken, kinds),
         }
         print(json.dumps(result))
     elif broken is not None:
-        print(broken_text(name, kinds_of(name), broken, tally, _again(options)))
+        print(broken_text(name, kinds, broken, tally, _again(options)))
     else:
         advice = (
             "The quick form tries few: without --quick every scenario meets all laws."

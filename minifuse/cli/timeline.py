@@ -52,7 +52,7 @@ def legend(lines: list[str]) -> str:
         r"\d\+\d+ tokens": "1+2: a prompt of 1 and at most 2 new tokens",
         r"(?m)^step.* \?": "?: proposed, not begun",
         r"\s\.(\s|$)": ".: waits",
-        r"\s-(\s|$)": "-: in the batch, and left out",
+        r"\s-(\s|$)": "-: admitted, and not computed",
         r"\sout(\s|$)": "out: evicted",
         r"\d\|": "|: ends",
         r" after r\d": "after r0: when r0 has ended, behind its text",
@@ -68,7 +68,7 @@ def _labels(seen: Observation, columns: list[dict[str, str]]) -> dict[str, str]:
     texts = {request.id: f"{len(request.prompt)}+{request.max_new_tokens} tokens" for request in requests}
     texts |= {request.id: request.structure.kind for request in requests if request.structure is not None}
     name, text = (max(map(len, column)) for column in (texts, texts.values()))
-    labels = {"step": "step", "ms": "starts at, in ms"}
+    labels = {"step": "step", "ms": "decided at, in ms"}
     if len({column["worker"] for column in columns}) > 1:
         labels["worker"] = "worker"
     labels |= {r.id: f"{r.id:<{name}} {texts[r.id]:<{text}} {_arrival(r)}" for r in requests}

@@ -132,7 +132,7 @@ def _where(seen: Observation) -> str:
 
 
 def brief(text: str) -> str:
-    """What went wrong, with every request as its id alone, and every plan as its step.
+    """What went wrong, with every request as its id alone, every plan as its step, and work as its span.
 
     >>> brief("Request(id='r0', prompt=(1, 2), max_new_tokens=3) got (4,), the oracle (5,)")
     'r0 got (4,), the oracle (5,)'
@@ -144,7 +144,8 @@ def brief(text: str) -> str:
             depth += (text[stop] == "(") - (text[stop] == ")")
             stop += 1
         text = f"{text[: found.start()]}{found[1] or f'step {found[2]}'}{text[stop:]}"
-    return text
+    text = re.sub(r"Work\(sequence='([^']*)', start=(\d+), stop=(\d+), cell='[^']*'\)", r"\1 [\2, \3)", text)
+    return re.sub(r"\('(device|host)', (\d+)\)", r"slot \2 of the \1", text)
 
 
 def look_at(broken: LawBroken, kinds: list[Kind]) -> list[Place]:

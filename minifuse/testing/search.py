@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
@@ -12,6 +13,7 @@ from hypothesis import seed as seeded
 
 from minifuse.errors import LawBroken, StageFailed, UsageError
 from minifuse.parsing import did_you_mean, one_of
+from minifuse.request import GREEDY
 from minifuse.stages import KINDS, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
@@ -34,7 +36,7 @@ __all__ = [
 
 PHASES = (Phase.generate, Phase.shrink)
 Mixes = list[tuple[Subject, Technique]]
-Say = Callable[[int, str], None]  # the number of the scenario, and the function of the law that it is tried on
+Say = Callable[[int, str], None]  # the number of the scenario, and what it is put through
 
 
 class Limit(NamedTuple):
@@ -91,6 +93,7 @@ class Search:
         self.number = 0  # scenarios tried until a law was broken
         self.out_of_time = False
         self._smallest: tuple[Case, LawBroken, Law] | None = None
+        self._last: tuple[Case, LawBroken, Law] | None = None
 
     def run(self, examples: int, seed: int | None = None, **hypothesis_settings: Any) -> None:
         """Try so many scenarios: with a seed, the same ones every time.
@@ -120,8 +123,9 @@ class Search:
         except Exception:  # that a scenario breaks the law only now and then is an error of its own to hypothesis
             if self._smallest is None:
                 raise
-        if self._smallest is not None:
-            case, broken, _ = self._smaller(*self._smallest)
+        if self._smallest is not None and self._last is not None:
+            # Hypothesis ends with the smallest by its own measure, of which requests may be left out as well.
+            case, broken, _ = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
             broken.add_note(f"{case}, the smallest scenario found")
             raise broken
 
@@ -135,7 +139,10 @@ class Search:
         found = self._broken(case, self._laws_for_now())
         if found is None or (self._smallest is not None and found[0].law != self._smallest[1].law):
             return
-        if self._smallest is None or _size(case) < _size(self._smallest[0]):
+        self._last = (case, *found)
+        if self._smallest is None:
+            self._smallest = self._smaller(case, *found)  # which is soon done, where hypothesis may run out of time
+        elif _size(case) < _size(self._smallest[0]):
             self._smallest = (case, *found)
         if isinstance(found[0].__cause__, Hung):
             raise _OutOfTime  # each smaller scenario would hang as long
@@ -152,10 +159,10 @@ class Search:
         """The law that a scenario breaks, with the function that finds it."""
         seen, law = None, cast(Law, of_one_run)
         try:
-            self.say(self.number, law.__name__)
+            self._say(law)
             seen = observe(case)
             for law in (of_one_run, *laws):
-                self.say(self.number, law.__name__)
+                self._say(law)
                 law(case, seen)
         except LawBroken as broken:
             broken.seen = broken.seen or seen
@@ -166,10 +173,14 @@ class Search:
             return failed, law
         return None
 
+    def _say(self, law: Law) -> None:
+        searching = self._smallest is None
+        self.say(self.number, law.__name__.replace("_", " ") if searching else "making it smaller")
+
     def _smaller(self, case: Case, broken: LawBroken, law: Law) -> tuple[Case, LawBroken, Law]:
-        """The same without the requests and aborts that it does not take, down to a single request."""
+        """The same without what it does not take to break the law, down to a single request of a few tokens."""
         laws = [other for other in self.laws if other is law]
-        for smaller in _without_one(case):
+        for smaller in _simpler(case):
             if isinstance(broken.__cause__, Hung) or time.monotonic() > self.limit.shrink_until:
                 break
             found = self._broken(smaller, laws)
@@ -180,24 +191,30 @@ class Search:
 
 def _size(case: Case) -> tuple[int, ...]:
     """What makes a scenario hard to read, the worst first."""
-    lengths = [len(request.prompt) + request.max_new_tokens for request in case.requests]
-    return len(lengths), sum(lengths), len(case.scenario.aborts), len(repr(case.scenario))
+    return len(case.requests), case.most_steps, len(case.scenario.aborts), len(repr(case.scenario))
 
 
-def _without_one(case: Case) -> list[Case]:
-    """The case without one of its aborts, or without one of the requests that no other follows."""
+def _simpler(case: Case) -> Iterator[Case]:
+    """The case without one of the requests that no other follows, or of its aborts; or with a plain or shorter one."""
     aborts, requests = case.scenario.aborts, case.requests
     followed = {request.after for request in requests}
-    cases = [case.with_requests(requests, (*aborts[:i], *aborts[i + 1 :])) for i in range(len(aborts))]
     for gone in reversed(requests):
         if gone.id not in followed and len(requests) > 1:
             left = tuple(request for request in requests if request is not gone)
-            cases.append(case.with_requests(left, tuple(abort for abort in aborts if abort[1] != gone.id)))
-    return cases
+            yield case.with_requests(left, tuple(abort for abort in aborts if abort[1] != gone.id))
+    for i in range(len(aborts)):
+        yield case.with_requests(requests, (*aborts[:i], *aborts[i + 1 :]))
+    for i, request in enumerate(requests):
+        plain = replace(request, sampling=GREEDY, stop_ids=(), priority=0)
+        shorter = replace(request, prompt=request.prompt[: (len(request.prompt) + 1) // 2])
+        briefer = replace(request, max_new_tokens=(request.max_new_tokens + 1) // 2)
+        for other in (plain, shorter, briefer):
+            if other != request:
+                yield case.with_requests((*requests[:i], other, *requests[i + 1 :]), aborts)
 
 
 def mixes_of(name: str) -> Mixes:
-    """Every technique and valid mix that a stage is in, or a technique for each kind of model that it serves."""
+    """The techniques, then the other valid mixes, that a stage is in; of a technique those that it is."""
     kinds, bare = kinds_of(name), name.rpartition(".")[2]
     found: Mixes = []
     for subject in SUBJECTS:
@@ -206,7 +223,7 @@ def mixes_of(name: str) -> Mixes:
         for row in subject.mixes():
             if row.stages == alike or any(row.stages[kind] == bare for kind in kinds):
                 found.append((subject, row))
-    return found
+    return sorted(found, key=lambda mix: mix[1].name not in TECHNIQUES)
 
 
 def check_laws(examples: int = 25, **only: str) -> str:

@@ -29,7 +29,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         " request was aborted; answers end where and why they should",
         "`minifuse/naive`, recomputing everything in float64",
         {
-            "attention": ("attend", "batch"),
+            "attention": ("attention", "reads", "batch"),
             "memory": ("place", "missing", "commit"),
             "batching": ("propose", "_fill", "commit"),
         },
@@ -39,7 +39,11 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "every token attends to exactly its own prefix; every slot of states is read by the nodes that it was"
         " written for",
         "a shadow cache read by the attention under test; books",
-        {"attention": ("attend", "batch"), "memory": ("place", "commit", "release"), "batching": ("propose", "_fill")},
+        {
+            "attention": ("attention", "reads", "batch"),
+            "memory": ("place", "commit", "release"),
+            "batching": ("propose", "_fill"),
+        },
         "Ghost KV",
     ),
     "counting": Statement(
@@ -164,7 +168,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "alone, in a crowd, in any order: the same tokens; in the reference numerics, the same bits",
         "comparison",
         {
-            "attention": ("attend", "batch"),
+            "attention": ("attention", "reads", "batch"),
             "memory": ("place", "missing"),
             "batching": ("propose", "_fill", "admission"),
         },
