@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
@@ -13,7 +14,7 @@ from hypothesis import seed as seeded
 
 from minifuse.errors import LawBroken, StageFailed, UsageError
 from minifuse.parsing import did_you_mean, one_of
-from minifuse.request import GREEDY
+from minifuse.request import GREEDY, Request
 from minifuse.stages import KINDS, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
@@ -179,13 +180,16 @@ class Search:
 
     def _smaller(self, case: Case, broken: LawBroken, law: Law) -> tuple[Case, LawBroken, Law]:
         """The same without what it does not take to break the law, down to a single request of a few tokens."""
-        laws = [other for other in self.laws if other is law]
-        for smaller in _simpler(case):
-            if isinstance(broken.__cause__, Hung) or time.monotonic() > self.limit.shrink_until:
-                break
-            found = self._broken(smaller, laws)
-            if found is not None and found[0].law == broken.law:
-                return self._smaller(smaller, *found)
+        laws, before = [other for other in self.laws if other is law], None
+        while before is not case:
+            before = case
+            for simplify in _ways(case):
+                if isinstance(broken.__cause__, Hung) or time.monotonic() > self.limit.shrink_until:
+                    return case, broken, law
+                simpler = simplify(case)
+                found = None if simpler is None else self._broken(simpler, laws)
+                if simpler is not None and found is not None and found[0].law == broken.law:
+                    case, (broken, law) = simpler, found
         return case, broken, law
 
 
@@ -194,23 +198,42 @@ def _size(case: Case) -> tuple[int, ...]:
     return len(case.requests), case.most_steps, len(case.scenario.aborts), len(repr(case.scenario))
 
 
-def _simpler(case: Case) -> Iterator[Case]:
-    """The case without one of the requests that no other follows, or of its aborts; or with a plain or shorter one."""
-    aborts, requests = case.scenario.aborts, case.requests
-    followed = {request.after for request in requests}
-    for gone in reversed(requests):
-        if gone.id not in followed and len(requests) > 1:
-            left = tuple(request for request in requests if request is not gone)
-            yield case.with_requests(left, tuple(abort for abort in aborts if abort[1] != gone.id))
-    for i in range(len(aborts)):
-        yield case.with_requests(requests, (*aborts[:i], *aborts[i + 1 :]))
-    for i, request in enumerate(requests):
-        plain = replace(request, sampling=GREEDY, stop_ids=(), priority=0)
-        shorter = replace(request, prompt=request.prompt[: (len(request.prompt) + 1) // 2])
-        briefer = replace(request, max_new_tokens=(request.max_new_tokens + 1) // 2)
-        for other in (plain, shorter, briefer):
-            if other != request:
-                yield case.with_requests((*requests[:i], other, *requests[i + 1 :]), aborts)
+def _ways(case: Case) -> Iterator[Callable[[Case], Case | None]]:
+    """What may make this case, or one that has been made simpler already, simpler; None: nothing is left to do."""
+    names = [request.id for request in reversed(case.requests)]
+    yield from (partial(_without, name) for name in names)
+    yield from (partial(_without_abort, abort) for abort in case.scenario.aborts)
+    yield from (partial(_changed, name, change) for name in names for change in (_plain, _shorter, _briefer))
+
+
+def _without(name: str, case: Case) -> Case | None:
+    """One of the requests is left out, unless another follows it."""
+    left = tuple(request for request in case.requests if request.id != name)
+    if not left or any(request.after == name for request in left):
+        return None
+    return case.with_requests(left, tuple(abort for abort in case.scenario.aborts if abort[1] != name))
+
+
+def _without_abort(abort: tuple[int, str], case: Case) -> Case | None:
+    left = tuple(other for other in case.scenario.aborts if other != abort)
+    return case.with_requests(case.requests, left) if len(left) < len(case.scenario.aborts) else None
+
+
+def _changed(name: str, change: Callable[[Request], Request], case: Case) -> Case | None:
+    requests = tuple(change(request) if request.id == name else request for request in case.requests)
+    return case.with_requests(requests, case.scenario.aborts) if requests != case.requests else None
+
+
+def _plain(request: Request) -> Request:
+    return replace(request, sampling=GREEDY, stop_ids=(), priority=0)
+
+
+def _shorter(request: Request) -> Request:
+    return replace(request, prompt=request.prompt[: (len(request.prompt) + 1) // 2])
+
+
+def _briefer(request: Request) -> Request:
+    return replace(request, max_new_tokens=(request.max_new_tokens + 1) // 2)
 
 
 def mixes_of(name: str) -> Mixes:

@@ -53,8 +53,9 @@ class Loops(Iteration):
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hypothesis finds is not made smaller by it, but only by leaving requests out."""
+    """What hypothesis finds is not made smaller by it, but only by leaving requests out; and no time runs out."""
     monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+    monkeypatch.setattr(sys.modules["minifuse.cli.check"], "QUICK_S", 600.0)
 
 
 @pytest.fixture
@@ -105,13 +106,13 @@ def test_a_defect_is_shown_on_one_screen(
     minifuse: Cli, monkeypatch: pytest.MonkeyPatch, defect: str, stage: str, law: str, words: list[str]
 ) -> None:
     next(one for one in DEFECTS if one.seed.__name__ == defect).seed(monkeypatch)
-    shown = minifuse("check", stage, "--scenarios", 4)
+    shown = minifuse("check", stage, "--quick")
     assert shown.code == 1
     assert shown.out.splitlines()[0] == f'BROKEN: {stage} breaks the law "{law}".'
     screen = " ".join(shown.out.split())
     for text in [*words, statement(law).says, statement(law).read.rstrip(".")]:
         assert " ".join(text.split()) in screen
-    assert screen.endswith(f"again with minifuse check {stage} --scenarios 4 --seed 0")
+    assert screen.endswith(f"again with minifuse check {stage} --quick --seed 0")
     _fits(shown.out)
 
 
