@@ -69,7 +69,7 @@ def _count(number: int, noun: str) -> str:
 def held_text(name: str, tally: Tally, stopped: bool, advice: str) -> str:
     """What is shown of a stage that kept the laws; `stopped`: as far as time went."""
     verdict = f"HOLDS so far: {name} kept all {len(tally.laws)} laws on {tally}, where time ran out."
-    lines = [verdict if stopped else f"HOLDS: {name} kept all {len(tally.laws)} laws on {tally}.", ""]
+    lines = [*_wrapped(verdict if stopped else f"HOLDS: {name} kept all {len(tally.laws)} laws on {tally}."), ""]
     lines += _wrapped(f"laws   {', '.join(tally.laws)}", 7)
     mixes = ", ".join(f"{mix} ({number})" for mix, number in tally.tried.items())
     lines += [*_wrapped(f"mixes  {mixes}", 7), "", *_wrapped(advice)]

@@ -24,9 +24,9 @@ from minifuse.plan import Plan, Proposal
 from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import Batching, Memory, RunPlan
+from minifuse.testing.alarm import Hung, alarm
 from minifuse.testing.subject import Books, Case, Tokens
 from minifuse.testing.waiting import WaitingBooks
-from minifuse.testing.watchdog import Hung, watchdog
 from minifuse.trace import Trace
 
 __all__ = ["Observation", "Proposed", "observe"]
@@ -87,7 +87,7 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
         trace=seen.trace,
     )
     try:
-        with watchdog(PATIENCE_S):
+        with alarm(PATIENCE_S):
             _serve(engine, case, books, seen)
     except LawBroken as broken:
         broken.seen = broken.seen or seen
@@ -95,7 +95,7 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
     except Hung as hung:
         raise StageFailed("progress", f"a run did not end within {PATIENCE_S:g} s, and hangs", seen) from hung
     except Exception as error:
-        raise StageFailed("no error", f"{type(error).__name__}: {error}", seen) from error
+        raise StageFailed("contract", f"{type(error).__name__}: {error}", seen) from error
     return seen
 
 

@@ -17,11 +17,11 @@ from minifuse.parsing import did_you_mean, one_of
 from minifuse.request import GREEDY, Request
 from minifuse.stages import KINDS, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model
+from minifuse.testing.alarm import Hung
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
 from minifuse.testing.observe import PATIENCE_S, observe
 from minifuse.testing.statements import names_of
 from minifuse.testing.subject import Case, Subject
-from minifuse.testing.watchdog import Hung
 
 __all__ = [
     "NO_LIMIT",
@@ -169,7 +169,7 @@ class Search:
             broken.seen = broken.seen or seen
             return broken, law
         except (Exception, SystemExit) as error:
-            failed = StageFailed("no error", f"{type(error).__name__}: {error}", seen)
+            failed = StageFailed("contract", f"{type(error).__name__}: {error}", seen)
             failed.__cause__ = error
             return failed, law
         return None

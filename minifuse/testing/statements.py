@@ -115,8 +115,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         },
         "The queue, and priorities",
     ),
-    "no error": Statement(
-        "no method of a stage raises an error, but to refuse a request",
+    "contract": Statement(
+        "a stage's methods return what their contract allows, and raise no error but to refuse a request",
         "every run",
         {"batching": ("propose",), "memory": ("place",), "attention": ("layout",)},
         "The loop",

@@ -120,7 +120,7 @@ def test_an_error_of_a_plugin_is_shown_with_its_line(minifuse: Cli, plugin: Path
     typed = ("check", "--plugin", plugin, "divides", "--quick")
     shown = minifuse(*typed)
     assert shown.code == 1
-    assert 'divides breaks the law "no error"' in shown.out
+    assert 'divides breaks the law "contract"' in shown.out
     assert "ZeroDivisionError" in shown.out
     assert (
         f"Divides.admission  (faulty.py, line {FAULTY[: FAULTY.index('return super')].count(chr(10)) + 1})" in shown.out

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from minifuse.errors import LawBroken, StageFailed, UsageError
 from minifuse.request import Request
 from minifuse.testing import GRAPHS, check_laws, observe, search
+from minifuse.testing.alarm import Hung, alarm
 from minifuse.testing.graphs import GraphScenario
 from minifuse.testing.graphs.recipes import Recipe
 from minifuse.testing.search import Limit, Search, compared_laws, mixes_of
 from minifuse.testing.subject import Case
-from minifuse.testing.watchdog import Hung, watchdog
 
 ROW = next(row for row in GRAPHS.mixes() if row.name == "graph-padded")  # the cheapest of all
 
@@ -110,7 +110,7 @@ def test_an_error_is_told_with_its_cause() -> None:
 
     failed = _found(fails)
     assert isinstance(failed, StageFailed)
-    assert (failed.law, failed.what) == ("no error", "ZeroDivisionError: division by zero")
+    assert (failed.law, failed.what) == ("contract", "ZeroDivisionError: division by zero")
     assert isinstance(failed.__cause__, ZeroDivisionError)
     assert failed.seen is not None
 
@@ -182,12 +182,12 @@ def test_a_run_that_hangs_breaks_the_law_of_progress(monkeypatch: pytest.MonkeyP
     assert hung.seen.proposals[-1].proposal is None
 
 
-def test_the_watchdog_leaves_nothing_behind_and_others_alone() -> None:
-    with watchdog(60), watchdog(0.0001):
+def test_the_alarm_leaves_nothing_behind_and_others_alone() -> None:
+    with alarm(60), alarm(0.0001):
         time.sleep(0.01)  # the inner one does nothing
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    with pytest.raises(Hung), watchdog(0.0001):
+    with pytest.raises(Hung), alarm(0.0001):
         time.sleep(10)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Hung", "watchdog"]
+__all__ = ["Hung", "alarm"]
 
 AGAIN_S = 1.0
 
@@ -18,7 +18,7 @@ class Hung(BaseException):
 
 
 @contextmanager
-def watchdog(patience_s: float) -> Iterator[None]:
+def alarm(patience_s: float) -> Iterator[None]:
     """Raise `Hung` in a block that has not ended after so many seconds, wherever it is, and again until it ends.
 
     Where the system has no such alarm, in other threads than the main one, and inside another such block, it does
@@ -28,7 +28,7 @@ def watchdog(patience_s: float) -> Iterator[None]:
     if not ours or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGALRM, _bark)
+    signal.signal(signal.SIGALRM, _ring)
     try:
         signal.setitimer(signal.ITIMER_REAL, patience_s, AGAIN_S)
         yield
@@ -37,5 +37,5 @@ def watchdog(patience_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def _bark(number: int, frame: FrameType | None) -> None:
+def _ring(number: int, frame: FrameType | None) -> None:
     raise Hung
