@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MinifuseError(Exception):
     """Base of every error a user can cause; `exit_code` is what the command line returns for it."""
@@ -36,7 +38,8 @@ class KernelError(MinifuseError):
 class LawBroken(MinifuseError):
     """A stage did what no stage may do (docs/architecture.md, "The laws"): a defect in code, never in what a user gave.
 
-    `law` is the name of the law.
+    `law` is the name of the law, `what` what was seen of it, and `seen` the observed run in which it showed, if it was
+    one (`minifuse.testing.observe.Observation`).
     """
 
     exit_code = 1
@@ -44,6 +47,8 @@ class LawBroken(MinifuseError):
     def __init__(self, law: str, what: str) -> None:
         super().__init__(f"{law}: {what}")
         self.law = law
+        self.what = what
+        self.seen: Any = None
 
 
 class StageFault(LawBroken):
@@ -55,4 +60,11 @@ class StageFault(LawBroken):
 
     def __init__(self, what: str, law: str = "contract") -> None:
         super().__init__(law, what)
-        self.what = what
+
+
+class StageFailed(LawBroken):
+    """A stage raised an error in an observed run, which is this one's cause, or never returned."""
+
+    def __init__(self, law: str, what: str, seen: Any) -> None:
+        super().__init__(law, what)
+        self.seen = seen

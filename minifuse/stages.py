@@ -38,6 +38,7 @@ __all__ = [
     "Room",
     "RunPlan",
     "Stage",
+    "kinds_of",
     "register",
     "stage",
     "stages",
@@ -279,3 +280,9 @@ def stage(kind: Kind, name: str) -> type[Any]:
     if name not in known:
         raise unknown(f"{kind} stage", name, known)
     return known[name]
+
+
+def kinds_of(name: str) -> list[Kind]:
+    """The kinds of the stages with this name: "paged" is a memory and an attention, "memory.paged" one of them."""
+    wanted, _, bare = name.rpartition(".")
+    return [kind for kind in KINDS if bare in stages(kind) and wanted in ("", kind)]

@@ -145,8 +145,8 @@ def _make_folder(path: Path) -> None:
 
 
 def _show(kind: str, clock: str, results: list[Result]) -> None:
+    from minifuse.cli.leaders import leaders
     from minifuse.cli.tables import LEGEND, comparison
-    from minifuse.cli.verdict import verdict
 
     out = console()
     rows = ((one.row.name, one.metrics, None if one.differing is None else len(one.differing)) for one in results)
@@ -154,7 +154,7 @@ def _show(kind: str, clock: str, results: list[Result]) -> None:
         out.print(table, "", sep="\n")
     out.print(LEGEND[kind], soft_wrap=True)
     if len(complete := [(one.row.name, one.metrics) for one in results if not one.served.interrupted]) > 1:
-        out.print("", *verdict(complete, kind, clock), sep="\n")
+        out.print("", *leaders(complete, kind, clock), sep="\n")
 
 
 def _report_errors(workload: Workload, settings: Settings, rows: list[Technique], results: list[Result]) -> int:
@@ -268,7 +268,6 @@ def _wrong(workload: Workload, settings: Settings, results: list[Result]) -> lis
 def _as_json(
     workload: Workload, settings: Settings, results: list[Result], failures: list[tuple[Technique, str]]
 ) -> dict[str, Any]:
-    from minifuse.cli.verdict import verdict
 
     complete = [(one.row.name, one.metrics) for one in results if not one.served.interrupted]
     return {
@@ -289,5 +288,5 @@ def _as_json(
             for result in results
         ],
         "failed": [{"technique": row.name, "error": why} for row, why in failures],
-        "verdict": verdict(complete, workload.source.kind, settings.clock) if len(complete) > 1 else [],
+        "verdict": leaders(complete, workload.source.kind, settings.clock) if len(complete) > 1 else [],
     }

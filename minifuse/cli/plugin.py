@@ -10,7 +10,7 @@ from minifuse.errors import MinifuseError, UsageError
 from minifuse.fault import class_site, is_own, last_line
 from minifuse.stages import KINDS, stages
 
-__all__ = ["load_plugin", "plugin_files", "plugin_frame", "plugin_stages"]
+__all__ = ["load_plugin", "plugin_files", "plugin_frame", "plugin_stages", "plugins"]
 
 PREFIX = "minifuse_plugin_"
 
@@ -40,6 +40,11 @@ def load_plugin(path: str) -> None:
         raise UsageError(f"The plugin {path!r} failed as it was imported ({what}){where}: correct it.") from None
 
 
+def plugins() -> list[Path]:
+    """The files of the plugins that were loaded."""
+    return [Path(m.__file__) for name, m in sys.modules.items() if name.startswith(PREFIX) and m.__file__]
+
+
 def plugin_files() -> list[Path]:
     """The files of the plugins that were loaded, and of the modules beside them that these import."""
     folders = _folders()
@@ -49,8 +54,7 @@ def plugin_files() -> list[Path]:
 
 def _folders() -> set[Path]:
     """The folders that the plugins lie in."""
-    plugins = [Path(m.__file__) for name, m in sys.modules.items() if name.startswith(PREFIX) and m.__file__]
-    return {path.parent.resolve() for path in plugins}
+    return {path.parent.resolve() for path in plugins()}
 
 
 def plugin_frame(error: BaseException) -> str | None:

@@ -1,154 +1,269 @@
-"""What a comparison shows, in two sentences: who leads on what and by how much, and the counts that tell why."""
+"""The verdict of `minifuse check`: on one screen for a reader, and as JSON for a grader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import inf
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from minifuse.cli.tables import in_time, plain
-from minifuse.metrics import Metrics
-from minifuse.parsing import all_of
+import minifuse
+from minifuse.cli.plugin import plugin_files
+from minifuse.cli.text import one_line, shortened
+from minifuse.cli.timeline import decided, legend, timeline
+from minifuse.errors import LawBroken
+from minifuse.stages import KINDS, Kind, stage
+from minifuse.techniques import TECHNIQUES, Technique
+from minifuse.testing.statements import statement
 
-__all__ = ["verdict"]
+if TYPE_CHECKING:
+    from minifuse.testing.observe import Observation
 
-Row = tuple[str, Metrics]
-ALIKE = 1.02  # figures of which one is no more than so many times the other are level
-TELLING = 1.1  # a count explains a difference if it makes at least so much of it
+__all__ = ["Place", "Tally", "broken_json", "broken_text", "held_text"]
 
-
-def verdict(rows: Sequence[Row], kind: str, clock: str) -> list[str]:
-    """Two sentences about techniques that served the same requests; one if not even two answered as many as the most.
-
-    Args:
-        kind: of the model.
-        clock: real, where one run of each does not tell how much runs differ, or virtual.
-    """
-    ended = {name: metrics["requests"]["stop"] + metrics["requests"]["length"] for name, metrics in rows}
-    most = max(ended.values(), default=0)
-    fewer = [name for name, number in ended.items() if number < most]
-    rows = [(name, metrics) for name, metrics in rows if ended[name] == most]
-    if len(rows) < 2 or not most:
-        return ["No two techniques answered as many requests, so there is nothing to compare."]
-    speed = _Figure(rows, "throughput", *(("tokens_per_s", "tokens/s") if _tokens(rows) else _REQUESTS), largest=True)
-    first = _Figure(rows, *(("e2e_s", "p50", "end-to-end time") if kind == "cells" else ("ttft_s", "p50", "TTFT")))
-    notes = [f"{all_of(fewer)} answered fewer requests"] if fewer else []
-    notes += ["one run each, whose spread is not known"] if clock == "real" else []
-    aside = f" ({'; '.join(notes)})" if notes else ""
-    return [f"{_upper(speed.lead())}; {first.lead()}{aside}.", _reason(dict(rows), speed, first, kind)]
+WIDTH = 80
+MOST_DECISIONS = 3
+MOST_PLACES = 3
+LONGEST = 3 * WIDTH - 10  # of what happened
 
 
-_REQUESTS = ("requests_per_s", "requests/s")
+@dataclass
+class Tally:
+    """How far a check has come: scenarios tried, by mix; and of how many mixes."""
 
-
-def _upper(text: str) -> str:
-    """With a capital, unless it begins with a technique's name."""
-    return text.replace("all are", "All are", 1) if text.startswith("all are") else text
-
-
-def _tokens(rows: Sequence[Row]) -> bool:
-    return all(metrics["tokens"]["output"] for _, metrics in rows)
-
-
-class _Figure:
-    """One figure of each technique, and their order by it."""
-
-    def __init__(self, rows: Sequence[Row], name: str, part: str, called: str, largest: bool = False) -> None:
-        values = {technique: metrics[name][part] if metrics[name] else None for technique, metrics in rows}
-        self.values: dict[str, float] = {technique: value for technique, value in values.items() if value is not None}
-        self.called, self.largest = called, largest
-        self.order = sorted(self.values, key=self.values.__getitem__, reverse=largest)  # the best first
-
-    def times(self, better: str, worse: str) -> float:
-        """By what factor one is ahead of another."""
-        high, low = (worse, better) if not self.largest else (better, worse)
-        return self.values[high] / self.values[low] if self.values[low] else inf if self.values[high] else 1.0
+    tried: dict[str, int]
+    mixes: int
+    laws: list[str]
 
     @property
-    def level(self) -> bool:
-        return len(self.order) < 2 or self.times(self.order[0], self.order[-1]) <= ALIKE
+    def scenarios(self) -> int:
+        return sum(self.tried.values())
 
-    def lead(self) -> str:
-        """Who leads, and by how much."""
-        if self.level:
+    def __str__(self) -> str:
+        mixes = (
+            f"{len(self.tried)} of {self.mixes} mixes" if len(self.tried) < self.mixes else _count(self.mixes, "mix")
+        )
+        return f"{_count(self.scenarios, 'scenario')} in {mixes}"
+
+
+class Place(NamedTuple):
+    """Where to look: a method of a stage, and where it is written."""
+
+    method: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.method}  ({self.file}, line {self.line})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'es' * noun.endswith('x') or 's'}" if number != 1 else f"1 {noun}"
+
+
+def held_text(name: str, tally: Tally, stopped: bool, advice: str) -> str:
+    """What is shown of a stage that kept the laws; `stopped`: as far as time went."""
+    verdict = f"HOLDS so far: {name} kept all {len(tally.laws)} laws on {tally}, where time ran out."
+    lines = [*_wrapped(verdict if stopped else f"HOLDS: {name} kept all {len(tally.laws)} laws on {tally}."), ""]
+    lines += _wrapped(f"laws   {', '.join(tally.laws)}", 7)
+    mixes = ", ".join(f"{mix} ({number})" for mix, number in tally.tried.items())
+    lines += [*_wrapped(f"mixes  {mixes}", 7), "", *_wrapped(advice)]
+    return "\n".join(lines)
+
+
+def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, again: str) -> str:
+    """What is shown of a stage that broke a law."""
+    seen: Observation | None = broken.seen
+    lines = [f'BROKEN: {name} breaks the law "{broken.law}".', ""]
+    lines += _wrapped(f"the law   {statement(broken.law).says}", 10)
+    lines += _wrapped(f"happened  {shortened(brief(broken.what), LONGEST)}", 10)
+    if seen is not None:
+        lines += [*_wrapped(f"where     {_where(seen)}", 10), ""]
+        lines += [*_run(seen, broken.what, places=kinds != ["batching"]), ""]
+    lines += _listed("look at", [str(place) for place in look_at(broken, kinds)])
+    lines += _listed("read", read(broken.law, seen.case.row if seen is not None else None))
+    lines += _wrapped(f"found     on scenario {tally.scenarios}; again with {again}", 10)
+    return "\n".join(lines)
+
+
+def _run(seen: Observation, what: str, places: bool) -> list[str]:
+    """The run as a timeline, and the last decisions in it."""
+    try:
+        picture = timeline(seen, what, WIDTH)
+        decisions = decided(seen, MOST_DECISIONS, places)
+    except Exception:  # a stage may have decided anything
+        return _wrapped(shortened(f"proposed: {seen.proposals[-1] if seen.proposals else 'nothing'}", LONGEST), 4)
+    lines = [*picture, *_wrapped(f"({legend(picture)})"), ""]
+    return lines + [part for line in decisions for part in _wrapped(shortened(line, 2 * WIDTH - 10), 4)]
+
+
+def _listed(head: str, items: list[str]) -> list[str]:
+    return [line for i, item in enumerate(items) for line in _wrapped(f"{head if not i else '':<10}{item}", 10)]
+
+
+def _wrapped(text: str, indent: int = 0) -> list[str]:
+    return textwrap.wrap(one_line(text), WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
+
+
+def _where(seen: Observation) -> str:
+    """The mix and the settings of a run, and what is unusual about its requests."""
+    case = seen.case
+    usual = {option["name"]: option["default"] for option in case.row.described_options()}
+    settings = ", ".join(f"{name}={value}" for name, value in case.settings.items() if value != usual[name])
+    parts = [f"{case.row.name} in {_count(case.capacity, 'slot')}" + (f", with {settings}" if settings else "")]
+    groups: dict[str, list[str]] = {}
+    for request in case.requests:
+        if request.group is not None:
+            groups.setdefault(request.group, []).append(request.id)
+        if request.priority:
+            parts.append(f"{request.id} has priority {request.priority}")
+        if request.stop_ids and not request.ignore_eos:
+            parts.append(f"{request.id} stops at {' or '.join(map(str, request.stop_ids))}")
+        if not request.sampling.greedy:
+            parts.append(f"{request.id} is sampled")
+    parts += [f"{' and '.join(names)} are the prompts of one request" for names in groups.values() if len(names) > 1]
+    parts += [f"{name} is aborted after {_count(step, 'step')}" for step, name in case.scenario.aborts]
+    return "; ".join(parts)
+
+
+def brief(text: str) -> str:
+    """What went wrong, with every request as its id alone, every plan as its step, and work as its span.
+
+    >>> brief("Request(id='r0', prompt=(1, 2), max_new_tokens=3) got (4,), the oracle (5,)")
+    'r0 got (4,), the oracle (5,)'
+    """
+    while (found := re.search(r"Request\(id='([^']*)'|Plan\(step=(\d+)", text)) is not None:
+        stop = text.index("(", found.start()) + 1
+        depth = 1
+        while depth and stop < len(text):
+            depth += (text[stop] == "(") - (text[stop] == ")")
+            stop += 1
+        text = f"{text[: found.start()]}{found[1] or f'step {found[2]}'}{text[stop:]}"
+    text = re.sub(r"Work\(sequence='([^']*)', start=(\d+), stop=(\d+), cell='[^']*'\)", r"\1 [\2, \3)", text)
+    return re.sub(r"\('(device|host)', (\d+)\)", r"slot \2 of the \1", text)
+
+
+def look_at(broken: LawBroken, kinds: list[Kind]) -> list[Place]:
+    """Where in the stages under test the law is kept or broken; where an error was raised, if one was."""
+    seen: Observation | None = broken.seen
+    if seen is None:
+        return []
+    words = statement(broken.law)
+    likely = [*words.methods] if kinds else [*words.methods][:2]  # of a technique
+    classes = {cls: kind for kind in likely if kind in (kinds or KINDS) for cls in _halves(kind, seen.case.row)}
+    if broken.__cause__ is not None and (raised := _raised(broken.__cause__, _sources(*classes, bases=True))):
+        return [raised]
+    raised = _raised(broken, _sources(*classes))
+    found = [raised] if raised is not None else []
+    inherited: list[Place] = []
+    for cls, kind in classes.items():
+        for name in words.methods[kind]:
+            if (place := _method(cls, name)) is not None:
+                (found if name in vars(cls) else inherited).append(place)
+    return found[:MOST_PLACES] or [_class(cls) for cls in classes][:1] + inherited[:1]
+
+
+def _halves(kind: str, row: Technique) -> list[type[Any]]:
+    """A stage's class, and of an attention the one with tensors."""
+    cls = stage(kind, row.stages[kind])  # type: ignore[index, arg-type]  # one of KINDS
+    if kind != "attention" or not cls.tensors:
+        return [cls]
+    module, _, name = cls.tensors.partition(":")
+    return [cls, getattr(importlib.import_module(module), name)]
+
+
+def _method(cls: type[Any], name: str) -> Place | None:
+    """A method as the class that defines it has it; None: it has none, or none that is written in Python."""
+    for owner in cls.__mro__:
+        if name in vars(owner):
+            held = vars(owner)[name]
+            function = held.fget if isinstance(held, property) else inspect.unwrap(getattr(held, "__func__", held))
+            code = getattr(function, "__code__", None)
             return (
-                f"all are level on {self.called}, within {ALIKE - 1:.0%}" if self.order else f"none has {self.called}"
+                None
+                if code is None
+                else Place(f"{owner.__name__}.{name}", _file(code.co_filename), code.co_firstlineno)
             )
-        best, last = self.order[0], self.order[-1]
-        leaders = [name for name in self.order if self.times(best, name) <= ALIKE]
-        behind = self.order[len(leaders)]
-        level = "" if len(leaders) == 1 else ", level,"
-        if self.largest:
-            verb = "leads" if len(leaders) == 1 else "lead"
-            text = f"{all_of(leaders)} {verb}{level} on {self.called}: {self._ahead(best, behind)}"
-            return text if last == behind else f"{text} and {self._ahead(best, last)}, the last"
-        verb = "has" if len(leaders) == 1 else "have"
-        text = f"{all_of(leaders)} {verb}{level} the shortest median {self.called}: {in_time(self.values[best])}"
-        text += f", against {in_time(self.values[behind])} of {behind}"
-        return text if last == behind else f"{text} and {in_time(self.values[last])} of {last}, the last"
-
-    def _ahead(self, best: str, other: str) -> str:
-        times = self.times(best, other)
-        return f"{times:.3g} times that of {other}" if times < inf else f"{plain(self.values[best])}, {other} none"
+    return None
 
 
-def _reason(metrics: dict[str, Metrics], speed: _Figure, first: _Figure, kind: str) -> str:
-    figure = first if speed.level else speed
-    if figure.level:
-        return "There is no difference to explain."
-    best, last = figure.order[0], figure.order[-1]
-    found = sorted(_counts(best, metrics[best], last, metrics[last], figure, kind), reverse=True)
-    telling = [text for share, text in found if share >= TELLING][:2]
-    if telling:
-        return f"What tells {last} from {best}: {', and '.join(telling)}."
-    return f"The counts of {last} and {best} are alike, so it is the time of an iteration that differs."
+def _class(cls: type[Any]) -> Place:
+    return Place(f"class {cls.__name__}", _file(inspect.getsourcefile(cls) or ""), inspect.getsourcelines(cls)[1])
 
 
-def _counts(
-    best: str, good: Metrics, last: str, bad: Metrics, figure: _Figure, kind: str
-) -> Iterator[tuple[float, str]]:
-    """Counts in which the last differs from the best: the factor that each makes up, and a clause."""
-    unit = "nodes" if kind == "cells" else "tokens"
-
-    def useless(metrics: Metrics, what: str) -> float:
-        """By what factor more is computed because of it."""
-        tokens = metrics["tokens"]
-        useful = tokens["computed"] - tokens[what]
-        return tokens["computed"] / useful if useful else inf
-
-    if not figure.largest:  # latency: what is waited for
-        waits = [metrics["queueing_s"]["mean"] for metrics in (bad, good)]
-        rest = figure.values[best] or inf
-        yield (
-            1 + max(0.0, waits[0] - waits[1]) / rest,
-            f"requests waited {in_time(waits[0])} in the mean for their first step ({best}: {in_time(waits[1])})",
-        )
-    yield (
-        useless(bad, "idle") / useless(good, "idle"),
-        f"{_share(bad, 'idle')} of the {unit} that it computed were idle ({best}: {_share(good, 'idle')})",
-    )
-    evictions = f" after {bad['evictions']:,} evictions" if bad["evictions"] else ""
-    yield (
-        useless(bad, "recomputed") / useless(good, "recomputed"),
-        f"{_share(bad, 'recomputed')} of its {unit} were computed again{evictions} ({best}: "
-        f"{_share(good, 'recomputed')})",
-    )
-    steps = "batches" if kind == "cells" else "iterations"
-    if bad["iterations"] and good["iterations"]:
-        yield (
-            bad["iterations"] / good["iterations"],
-            f"it took {bad['iterations']:,} {steps} of {bad['mean_batch_size']:.3g} in the mean, and {best} "
-            f"{good['iterations']:,} of {good['mean_batch_size']:.3g}",
-        )
-    for name, seconds in (("moves of KV", [m["moving_s"] for m in (bad, good)]),
-                          ("gathers", [m["gathers"]["seconds"] for m in (bad, good)])):  # fmt: skip
-        parts = [s / m["duration_s"] if m["duration_s"] else 0.0 for s, m in zip(seconds, (bad, good), strict=True)]
-        if parts[0] < 1 and parts[1] < 1:
-            yield (
-                (1 - parts[1]) / (1 - parts[0]),
-                f"{name} took {parts[0]:.0%} of its time ({best}: {parts[1]:.0%})",
-            )
+def _sources(*classes: type[Any], bases: bool = False) -> set[str]:
+    """The files of these classes, of their bases too if wanted, and of plugins."""
+    owners = {owner for cls in classes for owner in (cls.__mro__ if bases else (cls,))}
+    files = [getattr(sys.modules[owner.__module__], "__file__", None) for owner in owners]
+    return {*map(str, plugin_files()), *(file for file in files if file)}
 
 
-def _share(metrics: Metrics, what: str) -> str:
-    tokens = metrics["tokens"]
-    return f"{tokens[what] / tokens['computed']:.0%}" if tokens["computed"] and tokens[what] else "none"
+def _raised(error: BaseException, files: set[str]) -> Place | None:
+    """The last line in these files that an error passed through, but for the checks of a memory's own books."""
+    place, traceback = None, error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code.co_filename in files and code.co_name != "check_integrity":
+            place = Place(code.co_qualname, _file(code.co_filename), traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return place
+
+
+HOME = Path(minifuse.__file__).parent.parent
+
+
+def _file(name: str) -> str:
+    path = Path(name)
+    return path.relative_to(HOME).as_posix() if path.is_relative_to(HOME) else path.name
+
+
+def read(law: str, row: Technique | None) -> list[str]:
+    """What explains a law, and the paper that a shipped technique is from."""
+    found = [f'docs/architecture.md: "The laws", and "{statement(law).read.rstrip(".")}"']
+    known = None if row is None else TECHNIQUES.get(row.name)
+    return found + [f"{known.paper}, {known.section}" for known in [known] if known is not None and known.paper != "-"]
+
+
+def broken_json(broken: LawBroken, kinds: list[Kind]) -> dict[str, Any]:
+    """A broken law for a grader."""
+    seen: Observation | None = broken.seen
+    told = {
+        "law": broken.law,
+        "says": statement(broken.law).says,
+        "message": brief(broken.what),
+        "error": None if broken.__cause__ is None else type(broken.__cause__).__name__,
+        "look_at": [place._asdict() for place in look_at(broken, kinds)],
+        "read": read(broken.law, None),
+    }
+    if seen is None:
+        return told
+    return {
+        **told,
+        "mix": seen.case.row.name,
+        "stages": seen.case.row.stages,
+        "capacity": seen.case.capacity,
+        "settings": plain(seen.case.settings),
+        "scenario": plain(seen.case.scenario),
+        "steps": [step.decisions() for step in seen.steps],
+        "run": _run(seen, broken.what, places=True),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value of dataclasses, tuples and enums for JSON; what JSON does not have as it prints."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {str(key): plain(held) for key, held in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, (tuple, list)):
+        return [plain(held) for held in value]
+    return value if value is None or isinstance(value, (str, int, float, bool)) else repr(value)

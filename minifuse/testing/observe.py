@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -17,26 +17,29 @@ from minifuse.assembly import Stages
 from minifuse.cell_graph import CellGraph
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
-from minifuse.errors import LawBroken, RequestRefused
+from minifuse.errors import LawBroken, RequestRefused, StageFailed
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.link import Link
 from minifuse.plan import Plan, Proposal
 from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import Batching, Memory, RunPlan
+from minifuse.testing.alarm import Hung, alarm
 from minifuse.testing.subject import Books, Case, Tokens
 from minifuse.testing.waiting import WaitingBooks
 from minifuse.trace import Trace
 
-__all__ = ["Observation", "observe"]
+__all__ = ["Observation", "Proposed", "observe"]
 
 MAX_STEPS = 2000
+PATIENCE_S = 10.0  # for a run of some milliseconds
 
 
 @dataclass
 class Observation:
-    """What one run did. `submitted_s` is when each step was decided."""
+    """What one run did, up to its end or to where a law was broken. `submitted_s` is when each step was decided."""
 
+    case: Case
     trace: Trace
     tokens: Tokens
     submitted_s: dict[int, float]
@@ -45,6 +48,17 @@ class Observation:
     refused: dict[str, str] = field(default_factory=dict)
     ended_s: dict[str, float] = field(default_factory=dict)  # when each request finished, or was aborted
     usage_at_end: KVUsage | None = None
+    arrived_s: dict[str, float] = field(default_factory=dict)
+    proposals: list[Proposed] = field(default_factory=list)
+    plans: dict[int, Plan] = field(default_factory=dict)  # in the order in which they were submitted
+
+
+class Proposed(NamedTuple):
+    """What a policy proposed for a worker at a time. With work it becomes a plan, unless memory cannot place it."""
+
+    now: float
+    worker: int
+    proposal: Proposal | None = None  # None: it raised an error, or did not return
 
 
 def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], float] | None = None) -> Observation:
@@ -55,7 +69,7 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
         cost: seconds of a plan; by default the scenario's.
 
     Raises:
-        LawBroken: a law was broken on the way.
+        LawBroken: a law was broken on the way; its `seen` is the run so far.
     """
     stages = Stages.of(case.row, case.capacity, case.settings)
     books, clock = case.books(stages.memory.host_capacity), VirtualClock()
@@ -63,14 +77,29 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
     if stages.batching.depth > 1:
         run = case.running_ahead(run)
     _watch_time(stages.memory, clock)
-    executor = WatchedExecutor(books, clock, cost or case.seconds, run, case.link)
+    seen = Observation(case, Trace(technique=case.row.name), books.tokens, {})
+    policy = WatchedPolicy(stages.batching, books, WaitingBooks(case.row, case.settings), clock, seen)
     engine = Engine(
-        WatchedPolicy(stages.batching, books, WaitingBooks(case.row, case.settings), clock),  # type: ignore[arg-type]  # it has what the engine calls
-        *(stages.memory, stages.attention, executor, clock),
+        policy,  # type: ignore[arg-type]  # it has what the engine calls
+        *(stages.memory, stages.attention),
+        *(WatchedExecutor(books, clock, cost or case.seconds, run, case.link, seen), clock),
         reader=case.reader,
-        trace=Trace(technique=case.row.name),
+        trace=seen.trace,
     )
-    seen = Observation(engine.trace, books.tokens, executor.submitted_s)
+    try:
+        with alarm(PATIENCE_S):
+            _serve(engine, case, books, seen)
+    except LawBroken as broken:
+        broken.seen = broken.seen or seen
+        raise
+    except Hung as hung:
+        raise StageFailed("progress", f"a run did not end within {PATIENCE_S:g} s, and hangs", seen) from hung
+    except Exception as error:
+        raise StageFailed("contract", f"{type(error).__name__}: {error}", seen) from error
+    return seen
+
+
+def _serve(engine: Engine, case: Case, books: Books, seen: Observation) -> None:
     aborts = deque(sorted(case.scenario.aborts))
     for prompts in case.groups:
         _submit(engine, prompts, seen)
@@ -80,7 +109,7 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
         books.complete(report, _held(engine))
         seen.ended_s |= dict.fromkeys(report.finished, report.ended_s)
         # Plans that end together are committed together: the books must have been told of all of them before an abort.
-        told_of_all = len(executor.submitted_s) - len(seen.steps) == sum(engine.in_flight.num_plans)
+        told_of_all = len(seen.plans) - len(seen.steps) == sum(engine.in_flight.num_plans)
         while aborts and aborts[0][0] <= len(seen.steps) and told_of_all:
             _abort(engine, aborts.popleft()[1], books, seen)
         if len(seen.steps) > MAX_STEPS:
@@ -88,7 +117,6 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
     seen.refused |= engine.refused
     seen.answers = {name: sequence for name, sequence in engine.finished.items() if name not in engine.refused}
     seen.usage_at_end = engine.memory.usage()
-    return seen
 
 
 def _held(engine: Engine) -> set[str]:
@@ -144,8 +172,11 @@ class WatchedPolicy:
     It is told when each thing happens (law "time").
     """
 
-    def __init__(self, policy: Batching, books: Books, waiting: WaitingBooks, clock: VirtualClock) -> None:
+    def __init__(
+        self, policy: Batching, books: Books, waiting: WaitingBooks, clock: VirtualClock, seen: Observation
+    ) -> None:
         self.clock = clock
+        self.seen = seen
         self.policy = policy
         self.books = books
         self.waiting = waiting
@@ -154,6 +185,7 @@ class WatchedPolicy:
         self.held: dict[str, Sequence] = {}
 
     def receive(self, sequence: Sequence) -> None:
+        self.seen.arrived_s[sequence.id] = self.clock.now()
         self.policy.receive(sequence)
         self.held[sequence.id] = sequence
         self.books.receive(sequence)
@@ -171,7 +203,9 @@ class WatchedPolicy:
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         _check_time(self.clock, now, "the policy's propose")
         before = _fingerprint((vars(memory), self.held))
+        self.seen.proposals.append(Proposed(now, worker))
         proposal = self.policy.propose(worker, now, memory)
+        self.seen.proposals[-1] = Proposed(now, worker, proposal)
         if _fingerprint((vars(memory), self.held)) != before:
             raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
         self.books.propose(worker, proposal)
@@ -195,17 +229,24 @@ class WatchedExecutor(VirtualExecutor):
     """Tells the books of every plan that is submitted, begins, and has been computed."""
 
     def __init__(
-        self, books: Books, clock: VirtualClock, cost: Callable[[Plan], float], run: RunPlan, link: Link
+        self,
+        books: Books,
+        clock: VirtualClock,
+        cost: Callable[[Plan], float],
+        run: RunPlan,
+        link: Link,
+        seen: Observation,
     ) -> None:
         super().__init__(clock, cost, self.compute, link=link)
         self.books = books
         self.run = run
-        self.submitted_s: dict[int, float] = {}
+        self.seen = seen
 
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
+        self.seen.plans[plan.step] = plan
+        self.seen.submitted_s[plan.step] = now
         _check_layout(plan)
         self.books.submit(plan)
-        self.submitted_s[plan.step] = now
         super().submit(plan, sequences, now)
 
     def start(self, plan: Plan, sequences: dict[str, Sequence]) -> None:

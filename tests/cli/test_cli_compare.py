@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from minifuse.batching.static import Static
+from minifuse.cli.leaders import leaders
 from minifuse.cli.tables import cut_to
-from minifuse.cli.verdict import verdict
 from minifuse.errors import LawBroken
 from minifuse.metrics import Metrics
 from minifuse.trace import read_trace
@@ -142,7 +142,7 @@ def metrics(speed: float, ttft: float = 1.0, **counts: Any) -> Metrics:
     ],
 )
 def test_the_reason_is_what_the_counts_tell(worse: dict[str, Any], words: str) -> None:
-    lead, why = verdict([("b", metrics(50.0, **worse)), ("a", metrics(100.0))], "transformer", "virtual")
+    lead, why = leaders([("b", metrics(50.0, **worse)), ("a", metrics(100.0))], "transformer", "virtual")
     assert lead == "a leads on tokens/s: 2 times that of b; all are level on TTFT, within 2%."
     assert words in why
 
@@ -150,19 +150,19 @@ def test_the_reason_is_what_the_counts_tell(worse: dict[str, Any], words: str) -
 def test_level_ones_lead_together_and_waiting_explains_latency() -> None:
     waiting, between = metrics(99.0, 2.0, queueing=1.5), metrics(98.5, 0.9, queueing=0.4)
     rows = [("a", metrics(100.0, 0.5)), ("b", waiting), ("c", between)]
-    lead, why = verdict(rows, "transformer", "virtual")
+    lead, why = leaders(rows, "transformer", "virtual")
     assert lead == (
         "All are level on tokens/s, within 2%; a has the shortest median TTFT: 500 ms, against 900 ms of c and 2 s of "
         "b, the last."
     )
     assert why == "What tells b from a: requests waited 1.5 s in the mean for their first step (a: 0 s)."
-    lead, _ = verdict([*rows, ("d", metrics(10.0))], "transformer", "virtual")
+    lead, _ = leaders([*rows, ("d", metrics(10.0))], "transformer", "virtual")
     assert lead.startswith("a, b and c lead, level, on tokens/s: 10 times that of d;")
 
 
 def test_who_answered_fewer_does_not_lead() -> None:
     fast = metrics(1000.0) | {"requests": {"stop": 1, "length": 0}}
-    lead, _ = verdict([("a", fast), ("b", metrics(100.0)), ("c", metrics(50.0))], "transformer", "real")
+    lead, _ = leaders([("a", fast), ("b", metrics(100.0)), ("c", metrics(50.0))], "transformer", "real")
     assert lead.startswith("b leads on tokens/s: 2 times that of c")
     assert lead.endswith("(a answered fewer requests; one run each, whose spread is not known).")
     assert len(verdict([("a", fast), ("b", metrics(100.0))], "transformer", "real")) == 1

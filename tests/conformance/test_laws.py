@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from minifuse.errors import UsageError
 from minifuse.request import FinishReason
 from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing import GRAPHS, SUBJECTS, TEXTS, Subject, check_laws, observe, put_through
@@ -56,7 +57,7 @@ def test_a_stage_of_ones_own_is_put_through_all_that_it_serves() -> None:
     assert "for transformers cellular, " in held
     assert "models of cells" not in held
     assert "for models of cells graph-padded." in check_laws(2, batching="graph_padded", attention="padded_cells")
-    with pytest.raises(ValueError, match="No valid mix"):
+    with pytest.raises(UsageError, match="No valid mix"):
         check_laws(batching="serial", attention="cells")
 
 

@@ -1,0 +1,225 @@
+"""`minifuse check STAGE`: put a stage through the laws, and show what it breaks."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from shutil import get_terminal_size
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole
+from minifuse.cli.plugin import load_plugin, plugins
+from minifuse.cli.text import one_line, shortened
+from minifuse.errors import LawBroken, MachineError, UsageError
+from minifuse.parsing import parse_duration, unknown
+from minifuse.serve.interrupt import uninterrupted
+from minifuse.stages import KINDS, kinds_of, stages
+from minifuse.techniques import TECHNIQUES
+
+if TYPE_CHECKING:
+    from minifuse.cli.verdict import Tally
+
+__all__ = ["check"]
+
+SCHEMA = "minifuse.check/1"
+INTERRUPTED = 130
+QUICK_S = 30.0
+QUICK_SCENARIOS, LEAST_SCENARIOS = 80, 2  # of all mixes together, and of one
+SCENARIOS = 25  # of each mix
+GAP_S = 0.2  # between two lines of progress on a terminal
+
+
+def _limit(text: str, flag: str) -> float:
+    seconds = parse_duration(text, flag)
+    if not 1 <= seconds <= 1e6:
+        raise UsageError(f'{flag} is "{text}": give a time from 1s to 1e6s.')
+    return seconds
+
+
+PLUGIN = "a file that registers the stage; repeatable"
+QUICK = f"about {QUICK_SCENARIOS} scenarios, one comparing law on each, and {QUICK_S:g} s at most"
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """The options of `check`."""
+
+    stage: Annotated[str | None, argument("STAGE", "a stage (memory.paged: the memory of that name) or a technique")]
+    plugin: Annotated[list[str], option("--plugin", PLUGIN, "FILE.py", repeatable=True)]
+    quick: Annotated[bool, switch("--quick", QUICK)]
+    scenarios: Annotated[
+        int | None, option("--scenarios", f"for each mix: {SCENARIOS}", "N", parse=whole(1, 1_000_000))
+    ]
+    limit: Annotated[float | None, option("--limit", "try no more after this time: 10min", "TIME", parse=_limit)]
+    seed: Annotated[
+        int, option("--seed", "of the scenarios: the same seed, the same verdict", "N", parse=whole(0), default="0")
+    ]
+    json: Annotated[bool, json_switch()]
+
+
+@takes(CheckOptions)
+def check(options: CheckOptions) -> int:
+    """Put a stage of yours through the laws, and show the smallest scenario that breaks one.
+
+    Exit code 0: the laws hold. 1: one is broken. 2: bad usage. 3: the test extra is not installed.
+    """
+    since = time.monotonic()
+    if options.stage is None:
+        raise UsageError("No stage was named: give the name of one, such as iteration, or of a technique.")
+    if options.quick and options.scenarios is not None:
+        raise UsageError("--quick and --scenarios are both given: give one of them.")
+    found: LawBroken | None = None
+    tried = "nothing yet"
+    with _Progress(options.stage) as progress:
+        try:
+            if options.plugin:
+                progress.say("loading")
+            for path in options.plugin:
+                load_plugin(path)
+            _check_name(options.stage)
+            progress.say("loading")
+            mixes, tally = _mixes(options.stage)
+            try:
+                stopped = _search(options, mixes, tally, progress, since)
+            except LawBroken as broken:
+                found, stopped = broken, False
+            finally:
+                tried = str(tally)
+        except KeyboardInterrupt:
+            progress.stop()
+            print(f"error: Interrupted: no law was found broken on {tried}.", file=sys.stderr, flush=True)
+            return INTERRUPTED
+    with uninterrupted():
+        _show(options, tally, found, stopped)
+    return 0 if found is None else found.exit_code
+
+
+def _check_name(name: str) -> None:
+    if name not in TECHNIQUES and not kinds_of(name):
+        known = dict.fromkeys([*TECHNIQUES, *(known for kind in KINDS for known in stages(kind))])
+        raise unknown("technique or stage", name, known)
+
+
+def _mixes(name: str) -> tuple[Any, Tally]:
+    """The mixes that a stage is in, and an empty tally of them. Imports torch and hypothesis."""
+    try:
+        from minifuse.cli.verdict import Tally
+        from minifuse.testing.search import mixes_of
+        from minifuse.testing.statements import names_of
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "hypothesis":
+            raise
+        raise MachineError(
+            "minifuse check makes scenarios up with hypothesis, which is not installed: "
+            "pip install -e '.[test]' -c constraints.txt."
+        ) from None
+    mixes = mixes_of(name)
+    if not mixes:
+        raise UsageError(f"The stage {name!r} fits no other stages: see what they `offer`, `read` and `serve`.")
+    return mixes, Tally({}, len(mixes), names_of(*(subject for subject, _ in mixes)))
+
+
+def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress, since: float) -> bool:
+    """Try scenarios, mix by mix. Return whether time ran out before the last."""
+    from minifuse.testing.search import NO_LIMIT, Limit, Search, compared_laws
+
+    seconds = min(QUICK_S if options.quick else 1e9, options.limit or 1e9)
+    limit = NO_LIMIT if seconds == 1e9 else Limit.of(seconds, since)
+    shares = _shares(mixes) if options.quick else [options.scenarios or SCENARIOS] * len(mixes)
+    for number, ((subject, row), each) in enumerate(zip(mixes, shares, strict=True)):
+        name = row.name if row.name not in tally.tried else f"{row.name} on {subject.noun}"
+
+        def say(tried: int, law: str, name: str = name, number: int = number, each: int = each) -> None:
+            tally.tried[name] = tried
+            progress.say(f"mix {number + 1} of {len(mixes)}, {name}", f"scenario {tried} of {each}, {law}")
+
+        first = sum(shares[:number]) if options.quick else None
+        search = Search(subject, row, compared_laws(subject), first=first, limit=limit, say=say)
+        search.run(each, options.seed)
+        if search.out_of_time:
+            return True
+    return False
+
+
+def _shares(mixes: Any) -> list[int]:
+    """The scenarios of each mix in the quick form: half of all are the techniques', if there are any."""
+    named = [row.name in TECHNIQUES for _, row in mixes]
+    part = QUICK_SCENARIOS if len(set(named)) == 1 else QUICK_SCENARIOS // 2
+    return [max(LEAST_SCENARIOS, part // named.count(own)) for own in named]
+
+
+def _show(options: CheckOptions, tally: Tally, broken: LawBroken | None, stopped: bool) -> None:
+    from minifuse.cli.verdict import broken_json, broken_text, held_text
+
+    name = str(options.stage)
+    kinds = [] if name in TECHNIQUES else kinds_of(name)
+    if options.json:
+        result = {
+            "schema": SCHEMA,
+            "stage": name,
+            "verdict": "holds" if broken is None else "broken",
+            "complete": not stopped,
+            "quick": options.quick,
+            "seed": options.seed,
+            "laws": tally.laws,
+            "mixes": tally.tried,
+            "scenarios": tally.scenarios,
+            "broken": None if broken is None else broken_json(broken, kinds),
+        }
+        print(json.dumps(result))
+    elif broken is not None:
+        print(broken_text(name, kinds, broken, tally, _again(options)))
+    else:
+        advice = (
+            "The quick form tries few: without --quick every scenario meets all laws."
+            if options.quick
+            else "More scenarios: --scenarios 300; others: --seed 1."
+        )
+        print(held_text(name, tally, stopped, advice))
+
+
+def _again(options: CheckOptions) -> str:
+    files = "".join(f" --plugin {path}" for path in plugins())
+    scenarios = f" --scenarios {options.scenarios}" if options.scenarios else ""
+    return f"minifuse check{files} {options.stage}{' --quick' * options.quick}{scenarios} --seed {options.seed}"
+
+
+class _Progress:
+    """What is being checked, on stderr: a line that changes on a terminal, elsewhere a line for each mix."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last = ""
+        self._next_s = 0.0
+        self._live: Any = None
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            self._live = sys.stderr
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the line away."""
+        if self._live is not None:
+            with uninterrupted():
+                self._live.write("\r\x1b[K")
+                self._live.flush()
+                self._live = None
+
+    def say(self, what: str, more: str = "") -> None:
+        if self._live is not None:
+            if what == self._last and time.monotonic() < self._next_s:
+                return
+            self._next_s = time.monotonic() + GAP_S
+            text = f"{self._name}: {what}{', ' * bool(more)}{more}"
+            self._live.write(f"\r\x1b[K{shortened(one_line(text), get_terminal_size().columns - 1)}")
+            self._live.flush()
+        elif what != self._last:
+            print(f"{self._name}: {what}", file=sys.stderr, flush=True)
+        self._last = what

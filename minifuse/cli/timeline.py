@@ -1,0 +1,210 @@
+"""A short observed run in characters: steps from left to right, a row for each sequence, and what was decided."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from minifuse.place import Extent, Pages, Place, Runs
+from minifuse.plan import Move, Plan, Proposal
+from minifuse.request import Request
+from minifuse.work import TRANSFORMER, Work
+
+if TYPE_CHECKING:
+    from minifuse.testing.observe import Observation
+
+__all__ = ["decided", "legend", "timeline"]
+
+BROKEN = "!!"
+CUT = "..."
+
+
+def timeline(seen: Observation, what: str, width: int) -> list[str]:
+    """The lines of the picture.
+
+    Args:
+        what: went wrong: the sequences that it names are marked, or the last step if it names none.
+        width: of the lines; of a run that is too long the last steps are shown.
+    """
+    columns = list(_columns(seen))
+    labels = _labels(seen, columns)
+    named = [request.id for request in seen.case.requests if re.search(rf"\b{re.escape(request.id)}\b", what)]
+    columns.append(dict.fromkeys(named or ["step"], BROKEN))
+    widths = [max(map(len, column.values())) + 2 for column in columns]
+    indent = max(map(len, labels.values()))
+    left, first = width - indent - len(CUT), len(columns)
+    while first and widths[first - 1] <= left:
+        first -= 1
+        left -= widths[first]
+    lines = []
+    for name, label in labels.items():
+        cut = CUT if first and name == "step" else "   "
+        cells = (f"{columns[i].get(name, ''):>{widths[i]}}" for i in range(first, len(columns)))
+        lines.append(f"{label:<{indent}}{cut if first else ''}{''.join(cells)}".rstrip())
+    return lines
+
+
+def legend(lines: list[str]) -> str:
+    """What the signs in these lines of a picture mean."""
+    text = "\n".join(lines)
+    signs = {
+        r"\d\+\d+ tokens": "1+2: a prompt of 1 and at most 2 new tokens",
+        r"(?m)^step.* \?": "?: proposed, not begun",
+        r"\s\.(\s|$)": ".: waits",
+        r"\s-(\s|$)": "-: admitted, and not computed",
+        r"\sout(\s|$)": "out: evicted",
+        r"\d\|": "|: ends",
+        r" after r\d": "after r0: when r0 has ended, behind its text",
+        BROKEN: f"{BROKEN}: here",
+    }
+    numbers = "the numbers: " + ("tokens computed" if "tokens" in text else "nodes computed")
+    return "; ".join([numbers, *(means for sign, means in signs.items() if re.search(sign, text))])
+
+
+def _labels(seen: Observation, columns: list[dict[str, str]]) -> dict[str, str]:
+    """What stands on the left of each row."""
+    requests = seen.case.requests
+    texts = {request.id: f"{len(request.prompt)}+{request.max_new_tokens} tokens" for request in requests}
+    texts |= {request.id: request.structure.kind for request in requests if request.structure is not None}
+    name, text = (max(map(len, column)) for column in (texts, texts.values()))
+    labels = {"step": "step", "ms": "decided at, in ms"}
+    if len({column["worker"] for column in columns}) > 1:
+        labels["worker"] = "worker"
+    labels |= {r.id: f"{r.id:<{name}} {texts[r.id]:<{text}} {_arrival(r)}" for r in requests}
+    return labels | ({"idle": "computed in vain"} if any("idle" in column for column in columns) else {})
+
+
+def _arrival(request: Request) -> str:
+    if request.after is None:
+        return f"at {_ms(request.arrival_s)} ms"
+    return f"{_ms(request.delay_s)} ms after {request.after}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.4g}"
+
+
+def _columns(seen: Observation) -> Iterator[dict[str, str]]:
+    """For each step, and for a last one that could not be made, the text in each row."""
+    reports = {step.plan.step: step for step in seen.steps}
+    inside: set[str] = set()
+    gone: set[str] = set()
+    plans = [plan for plan in seen.plans.values() if plan.work]
+    for plan in plans:
+        now = seen.submitted_s[plan.step]
+        report = reports.get(plan.step)
+        finished = report.finished if report is not None else {}
+        gone |= {name for name, end_s in seen.ended_s.items() if end_s <= now and name not in plan.sequences}
+        inside = (inside | {*plan.admitted}) - {*plan.evicted}
+        column = {"step": str(plan.step), "ms": _ms(now), "worker": str(plan.worker)}
+        column |= _states(seen, now, inside, gone)
+        column |= dict.fromkeys(plan.evicted, "out")
+        for name in plan.sequences:
+            column[name] = _work(plan.work, name) + "|" * (name in finished)
+        if plan.num_idle:
+            column["idle"] = str(plan.num_idle)
+        yield column
+        gone |= finished.keys()
+    wanted = [proposed for proposed in seen.proposals if proposed.proposal is None or proposed.proposal.work]
+    if len(wanted) > len(plans):
+        now, worker, proposal = wanted[-1]
+        column = {"step": "?", "ms": _ms(now), "worker": str(worker)} | _states(seen, now, inside, gone)
+        if proposal is not None:
+            column |= {sequence.id: "out" for sequence in proposal.evict}
+            column |= {work.sequence: _work(proposal.work, work.sequence) for work in proposal.work}
+        yield column
+    elif seen.proposals and seen.usage_at_end is None and wanted[-1:] != seen.proposals[-1:]:
+        now, worker, _ = seen.proposals[-1]
+        yield {"step": "wait", "ms": _ms(now), "worker": str(worker)} | _states(seen, now, inside, gone)
+
+
+def _states(seen: Observation, now: float, inside: set[str], gone: set[str]) -> dict[str, str]:
+    """Of the sequences that have arrived and have not ended: whether they wait."""
+    arrived = [name for name, arrival_s in seen.arrived_s.items() if arrival_s <= now and name not in gone]
+    return {name: "-" if name in inside else "." for name in arrived}
+
+
+def _work(every: Iterable[Work], name: str) -> str:
+    """The tokens or nodes of one sequence: `0-3`, or `4`; `0-3+8` of several pieces.
+
+    >>> _work([Work("a", 0, 4), Work("b", 2, 3), Work("a", 8, 9)], "a")
+    '0-3+8'
+    """
+    spans: list[tuple[int, int]] = []
+    for work in every:
+        if work.sequence != name:
+            continue
+        if spans and work.cell != TRANSFORMER and spans[-1][1] == work.start:
+            spans[-1] = (spans[-1][0], work.stop)
+        else:
+            spans.append((work.start, work.stop))
+    return "+".join(_span(*span) for span in spans)
+
+
+def _span(start: int, stop: int) -> str:
+    return str(start) if stop == start + 1 else f"{start}-{stop - 1}"
+
+
+def decided(seen: Observation, most: int, places: bool) -> list[str]:
+    """The last decisions of the stages in the run, each a line: what was proposed; and where memory put it, if wanted.
+
+    Waiting for the same reasons as before is left out.
+    """
+    plans = iter([plan for plan in seen.plans.values() if plan.work])
+    several = any(proposed.worker for proposed in seen.proposals)
+    lines: list[str] = []
+    last: dict[int, Proposal] = {}
+    for now, worker, proposal in seen.proposals:
+        when = f"at {_ms(now)} ms" + (f", worker {worker}" if several else "")
+        if proposal is None:
+            lines.append(f"step ? {when}: no proposal: an error, or no end")
+        elif proposal.work:
+            plan = next(plans, None)
+            placed = _placed(plan) if places else ""
+            lines.append(f"step {'?' if plan is None else plan.step} {when}: {_proposal(proposal)}{placed}")
+        elif last.get(worker) != proposal:
+            lines.append(f"waits  {when}: {_proposal(proposal)}")
+        if proposal is not None:
+            last[worker] = proposal
+    return lines[-most:]
+
+
+def _proposal(proposal: Proposal) -> str:
+    parts = []
+    if proposal.evict:
+        parts.append(f"evict {', '.join(sequence.id for sequence in proposal.evict)}")
+    if proposal.admit:
+        parts.append(f"admit {', '.join(sequence.id for sequence in proposal.admit)}")
+    if proposal.work:
+        names = dict.fromkeys(work.sequence for work in proposal.work)
+        parts.append("compute " + ", ".join(f"{name} {_work(proposal.work, name)}" for name in names))
+    parts += [str(reason) if hasattr(reason, "text") else repr(reason) for reason in proposal.reasons]
+    if proposal.wake_at is not None and not proposal.work:
+        parts.append(f"ask again at {_ms(proposal.wake_at)} ms")
+    return "; ".join(parts) or "no work, and no reason"
+
+
+def _placed(plan: Plan | None) -> str:
+    if plan is None:
+        return ""
+    places = dict(zip((work.sequence for work in plan.work), plan.places, strict=False))
+    text = ", ".join(f"{name} in {_place(place)}" for name, place in places.items())
+    moves = "; ".join(map(_move, plan.moves))
+    return f" -> {text}" + (f"; {moves}" if moves else "")
+
+
+def _place(place: Place) -> str:
+    if isinstance(place, Extent):
+        return f"slots {_span(place.offset, place.offset + place.capacity)}"
+    if isinstance(place, Runs):
+        return f"slots {'+'.join(_span(slot, slot + length) for slot, length in place.runs)}"
+    if isinstance(place, Pages):
+        return f"blocks {' '.join(map(str, place.blocks))}"
+    return f"slot {place.slot}" + (f" (reads {' '.join(map(str, place.reads))})" if place.reads else "")
+
+
+def _move(move: Move) -> str:
+    source, target = (_span(first, first + move.num_tokens) for first in (move.source, move.target))
+    tiers = [f"{tier} " if move.crosses else "" for tier in (move.source_tier, move.target_tier)]
+    return f"{move.kind} {tiers[0]}{source} to {tiers[1]}{target}"

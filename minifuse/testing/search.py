@@ -1,0 +1,296 @@
+"""The search for a scenario that breaks a law: hypothesis makes scenarios up, and the one that it finds smaller."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as seeded
+
+from minifuse.errors import LawBroken, StageFailed, UsageError
+from minifuse.parsing import did_you_mean, one_of
+from minifuse.request import GREEDY, Request
+from minifuse.stages import KINDS, kinds_of, stage
+from minifuse.techniques import TECHNIQUES, Technique, for_model
+from minifuse.testing.alarm import Hung
+from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
+from minifuse.testing.observe import PATIENCE_S, observe
+from minifuse.testing.statements import names_of
+from minifuse.testing.subject import Case, Subject
+
+__all__ = [
+    "NO_LIMIT",
+    "Limit",
+    "Search",
+    "check_laws",
+    "compared_laws",
+    "kinds_of",
+    "mixes_of",
+    "names_of",
+    "put_through",
+]
+
+PHASES = (Phase.generate, Phase.shrink)
+Mixes = list[tuple[Subject, Technique]]
+Say = Callable[[int, str], None]  # the number of the scenario, and what it is put through
+
+
+class Limit(NamedTuple):
+    """Until when, as `time.monotonic` counts, new scenarios are tried, and the one that was found is made smaller."""
+
+    search_until: float
+    shrink_until: float
+
+    @classmethod
+    def of(cls, seconds: float, since: float) -> Limit:
+        """To end after so many seconds, even if the last scenario hangs until it is interrupted."""
+        return cls(since + max(seconds / 2, seconds - PATIENCE_S), since + 0.8 * seconds)
+
+
+NO_LIMIT = Limit(math.inf, math.inf)
+
+
+class _Found(Exception):
+    """Tells hypothesis that a scenario breaks the law. There is but one such error, whatever the law says of it."""
+
+
+class _OutOfTime(BaseException):
+    """Ends hypothesis's search at once."""
+
+
+class Search:
+    """Scenarios for one technique or mix, each observed once and put through the laws.
+
+    The first law that is found broken is the one that is told; further scenarios are then tried on it alone, to find
+    a smaller one.
+
+    Args:
+        laws: that compare runs; those of one run are always checked.
+        first: deal the laws out: scenario i is tried on number `first` + i of them alone. None: each on all.
+        say: is told what is about to be checked.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        row: Technique,
+        laws: Sequence[Law],
+        *,
+        first: int | None = None,
+        limit: Limit = NO_LIMIT,
+        say: Say = lambda number, law: None,
+    ) -> None:
+        self.subject = subject
+        self.row = row
+        self.laws = laws
+        self.first = first
+        self.limit = limit
+        self.say = say
+        self.number = 0  # scenarios tried until a law was broken
+        self.out_of_time = False
+        self._smallest: tuple[Case, LawBroken, Law] | None = None
+        self._last: tuple[Case, LawBroken, Law] | None = None
+
+    def run(self, examples: int, seed: int | None = None, **hypothesis_settings: Any) -> None:
+        """Try so many scenarios: with a seed, the same ones every time.
+
+        Raises:
+            LawBroken: on the smallest scenario found that breaks a law. Its `seen` is the run in which it shows.
+        """
+
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=PHASES,
+            verbosity=Verbosity.quiet,
+            report_multiple_bugs=False,
+            **hypothesis_settings,
+        )
+        @given(self.subject.scenarios(self.row))
+        def attempt(scenario: Any) -> None:
+            self._attempt(self.subject.case(self.row, scenario))
+
+        try:
+            (attempt if seed is None else seeded(seed)(attempt))()
+        except _OutOfTime:
+            self.out_of_time = True
+        except Exception:  # that a scenario breaks the law only now and then is an error of its own to hypothesis
+            if self._smallest is None:
+                raise
+        if self._smallest is not None and self._last is not None:
+            # Hypothesis ends with the smallest by its own measure, of which requests may be left out as well.
+            case, broken, _ = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
+            broken.add_note(f"{case}, the smallest scenario found")
+            raise broken
+
+    def _attempt(self, case: Case) -> None:
+        """Try a scenario; with the first that breaks a law, and with smaller ones that break it too, raise `_Found`."""
+        searching = self._smallest is None
+        if time.monotonic() > (self.limit.search_until if searching else self.limit.shrink_until):
+            raise _OutOfTime
+        if searching:
+            self.number += 1
+        found = self._broken(case, self._laws_for_now())
+        if found is None or (self._smallest is not None and found[0].law != self._smallest[1].law):
+            return
+        self._last = (case, *found)
+        if self._smallest is None:
+            self._smallest = self._smaller(case, *found)  # which is soon done, where hypothesis may run out of time
+        elif _size(case) < _size(self._smallest[0]):
+            self._smallest = (case, *found)
+        if isinstance(found[0].__cause__, Hung):
+            raise _OutOfTime  # each smaller scenario would hang as long
+        raise _Found
+
+    def _laws_for_now(self) -> Sequence[Law]:
+        if self._smallest is not None:
+            return [law for law in self.laws if law is self._smallest[2]]
+        if self.first is None or not self.laws:
+            return self.laws
+        return [self.laws[(self.first + self.number) % len(self.laws)]]
+
+    def _broken(self, case: Case, laws: Sequence[Law]) -> tuple[LawBroken, Law] | None:
+        """The law that a scenario breaks, with the function that finds it."""
+        seen, law = None, cast(Law, of_one_run)
+        try:
+            self._say(law)
+            seen = observe(case)
+            for law in (of_one_run, *laws):
+                self._say(law)
+                law(case, seen)
+        except LawBroken as broken:
+            broken.seen = broken.seen or seen
+            return broken, law
+        except (Exception, SystemExit) as error:
+            failed = StageFailed("contract", f"{type(error).__name__}: {error}", seen)
+            failed.__cause__ = error
+            return failed, law
+        return None
+
+    def _say(self, law: Law) -> None:
+        searching = self._smallest is None
+        self.say(self.number, law.__name__.replace("_", " ") if searching else "making it smaller")
+
+    def _smaller(self, case: Case, broken: LawBroken, law: Law) -> tuple[Case, LawBroken, Law]:
+        """The same without what it does not take to break the law, down to a single request of a few tokens."""
+        laws, before = [other for other in self.laws if other is law], None
+        while before is not case:
+            before = case
+            for simplify in _ways(case):
+                if isinstance(broken.__cause__, Hung) or time.monotonic() > self.limit.shrink_until:
+                    return case, broken, law
+                simpler = simplify(case)
+                found = None if simpler is None else self._broken(simpler, laws)
+                if simpler is not None and found is not None and found[0].law == broken.law:
+                    case, (broken, law) = simpler, found
+        return case, broken, law
+
+
+def _size(case: Case) -> tuple[int, ...]:
+    """What makes a scenario hard to read, the worst first."""
+    return len(case.requests), case.most_steps, len(case.scenario.aborts), len(repr(case.scenario))
+
+
+def _ways(case: Case) -> Iterator[Callable[[Case], Case | None]]:
+    """What may make this case, or one that has been made simpler already, simpler; None: nothing is left to do."""
+    names = [request.id for request in reversed(case.requests)]
+    yield from (partial(_without, name) for name in names)
+    yield from (partial(_without_abort, abort) for abort in case.scenario.aborts)
+    yield from (partial(_changed, name, change) for name in names for change in (_plain, _shorter, _briefer))
+
+
+def _without(name: str, case: Case) -> Case | None:
+    """One of the requests is left out, unless another follows it."""
+    left = tuple(request for request in case.requests if request.id != name)
+    if not left or any(request.after == name for request in left):
+        return None
+    return case.with_requests(left, tuple(abort for abort in case.scenario.aborts if abort[1] != name))
+
+
+def _without_abort(abort: tuple[int, str], case: Case) -> Case | None:
+    left = tuple(other for other in case.scenario.aborts if other != abort)
+    return case.with_requests(case.requests, left) if len(left) < len(case.scenario.aborts) else None
+
+
+def _changed(name: str, change: Callable[[Request], Request], case: Case) -> Case | None:
+    requests = tuple(change(request) if request.id == name else request for request in case.requests)
+    return case.with_requests(requests, case.scenario.aborts) if requests != case.requests else None
+
+
+def _plain(request: Request) -> Request:
+    return replace(request, sampling=GREEDY, stop_ids=(), priority=0)
+
+
+def _shorter(request: Request) -> Request:
+    return replace(request, prompt=request.prompt[: (len(request.prompt) + 1) // 2])
+
+
+def _briefer(request: Request) -> Request:
+    return replace(request, max_new_tokens=(request.max_new_tokens + 1) // 2)
+
+
+def mixes_of(name: str) -> Mixes:
+    """The techniques, then the other valid mixes, that a stage is in; of a technique those that it is."""
+    kinds, bare = kinds_of(name), name.rpartition(".")[2]
+    found: Mixes = []
+    for subject in SUBJECTS:
+        own = TECHNIQUES.get(name)
+        alike = for_model(own, subject.kind).stages if own is not None and subject.kind in own.serves else None
+        for row in subject.mixes():
+            if row.stages == alike or any(row.stages[kind] == bare for kind in kinds):
+                found.append((subject, row))
+    return sorted(found, key=lambda mix: mix[1].name not in TECHNIQUES)
+
+
+def check_laws(examples: int = 25, **only: str) -> str:
+    """Put every technique and mix with these stages through every law: `check_laws(batching="mine")`.
+
+    A stage that serves transformers and models of cells is put through the laws of both.
+
+    Returns:
+        A sentence that names the laws, the techniques and mixes, and the number of scenarios.
+
+    Raises:
+        LawBroken: with the law's name, on the smallest scenario found that breaks it.
+        UsageError: there is no such stage, or no valid mix has these stages.
+    """
+    for kind, name in only.items():
+        if kind not in KINDS:
+            raise UsageError(f"check_laws was given {kind}={name!r}{did_you_mean(kind, KINDS)}: give {one_of(KINDS)}.")
+        stage(kind, name)
+    found = {subject.noun: (subject, list(subject.mixes(**only))) for subject in SUBJECTS}
+    if not any(rows for _, rows in found.values()):
+        raise UsageError(f"No valid mix has {only}: is the stage registered, and is there one that it fits?")
+    for subject, rows in found.values():
+        for row in rows:
+            put_through(subject, row, examples, derandomize=True)
+    names = names_of(*(subject for subject, rows in found.values() if rows))
+    held = "; ".join(f"for {noun} {', '.join(row.name for row in rows)}" for noun, (_, rows) in found.items() if rows)
+    return f"The laws {', '.join(names)} held on {examples} scenarios each: {held}."
+
+
+def put_through(
+    subject: Subject, row: Technique, examples: int, *, dealt: int | None = None, **hypothesis_settings: Any
+) -> None:
+    """Check the laws on so many scenarios for a row, each observed once for all of them.
+
+    Args:
+        dealt: check only two of the laws that compare runs, the one of this number and the next, each with `examples`
+            scenarios of its own.
+    """
+    compared = compared_laws(subject)
+    some = compared if dealt is None else (compared * 2)[dealt % len(compared) :][:2]
+    for laws in [compared] if dealt is None else [[law] for law in some]:
+        Search(subject, row, laws).run(examples, **hypothesis_settings)
+
+
+def compared_laws(subject: Subject) -> list[Law]:
+    """The laws that make runs of their own, and compare them with the one that is observed."""
+    return [law for law in laws_of(subject).values() if law is not of_one_run]

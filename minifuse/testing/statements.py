@@ -1,0 +1,192 @@
+"""What each law says, who checks it, and where to look when it is broken: the table of docs/architecture.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from minifuse.testing.graphs import GRAPHS
+from minifuse.testing.subject import Subject
+from minifuse.testing.texts import TEXTS
+
+__all__ = ["STATEMENTS", "Statement", "names_of", "statement"]
+
+
+class Statement(NamedTuple):
+    """A law in words."""
+
+    says: str
+    checked_by: str
+    methods: Mapping[
+        str, tuple[str, ...]
+    ]  # by kind of stage: where it is kept or broken; the likeliest kinds, and methods, first
+    read: str  # the heading in docs/architecture.md that explains what it is about
+
+
+STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
+    "exact": Statement(
+        "tokens, greedy and sampled, and results of cells equal the oracle's, or the beginning of them if the"
+        " request was aborted; answers end where and why they should",
+        "`minifuse/naive`, recomputing everything in float64",
+        {
+            "attention": ("attention", "reads", "batch"),
+            "memory": ("place", "missing", "commit"),
+            "batching": ("propose", "_fill", "commit"),
+        },
+        "One forward pass",
+    ),
+    "ghost": Statement(
+        "every token attends to exactly its own prefix; every slot of states is read by the nodes that it was"
+        " written for",
+        "a shadow cache read by the attention under test; books",
+        {
+            "attention": ("attention", "reads", "batch"),
+            "memory": ("place", "commit", "release"),
+            "batching": ("propose", "_fill"),
+        },
+        "Ghost KV",
+    ),
+    "counting": Statement(
+        "the tokens and nodes computed are those the plan counts, idle ones included; a step carries the "
+        "bytes of its moves, each in its direction, and takes no less time",
+        "the batch's shape; books",
+        {"attention": ("layout", "batch"), "memory": ("place", "ahead"), "batching": ("propose", "_fill")},
+        "Padding and idle rows",
+    ),
+    "conservation": Statement(
+        "free + owned = total in both tiers; no slot has two owners but for the same text; no sequence two "
+        "workers; nothing is moved from under another worker, read before it has been written or has landed, "
+        "or overwritten before it has been copied; nothing is held after the last request",
+        "memory's books, and others kept from the plans alone",
+        {
+            "memory": ("place", "commit", "release", "landed"),
+            "batching": ("propose", "victims", "admission", "_fill"),
+            "attention": ("layout",),
+        },
+        "Owners that last",
+    ),
+    "budget": Statement(
+        "KV never exceeds the bytes given; no step exceeds its token budget",
+        "the tensors' size, the reports",
+        {"memory": ("room", "place"), "batching": ("propose", "token_budget", "admission"), "attention": ("layout",)},
+        "Room.",
+    ),
+    "progress": Statement(
+        "each step computes or moves; an answer leaves in the step that completes it; steps and idle time are bounded",
+        "the reports",
+        {
+            "batching": ("propose", "admission", "wake_at", "victims", "rank"),
+            "memory": ("missing", "room", "place"),
+            "attention": ("layout",),
+        },
+        "Waiting.",
+    ),
+    "refuse early": Statement(
+        "a request that could never be held is refused, and no other; refusing changes nothing",
+        "an independent count for each memory, registered in `testing/capacity.py`",
+        {"memory": ("check", "receive"), "batching": ("receive", "check"), "attention": ("check",)},
+        "Requests that follow",
+    ),
+    "in turn": Statement(
+        "a request that follows another arrives when that one has ended and its delay has passed, behind all "
+        "of that one's text",
+        "the observed answers and times",
+        {"memory": ("missing", "release"), "batching": ("receive", "propose"), "attention": ("layout",)},
+        "Requests that follow",
+    ),
+    "order, pinned": Statement(
+        "no node runs twice, or before what it reads; no subgraph is on two workers at once",
+        "books",
+        {
+            "batching": ("propose", "commit", "receive"),
+            "memory": ("place", "commit"),
+            "attention": ("layout", "batch"),
+        },
+        "Cellular batching",
+    ),
+    "queue": Statement(
+        "under a policy with the option `batching.order`, no request is admitted before one that precedes it "
+        "in that order, however full memory is; of the running ones the first is never evicted",
+        "an order computed from requests and the time",
+        {
+            "batching": ("rank", "admission", "victims", "receive", "propose"),
+            "memory": ("room", "place"),
+            "attention": ("layout",),
+        },
+        "The queue, and priorities",
+    ),
+    "contract": Statement(
+        "a stage's methods return what their contract allows, and raise no error but to refuse a request",
+        "every run",
+        {"batching": ("propose",), "memory": ("place",), "attention": ("layout",)},
+        "The loop",
+    ),
+    "time": Statement(
+        "every stage is told when things happen: when a plan is made and completes, a sequence ends, copies land",
+        "the clock",
+        {"batching": ("commit", "propose"), "memory": ("place", "commit", "release"), "attention": ("layout",)},
+        "Time.",
+    ),
+    "layout": Statement(
+        "waves are consecutive ranges that cover the work; lanes name each piece of work once; places are of "
+        "the kind that is read",
+        "the plans",
+        {"attention": ("layout",), "memory": ("place",), "batching": ("propose",)},
+        "Waves",
+    ),
+    "pure": Statement(
+        "`propose` changes nothing it does not own; the same run decides alike, byte for byte",
+        "snapshots, `trace.decisions`",
+        {
+            "batching": ("propose", "admission", "rank", "victims"),
+            "memory": ("room", "missing"),
+            "attention": ("layout",),
+        },
+        "Room.",
+    ),
+    "same in simulation": Statement(
+        "given the same times and tokens, the simulation makes the same plans; a busy host does not show in it",
+        "replay",
+        {
+            "batching": ("propose", "admission", "rank", "wake_at"),
+            "memory": ("place", "ahead"),
+            "attention": ("layout",),
+        },
+        "Time.",
+    ),
+    "blind": Statement(
+        "later arrivals and unknown answer lengths change no earlier decision",
+        "runs that differ only in those",
+        {
+            "batching": ("propose", "admission", "rank", "wake_at"),
+            "memory": ("place", "missing"),
+            "attention": ("layout",),
+        },
+        "Time.",
+    ),
+    "batch of one": Statement(
+        "alone, in a crowd, in any order: the same tokens; in the reference numerics, the same bits",
+        "comparison",
+        {
+            "attention": ("attention", "reads", "batch"),
+            "memory": ("place", "missing"),
+            "batching": ("propose", "_fill", "admission"),
+        },
+        "One forward pass",
+    ),
+}
+
+_OTHER = Statement("a law that a stage has of its own", "the stage", {}, "The laws")
+
+
+def statement(law: str) -> Statement:
+    """The words of the law with this name, as `LawBroken` carries it."""
+    return next((words for names, words in STATEMENTS.items() if law in names.split(", ")), _OTHER)
+
+
+def names_of(*subjects: Subject) -> list[str]:
+    """The names of the laws that are checked on these subjects."""
+    every = [name for names in STATEMENTS for name in names.split(", ")]
+    special = {name for subject in (TEXTS, GRAPHS) for name in subject.law_names}
+    own = {name for subject in subjects for name in subject.law_names}
+    return [name for name in every if name not in special or name in own]

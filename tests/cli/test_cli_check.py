@@ -1,0 +1,224 @@
+"""`minifuse check`: the verdict on one screen, and as JSON; what goes wrong on the way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conformance.test_defects import DEFECTS
+from hypothesis import Phase
+
+from minifuse import stages
+from minifuse.cli.timeline import decided, timeline
+from minifuse.errors import LawBroken
+from minifuse.request import Request
+from minifuse.techniques import TECHNIQUES
+from minifuse.testing import TEXTS, observe, search
+from minifuse.testing.statements import statement
+from minifuse.testing.texts import TextScenario
+
+Cli = Callable[..., Any]
+
+WIDTH, HEIGHT = 80, 34
+
+FAULTY = """
+from minifuse.batching.iteration import Iteration
+from minifuse.stages import register
+
+
+@register
+class Divides(Iteration):
+    '''Divides by the requests that run.'''
+
+    name = "divides"
+
+    def admission(self, sequence, joining, now):
+        return super().admission(sequence, joining // len(self.running), now)
+
+
+@register
+class Loops(Iteration):
+    '''Waits for itself.'''
+
+    name = "loops"
+
+    def rank(self, sequence):
+        while True:
+            pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hypothesis finds is not made smaller by it, but only by leaving requests out; and no time runs out."""
+    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+    monkeypatch.setattr(sys.modules["minifuse.cli.check"], "QUICK_S", 600.0)
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[Path]:
+    """A file that registers faulty stages, forgotten at the end of the test."""
+    path = tmp_path / "faulty.py"
+    path.write_text(FAULTY)
+    before = dict(stages.stages("batching"))
+    yield path
+    stages._STAGES["batching"] = before
+    del sys.modules["minifuse_plugin_faulty"]
+    sys.path.remove(str(tmp_path))
+
+
+def _fits(screen: str) -> None:
+    lines = screen.splitlines()
+    assert len(lines) <= HEIGHT
+    assert max(map(len, lines)) <= WIDTH
+    assert 'File "' not in screen
+
+
+def test_a_technique_that_keeps_the_laws(minifuse: Cli) -> None:
+    held = minifuse("check", "graph-padded", "--scenarios", 2)
+    assert held.code == 0
+    assert held.out.startswith("HOLDS: graph-padded kept all 18 laws on 2 scenarios in 1 mix.")
+    assert held.err.splitlines() == ["graph-padded: loading", "graph-padded: mix 1 of 1, graph-padded"]
+    _fits(held.out)
+
+
+def test_the_verdict_as_json_is_the_same_for_the_same_seed(minifuse: Cli) -> None:
+    typed = ("check", "graph-padded", "--scenarios", 2, "--seed", 5, "--json")
+    verdict = minifuse(*typed).json()
+    assert (verdict["verdict"], verdict["complete"], verdict["broken"]) == ("holds", True, None)
+    assert (verdict["scenarios"], verdict["mixes"], verdict["seed"]) == (2, {"graph-padded": 2}, 5)
+    assert verdict == minifuse(*typed).json()
+
+
+@pytest.mark.parametrize(
+    ("defect", "stage", "law", "words"),
+    [
+        ("oldest_evicted_first", "vllm", "queue", ["r0 was evicted", "out  !!", "evict r0", "PrefillFirst."]),
+        ("slot_freed_twice", "memory.contiguous", "conservation", ["freed twice", "in slots 0", "Contiguous._free"]),
+        ("mask_too_wide", "per_sequence", "ghost", ["did not read its own", "PerSequenceAttention.attention"]),
+        ("waits_for_a_full_set", "graph_merged", "progress", ["waits at 0 ms", "GraphMerged"]),
+    ],
+)
+def test_a_defect_is_shown_on_one_screen(
+    minifuse: Cli, monkeypatch: pytest.MonkeyPatch, defect: str, stage: str, law: str, words: list[str]
+) -> None:
+    next(one for one in DEFECTS if one.seed.__name__ == defect).seed(monkeypatch)
+    shown = minifuse("check", stage, "--quick")
+    assert shown.code == 1
+    assert shown.out.splitlines()[0] == f'BROKEN: {stage} breaks the law "{law}".'
+    screen = " ".join(shown.out.split())
+    for text in [*words, statement(law).says, statement(law).read.rstrip(".")]:
+        assert " ".join(text.split()) in screen
+    assert screen.endswith(f"again with minifuse check {stage} --quick --seed 0")
+    _fits(shown.out)
+
+
+def test_an_error_of_a_plugin_is_shown_with_its_line(minifuse: Cli, plugin: Path) -> None:
+    typed = ("check", "--plugin", plugin, "divides", "--quick")
+    shown = minifuse(*typed)
+    assert shown.code == 1
+    assert 'divides breaks the law "contract"' in shown.out
+    assert "ZeroDivisionError" in shown.out
+    assert (
+        f"Divides.admission  (faulty.py, line {FAULTY[: FAULTY.index('return super')].count(chr(10)) + 1})" in shown.out
+    )
+    _fits(shown.out)
+
+
+def test_a_plugin_that_hangs_is_shown_with_its_line(
+    minifuse: Cli, plugin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[observe.__module__], "PATIENCE_S", 1.0)
+    shown = minifuse("check", "--plugin", plugin, "loops", "--json")
+    assert shown.code == 1
+    broken = shown.json()["broken"]
+    assert (broken["law"], broken["error"]) == ("progress", "Hung")
+    ((method, file, line),) = [place.values() for place in broken["look_at"]]
+    assert (method, file) == ("Loops.rank", "faulty.py")
+    assert FAULTY.splitlines()[line - 1].strip() in ("while True:", "pass")
+    assert broken["scenario"]["requests"]
+
+
+def test_time_runs_out(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search.Limit, "of", lambda *arguments: search.Limit(-1, -1))
+    assert "HOLDS so far: graph-padded" in minifuse("check", "graph-padded", "--limit", "5s").out
+    assert minifuse("check", "graph-padded", "--quick", "--json").json()["complete"] is False
+
+
+def test_ctrl_c_says_what_was_checked(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = search.Search.run
+
+    def interrupted(self: Any, *arguments: Any, **named: Any) -> None:
+        run(self, *arguments, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search.Search, "run", interrupted)
+    done = minifuse("check", "graph-merged", "--scenarios", 2)
+    assert (done.code, done.out) == (130, "")
+    assert done.err.endswith("error: Interrupted: no law was found broken on 2 scenarios in 1 of 2 mixes.\n")
+
+
+def test_without_hypothesis(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    for name in [name for name in sys.modules if name.startswith(("minifuse.testing", "minifuse.cli.verdict"))]:
+        monkeypatch.delitem(sys.modules, name)
+    done = minifuse("check", "orca")
+    assert (done.code, done.out) == (3, "")
+    assert "error: minifuse check makes scenarios up with hypothesis, which is not installed" in done.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ((), "No stage was named"),
+        (("iteraton",), 'did you mean "iteration"?'),
+        (("orca", "--quick", "--scenarios", "3"), "both given"),
+        (("orca", "--limit", "10"), '--limit is "10"'),
+        (("orca", "--limit", "1ms"), "from 1s"),
+    ],
+)
+def test_bad_usage_is_one_sentence(minifuse: Cli, typed: tuple[str, ...], words: str) -> None:
+    minifuse("check", *typed).refused(words)
+
+
+def test_a_timeline() -> None:
+    """Three requests grow in 18 slots, until one has to leave; another follows the first that ends."""
+    requests = [Request(f"r{i}", (i, i), max_new_tokens=6, conversation=f"c{i}") for i in range(3)]
+    follower = Request("r3", (1,), max_new_tokens=1, conversation="c0", after="r0", delay_s=0.005)
+    options = {"batching.max_batch": 3, "memory.block_size": 1, "memory.watermark": 0.0}
+    scenario = TextScenario(
+        requests=(*requests, follower), options=tuple(options.items()), model="gptj", capacity=18, aborts=()
+    )
+    seen = observe(TEXTS.case(TECHNIQUES["vllm"], scenario))
+    assert timeline(seen, "r2 is wrong", WIDTH) == PICTURE.strip("\n").splitlines()
+    assert timeline(seen, "all is wrong", 50)[0] == "step                       ...     6     7  !!"
+    assert decided(seen, 2, places=False) == [
+        "step 6 at 60 ms: admit r2; compute r2 0-6",
+        "step 7 at 70 ms: admit r3; compute r3 0-8",
+    ]
+
+
+PICTURE = """
+step                           0   1   2   3   4    5     6     7
+decided at, in ms              0  10  20  30  40   50    60    70
+r0 2+6 tokens at 0 ms        0-1   2   3   4   5   6|
+r1 2+6 tokens at 0 ms        0-1   2   3   4   5   6|
+r2 2+6 tokens at 0 ms        0-1   2   3   4   5  out  0-6|        !!
+r3 1+1 tokens 5 ms after r0                                  0-8|
+"""
+
+
+def test_a_broken_law_says_how_it_may_be_seen_again(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that is shown finds the same."""
+
+    def fails(self: Any, *arguments: Any, **named: Any) -> None:
+        raise LawBroken("a law of mine", "nothing was seen")
+
+    monkeypatch.setattr(search.Search, "run", fails)
+    shown = minifuse("check", "graph-padded", "--quick", "--seed", "7")
+    assert shown.code == 1
+    assert "minifuse check graph-padded --quick --seed 7" in shown.out
+    assert minifuse("check", "graph-padded", "--json").json()["broken"]["law"] == "a law of mine"
