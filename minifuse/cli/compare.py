@@ -268,6 +268,7 @@ def _wrong(workload: Workload, settings: Settings, results: list[Result]) -> lis
 def _as_json(
     workload: Workload, settings: Settings, results: list[Result], failures: list[tuple[Technique, str]]
 ) -> dict[str, Any]:
+    from minifuse.cli.leaders import leaders
 
     complete = [(one.row.name, one.metrics) for one in results if not one.served.interrupted]
     return {

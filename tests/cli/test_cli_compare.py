@@ -165,12 +165,12 @@ def test_who_answered_fewer_does_not_lead() -> None:
     lead, _ = leaders([("a", fast), ("b", metrics(100.0)), ("c", metrics(50.0))], "transformer", "real")
     assert lead.startswith("b leads on tokens/s: 2 times that of c")
     assert lead.endswith("(a answered fewer requests; one run each, whose spread is not known).")
-    assert len(verdict([("a", fast), ("b", metrics(100.0))], "transformer", "real")) == 1
+    assert len(leaders([("a", fast), ("b", metrics(100.0))], "transformer", "real")) == 1
 
 
 def test_nothing_to_explain() -> None:
     rows = [("a", metrics(100.0)), ("b", metrics(100.0))]
-    assert verdict(rows, "cells", "virtual") == [
+    assert leaders(rows, "cells", "virtual") == [
         "All are level on tokens/s, within 2%; all are level on end-to-end time, within 2%.",
         "There is no difference to explain.",
     ]
