@@ -160,12 +160,12 @@ def look_at(broken: LawBroken, kinds: list[Kind]) -> list[Place]:
         return [raised]
     raised = _raised(broken, _sources(*classes))
     found = [raised] if raised is not None else []
-    inherited: list[Place] = []
     for cls, kind in classes.items():
-        for name in words.methods[kind]:
-            if (place := _method(cls, name)) is not None:
-                (found if name in vars(cls) else inherited).append(place)
-    return found[:MOST_PLACES] or [_class(cls) for cls in classes][:1] + inherited[:1]
+        places = [(name, place) for name in words.methods[kind] if (place := _method(cls, name)) is not None]
+        own = [place for name, place in places if name in vars(cls)]
+        # Of the likeliest stage at least what it inherits.
+        found += own if own or found or not places else [_class(cls), places[0][1]]
+    return found[:MOST_PLACES]
 
 
 def _halves(kind: str, row: Technique) -> list[type[Any]]:
