@@ -11,8 +11,20 @@ from typing import Any
 
 from minifuse.errors import LawBroken, StageFault
 
-__all__ = ["Wrong", "blamed", "class_site", "folder_of", "is_own", "last_line", "method_site", "raised", "shown"]
+__all__ = [
+    "Wrong",
+    "blame",
+    "blamed",
+    "class_site",
+    "folder_of",
+    "is_own",
+    "last_line",
+    "method_site",
+    "raised",
+    "shown",
+]
 
+PASSED = (StageFault, KeyboardInterrupt, BrokenPipeError, GeneratorExit)
 LONGEST = 120  # characters of a value in a sentence
 
 
@@ -119,19 +131,27 @@ def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> S
     return StageFault(f"{what}{f': {note}' if note else ''}", error.law if isinstance(error, LawBroken) else "contract")
 
 
+def blame(
+    cls: type[Any], name: str, error: BaseException, allowed: tuple[type[BaseException], ...] = (), note: str = ""
+) -> BaseException:
+    """What is to be raised when a method of a stage, or a check of what it returned, raised `error`.
+
+    That is the error itself if it is `allowed`, no mistake, or a fault already.
+    """
+    if isinstance(error, (*PASSED, *allowed)):
+        return error
+    if isinstance(error, Wrong):
+        return StageFault(f"{method_site(cls, name)} returned {error.found}: {error.allowed}", error.law)
+    return raised(cls, name, error, note)  # of SystemExit, too: a stage that calls exit() must not end the run so
+
+
 @contextmanager
 def blamed(cls: type[Any], name: str, allowed: tuple[type[BaseException], ...] = (), note: str = "") -> Iterator[None]:
-    """A block in which a method of a stage runs, or in which what it returned is checked.
-
-    Raises:
-        StageFault: the method raised something other than `allowed`, or a check raised `Wrong`.
-    """
-    passed: tuple[type[BaseException], ...] = (StageFault, KeyboardInterrupt, BrokenPipeError, GeneratorExit)
+    """A block in which a method of a stage runs, or in which what it returned is checked: see `blame`."""
     try:
         yield
-    except (*passed, *allowed):
-        raise
-    except Wrong as wrong:
-        raise StageFault(f"{method_site(cls, name)} returned {wrong.found}: {wrong.allowed}", wrong.law) from None
-    except BaseException as error:  # SystemExit too: a stage that calls exit() must not end the run without a word
-        raise raised(cls, name, error, note) from error
+    except BaseException as error:
+        found = blame(cls, name, error, allowed, note)
+        if found is error:
+            raise
+        raise found from (None if isinstance(error, Wrong) else error)

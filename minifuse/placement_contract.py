@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from minifuse.cell_graph import CellGraph
@@ -38,7 +39,8 @@ def check_place(work: Work, place: Place, last: Place | None, capacity: int) -> 
     Args:
         last: where the sequence lay until now, if nothing has been moved since.
     """
-    found = f"a Placement with {shown(place)} for {shown(work)}"
+    if place == last and place.capacity >= work.stop:
+        return  # as of most sequences
     runs: tuple[tuple[int, int], ...]
     if isinstance(place, Extent):
         right, runs = is_whole(place.offset) and is_whole(place.capacity), ((place.offset, place.capacity),)
@@ -53,15 +55,14 @@ def check_place(work: Work, place: Place, last: Place | None, capacity: int) -> 
         right = type(place.reads) is tuple and all(map(is_whole, (*place.reads, place.slot)))
         runs = tuple((slot, 1) for slot in (*place.reads, place.slot)) if right else ()
     if not right:
-        raise Wrong(found, "slots, blocks and sizes are whole numbers, and lists of them tuples")
+        raise Wrong(_with(place, work), "slots, blocks and sizes are whole numbers, and lists of them tuples")
     if any(slot + length > capacity for slot, length in runs):
-        raise Wrong(found, f"memory has the slots 0 to {capacity - 1}", "budget")
+        raise Wrong(_with(place, work), f"memory has the slots 0 to {capacity - 1}", "budget")
     if isinstance(place, State):
         return
     if place.capacity < work.stop:
-        raise Wrong(
-            found, f"it has {place.capacity} slots: a place holds all tokens up to the last of the work", "layout"
-        )
+        allowed = f"it has {place.capacity} slots: a place holds all tokens up to the last of the work"
+        raise Wrong(_with(place, work), allowed, "layout")
     if last is None or last is place or not work.start:
         return
     kept = min(work.start, last.capacity)
@@ -71,7 +72,11 @@ def check_place(work: Work, place: Place, last: Place | None, capacity: int) -> 
         same = [*last.slots(0, kept)] == [*place.slots(0, kept)]
     if not same:
         allowed = f"what it has written lies in {shown(last)}: leave it there, or move it with a Move"
-        raise Wrong(found, allowed, "conservation")
+        raise Wrong(_with(place, work), allowed, "conservation")
+
+
+def _with(place: Place, work: Work) -> str:
+    return f"a Placement with {shown(place)} for {shown(work)}"
 
 
 def check_shape(memory: Any, placement: Placement, proposal: Proposal) -> None:
@@ -124,16 +129,28 @@ def check_slots(works: tuple[Work, ...], places: tuple[Place, ...]) -> None:
         for slot in place.slots(work.start, work.stop):
             other = writer.setdefault(slot, work)
             if other is not work:
-                raise Wrong(
-                    f"a Placement in which {other} and {work} write slot {slot}",
-                    "each token has a slot of its own",
-                    "conservation",
-                )
+                found = f"a Placement in which {other} and {work} write slot {slot}"
+                raise Wrong(found, "each token has a slot of its own", "conservation")
+    written = sorted(writer)
     for work, place in zip(works, places, strict=True):
-        for slot in writer.keys() & set(place.slots(0, work.start)):
-            if writer[slot].sequence != work.sequence:
-                found = f"a Placement in which {writer[slot]} writes slot {slot}, which {work} reads"
-                raise Wrong(found, "what is shared is not written: give the writer a copy", "conservation")
+        for first, last in _runs(place, work.start):
+            for slot in written[bisect_left(written, first) : bisect_left(written, last)]:
+                if writer[slot].sequence != work.sequence:
+                    found = f"a Placement in which {writer[slot]} writes slot {slot}, which {work} reads"
+                    raise Wrong(found, "what is shared is not written: give the writer a copy", "conservation")
+
+
+def _runs(place: Place, stop: int) -> Iterator[tuple[int, int]]:
+    """The slots of the tokens before `stop`, as ranges."""
+    if isinstance(place, Pages):
+        runs: Iterator[tuple[int, int]] = ((block * place.size, place.size) for block in place.blocks)
+    else:
+        runs = iter(() if isinstance(place, State) else place.runs)
+    for slot, length in runs:
+        if stop <= 0:
+            return
+        yield slot, slot + min(stop, length)
+        stop -= length
 
 
 def check_states(proposal: Proposal, placement: Placement, graphs: Mapping[str, CellGraph], slots: Slots) -> None:

@@ -9,6 +9,7 @@ classes: nothing stands between them and the engine. What is checked knows nothi
 from __future__ import annotations
 
 import difflib
+import inspect
 import types
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,7 +19,7 @@ from minifuse.attention_contract import AttentionContract
 from minifuse.batching_contract import BatchingContract
 from minifuse.contract import Contract, Method, check_signature
 from minifuse.errors import LawBroken, MachineError, StageFault, UsageError
-from minifuse.fault import blamed, class_site, is_own, method_site
+from minifuse.fault import Wrong, blame, blamed, class_site, is_own, method_site
 from minifuse.memory_contract import MemoryContract
 from minifuse.stages import Kind
 
@@ -63,15 +64,27 @@ def _guarded(contract: Contract, cls: type[Any]) -> type[Any]:
         before, after = getattr(contract, f"before_{name}", None), getattr(contract, name)
         _, allowed, note = {**contract.methods, **contract.hooks}[name]
 
+        right = inspect.getattr_static(cls, name)
+
+        def called(self: Any, *arguments: Any, **named: Any) -> Any:
+            if isinstance(right, types.FunctionType):  # as of most methods; others are found as Python finds them
+                return right(self, *arguments, **named)
+            return getattr(super(guarded, self), name)(*arguments, **named)
+
         def hook(self: Any, *arguments: Any, **named: Any) -> Any:
-            with blamed(cls, name, allowed, note):
-                return after(self, getattr(super(guarded, self), name)(*arguments, **named), *arguments)
+            try:
+                return after(self, called(self, *arguments, **named), *arguments)
+            except BaseException as error:
+                found = blame(cls, name, error, allowed, note)
+                if found is error:
+                    raise
+                raise found from (None if isinstance(error, Wrong) else error)
 
         def method(self: Any, *arguments: Any, **named: Any) -> Any:
             if contract.inside:
                 if name in contract.pure:
                     return hook(self, *arguments, **named)
-                return getattr(super(guarded, self), name)(*arguments, **named)
+                return called(self, *arguments, **named)
             if before is not None:
                 before(*arguments)
             contract.inside = True

@@ -60,7 +60,7 @@ BATCHINGS = [
         "evicts and computes", "return p if p.admit else replace(p, evict=tuple(self.running)[:1])", "or is evicted"
     ),
     _proposal("a reason that is a text", "return replace(p, reasons=('full',))", "give a tuple of Reason"),
-    _proposal("a reason of no request", "return replace(p, reasons=(Reason('a', 'nobody', 'b'),))", "is the id of"),
+    _proposal("a reason of no request", "return replace(p, reasons=(Reason('a', 'r99', 'b'),))", "is the id of"),
     _proposal("a reason without words", "return replace(p, reasons=(Reason('a', 'r0', None),))", "are words"),
     _proposal("asks for the past", "return Proposal(wake_at=now - 1)", "later than now"),
     _proposal("asks for now", "return Proposal(wake_at=now)", "later than now"),
