@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, lru_cache
 
-from minifuse.execute.sampling import sample
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.load import build, load_weights, random_weights, resolve_text
 from minifuse.model.text.transformer import Transformer
-from minifuse.naive.oracle import logits
+from minifuse.naive.oracle import answer
 from minifuse.request import Request
 
 __all__ = ["CONFIGS", "TINY", "expected_answer", "model_config", "small_model"]
@@ -53,12 +52,7 @@ def small_model(name: str, numerics: str = "fast") -> Transformer:
 
 @lru_cache(maxsize=4096)
 def _expected(name: str, request: Request) -> tuple[int, ...]:
-    model, tokens = small_model(name), list(request.prompt)
-    while len(tokens) < request.max_length:
-        tokens += sample(logits(model, tokens)[-1:], [request.sampling], [len(tokens)])
-        if tokens[-1] in request.stop_ids and not request.ignore_eos:
-            break
-    return tuple(tokens[len(request.prompt) :])
+    return tuple(answer(small_model(name), request))
 
 
 def expected_answer(name: str, request: Request) -> tuple[int, ...]:
