@@ -52,8 +52,10 @@ class Life:
 
     arrival_s: float
     prompt_tokens: int
+    arrived: bool = True  # False: it follows a request, and the run ended, or it was given up, before that had ended
     started_s: float = math.inf
-    evicted_s: float | None = None  # when, while it waits to be admitted again
+    admitted_s: float = math.inf  # first
+    evicted_s: float | None = None  # while it waits to be admitted again
     evictions: list[tuple[float, float]] = field(default_factory=list)  # from when to when it waited after each
     token_times: array[float] = field(default_factory=lambda: array("d"))
     ended_s: float = math.nan
@@ -67,10 +69,19 @@ class Life:
             spans = self.computed[cell] = Spans()
         return spans.add(start, stop)
 
+    def admit(self, now: float) -> None:
+        """It is admitted, for the first time or after an eviction."""
+        self.admitted_s = min(self.admitted_s, now)
+        if self.evicted_s is not None:
+            self.evictions.append((self.evicted_s, now))
+            self.evicted_s = None
+
     def waits(self) -> list[tuple[float, float]]:
-        """The times for which it waited for its turn, until it began, was given up, or for ever."""
+        """The times for which it waited for its turn: until it was admitted, until it was given up, or for ever."""
+        if not self.arrived:
+            return []
         end_s = math.inf if math.isnan(self.ended_s) else self.ended_s
-        found = [(self.arrival_s, min(self.started_s, end_s)), *self.evictions]
+        found = [(self.arrival_s, max(self.arrival_s, min(self.admitted_s, end_s))), *self.evictions]
         return found if self.evicted_s is None else [*found, (self.evicted_s, end_s)]
 
     @property
@@ -95,19 +106,20 @@ class Life:
 
 
 def most_overtaken(lives: Iterable[Life]) -> int:
-    """The largest number of requests that overtook a single one: they arrived after it, and began while it waited.
+    """The largest number of requests that overtook a single one: they arrived after it, and were admitted for the first
+    time while it waited.
 
-    A request waits from its arrival to its first step, and again from each eviction until it is admitted again. What
-    begins or arrives at the same time has overtaken nothing. One pass when the run has ended: an iteration pays
+    A request waits from its arrival until it is admitted, and again from each eviction until it is admitted again. What
+    arrives or is admitted at the same time has overtaken nothing. One pass when the run has ended: an iteration pays
     nothing for it.
 
     >>> a, b, c = (Life(arrival_s=float(i), prompt_tokens=1) for i in range(3))
-    >>> a.started_s, b.started_s, c.started_s = 5.0, 3.0, 4.0
-    >>> most_overtaken([a, b, c])  # b and c began before a
+    >>> a.admitted_s, b.admitted_s, c.admitted_s = 5.0, 3.0, 4.0
+    >>> most_overtaken([a, b, c])  # b and c before a
     2
     """
     most = 0
-    begun: list[float] = []  # when those that arrived later began, as negative numbers: most are appended
+    begun: list[float] = []  # when those that arrived later were admitted, as negative numbers: most are appended
     latest_first = sorted(lives, key=attrgetter("arrival_s"), reverse=True)
     for _, together in groupby(latest_first, key=attrgetter("arrival_s")):
         arrived = list(together)
@@ -115,6 +127,6 @@ def most_overtaken(lives: Iterable[Life]) -> int:
             passed = sum(bisect_right(begun, -start) - bisect_right(begun, -stop) for start, stop in life.waits())
             most = max(most, passed)
         for life in arrived:
-            if life.started_s < math.inf:
-                insort(begun, -life.started_s)
+            if life.admitted_s < math.inf:
+                insort(begun, -life.admitted_s)
     return most

@@ -21,7 +21,8 @@ finished or no time passed, is None and never NaN: the result is JSON as it is.
 | `normalized_latency_s` | arrival | finish, divided by the output tokens |
 | `latency_bound_s` | the largest of all gaps | |
 
-`most_overtaken` is the largest number of requests that overtook one: they arrived after it and began while it waited.
+`most_overtaken` is the largest number of requests that overtook one: they arrived after it and were
+admitted while it waited.
 
 The trace does not carry cache hits yet, so there is no metric of them: absent, not zero.
 """
@@ -127,7 +128,8 @@ class RunningMetrics:
                 self.bytes_per_token = event.get("kv_bytes_per_token")
             case "request":
                 arrival_s = event.get("wall", event)["arrival_s"]
-                life = self.lives.setdefault(event["id"], Life(arrival_s, event["prompt_tokens"]))
+                arrived = event.get("after") is None or "wall" in event  # when it arrived has been measured
+                life = self.lives.setdefault(event["id"], Life(arrival_s, event["prompt_tokens"], arrived))
                 # All of a history has been computed before but its last token, which no token followed then.
                 life.compute(0, max(0, event.get("history_tokens", 0) - 1), TRANSFORMER)
             case "refused":
@@ -147,9 +149,6 @@ class RunningMetrics:
             life = self.lives[name]
             if start_s < life.started_s:
                 life.started_s = start_s
-            if life.evicted_s is not None:
-                life.evictions.append((life.evicted_s, start_s))
-                life.evicted_s = None
             kind = cell[0] if cell else TRANSFORMER
             of_cells = kind != TRANSFORMER
             # One token past the prompt is a decode step; a prompt, or an answer computed anew, is prefill.
@@ -192,6 +191,8 @@ class RunningMetrics:
         self.num["evicted"] += len(event["evicted"])
         for name in event["evicted"]:
             self.lives[name].evicted_s = start_s
+        for name in event["admitted"]:
+            self.lives[name].admit(start_s)
         used, reserved, capacity, host = event["kv"]
         # A plan of moves alone runs beside the others: its time counts already.
         seconds = end_s - start_s if event["work"] else 0.0

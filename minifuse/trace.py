@@ -153,6 +153,7 @@ def _figures(report: StepReport) -> Event:
     return {
         "event": "step",
         "work": plan.work,
+        "admitted": plan.admitted,
         "evicted": plan.evicted,
         "phase": plan.phase.value,
         "waves": plan.waves,

@@ -326,8 +326,8 @@ def test_a_trace_as_the_engine_writes_it() -> None:
 
 
 def _served(*spans: tuple[str, float, float]) -> list[Event]:
-    """Steps of one token of one request each: (request, start, end)."""
-    return [step(start, end, [[name, 0, 1]], {name: [1]}) for name, start, end in spans]
+    """Steps of one token of one request each, which each admits: (request, start, end)."""
+    return [step(start, end, [[name, 0, 1]], {name: [1]}, admitted=[name]) for name, start, end in spans]
 
 
 def test_most_overtaken() -> None:
@@ -338,6 +338,11 @@ def test_most_overtaken() -> None:
     assert compute_metrics([{"event": "run"}, *asked[1:], *served])["most_overtaken"] == 2
     in_turn = _served(("b", 4, 5), ("c", 5, 6), ("d", 5, 8))
     assert compute_metrics([{"event": "run"}, *asked[1:], *in_turn])["most_overtaken"] == 0
+
+
+def test_a_turn_that_never_arrived_is_overtaken_by_none() -> None:
+    asked = [request("a", 0, 1), request("b", 0, 1) | {"after": "a", "history_tokens": 0}, request("c", 1, 1)]
+    assert compute_metrics([{"event": "run"}, *asked, *_served(("a", 0, 1), ("c", 1, 2))])["most_overtaken"] == 0
 
 
 def test_what_begins_at_once_or_arrives_at_once_overtakes_nothing() -> None:

@@ -118,15 +118,15 @@ def test_overtaking_against_brute_force(drawn: list[tuple[int, int, int, int]]) 
     """Requests that wait after their arrival, and once more after an eviction; of some the first wait never ends."""
     lives = []
     for arrival, wait, ran, away in drawn:
-        life = Life(float(arrival), 1, math.inf if wait == 6 else float(arrival + wait))
+        life = Life(float(arrival), 1, admitted_s=math.inf if wait == 6 else float(arrival + wait))
         if wait < 6 and ran:
-            life.evictions.append((life.started_s + ran, life.started_s + ran + away))
+            life.evictions.append((life.admitted_s + ran, life.admitted_s + ran + away))
         lives.append(life)
     plain = [
         sum(
             other.arrival_s > life.arrival_s
-            and other.started_s < math.inf
-            and any(start <= other.started_s < stop for start, stop in life.waits())
+            and other.admitted_s < math.inf
+            and any(start <= other.admitted_s < stop for start, stop in life.waits())
             for other in lives
         )
         for life in lives

@@ -11,9 +11,9 @@ from minifuse.model.text.transformer import Transformer
 from minifuse.naive.oracle import answer
 from minifuse.request import Request
 
-__all__ = ["CONFIGS", "TINY", "expected_answer", "model_config", "small_model"]
+__all__ = ["CONFIGS", "LONG", "TINY", "expected_answer", "model_config", "small_model"]
 
-VOCAB, CONTEXT = 29, 48
+VOCAB, CONTEXT, LONG_CONTEXT = 29, 48, 192
 
 CONFIGS: dict[str, ModelConfig] = {
     "llama": ModelConfig(
@@ -27,10 +27,14 @@ CONFIGS: dict[str, ModelConfig] = {
         "opt", VOCAB, 16, 1, 4, 4, 4, 24, CONTEXT, activation="relu", position_offset=2, attention_bias=True,
         mlp_bias=True,
     ),
+    "one-kv-head": ModelConfig(
+        "llama", VOCAB, 16, 1, 4, 1, 4, 24, LONG_CONTEXT, rotary=Rotary(4), eos_ids=(3,)
+    ),
 }  # fmt: skip
 
 
 TINY = "tiny"
+LONG = "one-kv-head"  # whose texts may be longer than a tile, a chunk or a page of any kernel or book
 
 
 @cache
