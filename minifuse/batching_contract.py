@@ -27,7 +27,6 @@ from minifuse.work import TRANSFORMER, Span, Work
 __all__ = ["BatchingContract"]
 
 MOST_WORKERS = 1024
-WAKES, SHORT_S = 10_000, 1.0  # wake-ups in a row without any event: too many, if all of them took less than this
 DONE = -1  # instead of the worker that a node is planned on
 
 
@@ -56,7 +55,6 @@ class BatchingContract(Contract):
         self.stops: dict[str, int] = {}  # of each that was admitted: the end of its last work
         self.nodes: dict[str, dict[int, int]] = {}  # of each graph: node -> the worker it is planned on, or DONE
         self.state: list[tuple[Sequence, int, Phase]] = []  # as the policy was asked
-        self.num_wakes, self.woken_since = 0, 0.0
         self.last_rank: Any = None
 
     def made(self, stage: Any, *arguments: Any) -> None:
@@ -73,7 +71,6 @@ class BatchingContract(Contract):
     def receive(self, policy: Any, result: Any, sequence: Sequence) -> None:
         check_nothing(result, "receive raises RequestRefused or returns nothing")
         self.known[sequence.id] = sequence
-        self.num_wakes = 0
 
     def release(self, policy: Any, result: Any, sequence: Sequence) -> None:
         check_nothing(result)
@@ -81,11 +78,9 @@ class BatchingContract(Contract):
         self.nodes.pop(sequence.id, None)
         self.admitted.discard(sequence.id)
         self.stops.pop(sequence.id, None)
-        self.num_wakes = 0
 
     def commit(self, policy: Any, result: Any, plan: Plan, now: float) -> None:
         check_nothing(result)
-        self.num_wakes = 0
         for name in {*plan.admitted, *plan.sequences}:
             flights = self.flights.get(name, [])
             if plan.worker in flights:
@@ -174,14 +169,6 @@ class BatchingContract(Contract):
     def _check_waiting(self, proposal: Proposal, now: float) -> None:
         if proposal.admit or proposal.evict or proposal.waves:
             raise Wrong("a Proposal without work that admits, evicts or has waves", "these count with work only")
-        if proposal.wake_at is None:
-            return
-        if not self.num_wakes:
-            self.woken_since = now
-        self.num_wakes += 1
-        if self.num_wakes > WAKES and ((self.known and not self.flights) or now - self.woken_since < SHORT_S):
-            found = f"for the {WAKES}th time in a row a Proposal that only asks to be woken"
-            raise Wrong(found, "wake when something will have changed, such as the end of a window", "progress")
 
     def _check_admission(self, policy: Any, proposal: Proposal) -> None:
         seen: set[str] = set()
@@ -284,7 +271,6 @@ class BatchingContract(Contract):
         planned[name, node] = wave
 
     def _note(self, proposal: Proposal, worker: int) -> None:
-        self.num_wakes = 0
         self.admitted -= {sequence.id for sequence in proposal.evict}
         self.admitted |= {sequence.id for sequence in proposal.admit}
         stops = {sequence.id: 0 for sequence in proposal.admit}

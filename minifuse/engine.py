@@ -14,6 +14,7 @@ from minifuse.report import Completion, StepReport
 from minifuse.request import FinishReason, Phase
 from minifuse.stages import Attention, Batching, Executor, Memory, Reader
 from minifuse.trace import Trace
+from minifuse.watchdog import Watchdog
 from minifuse.why import account_for
 
 __all__ = ["Engine"]
@@ -42,6 +43,7 @@ class Engine(Lifecycle):
         self.attention = attention
         self._why = why  # whether proposals account for every sequence that waits
         self._waiting: list[Proposal] = []  # proposals without work, of workers that could take more
+        self._watchdog = Watchdog(batching.name)
         self._committed = False  # whether a plan has been since memory was last asked for moves
 
     def run(self) -> Iterator[StepReport]:
@@ -128,10 +130,15 @@ class Engine(Lifecycle):
         finally:
             self._lock.acquire()
         if completions:
+            self._watchdog.happened()
             self.now = max(self.now, completions[-1].ended_s)
             return [self.commit(completion) for completion in completions]
         # The event's own time, not the moment the host woke up: decisions must not depend on that.
         now = self.clock.now() if until is None else min(until, self.clock.now())
+        if until is None or now < until or until == self.arrivals.next_s:
+            self._watchdog.happened()
+        else:
+            self._watchdog.woke(running=bool(self.in_flight))
         if self.sequences and not self.in_flight:
             self.trace.wait(reasons, self.now, now)
         self.now = max(self.now, now)

@@ -21,21 +21,22 @@ finished or no time passed, is None and never NaN: the result is JSON as it is.
 | `normalized_latency_s` | arrival | finish, divided by the output tokens |
 | `latency_bound_s` | the largest of all gaps | |
 
+`most_overtaken` is the largest number of requests that overtook one: they arrived after it and were
+admitted while it waited.
+
 The trace does not carry cache hits yet, so there is no metric of them: absent, not zero.
 """
 
 from __future__ import annotations
 
 import math
-from array import array
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 from minifuse.errors import UsageError
+from minifuse.lives import Life, most_overtaken
 from minifuse.parsing import parse_goodput
 from minifuse.plan import Move
 from minifuse.request import FinishReason, Phase
@@ -69,77 +70,6 @@ def summary(values: Iterable[float]) -> dict[str, float] | None:
         return None
     points = {f"p{percent}": percentile(ascending, percent) for percent in (50, 90, 99)}
     return {"mean": math.fsum(ascending) / len(ascending), **points, "max": ascending[-1]}
-
-
-class _Spans:
-    """Tokens computed so far, as half-open spans apart from each other: mostly one, from the first token on."""
-
-    __slots__ = ("bounds",)
-
-    def __init__(self) -> None:
-        self.bounds: list[int] = []  # start, stop, start, stop ... ascending
-
-    def add(self, start: int, stop: int) -> int:
-        """Add [start, stop). Returns how many of its tokens were in already.
-
-        >>> spans = _Spans()
-        >>> spans.add(0, 5), spans.add(5, 6), spans.add(9, 11), spans.add(4, 10), spans.bounds
-        (0, 0, 0, 3, [0, 11])
-        """
-        bounds = self.bounds
-        if start >= stop:
-            return 0
-        if bounds and bounds[-1] == start:  # as in every decode step
-            bounds[-1] = stop
-            return 0
-        # The spans that touch [start, stop): from the first that does not end before it, to the last that begins in it.
-        first = bisect_left(bounds, start) // 2 * 2
-        last = (bisect_left(bounds, stop + 1) + 1) // 2 * 2
-        touched = bounds[first:last]
-        starts, stops = touched[::2], touched[1::2]
-        again = sum(max(0, min(b, stop) - max(a, start)) for a, b in zip(starts, stops, strict=True))
-        bounds[first:last] = [min([start, *starts]), max([stop, *stops])]
-        return again
-
-
-@dataclass(slots=True)
-class _Life:
-    """One request, as its events tell."""
-
-    arrival_s: float
-    prompt_tokens: int
-    started_s: float = math.inf
-    token_times: array[float] = field(default_factory=lambda: array("d"))
-    ended_s: float = math.nan
-    reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
-    computed: dict[str, _Spans] = field(default_factory=dict)  # of each cell
-
-    def compute(self, start: int, stop: int, cell: str) -> int:
-        """Notes that tokens [start, stop) were computed; returns how many of them had been before."""
-        spans = self.computed.get(cell)
-        if spans is None:
-            spans = self.computed[cell] = _Spans()
-        return spans.add(start, stop)
-
-    @property
-    def finished(self) -> bool:
-        return self.reason in (FinishReason.STOP.value, FinishReason.LENGTH.value)
-
-    @property
-    def latencies(self) -> dict[str, float]:
-        """Of a finished request, by the metric's name; only those it has."""
-        times = sorted(self.token_times)
-        found = {
-            "queueing_s": self.started_s - self.arrival_s,
-            "computing_s": self.ended_s - self.started_s,
-            "e2e_s": self.ended_s - self.arrival_s,
-        }
-        if times:
-            found["ttft_s"] = times[0] - self.arrival_s
-            found["normalized_latency_s"] = found["e2e_s"] / len(times)
-        if len(times) > 1:
-            found["tpot_s"] = (self.ended_s - times[0]) / (len(times) - 1)
-        return found
 
 
 class _Memory:
@@ -181,7 +111,7 @@ class RunningMetrics:
     """
 
     def __init__(self) -> None:
-        self.lives: dict[str, _Life] = {}
+        self.lives: dict[str, Life] = {}
         self.bytes_per_token: int | None = None
         self.last_s = 0.0
         self.num: Counter[str] = Counter()  # tokens of each sort, iterations, pieces of work, requests refused
@@ -198,7 +128,8 @@ class RunningMetrics:
                 self.bytes_per_token = event.get("kv_bytes_per_token")
             case "request":
                 arrival_s = event.get("wall", event)["arrival_s"]
-                life = self.lives.setdefault(event["id"], _Life(arrival_s, event["prompt_tokens"]))
+                arrived = event.get("after") is None or "wall" in event  # when it arrived has been measured
+                life = self.lives.setdefault(event["id"], Life(arrival_s, event["prompt_tokens"], arrived))
                 # All of a history has been computed before but its last token, which no token followed then.
                 life.compute(0, max(0, event.get("history_tokens", 0) - 1), TRANSFORMER)
             case "refused":
@@ -258,6 +189,10 @@ class RunningMetrics:
             life = self.lives[name]
             life.reason, life.ended_s = reason, end_s
         self.num["evicted"] += len(event["evicted"])
+        for name in event["evicted"]:
+            self.lives[name].evicted_s = start_s
+        for name in event["admitted"]:
+            self.lives[name].admit(start_s)
         used, reserved, capacity, host = event["kv"]
         # A plan of moves alone runs beside the others: its time counts already.
         seconds = end_s - start_s if event["work"] else 0.0
@@ -306,6 +241,7 @@ class RunningMetrics:
             "discarded": num["discarded"],
             "gathers": {"count": num["gathers"], "rows": num["gathered"], "seconds": self.gathering_s},
             "evictions": num["evicted"],
+            "most_overtaken": most_overtaken(served),
             "kv": self.kv.result(self.bytes_per_token),
             "moves": {
                 kind: {"count": count, "tokens": tokens, "bytes": _bytes(tokens, self.bytes_per_token)}

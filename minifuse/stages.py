@@ -152,6 +152,9 @@ class Batching(Stage, Protocol):
     workers: int  # how many workers it has work for
     depth: int  # plans that a worker may have at once, which it runs in order
     granularity: str  # what a node of a cell graph is: a "cell", or a single "operator"
+    # What the policy claims, and the laws hold it to. A class that says nothing claims nothing.
+    overtaken_at_most: int | None  # later arrivals admitted while a request waits, under first come, first served
+    starts_together: bool  # whether the prompts of one request are admitted together
 
     @property
     def token_budget(self) -> int | None:
@@ -242,12 +245,18 @@ class Executor(Protocol):
 
 StageClass = TypeVar("StageClass", bound=type[Any])
 
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "batching": {"serves": frozenset({"transformer"}), "overtaken_at_most": None, "starts_together": False},
+    "memory": {"serves": frozenset({"transformer"})},
+    "attention": {"serves": frozenset({"transformer"})},
+}
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
 _MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")
 
 
 def register(cls: StageClass) -> StageClass:
-    """Make a stage known by its `kind` and `name`, once. It serves transformers, unless its `serves` names other kinds.
+    """Make a stage known by its `kind` and `name`, once. What it does not say has a default: it serves
+    transformers, and claims nothing.
 
     Raises:
         UsageError: it lacks something that a stage of its kind must have (`minifuse.declarations`), or another class
@@ -255,8 +264,9 @@ def register(cls: StageClass) -> StageClass:
     """
     check_declared(cls)
     kind, name = cls.kind, cls.name
-    if not hasattr(cls, "serves"):
-        cls.serves = frozenset({"transformer"})
+    for member, value in DEFAULTS[kind].items():
+        if not hasattr(cls, member):
+            setattr(cls, member, value)
     known = _STAGES[kind].setdefault(name, cls)
     if known is not cls:
         raise UsageError(f"The {kind} stage {name!r} is already {known.__qualname__}: choose another name.")

@@ -16,6 +16,7 @@ def step(start_s: float, end_s: float, work: list[list[Any]], tokens: dict[str, 
         "moves": [],
         "waves": [],
         "finished": {},
+        "admitted": [],
         "evicted": [],
         "kv": [0, 0, 100, 0],
     }

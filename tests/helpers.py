@@ -23,6 +23,7 @@ from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build, random_weights
 from minifuse.model.text.transformer import Transformer
+from minifuse.naive.oracle import attention
 from minifuse.place import Extent
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
@@ -222,6 +223,19 @@ def run_all(engine: Engine, requests: Iterable[Request]) -> list[StepReport]:
 def answers_of(engine: Engine) -> dict[str, tuple[int, ...]]:
     """The new tokens of every request that has finished."""
     return {name: tuple(sequence.answer) for name, sequence in engine.finished.items()}
+
+
+@torch.no_grad()
+def layers_logits(model: Transformer, tokens: list[int]) -> torch.Tensor:
+    """The logits after every token of one text, by the model's own layers: [tokens, vocab_size]."""
+    config, positions = model.config, torch.arange(len(tokens))
+    x, rotary = model.embed(torch.tensor(tokens), positions), model.rotary(positions)
+    for layer in model.layers:
+        q, k, v = layer.pre_attention(x).split((config.num_heads, config.num_kv_heads, config.num_kv_heads), 1)
+        if rotary is not None:
+            q, k = rotary.rotate(q), rotary.rotate(k)
+        x = layer.post_attention(x, attention(q, k, v))
+    return model.head(x)
 
 
 def expected_answers(model: str, requests: Iterable[Request]) -> dict[str, tuple[int, ...]]:

@@ -75,6 +75,7 @@ def test_golden() -> None:
         "discarded": 0,
         "gathers": {"count": 0, "rows": 0, "seconds": 0.0},
         "evictions": 0,
+        "most_overtaken": 0,
         "kv": {
             "peak_host_tokens": 2, "peak_host_bytes": 20, "mean_host_tokens": pytest.approx(2 / 7),
             "mean_host_bytes": pytest.approx(20 / 7),
@@ -338,3 +339,49 @@ def test_a_trace_as_the_engine_writes_it() -> None:
     assert (metrics["tokens"]["computed"], metrics["tokens"]["idle"], metrics["ttft_s"]) == (4, 2, alike(2.0))
     assert (metrics["moves"]["embed"]["bytes"], metrics["kv"]["peak_reserved_bytes"]) == (8, 36)
     assert compute_metrics(json.loads(json.dumps(list(trace.events())))) == metrics
+
+
+def _served(*spans: tuple[str, float, float]) -> list[Event]:
+    """Steps of one token of one request each, which each admits: (request, start, end)."""
+    return [step(start, end, [[name, 0, 1]], {name: [1]}, admitted=[name]) for name, start, end in spans]
+
+
+def test_most_overtaken() -> None:
+    """d and c begin before b, which arrived before both; a waits for ever, and d has overtaken it, too."""
+    asked = [request("a", 0, 1), request("b", 1, 1), request("c", 2, 1), request("d", 3, 1)]
+    served = _served(("d", 4, 5), ("c", 5, 6), ("b", 6, 7))
+    assert compute_metrics([{"event": "run"}, *asked, *served])["most_overtaken"] == 3
+    assert compute_metrics([{"event": "run"}, *asked[1:], *served])["most_overtaken"] == 2
+    in_turn = _served(("b", 4, 5), ("c", 5, 6), ("d", 5, 8))
+    assert compute_metrics([{"event": "run"}, *asked[1:], *in_turn])["most_overtaken"] == 0
+
+
+def test_a_turn_that_never_arrived_is_overtaken_by_none() -> None:
+    asked = [request("a", 0, 1), request("b", 0, 1) | {"after": "a", "history_tokens": 0}, request("c", 1, 1)]
+    assert compute_metrics([{"event": "run"}, *asked, *_served(("a", 0, 1), ("c", 1, 2))])["most_overtaken"] == 0
+
+
+def test_what_begins_at_once_or_arrives_at_once_overtakes_nothing() -> None:
+    asked = [request("a", 0, 1), request("b", 0, 1), request("c", 1, 1)]
+    served = _served(("b", 2, 3), ("a", 4, 6), ("c", 4, 5))
+    assert compute_metrics([{"event": "run"}, *asked, *served])["most_overtaken"] == 0
+
+
+def test_given_up_it_is_overtaken_no_more() -> None:
+    asked = [request("a", 0, 1), request("b", 1, 1), request("c", 2, 1)]
+    given_up = {"event": "aborted", "id": "a", "wall": {"end_s": 4.0}}
+    served = _served(("b", 3, 4), ("c", 5, 6))
+    assert compute_metrics([{"event": "run"}, *asked, served[0], given_up, served[1]])["most_overtaken"] == 1
+
+
+def test_evicted_it_waits_again() -> None:
+    """a begins first. Evicted at 2, it is admitted again at 4: what begins between, or in the step that evicts it,
+    overtakes it."""
+    asked = [request("a", 0, 1), request("b", 0.5, 1), request("c", 1, 1)]
+    first, evicting, second, again = _served(("a", 0, 1), ("b", 2, 3), ("c", 3, 4), ("a", 4, 5))
+    evicting |= {"evicted": ["a"]}
+    events = [{"event": "run"}, *asked, first, evicting, second, again]
+    assert compute_metrics(events)["most_overtaken"] == 2
+    b_before = _served(("b", 1, 2))[0]
+    assert compute_metrics([*events[:5], b_before, *events[5:]])["most_overtaken"] == 1
+    assert compute_metrics(events[:-1])["most_overtaken"] == 2

@@ -13,7 +13,8 @@ from events import request, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifuse.metrics import _Spans, compute_metrics, percentile
+from minifuse.lives import Life, Spans, most_overtaken
+from minifuse.metrics import compute_metrics, percentile
 from minifuse.trace import Event
 
 
@@ -28,7 +29,7 @@ def test_percentile_agrees_with_numpy(values: list[float], percent: float) -> No
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=12))
 def test_spans_against_the_plainest_books(spans: list[tuple[int, int]]) -> None:
     """A byte for each token."""
-    computed, plain = _Spans(), bytearray(40)
+    computed, plain = Spans(), bytearray(40)
     for start, length in spans:
         stop = start + length
         assert computed.add(start, stop) == sum(plain[start:stop])
@@ -110,3 +111,24 @@ def test_latencies_against_brute_force(seed: int) -> None:
     assert (metrics["tpot_s"] or {"p50": math.nan})["p50"] == pytest.approx(
         float(np.median(tpots)) if tpots else math.nan, nan_ok=True
     )
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)), max_size=9))
+def test_overtaking_against_brute_force(drawn: list[tuple[int, int, int, int]]) -> None:
+    """Requests that wait after their arrival, and once more after an eviction; of some the first wait never ends."""
+    lives = []
+    for arrival, wait, ran, away in drawn:
+        life = Life(float(arrival), 1, admitted_s=math.inf if wait == 6 else float(arrival + wait))
+        if wait < 6 and ran:
+            life.evictions.append((life.admitted_s + ran, life.admitted_s + ran + away))
+        lives.append(life)
+    plain = [
+        sum(
+            other.arrival_s > life.arrival_s
+            and other.admitted_s < math.inf
+            and any(start <= other.admitted_s < stop for start, stop in life.waits())
+            for other in lives
+        )
+        for life in lives
+    ]
+    assert most_overtaken(lives) == max(plain, default=0)

@@ -29,6 +29,7 @@ class Fusion(Queued):
     """
 
     name: ClassVar[str] = "fusion"
+    starts_together: ClassVar[bool] = True
 
     @dataclass(frozen=True)
     class Options(QueueOptions):

@@ -24,6 +24,7 @@ class Instances(Queued):
     """
 
     name: ClassVar[str] = "instances"
+    starts_together: ClassVar[bool] = True
 
     @dataclass(frozen=True)
     class Options(QueueOptions):

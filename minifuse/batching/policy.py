@@ -55,6 +55,8 @@ class Stepwise:
     workers = 1
     depth = 1
     granularity = "cell"
+    overtaken_at_most: ClassVar[int | None] = None
+    starts_together: ClassVar[bool] = False
 
     @property
     def token_budget(self) -> int | None:
@@ -71,14 +73,18 @@ class Stepwise:
 class Queued(Stepwise):
     """A policy with a queue of requests: those that wait, in the order of their `rank`.
 
-    Its `Options` are `QueueOptions` and its own. A policy with a rank of its own has options without an order.
+    Its `Options` are `QueueOptions` and its own. A policy with a rank of its own has options without an order, and
+    claims no bound on overtaking unless it says so.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type] = QueueOptions
+    overtaken_at_most: ClassVar[int | None] = 0
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
+        if "rank" in vars(cls) and "overtaken_at_most" not in vars(cls):
+            cls.overtaken_at_most = None
         if cls.rank is Queued.rank and not issubclass(cls.Options, QueueOptions):
             raise UsageError(
                 f"The batching policy {cls.__name__} has a queue and Options without an order: let them inherit "

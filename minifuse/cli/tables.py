@@ -71,6 +71,8 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
         table.append(("Discarded", f"{metrics['discarded']:,} {unit.lower()}, computed past an end not known yet"))
     if metrics["evictions"]:
         table.append(("Evictions", f"{metrics['evictions']:,} (at most {_amount(kv, 'peak_host_')} on the host)"))
+    if metrics["most_overtaken"]:
+        table.append(("Overtaken (one request, at most)", f"by {metrics['most_overtaken']:,}"))
     if metrics["messages"]["count"]:
         sent = metrics["messages"]
         table.append(("Messages of each rank", f"{sent['count']:,} ({_amount(sent, '')})"))

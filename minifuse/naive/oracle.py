@@ -1,7 +1,7 @@
 """The oracle: the tokens that every technique must produce, computed without a cache and without batching.
 
-Each new token recomputes the whole text. The oracle uses the model's own layers, and computes attention in the plainest
-way: softmax(q k^T / sqrt(d)) v, with a triangular mask.
+Each new token recomputes the whole text. Of a model the oracle takes the shape and the weights; the layers, the
+attention and the sampling are its own (`minifuse.naive.layers`, `minifuse.naive.sampling`).
 """
 
 from __future__ import annotations
@@ -12,49 +12,44 @@ import torch
 from torch import Tensor
 
 from minifuse.model.text.transformer import Transformer
+from minifuse.naive.layers import attention, block, normed
+from minifuse.naive.sampling import draw
 from minifuse.request import Request
 
 __all__ = ["answer", "attention", "logits"]
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal self-attention of one text.
-
-    Args:
-        q: [tokens, num_heads, head_dim].
-        k, v: [tokens, num_kv_heads, head_dim]; query head h reads KV head h // (num_heads / num_kv_heads).
-
-    Returns:
-        [tokens, num_heads * head_dim].
-    """
-    tokens, heads, head_dim = q.shape
-    k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
-    scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(head_dim)
-    future = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).triu(1)
-    weights = scores.masked_fill(future, -math.inf).softmax(-1)
-    return torch.einsum("hqk,khd->qhd", weights, v).flatten(1)
-
-
 @torch.no_grad()
 def logits(model: Transformer, tokens: list[int]) -> Tensor:
     """The logits after every token of one text: [tokens, vocab_size]."""
-    positions = torch.arange(len(tokens), device=model.device)
-    x = model.embed(torch.tensor(tokens, device=model.device), positions)
-    rotary = model.rotary(positions)
-    num_heads, num_kv_heads = model.config.num_heads, model.config.num_kv_heads
-    for layer in model.layers:
-        q, k, v = layer.pre_attention(x).split((num_heads, num_kv_heads, num_kv_heads), 1)
-        if rotary is not None:
-            q, k = rotary.rotate(q), rotary.rotate(k)
-        x = layer.post_attention(x, attention(q, k, v))
-    return model.head(x)
+    return _logits(model, tokens, slice(None))
 
 
+def _logits(model: Transformer, tokens: list[int], rows: slice) -> Tensor:
+    """Those after some of the tokens."""
+    config = model.config
+    weights = {name.replace(".layer.", "."): tensor for name, tensor in model.state_dict().items()}  # row by row or not
+    x = weights["embedding.weight"][torch.tensor(tokens, device=model.device)]
+    if config.rotary is None:
+        x = x + weights["position_embedding.weight"][config.position_offset :][: len(tokens)]
+    for layer in range(config.num_layers):
+        x = block(config, lambda name, prefix=f"layers.{layer}.": weights.get(prefix + name), x)  # type: ignore[misc]
+    found: Tensor = normed(config, weights.get, "norm", x[rows]) @ weights["lm_head.weight"].T
+    return found + weights["lm_head.bias"] if config.head_bias else found
+
+
+@torch.no_grad()
 def answer(model: Transformer, request: Request) -> list[int]:
-    """The new tokens of `request`, decoded greedily, each from scratch, the stop token included."""
+    """The new tokens of `request`, each from scratch and drawn by itself, the stop token included.
+
+    The answer ends before the first token for which no logit is the finite, largest one.
+    """
     tokens = list(request.prompt)
     while len(tokens) < request.max_length:
-        tokens.append(int(logits(model, tokens)[-1].argmax()))
+        last = _logits(model, tokens, slice(-1, None))[0].tolist()
+        if any(math.isnan(logit) for logit in last) or math.isinf(max(last)):
+            break  # there is no likeliest token
+        tokens.append(draw(last, request.sampling, len(tokens)))
         if tokens[-1] in request.stop_ids and not request.ignore_eos:
             break
     return tokens[len(request.prompt) :]

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 from minifuse.errors import LawBroken
 from minifuse.kernels.operators import NOT_FINITE
@@ -18,8 +18,10 @@ from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.observe import Observation, observe
+from minifuse.testing.overtaking import check_overtaking
 from minifuse.testing.subject import Case, Subject, alike
 from minifuse.testing.texts import TEXTS
+from minifuse.testing.told import check_trace
 from minifuse.trace import decisions
 
 __all__ = ["LAWS", "NAMES", "SUBJECTS", "Law", "laws_of", "of_one_run"]
@@ -29,9 +31,11 @@ SUBJECTS = (TEXTS, GRAPHS)
 
 
 def of_one_run(case: Case, seen: Observation) -> None:
-    """The laws that one run shows: refuse early, in turn, exact, conservation, budget, progress.
+    """The laws that one run shows: refuse early, in turn, exact, conservation, budget, progress, time, counting,
+    overtaking.
 
-    The run itself has been checked for ghost, counting, layout, pure, queue and, of graphs, order and pinned.
+    The run itself has been checked for ghost, counting, layout, pure, queue, window, together, reasons and, of graphs,
+    order and pinned.
     """
     _refuse_early(case, seen)
     _in_turn(case, seen)
@@ -39,6 +43,9 @@ def of_one_run(case: Case, seen: Observation) -> None:
     _conservation(seen)
     _budget(case, seen)
     _progress(case, seen)
+    _time(case, seen)
+    check_trace(seen)
+    check_overtaking(case, seen)
 
 
 def _refuse_early(case: Case, seen: Observation) -> None:
@@ -49,7 +56,7 @@ def _refuse_early(case: Case, seen: Observation) -> None:
         after = prompts[0].after
         if after is not None and after not in seen.refused and prompts[0].id not in seen.answers.keys() | seen.refused:
             raise LawBroken("progress", f"{prompts[0].id} never arrived")
-        if _never_arrived(prompts[0], seen):
+        if seen.never_arrived(prompts[0]):
             continue
         whole = tuple(_whole(case, prompt, seen) for prompt in prompts)
         servable = after not in seen.refused and case.servable(whole)
@@ -64,19 +71,11 @@ def _whole(case: Case, request: Request, seen: Observation) -> Request:
     return case.whole(request, None if request.after is None else seen.answers.get(request.after))
 
 
-def _never_arrived(request: Request, seen: Observation) -> bool:
-    """Whether it was aborted before its time had come, or before the request that it follows had ended."""
-    before = -math.inf if request.after is None else seen.ended_s.get(request.after, math.inf)  # inf: it was refused
-    arrival_s, aborted_s = max(request.arrival_s, before + request.delay_s), seen.ended_s.get(request.id, math.inf)
-    ended = seen.answers.get(request.id)
-    return ended is not None and ended.finish_reason is FinishReason.ABORTED and aborted_s <= arrival_s
-
-
 def _in_turn(case: Case, seen: Observation) -> None:
     """A request that follows another arrives when that one has ended and the delay has passed, with all of its text."""
     for request in case.requests:
         ended = seen.answers.get(request.id)
-        if request.after is None or ended is None or _never_arrived(request, seen):
+        if request.after is None or ended is None or seen.never_arrived(request):
             continue
         arrival_s = max(request.arrival_s, seen.ended_s[request.after] + request.delay_s)
         if (ended.request.prompt, ended.request.arrival_s) != (_whole(case, request, seen).prompt, arrival_s):
@@ -85,7 +84,7 @@ def _in_turn(case: Case, seen: Observation) -> None:
 
 def _exact(case: Case, seen: Observation) -> None:
     for request in case.requests:
-        if request.id in seen.refused or _never_arrived(request, seen):
+        if request.id in seen.refused or seen.never_arrived(request):
             continue
         ended = seen.answers.get(request.id)
         if ended is None:
@@ -98,6 +97,12 @@ def _conservation(seen: Observation) -> None:
     usage = seen.usage_at_end
     if usage is None or usage.used or usage.reserved or usage.host:
         raise LawBroken("conservation", f"after the last request {usage} is still held")
+    if seen.room_at_end != seen.room_at_start:
+        raise LawBroken(
+            "conservation",
+            f"memory had room for {seen.room_at_start} requests of one token before the first and has it for "
+            f"{seen.room_at_end} after the last",
+        )
 
 
 def _budget(case: Case, seen: Observation) -> None:
@@ -126,6 +131,22 @@ def _progress(case: Case, seen: Observation) -> None:
         raise LawBroken("progress", f"{seen.steps[-1].ended_s} s went by, {computing} s of them computing")
     if empty := [step.plan.step for step in seen.steps if not step.plan.work and not step.plan.moves]:
         raise LawBroken("progress", f"the steps {empty} neither compute nor move anything")
+
+
+def _time(case: Case, seen: Observation) -> None:
+    """A plan takes the seconds that it costs: alone on a device, or of a shared one a k-th while k plans run."""
+    steps = [step for step in seen.steps if step.plan.work]
+    served = dict.fromkeys((step.plan.step for step in steps), 0.0)
+    for start, stop in pairwise(sorted({moment for step in steps for moment in (step.started_s, step.ended_s)})):
+        running = [step.plan.step for step in steps if step.started_s <= start and stop <= step.ended_s]
+        for number in running:
+            served[number] += (stop - start) / (len(running) if case.scenario.shared else 1)
+    for step in steps:
+        costs = seen.costs[step.plan.step] + step.transfers.exposed_s
+        if abs(served[step.plan.step] - costs) > 1e-9:
+            raise LawBroken(
+                "time", f"step {step.plan.step} got {served[step.plan.step]} s of its device, and costs {costs}"
+            )
 
 
 def reproducible(case: Case, seen: Observation) -> None:
@@ -217,7 +238,7 @@ def batch_of_one(case: Case, seen: Observation) -> None:
     whole = [
         _whole(case, request, seen)
         for request in case.requests
-        if (request.after is None or request.after in seen.answers) and not _never_arrived(request, seen)
+        if (request.after is None or request.after in seen.answers) and not seen.never_arrived(request)
     ]
     at_once = tuple(replace(request, arrival_s=0.0) for request in reversed(whole))
     others = [(crowd := case.with_requests(at_once), observe(crowd))]
@@ -241,16 +262,31 @@ def _same_outcome(one: Sequence, two: Sequence) -> bool:
     )
 
 
+def interrupted(case: Case, seen: Observation) -> None:
+    """Interrupted half-way, a run answers every request with the beginning of its answer, and memory holds nothing."""
+    if not seen.steps:
+        return
+    half = observe(case, run=case.replay(seen.tokens), interrupt_after=(len(seen.steps) + 1) // 2)
+    _conservation(half)
+    for name in [request.id for request in case.requests if request.id not in half.refused]:
+        ended = half.answers.get(name)
+        if ended is None or ended.finish_reason is None:
+            raise LawBroken("progress", f"{name} has no end after an interrupt")
+        if name in seen.answers and ended.answer != seen.answers[name].answer[: ended.num_new]:
+            raise LawBroken("exact", f"interrupted, {name} has {ended.answer}, of {seen.answers[name].answer}")
+
+
 LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
     "of_one_run": of_one_run,
     "reproducible": reproducible,
     "same_in_simulation": same_in_simulation,
     "blind": blind,
     "batch_of_one": batch_of_one,
+    "interrupted": interrupted,
 }
 NAMES = (  # as `LawBroken` carries them
     *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
-    *("queue", "time", "same in simulation", "blind", "batch of one"),
+    *("queue", "window", "together", "reasons", "overtaking", "time", "same in simulation", "blind", "batch of one"),
 )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copyreg
 import io
+import math
 import pickle
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -27,12 +28,13 @@ from minifuse.stages import Batching, Memory, RunPlan
 from minifuse.testing.alarm import Hung, alarm
 from minifuse.testing.subject import Books, Case, Tokens
 from minifuse.testing.waiting import WaitingBooks
-from minifuse.trace import Trace
+from minifuse.trace import Event, Trace
 
 __all__ = ["Observation", "Proposed", "observe"]
 
 MAX_STEPS = 2000
 PATIENCE_S = 10.0  # for a run of some milliseconds
+MOST_WAKES = 300  # in a row, of a policy that proposes no work
 
 
 @dataclass
@@ -47,10 +49,23 @@ class Observation:
     answers: dict[str, Sequence] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     ended_s: dict[str, float] = field(default_factory=dict)  # when each request finished, or was aborted
+    handed: list[Event] = field(default_factory=list)  # every event, as a run that keeps none hands them on
+    costs: dict[int, float] = field(default_factory=dict)  # seconds of each plan on a device of its own
     usage_at_end: KVUsage | None = None
     arrived_s: dict[str, float] = field(default_factory=dict)
     proposals: list[Proposed] = field(default_factory=list)
     plans: dict[int, Plan] = field(default_factory=dict)  # in the order in which they were submitted
+    room_at_end: int = 0  # of one sequence, how often memory has room for it when all have ended
+    room_at_start: int = 0
+
+    def never_arrived(self, request: Request) -> bool:
+        """Whether it was aborted before its time had come, or before the request that it follows had ended."""
+        before = (
+            -math.inf if request.after is None else self.ended_s.get(request.after, math.inf)
+        )  # inf: it was refused
+        arrival_s, aborted_s = max(request.arrival_s, before + request.delay_s), self.ended_s.get(request.id, math.inf)
+        ended = self.answers.get(request.id)
+        return ended is not None and ended.finish_reason is FinishReason.ABORTED and aborted_s <= arrival_s
 
 
 class Proposed(NamedTuple):
@@ -61,12 +76,19 @@ class Proposed(NamedTuple):
     proposal: Proposal | None = None  # None: it raised an error, or did not return
 
 
-def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], float] | None = None) -> Observation:
+def observe(
+    case: Case,
+    *,
+    run: RunPlan | None = None,
+    cost: Callable[[Plan], float] | None = None,
+    interrupt_after: int | None = None,
+) -> Observation:
     """Run a scenario in virtual time under a technique, checking after every step what must hold between steps.
 
     Args:
         run: where tokens come from; by default the case's small model.
         cost: seconds of a plan; by default the scenario's.
+        interrupt_after: interrupt the run after so many steps.
 
     Raises:
         LawBroken: a law was broken on the way; its `seen` is the run so far.
@@ -77,18 +99,19 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
     if stages.batching.depth > 1:
         run = case.running_ahead(run)
     _watch_time(stages.memory, clock)
-    seen = Observation(case, Trace(technique=case.row.name), books.tokens, {})
+    trace = WatchedTrace(technique=case.row.name)
+    seen = Observation(case, trace, books.tokens, {}, handed=trace.handed)
     policy = WatchedPolicy(stages.batching, books, WaitingBooks(case.row, case.settings), clock, seen)
     engine = Engine(
         policy,  # type: ignore[arg-type]  # it has what the engine calls
         *(stages.memory, stages.attention),
         *(WatchedExecutor(books, clock, cost or case.seconds, run, case.link, seen), clock),
         reader=case.reader,
-        trace=seen.trace,
+        trace=trace,
     )
     try:
         with alarm(PATIENCE_S):
-            _serve(engine, case, books, seen)
+            _serve(engine, case, books, seen, policy, interrupt_after)
     except LawBroken as broken:
         broken.seen = broken.seen or seen
         raise
@@ -99,7 +122,9 @@ def observe(case: Case, *, run: RunPlan | None = None, cost: Callable[[Plan], fl
     return seen
 
 
-def _serve(engine: Engine, case: Case, books: Books, seen: Observation) -> None:
+def _serve(
+    engine: Engine, case: Case, books: Books, seen: Observation, policy: WatchedPolicy, interrupt_after: int | None
+) -> None:
     aborts = deque(sorted(case.scenario.aborts))
     for prompts in case.groups:
         _submit(engine, prompts, seen)
@@ -114,9 +139,22 @@ def _serve(engine: Engine, case: Case, books: Books, seen: Observation) -> None:
             _abort(engine, aborts.popleft()[1], books, seen)
         if len(seen.steps) > MAX_STEPS:
             raise LawBroken("progress", f"after {MAX_STEPS} steps {len(engine.sequences)} requests are unfinished")
+        if len(seen.steps) == interrupt_after:
+            engine.interrupt()
+            engine.memory.check_integrity()
+            break
     seen.refused |= engine.refused
     seen.answers = {name: sequence for name, sequence in engine.finished.items() if name not in engine.refused}
     seen.usage_at_end = engine.memory.usage()
+    if seen.steps:
+        new = Stages.of(case.row, case.capacity, case.settings).memory
+        seen.room_at_start, seen.room_at_end = (_room(case, memory, policy.growing) for memory in (new, engine.memory))
+
+
+def _room(case: Case, memory: Memory, growing: bool) -> int:
+    """How many of the smallest sequences memory would admit now."""
+    room = memory.room()
+    return sum(1 for _ in takewhile(lambda probe: room.admit(probe, growing=growing) is None, case.probes))
 
 
 def _held(engine: Engine) -> set[str]:
@@ -166,6 +204,19 @@ def _watch_time(memory: Memory, clock: VirtualClock) -> None:
     memory.__class__ = type(type(memory).__name__, (type(memory),), {name: told(name) for name in methods})
 
 
+class WatchedTrace(Trace):
+    """A trace that keeps every event, and the same as a run hands them on that keeps none."""
+
+    def __init__(self, **header: Any) -> None:
+        self.handed: list[Event] = []
+        self._handing = Trace(into=self.handed.append, **header)
+        super().__init__(**header)
+
+    def _add(self, event: Event | StepReport) -> None:
+        super()._add(event)
+        self._handing._add(event)
+
+
 class WatchedPolicy:
     """A batching policy whose `propose` must leave memory and sequences as they are (law "pure").
 
@@ -178,13 +229,20 @@ class WatchedPolicy:
         self.clock = clock
         self.seen = seen
         self.policy = policy
+        self.name = policy.name
+        self.growing = False  # whether it has proposed newcomers with no more memory than they need at once
+        self.in_vain = [0] * policy.workers  # times that each worker was asked for since anything happened
         self.books = books
         self.waiting = waiting
         self.workers = policy.workers
         self.depth = policy.depth
         self.held: dict[str, Sequence] = {}
 
+    def _happened(self) -> None:
+        self.in_vain = [0] * self.workers
+
     def receive(self, sequence: Sequence) -> None:
+        self._happened()
         self.seen.arrived_s[sequence.id] = self.clock.now()
         self.policy.receive(sequence)
         self.held[sequence.id] = sequence
@@ -192,13 +250,16 @@ class WatchedPolicy:
         self.waiting.receive(sequence)
 
     def release(self, sequence: Sequence) -> None:
+        self._happened()
         self.held.pop(sequence.id, None)
         self.policy.release(sequence)
-        self.waiting.release(sequence)
+        self.waiting.release(sequence, self.clock.now())
 
     def commit(self, plan: Plan, now: float) -> None:
+        self._happened()
         _check_time(self.clock, now, "the policy's commit")
         self.policy.commit(plan, now)
+        self.waiting.commit(now)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         _check_time(self.clock, now, "the policy's propose")
@@ -208,8 +269,13 @@ class WatchedPolicy:
         self.seen.proposals[-1] = Proposed(now, worker, proposal)
         if _fingerprint((vars(memory), self.held)) != before:
             raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
+        _check_work(worker, proposal)
         self.books.propose(worker, proposal)
         self.waiting.propose(proposal, now)
+        self.growing |= proposal.growing
+        self.in_vain[worker] = 0 if proposal.work else self.in_vain[worker] + 1
+        if self.in_vain[worker] > MOST_WAKES:
+            raise LawBroken("progress", f"the batching policy {self.name!r} wakes itself for ever: {proposal}")
         return proposal
 
 
@@ -237,7 +303,11 @@ class WatchedExecutor(VirtualExecutor):
         link: Link,
         seen: Observation,
     ) -> None:
-        super().__init__(clock, cost, self.compute, link=link)
+        super().__init__(
+            *(clock, lambda plan: seen.costs.setdefault(plan.step, cost(plan)), self.compute),
+            link=link,
+            shared=seen.case.scenario.shared,
+        )
         self.books = books
         self.run = run
         self.seen = seen
@@ -267,3 +337,10 @@ def _check_layout(plan: Plan) -> None:
     lanes = plan.layout.lanes
     if lanes and sorted(chain.from_iterable(lanes)) != list(range(len(plan.work))):
         raise LawBroken("layout", f"step {plan.step} has {len(plan.work)} pieces of work in the lanes {lanes}")
+
+
+def _check_work(worker: int, proposal: Proposal) -> None:
+    """No token, or node, is computed twice by one plan."""
+    for one, two in pairwise(sorted(proposal.work)):
+        if one.sequence == two.sequence and two.start < one.stop:
+            raise LawBroken("conservation", f"worker {worker} got the same work twice in one plan: {one} and {two}")

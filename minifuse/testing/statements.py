@@ -25,9 +25,10 @@ class Statement(NamedTuple):
 
 STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     "exact": Statement(
-        "tokens, greedy and sampled, and results of cells equal the oracle's, or the beginning of them if the"
-        " request was aborted; answers end where and why they should",
-        "`minifuse/naive`, recomputing everything in float64",
+        "tokens, greedy and sampled, and results of cells equal the oracle's, or the beginning of them if the "
+        "request was aborted or interrupted; answers end where and why they should: also before the first token "
+        "whose logits are not finite, for the reason `nan`",
+        "`minifuse/naive`, recomputing everything in float64 with layers and sampling of its own",
         {
             "attention": ("attention", "reads", "batch"),
             "memory": ("place", "missing", "commit"),
@@ -36,8 +37,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "One forward pass",
     ),
     "ghost": Statement(
-        "every token attends to exactly its own prefix; every slot of states is read by the nodes that it was"
-        " written for",
+        "every token attends to exactly its own prefix; every slot of states is read by the nodes that it was "
+        "written for",
         "a shadow cache read by the attention under test; books",
         {
             "attention": ("attention", "reads", "batch"),
@@ -47,16 +48,19 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "Ghost KV",
     ),
     "counting": Statement(
-        "the tokens and nodes computed are those the plan counts, idle ones included; a step carries the "
-        "bytes of its moves, each in its direction, and takes no less time",
+        "the tokens and nodes computed are those the plan counts, idle ones included; a step carries the bytes "
+        "of its moves, each in its direction, and takes no less time; trace and metrics tell all of that as it "
+        "was",
         "the batch's shape; books",
         {"attention": ("layout", "batch"), "memory": ("place", "ahead"), "batching": ("propose", "_fill")},
         "Padding and idle rows",
     ),
     "conservation": Statement(
         "free + owned = total in both tiers; no slot has two owners but for the same text; no sequence two "
-        "workers; nothing is moved from under another worker, read before it has been written or has landed, "
-        "or overwritten before it has been copied; nothing is held after the last request",
+        "workers; no work is in a plan twice; memory counts what is written and needed, and no more; nothing is "
+        "moved from under another worker, read before it has been written or has landed, or overwritten before "
+        "it has been copied; after the last request, or an interrupt, nothing is held and there is as much room "
+        "as at first",
         "memory's books, and others kept from the plans alone",
         {
             "memory": ("place", "commit", "release", "landed"),
@@ -72,7 +76,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "Room.",
     ),
     "progress": Statement(
-        "each step computes or moves; an answer leaves in the step that completes it; steps and idle time are bounded",
+        "each step computes or moves; an answer leaves in the step that completes it; steps and idle time are "
+        "bounded; a policy does not wake itself for ever",
         "the reports",
         {
             "batching": ("propose", "admission", "wake_at", "victims", "rank"),
@@ -88,8 +93,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "Requests that follow",
     ),
     "in turn": Statement(
-        "a request that follows another arrives when that one has ended and its delay has passed, behind all "
-        "of that one's text",
+        "a request that follows another arrives when that one has ended and its delay has passed, behind all of "
+        "that one's text",
         "the observed answers and times",
         {"memory": ("missing", "release"), "batching": ("receive", "propose"), "attention": ("layout",)},
         "Requests that follow",
@@ -97,16 +102,12 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     "order, pinned": Statement(
         "no node runs twice, or before what it reads; no subgraph is on two workers at once",
         "books",
-        {
-            "batching": ("propose", "commit", "receive"),
-            "memory": ("place", "commit"),
-            "attention": ("layout", "batch"),
-        },
+        {"batching": ("propose", "commit", "receive"), "memory": ("place", "commit"), "attention": ("layout", "batch")},
         "Cellular batching",
     ),
     "queue": Statement(
-        "under a policy with the option `batching.order`, no request is admitted before one that precedes it "
-        "in that order, however full memory is; of the running ones the first is never evicted",
+        "under a policy with the option `batching.order`, no request is admitted before one that precedes it in "
+        "that order, however full memory is; of the running ones the first is never evicted",
         "an order computed from requests and the time",
         {
             "batching": ("rank", "admission", "victims", "receive", "propose"),
@@ -115,21 +116,50 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         },
         "The queue, and priorities",
     ),
+    "window": Statement(
+        "under a policy with the option `batching.window`, where nothing runs the oldest waiting request has not "
+        "waited for longer, whatever has arrived since",
+        "arrivals and the time",
+        {"batching": ("wake_at", "admission", "propose"), "memory": ("room",), "attention": ("layout",)},
+        "Waiting.",
+    ),
+    "together": Statement(
+        "under a policy with `starts_together`, the prompts of a request are admitted together",
+        "the proposals",
+        {"batching": ("propose",), "memory": ("room", "place"), "attention": ("layout",)},
+        "Claims.",
+    ),
+    "overtaking": Statement(
+        "under a policy with `overtaken_at_most`, no more later arrivals are admitted while a request waits, "
+        "first or after an eviction, under first come, first served",
+        "the reports, one by one",
+        {"batching": ("rank", "admission", "propose", "victims"), "memory": ("room",), "attention": ("layout",)},
+        "Claims.",
+    ),
+    "reasons": Statement(
+        "a reason has a code and a sentence, and tells of a sequence that is there and not admitted by the same "
+        "proposal; where nothing runs and requests wait, there is one",
+        "the proposals",
+        {"batching": ("propose", "admission"), "memory": ("room",), "attention": ("layout",)},
+        "Waiting.",
+    ),
     "contract": Statement(
-        "a stage's methods return what their contract allows, and raise no error but to refuse a request",
-        "every run",
+        "a stage's methods return what their contract allows (docs/stages.md), and raise no error but to refuse "
+        "a request",
+        "every run; `minifuse/seams.py`, of stages that are not minifuse's own",
         {"batching": ("propose",), "memory": ("place",), "attention": ("layout",)},
         "The loop",
     ),
     "time": Statement(
-        "every stage is told when things happen: when a plan is made and completes, a sequence ends, copies land",
-        "the clock",
+        "every stage is told when things happen: when a plan is made and completes, a sequence ends, copies "
+        "land; a plan takes the seconds that it costs, and of a device that workers share its part",
+        "the clock; the reports",
         {"batching": ("commit", "propose"), "memory": ("place", "commit", "release"), "attention": ("layout",)},
         "Time.",
     ),
     "layout": Statement(
-        "waves are consecutive ranges that cover the work; lanes name each piece of work once; places are of "
-        "the kind that is read",
+        "waves are consecutive ranges that cover the work; lanes name each piece of work once; places are of the "
+        "kind that is read",
         "the plans",
         {"attention": ("layout",), "memory": ("place",), "batching": ("propose",)},
         "Waves",

@@ -36,6 +36,7 @@ class Scenario:
     requests: tuple[Request, ...]
     options: tuple[tuple[str, Any], ...]  # as `--set` takes them; those that a mix does not have are left out
     aborts: tuple[tuple[int, str], ...] = ()  # after so many steps this request is aborted
+    shared: bool = False  # whether the workers share one device
 
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options that the stages of `row` have, over its own."""
@@ -156,6 +157,11 @@ class Case(ABC):
     @abstractmethod
     def reader(self) -> Reader:
         """The model as far as requests concern it."""
+
+    @property
+    @abstractmethod
+    def probes(self) -> list[Sequence]:
+        """As many of the smallest sequence as memory has slots: with them its free room is measured."""
 
     @property
     @abstractmethod

@@ -2,50 +2,80 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from minifuse.assembly import check_settings
 from minifuse.errors import LawBroken
-from minifuse.plan import Proposal
+from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
+from minifuse.stages import stage
 from minifuse.techniques import Technique
 
 __all__ = ["WaitingBooks"]
 
-ROUNDING = 1e-9  # levels of priority: two requests that come closer, by ageing, may go in either order
+ROUNDING = 1e-9  # levels of priority: two requests that come closer, by ageing, may go in either order; and seconds
+CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 class WaitingBooks:
-    """Law "queue", for policies with the option `batching.order`: no request is overtaken, whatever the reason.
+    """The laws "queue", "together", "window" and "reasons".
 
-    A sequence is admitted only with or after all that precede it in the order. Of those that run, the first in the
-    order is never evicted. The order is computed here from requests and the time alone: the level of a request is its
-    priority and what its waiting adds to it.
+    Queue, for policies with the option `batching.order`: no request is overtaken, whatever the reason. A sequence is
+    admitted only with or after all that precede it in the order. Of those that run, the first in the order is never
+    evicted. The order is computed here from requests and the time alone: the level of a request is its priority and
+    what its waiting adds to it.
+
+    Together, for policies that say so (`starts_together`): the prompts of a request are admitted by one proposal.
+
+    Window, for policies with the option `batching.window`: where nothing runs, the oldest waiting request has not
+    waited for longer than the window, whatever has arrived since.
+
+    Reasons: each has a code and a sentence, and tells of a sequence that is in the system and is not admitted by the
+    same proposal. Where nothing runs and a request waits, a policy that proposes no work gives one.
     """
 
     def __init__(self, row: Technique, settings: Mapping[str, Any]) -> None:
-        options = {**row.options, **settings}
+        options = vars(check_settings(row, settings)["batching"])  # defaults included
         self.ordered = "batching.order" in row.option_names
-        self.by_priority = options.get("batching.order") == "priority"
-        self.ageing: float | None = options.get("batching.ageing")
+        self.by_priority = options.get("order") == "priority"
+        self.ageing: float | None = options.get("ageing")
+        self.window: float | None = options.get("window")
+        self.together: bool = stage("batching", row.batching).starts_together
         self.arrived: list[str] = []  # every sequence that was ever received
         self.waiting: dict[str, Sequence] = {}
         self.running: dict[str, Sequence] = {}
+        self.num_plans = 0  # proposed with work and not completed
+        self.idle_since = 0.0  # while nothing runs
 
     def receive(self, sequence: Sequence) -> None:
         """The policy has received a sequence."""
         self.arrived.append(sequence.id)
         self.waiting[sequence.id] = sequence
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence, now: float) -> None:
         """The policy has been told that a sequence has ended."""
-        for held in (self.waiting, self.running):
-            held.pop(sequence.id, None)
+        self.waiting.pop(sequence.id, None)
+        self.running.pop(sequence.id, None)
+        self.idle_since = now
+
+    def commit(self, now: float) -> None:
+        """The policy has been told that a plan has completed."""
+        self.num_plans -= 1
+        self.idle_since = now
+
+    @property
+    def idle(self) -> bool:
+        return not self.running and not self.num_plans
 
     def propose(self, proposal: Proposal, now: float) -> None:
-        """The policy proposes this. Raise `LawBroken` if a sequence is overtaken, or the first of all is evicted."""
+        """The policy proposes this. Raise `LawBroken` if it breaks one of the laws."""
+        self._check_reasons(proposal)
+        self._check_window(now)
         if not proposal.work:
             return
+        self.num_plans += 1
         for evicted in proposal.evict if self.ordered else ():
             if all(other is evicted or self._precedes(evicted, other, now) for other in self.running.values()):
                 raise LawBroken("queue", f"{evicted.id} was evicted, and it precedes all others that run")
@@ -53,10 +83,35 @@ class WaitingBooks:
             self.waiting[evicted.id] = self.running.pop(evicted.id, evicted)
         for newcomer in proposal.admit:
             self.running[newcomer.id] = self.waiting.pop(newcomer.id, newcomer)
-        for newcomer in proposal.admit if self.ordered else ():
+        for newcomer in proposal.admit:
             for other in self.waiting.values():
-                if self._precedes(other, newcomer, now):
+                if self.ordered and self._precedes(other, newcomer, now):
                     raise LawBroken("queue", f"{newcomer.id} was admitted at {now}, and {other.id} precedes it")
+                if self.together and other.request.group is not None and other.request.group == newcomer.request.group:
+                    raise LawBroken(
+                        "together", f"{newcomer.id} was admitted, and {other.id} of the same request was not"
+                    )
+
+    def _check_reasons(self, proposal: Proposal) -> None:
+        admitted = {sequence.id for sequence in proposal.admit}
+        known = (self.waiting.keys() | self.running.keys()) - admitted
+        for reason in proposal.reasons:
+            if not isinstance(reason, Reason) or not CODE.fullmatch(reason.code) or " " not in reason.text.strip():
+                raise LawBroken("reasons", f"{reason!r} is no reason: give a code, the sequence and a sentence")
+            if reason.sequence not in known:
+                raise LawBroken("reasons", f"{reason!r} is of a sequence that has ended, or is admitted here")
+        if not proposal.work and not proposal.reasons and self.waiting and self.idle:
+            raise LawBroken("reasons", f"{sorted(self.waiting)} wait, nothing runs, and there is no reason")
+
+    def _check_window(self, now: float) -> None:
+        if self.window is None or not self.idle or not self.waiting:
+            return
+        oldest = min(sequence.request.arrival_s for sequence in self.waiting.values())
+        closes = max(self.idle_since, oldest + self.window)
+        if now > closes + ROUNDING:
+            raise LawBroken(
+                "window", f"nothing was proposed until {now} s, and the window of the oldest closed at {closes}"
+            )
 
     def _precedes(self, one: Sequence, two: Sequence, now: float) -> bool:
         """Whether one comes before two at this time: it has the higher level, or arrived first with the same."""

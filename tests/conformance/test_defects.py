@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from conformance.defects import attention, batching, blocks, cells, engine, graph_batching, memory, states, transfers
+from conformance.defects import (
+    attention,
+    batching,
+    blocks,
+    cells,
+    engine,
+    graph_batching,
+    memory,
+    promises,
+    states,
+    told,
+    transfers,
+)
 from conformance.defects.harness import DEFECTS, Defect, caught
 
 FILES = (
@@ -14,7 +26,9 @@ FILES = (
     engine,
     graph_batching,
     memory,
+    promises,
     states,
+    told,
     transfers,
 )  # each registers its own
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 import torch.distributed as dist
-from helpers import random_model, sentence
+from helpers import layers_logits, random_model, sentence
 
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.errors import UsageError
@@ -71,7 +71,7 @@ TOKENS = [2, 0, 4, 1, 1, 3, 0]
 def test_shards_together_compute_the_logits_of_the_whole_model(name: str, size: int) -> None:
     whole = whole_model(name)
     with ranks(size) as on_every_rank:
-        logits = on_every_rank(lambda rank, comm: oracle.logits(shard(whole, rank, size, comm), TOKENS))
+        logits = on_every_rank(lambda rank, comm: layers_logits(shard(whole, rank, size, comm), TOKENS))
     for of_rank in logits:  # the gathered logits are on every rank
         torch.testing.assert_close(of_rank, oracle.logits(whole, TOKENS), rtol=0, atol=1e-12)
 
@@ -107,7 +107,7 @@ def test_shards_of_packed_weights() -> None:
     def compute(rank: int, comm: Communicator) -> torch.Tensor:
         part = shard(whole, rank, 2, comm)
         part.pack()
-        return oracle.logits(part, TOKENS)
+        return layers_logits(part, TOKENS)
 
     with ranks(2) as on_every_rank:
         for logits in on_every_rank(compute):
@@ -142,7 +142,7 @@ def test_two_all_reduces_a_layer_and_one_all_gather(name: str, size: int) -> Non
     whole = whole_model(name)
 
     def sent(rank: int, comm: Communicator) -> Messages:
-        oracle.logits(shard(whole, rank, size, comm), TOKENS)
+        layers_logits(shard(whole, rank, size, comm), TOKENS)
         first = comm.take()
         assert comm.take() == (0, 0)
         return first

@@ -67,7 +67,6 @@ BATCHINGS = [
     _proposal("asks for no time", "return Proposal(wake_at=math.nan)", "later than now"),
     _proposal("asks for the end of time", "return Proposal(wake_at=math.inf)", "later than now"),
     _proposal("asks in words", "return Proposal(wake_at='soon')", "later than now"),
-    _proposal("wakes itself for ever", "return Proposal(wake_at=now + 1e-3)", "10000th time"),
     _proposal("wakes beside work", "return replace(p, wake_at=now + 1)", "only one that waits is woken"),
     _proposal("a phase that is a text", "return replace(p, phase='running')", "Phase.RUNNING"),
     _proposal("a phase that ends", "return replace(p, phase=Phase.FINISHED)", "Phase.RUNNING"),

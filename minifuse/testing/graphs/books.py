@@ -220,6 +220,9 @@ class GraphBooks(Books):
                 needed |= {slot for reader in self.graphs[name].readers[node] if (name, reader) not in self.done}
         if not len(needed) <= usage.used <= usage.reserved <= usage.capacity == self.capacity:
             raise LawBroken("conservation", f"{len(needed)} states are needed, and memory has {usage}")
+        held = set(self.contents) | needed
+        if usage.used > len(held):
+            raise LawBroken("conservation", f"{len(held)} slots have been written, and memory has {usage}")
 
     def _check_idle(self, worker: int) -> None:
         """A worker without a plan gets what it could run, or a reason why not."""

@@ -20,10 +20,14 @@ from minifuse.stages import RunPlan
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.graphs.books import GraphBooks
 from minifuse.testing.graphs.models import cell_model, expected_of
+from minifuse.testing.graphs.recipes import CHAINS, Recipe
 from minifuse.testing.graphs.scenario import GraphScenario
 from minifuse.testing.subject import Case, Expected, Tokens
 
 __all__ = ["GraphCase"]
+
+
+MOST_PROBES = 30  # each has a graph of its own
 
 
 class GraphCase(Case):
@@ -43,6 +47,11 @@ class GraphCase(Case):
     def capacity(self) -> int:
         requests = self.scenario.sized_for or self.requests
         return max(1, max(self.slots_needed(request) or 1 for request in requests) + self.scenario.slack)
+
+    @cached_property
+    def probes(self) -> list[Sequence]:
+        begin, one = self.reader.begin, Recipe(CHAINS[0], 1, 0)
+        return [begin(Request(f"probe {i}", (), structure=one)) for i in range(min(self.capacity, MOST_PROBES))]
 
     @property
     def most_steps(self) -> int:

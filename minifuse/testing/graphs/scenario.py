@@ -101,5 +101,6 @@ def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()
         aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 6).map("r{}".format)), max_size=2))),
         slack=draw(st.sampled_from([-1, 0, 0, 1, 3, 8, 300, 300])),
         options=tuple(options.items()),
+        shared=draw(st.booleans()),
         pace=draw(st.sampled_from([0, 1, 2, 3])),
     )

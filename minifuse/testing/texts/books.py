@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Set
 
 from minifuse.errors import LawBroken
@@ -9,7 +10,7 @@ from minifuse.kernels.operators import NOT_FINITE
 from minifuse.layout import Rectangle
 from minifuse.place import Place
 from minifuse.plan import Move, Plan
-from minifuse.report import KVUsage, Ran, StepReport
+from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Sequence
 from minifuse.testing.subject import Books
 from minifuse.work import Work
@@ -25,12 +26,16 @@ class TextBooks(Books):
     Plans that run at the same time may end in any order. So no plan may read what another of them is still writing, nor
     write what another still has to copy from. Two sequences may have the same slot for the same token after the same
     text, and for nothing else. A row of a rectangle is one sequence's, whichever of its columns are in use.
+
+    Args:
+        pads: memory keeps rectangles: in use is also what is between two sequences.
     """
 
-    def __init__(self, capacity: int, host_capacity: int, slot_bytes: int) -> None:
+    def __init__(self, capacity: int, host_capacity: int, slot_bytes: int, *, pads: bool = False) -> None:
         super().__init__()
         self.capacity = {"device": capacity, "host": host_capacity}
         self.slot_bytes = slot_bytes
+        self.pads = pads
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
         self.turns: dict[str, int] = {}  # conversation -> tokens of its text that have been computed, at most
         self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
@@ -40,6 +45,7 @@ class TextBooks(Books):
         self.arriving: dict[Slot, int] = {}  # slots being written or copied to -> the step that does so
         self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
         self.running: set[str] = set()  # sequences of plans that have not completed
+        self.dropped: tuple[float, set[Slot]] = (0.0, set())  # slots of those that left last, and when
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
         """Its moves are made and its waves computed in the order in which they run, among the plans that run already.
@@ -166,11 +172,13 @@ class TextBooks(Books):
         self.written |= {work.sequence: work.stop for work in done}
         self.running.difference_update(work.sequence for work in report.plan.work)
         kept = {slot for name, count in self.written.items() for slot in self.slots[name][:count]}
-        self._check_usage(report.usage, kept)
-        self._drop(held)
+        self._check_usage(report, kept)
+        self._drop(held, report.ended_s)
 
-    def _check_usage(self, usage: KVUsage, kept: Collection[Slot]) -> None:
-        """Memory counts every token that is written and needed, those on both tiers on one of them."""
+    def _check_usage(self, report: StepReport, kept: Collection[Slot]) -> None:
+        """Memory counts every token that is written and needed, those on both tiers on one of them; and no others, but
+        for padding."""
+        usage = report.usage
         on_both = sum(slot in self.twins for slot in kept)
         on_host = sum(slot[0] == "host" for slot in kept)
         on_device = len(kept) - on_host - on_both
@@ -182,14 +190,27 @@ class TextBooks(Books):
                 f"of the tokens written and needed, {on_device} are on the device, {on_host} on the host, {on_both} on "
                 f"both, and memory has {usage}",
             )
+        ended_s, left = self.dropped  # what left with another plan that ended now counted when this one was committed
+        lying = {slot for slots in self.slots.values() for slot in slots if slot[0] == "device"}
+        lying |= left if ended_s == report.ended_s else set()
+        shape = report.plan.shape
+        most = len(lying)
+        if isinstance(shape, Rectangle):
+            most = max(most, shape.rows * (shape.stop - shape.begin))
+        elif self.pads:
+            most = usage.reserved
+        if usage.used > most:
+            raise LawBroken("conservation", f"{len(lying)} tokens lie on the device, and memory has {usage}")
         if max(usage.kept, usage.kept_on_host) > sum(self.turns.values()):
             raise LawBroken("conservation", f"conversations have computed {self.turns} tokens, and memory has {usage}")
 
     def abort(self, name: str, held: Collection[str]) -> None:
-        self._drop(held)
+        self._drop(held, math.nan)
 
-    def _drop(self, held: Collection[str]) -> None:
+    def _drop(self, held: Collection[str], now: float) -> None:
         """Forget the sequences that memory need not hold."""
+        gone = {slot for name, slots in self.slots.items() if name not in held for slot in slots}
+        self.dropped = now, gone | (self.dropped[1] if self.dropped[0] == now else set())
         for books in (self.slots, self.written, self.texts):
             for name in [name for name in books if name not in held]:
                 del books[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 
 from minifuse.assembly import Stages
 from minifuse.errors import LawBroken
@@ -14,7 +15,7 @@ from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan, sampled_work
 from minifuse.report import Ran
 from minifuse.request import FinishReason, Request, Sequence, TextReader
-from minifuse.stages import RunPlan
+from minifuse.stages import RunPlan, stage
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.subject import Case, Expected, Tokens
 from minifuse.testing.texts.books import TextBooks
@@ -40,6 +41,10 @@ class TextCase(Case):
         return TextReader(config.vocab_size, config.max_context)
 
     @property
+    def probes(self) -> list[Sequence]:
+        return _probes(self.capacity)
+
+    @property
     def most_steps(self) -> int:
         """Even if every token recomputes the whole text, and each request is prepared in a step of its own."""
         limit = self.settings.get("batching.token_budget") or math.inf
@@ -52,7 +57,8 @@ class TextCase(Case):
         return len(self.requests) + sum(math.ceil(n / min(limit, n)) for n in lengths)
 
     def books(self, host_capacity: int) -> TextBooks:
-        return TextBooks(self.capacity, host_capacity, self._slot_bytes)
+        pads = "rectangle" in stage("memory", self.row.memory).offers
+        return TextBooks(self.capacity, host_capacity, self._slot_bytes, pads=pads)
 
     @property
     def _slot_bytes(self) -> int:
@@ -96,3 +102,8 @@ class TextCase(Case):
 
     def running_ahead(self, run: RunPlan) -> RunPlan:
         return RunAhead(run)
+
+
+@cache
+def _probes(count: int) -> list[Sequence]:
+    return [Sequence(Request(f"probe {i}", (0,), max_new_tokens=1)) for i in range(count)]

@@ -30,17 +30,24 @@ __all__ = ["GhostRunner"]
 
 
 @lru_cache(maxsize=65536)
-def _tag(prefix: tuple[int, ...], size: int) -> NDArray[np.float64]:
-    """A random-looking vector that belongs to this text alone."""
-    digest = hashlib.blake2b(repr(prefix).encode(), digest_size=8).digest()
+def _tag(digest: bytes, size: int) -> NDArray[np.float64]:
+    """A random-looking vector."""
     return np.random.default_rng(int.from_bytes(digest, "little")).normal(size=size)
 
 
-@lru_cache(maxsize=65536)
-def _mean(text: tuple[int, ...], size: int) -> NDArray[np.float64]:
-    """The mean of the tags of a text's prefixes."""
-    mean: NDArray[np.float64] = np.mean([_tag(text[: i + 1], size) for i in range(len(text))], axis=0)
-    return mean
+@lru_cache(maxsize=4096)
+def _tags(text: tuple[int, ...], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A vector for each prefix of a text, which belongs to that prefix alone, and the mean of those up to each.
+
+    Returns:
+        Two arrays [tokens, size].
+    """
+    digest, tags = b"", []
+    for token in text:
+        digest = hashlib.blake2b(digest + b"%d" % token, digest_size=8).digest()
+        tags.append(_tag(digest, size))
+    found = np.stack(tags)
+    return found, found.cumsum(0) / np.arange(1, len(found) + 1)[:, None]
 
 
 class GhostRunner(TorchRunner):
@@ -87,9 +94,13 @@ class GhostRunner(TorchRunner):
         if len(rows) != len(wanted):
             raise LawBroken("counting", f"step {plan.step} has {len(rows)} rows for {len(wanted)} tokens of work")
         config = self.model.config
-        tags = torch.zeros(computed, self.width, dtype=torch.float64)
-        for row, (name, t) in zip(rows, wanted, strict=True):
-            tags[row] = torch.from_numpy(_tag(tuple(sequences[name].tokens[: t + 1]), self.width))
+        own = np.zeros((2, computed, self.width))  # each token's tag, and the mean that it is to read
+        at = 0
+        for name, start, stop, _ in plan.work:
+            mine = rows[at : at + stop - start]
+            own[:, mine] = np.stack(_tags(tuple(sequences[name].tokens[:stop]), self.width))[:, start:]
+            at += stop - start
+        tags = torch.from_numpy(own[0])
         values = tags.unflatten(1, (config.num_kv_heads, config.head_dim))
         zeros = torch.zeros(computed, config.num_heads + config.num_kv_heads, config.head_dim, dtype=torch.float64)
         heads = torch.cat((zeros, values), 1)
@@ -98,9 +109,10 @@ class GhostRunner(TorchRunner):
             self._move(plan, "before", number)
             waves.append(self.attention.attend(heads, None, self.ghost, 0, wave))
             self._move(plan, "after", number)
-        read = torch.cat(waves).unflatten(1, (config.num_kv_heads, -1, config.head_dim))
-        for row, (name, t) in zip(rows, wanted, strict=True):
-            own = _mean(tuple(sequences[name].tokens[: t + 1]), self.width)
-            heads_read = read[row].numpy()  # [num_kv_heads, group, head_dim]
-            if not np.abs(heads_read - own.reshape(config.num_kv_heads, 1, -1)).max() <= 1e-9:
+        # [tokens, num_kv_heads, group, head_dim]
+        read = torch.cat(waves).unflatten(1, (config.num_kv_heads, -1, config.head_dim))[rows]
+        means = torch.from_numpy(own[1, rows]).unflatten(1, (config.num_kv_heads, 1, config.head_dim))
+        off = (read - means).abs().flatten(1).amax(1)
+        for (name, t), distance in zip(wanted, off.tolist(), strict=True):
+            if not distance <= 1e-9:
                 raise LawBroken("ghost", f"step {plan.step}: token {t} of {name} did not read its own {t + 1} tokens")

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, lru_cache
 
-from minifuse.execute.sampling import sample
-from minifuse.kernels.operators import NOT_FINITE
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.load import build, load_weights, random_weights, resolve_text
 from minifuse.model.text.transformer import Transformer
-from minifuse.naive.oracle import logits
+from minifuse.naive.oracle import answer
 from minifuse.request import Request
 
-__all__ = ["CONFIGS", "TINY", "expected_answer", "model_config", "small_model"]
+__all__ = ["CONFIGS", "LONG", "TINY", "expected_answer", "model_config", "small_model"]
 
-VOCAB, CONTEXT = 29, 48
+VOCAB, CONTEXT, LONG_CONTEXT = 29, 48, 192
 
 CONFIGS: dict[str, ModelConfig] = {
     "llama": ModelConfig(
@@ -29,10 +27,14 @@ CONFIGS: dict[str, ModelConfig] = {
         "opt", VOCAB, 16, 1, 4, 4, 4, 24, CONTEXT, activation="relu", position_offset=2, attention_bias=True,
         mlp_bias=True,
     ),
+    "one-kv-head": ModelConfig(
+        "llama", VOCAB, 16, 1, 4, 1, 4, 24, LONG_CONTEXT, rotary=Rotary(4), eos_ids=(3,)
+    ),
 }  # fmt: skip
 
 
 TINY = "tiny"
+LONG = "one-kv-head"  # whose texts may be longer than a tile, a chunk or a page of any kernel or book
 
 
 @cache
@@ -54,15 +56,7 @@ def small_model(name: str, numerics: str = "fast") -> Transformer:
 
 @lru_cache(maxsize=4096)
 def _expected(name: str, request: Request) -> tuple[int, ...]:
-    model, tokens = small_model(name), list(request.prompt)
-    while len(tokens) < request.max_length:
-        (token,) = sample(logits(model, tokens)[-1:], [request.sampling], [len(tokens)])
-        if token == NOT_FINITE:
-            break
-        tokens.append(token)
-        if tokens[-1] in request.stop_ids and not request.ignore_eos:
-            break
-    return tuple(tokens[len(request.prompt) :])
+    return tuple(answer(small_model(name), request))
 
 
 def expected_answer(name: str, request: Request) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -12,9 +13,13 @@ from minifuse.request import GREEDY, Phase, Request, Sampling
 from minifuse.stages import COMPUTED_WHOLE, stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Scenario
-from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, LONG, LONG_CONTEXT, VOCAB
 
 __all__ = ["TextScenario", "text_scenarios"]
+
+
+# Hypothesis draws what stands first, and last, more often than the rest.
+MOSTLY = ("few", "crowd", "growing", "few", "crowd", "growing", "long", "growing", "few", "crowd", "growing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     Args:
         kinds: those to choose from. "few" are short of memory, with small batches; a "crowd" has room for many at once,
             where requests that leave make holes; the "growing" all fit with their prompts, and hardly two with their
-            answers.
+            answers. A "long" scenario has two or three texts of more than 128 tokens, on a model with one KV head.
     """
     token = st.integers(0, VOCAB - 1)
     samplings = st.just(GREEDY) | st.builds(
@@ -64,7 +69,9 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         top_p=st.sampled_from([1.0, 0.8]),
         seed=st.integers(0, 2**32),
     )
-    kind = draw(st.sampled_from(kinds or ("few", "crowd", "growing")))
+    kind = draw(st.sampled_from(kinds or MOSTLY))
+    if kind == "long":
+        return draw(_long())
     crowd, growing = kind == "crowd", kind == "growing"
     arrivals = [0.0, 0.0, 0.005, 0.02, 0.055, 0.3]
     count = draw(st.sampled_from({"few": [2, 3, 5], "crowd": [5, 7], "growing": [3, 5]}[kind]))
@@ -112,9 +119,39 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         requests=requests,
         capacity=capacity,
         options=tuple(options.items()),
+        shared=draw(st.booleans()),
         seconds_to_prepare=draw(st.sampled_from([0.003, 0.01, 0.025])),
         seconds_per_transfer=draw(st.sampled_from([0.0, 0.0003, 0.004])),
     )
+
+
+@st.composite
+def _long(draw: st.DrawFn) -> TextScenario:
+    """Long prompts, most of which begin alike, and short answers: the oracle's work grows with the square of a text."""
+    seed, count = draw(st.integers(0, 99)), draw(st.sampled_from([2, 3]))
+    rng = Random(seed)
+    beginning = [rng.randrange(VOCAB) for _ in range(draw(st.sampled_from([63, 64, 131])))]
+    requests = []
+    for i in range(count):
+        length, new = draw(st.sampled_from([127, 128, 129, 150, 170])), draw(st.sampled_from([1, 2, 4]))
+        own = [rng.randrange(VOCAB) for _ in range(length)]
+        text = beginning + own if draw(st.sampled_from([True, True, False])) else own
+        arrival_s = draw(st.sampled_from([0.0, 0.0, 0.015]))
+        requests.append(Request(f"r{i}", tuple(text[:length]), new, ignore_eos=True, arrival_s=arrival_s))
+    options = {
+        "batching.order": "fcfs",
+        "batching.max_batch": draw(st.integers(1, 3)),
+        "batching.token_budget": draw(st.sampled_from([None, 50])),
+        "batching.window": 0.02,
+        "batching.instances": draw(st.integers(1, 3)),
+        "batching.preprocess": draw(st.sampled_from(["worker", "inline"])),
+        "memory.slots": 2,
+        "memory.block_size": draw(st.sampled_from([3, 16])),
+        "memory.preemption": draw(st.sampled_from(["swap", "recompute"])),
+        "memory.share": draw(st.booleans()),
+    }
+    capacity = draw(st.sampled_from([2 * LONG_CONTEXT, 3 * LONG_CONTEXT]))
+    return TextScenario(model=LONG, requests=tuple(requests), capacity=capacity, options=tuple(options.items()))
 
 
 def _prompt(

@@ -13,9 +13,11 @@ from minifuse.attention import padded, per_sequence
 from minifuse.attention import paged as paged_attention
 from minifuse.attention import slots as slot_attention
 from minifuse.attention.layouts import PagedStage
-from minifuse.execute import texts
+from minifuse.execute import sampling, texts
 from minifuse.kernels.operators import TorchOperators
 from minifuse.layout import Layout, Rectangle, Region
+from minifuse.model.text.layers import RotaryTable
+from minifuse.model.text.transformer import Transformer
 from minifuse.work import Span
 
 
@@ -101,6 +103,46 @@ def noise_from_the_row(patch: Patch) -> None:
     patch.setattr(
         texts, "sample", lambda logits, params, positions, ops: sample(logits, params, range(len(params)), ops)
     )
+
+
+@defect("orca", "exact")
+@defect("vllm", "exact")
+@instead_of(Transformer, "rotary")
+def rotary_theta_doubled(rotary: Any, self: Transformer, positions: torch.Tensor) -> Any:
+    """In the engine and in all that uses its layers."""
+    if self.config.rotary is None:
+        return None
+    wrong = replace(self.config.rotary, theta=2 * self.config.rotary.theta)
+    return RotaryTable(wrong, self.config.max_context).to(self.dtype)(positions)
+
+
+@defect("orca", "exact")
+@instead_of(sampling, "keep_top")
+def top_p_one_token_too_wide(keep_top: Any, scaled: torch.Tensor, top_k: Any, top_p: Any) -> torch.Tensor:
+    kept = keep_top(scaled, top_k, top_p)
+    for row, own in enumerate(kept):
+        dropped = scaled[row].masked_fill(own.isfinite(), -torch.inf)
+        if top_p[row] < 1:
+            own[dropped.argmax()] = dropped.max()
+    return kept
+
+
+@defect("orca", "exact")
+@instead_of(per_sequence.PerSequenceAttention, "attention")
+def heads_exchanged_that_share_the_one_kv_head(
+    attention: Any, self: Any, q: torch.Tensor, cache: Any, *rest: Any
+) -> torch.Tensor:
+    """Only where there is a single KV head."""
+    return attention(self, q.flip(1) if cache.num_kv_heads == 1 and q.shape[1] > 1 else q, cache, *rest)
+
+
+@defect("orca", "ghost")
+@instead_of(per_sequence, "_causal")
+def only_the_last_128_tokens_are_seen(causal: Any, start: int, stop: int, device: torch.device) -> Any:
+    mask = causal(start, stop, device)
+    if mask is not None and stop > 128:
+        mask[:, : stop - 128] = False
+    return mask
 
 
 def _laid_out(patch: Patch, wrong: Callable[[Layout, int], Layout]) -> None:

@@ -56,7 +56,7 @@ def budget_overrun(patch: Patch) -> None:
 def last_come_first_served(right: Any, self: Serial, sequence: Sequence, joining: int, now: float) -> Any:
     """The newest is always tried first and the oldest never let in."""
     busy = self.running or joining
-    return ("batch-full", sequence.id, "") if busy or sequence.id == "r0" else None
+    return Reason("batch-full", sequence.id, "not admitted: the batch is full") if busy or sequence.id == "r0" else None
 
 
 @defect("serial", "blind", check="blind")
@@ -79,7 +79,7 @@ def answers_depend_on_a_hash(patch: Patch) -> None:
     _in_any_order(patch, lambda self, sequence: hash(sequence.id))
 
 
-@defect("dynamic", "progress")
+@defect("dynamic", "window")
 def sleeps_before_every_batch(patch: Patch) -> None:
     admission = Dynamic._window_closes
     patch.setattr(Dynamic, "_window_closes", lambda self: admission(self) + 36000)
@@ -163,7 +163,7 @@ def evicted_to_the_end_of_the_queue(fill: Any, self: QueuePolicy, *arguments: An
     return proposal
 
 
-@defect("vllm", "progress", "queue", kinds=("growing",))
+@defect("vllm", "progress", "queue", "reasons", kinds=("growing",))
 @instead_of(QueuePolicy, "_fill")
 def evicted_and_forgotten(propose: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
     """An evicted sequence leaves the queue for good."""

@@ -6,13 +6,14 @@ from typing import Any
 
 from conformance.defects.harness import Patch, defect, instead_of
 
+from minifuse.memory import prefixes
 from minifuse.memory.blocks import BlockPool
 from minifuse.memory.paged import Paged
 from minifuse.memory.paged import _Room as _PagedRoom
 from minifuse.memory.tables import Tables
 from minifuse.place import Pages
 from minifuse.plan import Move
-from minifuse.request import Sequence
+from minifuse.request import FinishReason, Sequence
 from minifuse.work import Span
 
 
@@ -42,6 +43,21 @@ def shares_a_token_too_many(alike: Any, self: Tables, newcomer: Sequence) -> tup
     """The comparison stops one token late: the first that differs is taken for the same."""
     name, same = alike(self, newcomer)
     return name, min(same + 1, self.cached[name], len(newcomer) - 1) if same else 0
+
+
+@defect("vllm", "conservation", kinds=("crowd",), memory__share=True, memory__block_size=3)
+@instead_of(Tables, "_alike")
+def shares_the_rest_of_a_block_unseen(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
+    """Of a block that is shared in part only the first token is compared."""
+    name, same = alike(self, newcomer)
+    return name, min(self.blocks_of(same) * self.size, self.cached[name], len(newcomer) - 1) if same else 0
+
+
+@defect("vllm", "conservation", memory__share=True)
+@instead_of(prefixes, "common_length")
+def compares_one_chunk_and_trusts_the_rest(right: Any, one: Any, two: Any, start: int, stop: int) -> int:
+    """Only texts that are alike for longer than that show it."""
+    return stop if right(one, two, start, stop) - start >= 64 else right(one, two, start, stop)
 
 
 @defect("iteration+paged+paged", "progress", kinds=("growing",))
@@ -122,6 +138,24 @@ def dropped_and_taken_for_kept(patch: Patch) -> None:
 def host_is_not_counted(patch: Patch) -> None:
     usage = Paged.usage
     patch.setattr(Paged, "usage", lambda self: usage(self)._replace(host=0))
+
+
+@defect("vllm", "conservation")
+@instead_of(Paged, "release")
+def a_block_is_lost_with_every_abort(release: Any, self: Paged, sequence: Sequence, now: float) -> None:
+    """Memory becomes smaller, and says nothing of it."""
+    release(self, sequence, now)
+    pool = self.tables.device
+    if sequence.finish_reason is FinishReason.ABORTED and pool.num_blocks - 1 in pool.free:
+        pool.free.remove(pool.num_blocks - 1)
+        pool.num_blocks -= 1
+
+
+@defect("vllm", "conservation", check="interrupted")
+@instead_of(Paged, "release")
+def blocks_kept_after_an_interrupt(release: Any, self: Paged, sequence: Sequence, now: float) -> None:
+    if sequence.finish_reason is not FinishReason.INTERRUPTED:
+        release(self, sequence, now)
 
 
 @defect("vllm", "conservation", memory__share=True)

@@ -125,3 +125,23 @@ def aborted_and_kept_by_memory(patch: Patch) -> None:
             release(self, sequence)
 
     patch.setattr(Lifecycle, "_release", keeping)
+
+
+@defect("orca", "conservation", check="interrupted")
+@graph_defect("cellular", "conservation", check="interrupted")
+def interrupted_and_kept_by_memory(patch: Patch) -> None:
+    release = Lifecycle._release
+
+    def keeping(self: Lifecycle, sequence: Sequence) -> None:
+        if sequence.finish_reason is not FinishReason.INTERRUPTED:
+            release(self, sequence)
+
+    patch.setattr(Lifecycle, "_release", keeping)
+
+
+@defect("instances", "conservation", check="interrupted")
+@instead_of(InFlight, "abandon")
+def interrupted_under_running_plans(abandon: Any, self: InFlight) -> list[Sequence]:
+    """What had ended, and whose memory waited for plans in flight, is forgotten."""
+    abandon(self)
+    return []

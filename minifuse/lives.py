@@ -1,0 +1,132 @@
+"""The lives of a run's requests, as its trace tells them: when each waited, began and got its tokens."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+
+from minifuse.request import FinishReason
+
+__all__ = ["Life", "Spans", "most_overtaken"]
+
+
+class Spans:
+    """Tokens computed so far, as half-open spans apart from each other: mostly one, from the first token on."""
+
+    __slots__ = ("bounds",)
+
+    def __init__(self) -> None:
+        self.bounds: list[int] = []  # start, stop, start, stop ... ascending
+
+    def add(self, start: int, stop: int) -> int:
+        """Add [start, stop). Returns how many of its tokens were in already.
+
+        >>> spans = Spans()
+        >>> spans.add(0, 5), spans.add(5, 6), spans.add(9, 11), spans.add(4, 10), spans.bounds
+        (0, 0, 0, 3, [0, 11])
+        """
+        bounds = self.bounds
+        if start >= stop:
+            return 0
+        if bounds and bounds[-1] == start:  # as in every decode step
+            bounds[-1] = stop
+            return 0
+        # The spans that touch [start, stop): from the first that does not end before it, to the last that begins in it.
+        first = bisect_left(bounds, start) // 2 * 2
+        last = (bisect_left(bounds, stop + 1) + 1) // 2 * 2
+        touched = bounds[first:last]
+        starts, stops = touched[::2], touched[1::2]
+        again = sum(max(0, min(b, stop) - max(a, start)) for a, b in zip(starts, stops, strict=True))
+        bounds[first:last] = [min([start, *starts]), max([stop, *stops])]
+        return again
+
+
+@dataclass(slots=True)
+class Life:
+    """One request, as its events tell."""
+
+    arrival_s: float
+    prompt_tokens: int
+    arrived: bool = True  # False: it follows a request, and the run ended, or it was given up, before that had ended
+    started_s: float = math.inf
+    admitted_s: float = math.inf  # first
+    evicted_s: float | None = None  # while it waits to be admitted again
+    evictions: list[tuple[float, float]] = field(default_factory=list)  # from when to when it waited after each
+    token_times: array[float] = field(default_factory=lambda: array("d"))
+    ended_s: float = math.nan
+    reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
+    computed: dict[str, Spans] = field(default_factory=dict)  # of each cell
+
+    def compute(self, start: int, stop: int, cell: str) -> int:
+        """Notes that tokens [start, stop) were computed; returns how many of them had been before."""
+        spans = self.computed.get(cell)
+        if spans is None:
+            spans = self.computed[cell] = Spans()
+        return spans.add(start, stop)
+
+    def admit(self, now: float) -> None:
+        """It is admitted, for the first time or after an eviction."""
+        self.admitted_s = min(self.admitted_s, now)
+        if self.evicted_s is not None:
+            self.evictions.append((self.evicted_s, now))
+            self.evicted_s = None
+
+    def waits(self) -> list[tuple[float, float]]:
+        """The times for which it waited for its turn: until it was admitted, until it was given up, or for ever."""
+        if not self.arrived:
+            return []
+        end_s = math.inf if math.isnan(self.ended_s) else self.ended_s
+        found = [(self.arrival_s, max(self.arrival_s, min(self.admitted_s, end_s))), *self.evictions]
+        return found if self.evicted_s is None else [*found, (self.evicted_s, end_s)]
+
+    @property
+    def finished(self) -> bool:
+        return self.reason in (FinishReason.STOP.value, FinishReason.LENGTH.value)
+
+    @property
+    def latencies(self) -> dict[str, float]:
+        """Of a finished request, by the metric's name; only those it has."""
+        times = sorted(self.token_times)
+        found = {
+            "queueing_s": self.started_s - self.arrival_s,
+            "computing_s": self.ended_s - self.started_s,
+            "e2e_s": self.ended_s - self.arrival_s,
+        }
+        if times:
+            found["ttft_s"] = times[0] - self.arrival_s
+            found["normalized_latency_s"] = found["e2e_s"] / len(times)
+        if len(times) > 1:
+            found["tpot_s"] = (self.ended_s - times[0]) / (len(times) - 1)
+        return found
+
+
+def most_overtaken(lives: Iterable[Life]) -> int:
+    """The largest number of requests that overtook a single one: they arrived after it, and were admitted for the first
+    time while it waited.
+
+    A request waits from its arrival until it is admitted, and again from each eviction until it is admitted again. What
+    arrives or is admitted at the same time has overtaken nothing. One pass when the run has ended: an iteration pays
+    nothing for it.
+
+    >>> a, b, c = (Life(arrival_s=float(i), prompt_tokens=1) for i in range(3))
+    >>> a.admitted_s, b.admitted_s, c.admitted_s = 5.0, 3.0, 4.0
+    >>> most_overtaken([a, b, c])  # b and c before a
+    2
+    """
+    most = 0
+    begun: list[float] = []  # when those that arrived later were admitted, as negative numbers: most are appended
+    latest_first = sorted(lives, key=attrgetter("arrival_s"), reverse=True)
+    for _, together in groupby(latest_first, key=attrgetter("arrival_s")):
+        arrived = list(together)
+        for life in arrived:
+            passed = sum(bisect_right(begun, -start) - bisect_right(begun, -stop) for start, stop in life.waits())
+            most = max(most, passed)
+        for life in arrived:
+            if life.admitted_s < math.inf:
+                insort(begun, -life.admitted_s)
+    return most

@@ -1,0 +1,82 @@
+"""A policy that wakes itself for ever ends its run with a sentence that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from helpers import asks, make_engine, make_real_engine, run_all
+
+from minifuse.batching.iteration import Iteration
+from minifuse.errors import LawBroken
+from minifuse.plan import Proposal
+from minifuse.stages import Memory
+
+
+class Waker(Iteration):
+    """Proposes no work from some iteration on, and asks to be woken soon."""
+
+    name = "waker"
+    soon: Callable[[float], float]
+    first = 0  # iterations that it proposes
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        self.first -= 1
+        return super().propose(worker, now, memory) if self.first >= 0 else Proposal(wake_at=self.soon(now))
+
+
+def _waker(soon: Callable[[float], float], first: int = 0) -> Waker:
+    waker = Waker()
+    waker.soon, waker.first = soon, first
+    return waker
+
+
+@pytest.mark.parametrize("soon", [lambda now: now + 1e-7, lambda now: now + (5 - now) / 1e3, lambda now: now + 1e3])
+def test_in_virtual_time(soon: Callable[[float], float]) -> None:
+    engine = make_engine(batching=_waker(soon, first=2))
+    with pytest.raises(LawBroken, match=r"'waker' has woken itself 1,000 times") as broken:
+        run_all(engine, [asks("a", 2, 5), asks("b", 2, 5, at=0.5)])
+    assert broken.value.law == "progress"
+
+
+def test_in_real_time() -> None:
+    engine = make_real_engine(batching=_waker(lambda now: now + 1e-6))
+    with pytest.raises(LawBroken, match="'waker' has woken itself"):
+        run_all(engine, [asks("a", 2, 5)])
+
+
+class Hasty(Iteration):
+    """Has work for one of two workers, and the other asks for work at once, for ever."""
+
+    name = "hasty"
+    workers = 2
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        return Proposal(wake_at=now) if worker else super().propose(worker, now, memory)
+
+
+def test_beside_a_plan_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time stands still: the plan would never end."""
+    monkeypatch.setattr("minifuse.watchdog.BESIDE_PLANS", 500)
+    with pytest.raises(LawBroken, match="'hasty' has woken itself 500 times"):
+        run_all(make_engine(batching=Hasty()), [asks("a", 2, 5)])
+
+
+def test_patience_is_for_wakes_in_a_row() -> None:
+    """A policy that is woken 900 times before each of four iterations."""
+    left = [900] * 4
+
+    class Patient(Iteration):
+        name = "patient"
+
+        def propose(self, worker: int, now: float, memory: Memory) -> Any:
+            while left and left[0] <= 0:
+                del left[0]
+                return super().propose(worker, now, memory)
+            if left:
+                left[0] -= 1
+                return Proposal(wake_at=now + 0.001)
+            return super().propose(worker, now, memory)
+
+    assert len(run_all(make_engine(batching=Patient()), [asks("a", 2, 4)])) == 4
