@@ -9,7 +9,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain, pairwise, takewhile
+from itertools import chain, islice, pairwise, takewhile
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -132,6 +132,8 @@ def _serve(
         seen.steps.append(report)
         engine.memory.check_integrity()
         books.complete(report, _held(engine))
+        if len(seen.steps) % 4 == 1:
+            _check_free(case, engine.memory, policy.growing)
         seen.ended_s |= dict.fromkeys(report.finished, report.ended_s)
         # Plans that end together are committed together: the books must have been told of all of them before an abort.
         told_of_all = len(seen.plans) - len(seen.steps) == sum(engine.in_flight.num_plans)
@@ -151,10 +153,18 @@ def _serve(
         seen.room_at_start, seen.room_at_end = (_room(case, memory, policy.growing) for memory in (new, engine.memory))
 
 
-def _room(case: Case, memory: Memory, growing: bool) -> int:
-    """How many of the smallest sequences memory would admit now."""
-    room = memory.room()
-    return sum(1 for _ in takewhile(lambda probe: room.admit(probe, growing=growing) is None, case.probes))
+def _room(case: Case, memory: Memory, growing: bool, most: int | None = None) -> int:
+    """How many of the smallest sequences memory would admit now, counted up to `most`."""
+    room, probes = memory.room(), islice(case.probes, most)
+    return sum(1 for _ in takewhile(lambda probe: room.admit(probe, growing=growing) is None, probes))
+
+
+def _check_free(case: Case, memory: Memory, growing: bool) -> None:
+    """What is not set aside, in both tiers, and no more is room for newcomers, each of which takes a slot at least."""
+    usage = memory.usage()
+    free = usage.capacity - usage.reserved + memory.host_capacity - usage.host
+    if _room(case, memory, growing, free + 1) > free:
+        raise LawBroken("conservation", f"memory has {usage}, and room for more than {free} newcomers")
 
 
 def _held(engine: Engine) -> set[str]:

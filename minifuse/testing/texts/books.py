@@ -44,14 +44,19 @@ class TextBooks(Books):
         self.twins: dict[Slot, Slot] = {}  # slots of the device, and those of the host that have the same KV
         self.arriving: dict[Slot, int] = {}  # slots being written or copied to -> the step that does so
         self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
+        self.queued: dict[int, Plan] = {}  # submitted, and behind other plans of their worker
         self.running: set[str] = set()  # sequences of plans that have not completed
         self.dropped: tuple[float, set[Slot]] = (0.0, set())  # slots of those that left last, and when
+
+    def submit(self, plan: Plan) -> None:
+        self.queued[plan.step] = plan
 
     def begin(self, plan: Plan, sequences: Mapping[str, Sequence]) -> None:
         """Its moves are made and its waves computed in the order in which they run, among the plans that run already.
 
         Moves behind everything are in a plan of their own, whose slots are in use until it completes.
         """
+        self.queued.pop(plan.step, None)
         mine = {work.sequence for work in plan.work}
         self.texts |= {name: tuple(sequences[name].tokens) for name in mine}
         for work in plan.work:
@@ -193,6 +198,9 @@ class TextBooks(Books):
         ended_s, left = self.dropped  # what left with another plan that ended now counted when this one was committed
         lying = {slot for slots in self.slots.values() for slot in slots if slot[0] == "device"}
         lying |= left if ended_s == report.ended_s else set()
+        for plan in self.queued.values():  # a beginning that is shared counts from when it was placed
+            for work, place in zip(plan.work, plan.places, strict=True):
+                lying |= {("device", slot) for slot in place.slots(0, work.stop)}
         shape = report.plan.shape
         most = len(lying)
         if isinstance(shape, Rectangle):

@@ -105,8 +105,8 @@ def noise_from_the_row(patch: Patch) -> None:
     )
 
 
-@defect("orca", "exact")
-@defect("vllm", "exact")
+@defect("orca", "exact", kinds=("long",))
+@defect("vllm", "exact", kinds=("long",))
 @instead_of(Transformer, "rotary")
 def rotary_theta_doubled(rotary: Any, self: Transformer, positions: torch.Tensor) -> Any:
     """In the engine and in all that uses its layers."""
@@ -136,7 +136,7 @@ def heads_exchanged_that_share_the_one_kv_head(
     return attention(self, q.flip(1) if cache.num_kv_heads == 1 and q.shape[1] > 1 else q, cache, *rest)
 
 
-@defect("orca", "ghost")
+@defect("orca", "ghost", kinds=("long",))
 @instead_of(per_sequence, "_causal")
 def only_the_last_128_tokens_are_seen(causal: Any, start: int, stop: int, device: torch.device) -> Any:
     mask = causal(start, stop, device)

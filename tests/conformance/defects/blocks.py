@@ -53,14 +53,14 @@ def shares_the_rest_of_a_block_unseen(alike: Any, self: Tables, newcomer: Sequen
     return name, min(self.blocks_of(same) * self.size, self.cached[name], len(newcomer) - 1) if same else 0
 
 
-@defect("vllm", "conservation", memory__share=True)
+@defect("vllm", "conservation", kinds=("long",), memory__share=True)
 @instead_of(prefixes, "common_length")
 def compares_one_chunk_and_trusts_the_rest(right: Any, one: Any, two: Any, start: int, stop: int) -> int:
     """Only texts that are alike for longer than that show it."""
     return stop if right(one, two, start, stop) - start >= 64 else right(one, two, start, stop)
 
 
-@defect("iteration+paged+paged", "progress", kinds=("growing",))
+@defect("iteration+paged+paged", "progress", "conservation", kinds=("growing",))
 @instead_of(Tables, "_alike")
 def shares_the_last_token_too(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
     """Nothing is left to compute, so there is nothing to sample from."""
@@ -171,7 +171,7 @@ def host_blocks_never_given_back(right: Any, self: Tables, name: str) -> None:
     self.returned.pop(name, None)
 
 
-@defect("iteration+paged+paged", "budget")
+@defect("iteration+paged+paged", "budget", "conservation")
 def promises_forgotten(patch: Patch) -> None:
     """Blocks set aside for the rest of an answer are given to newcomers."""
     patch.setattr(Tables, "num_available", property(lambda self: len(self.device.free)))

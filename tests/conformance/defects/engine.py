@@ -137,11 +137,3 @@ def interrupted_and_kept_by_memory(patch: Patch) -> None:
             release(self, sequence)
 
     patch.setattr(Lifecycle, "_release", keeping)
-
-
-@defect("instances", "conservation", check="interrupted")
-@instead_of(InFlight, "abandon")
-def interrupted_under_running_plans(abandon: Any, self: InFlight) -> list[Sequence]:
-    """What had ended, and whose memory waited for plans in flight, is forgotten."""
-    abandon(self)
-    return []

@@ -10,10 +10,12 @@ from conformance.defects.harness import Patch, defect, instead_of, one_slot_less
 from minifuse.memory import slots
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.contiguous import Contiguous, _Room
+from minifuse.memory.padded import Padded
 from minifuse.memory.reserved import ReservedMemory
 from minifuse.memory.slots import Slots
 from minifuse.memory.storage import KVStorage
 from minifuse.plan import Move, Proposal
+from minifuse.report import KVUsage
 
 
 @defect("orca", "conservation")
@@ -107,3 +109,26 @@ def given_away_before_it_is_copied(patch: Patch) -> None:
 @defect("fusion", "budget")
 def a_slot_too_many(patch: Patch) -> None:
     patch.setattr(Slots, "room", lambda self: slots._Room(self.slots + 1 - len(self.extents), self.slots))
+
+
+@defect("orca", "conservation")
+@defect("fusion", "conservation")
+@instead_of(ReservedMemory, "usage")
+def usage_claims_a_token_too_many(usage: Any, self: ReservedMemory) -> KVUsage:
+    right: KVUsage = usage(self)
+    return right._replace(used=right.used + (0 < right.used < right.reserved))
+
+
+@defect("static", "conservation")
+@instead_of(Padded, "usage")
+def usage_claims_a_column_too_many(usage: Any, self: Padded) -> KVUsage:
+    right: KVUsage = usage(self)
+    return right._replace(used=min(right.reserved, right.used + self.shape.rows))
+
+
+@defect("orca", "conservation")
+@instead_of(Contiguous, "usage")
+def usage_claims_all_of_memory(usage: Any, self: Contiguous) -> KVUsage:
+    """Where anything is reserved, all of it is."""
+    right: KVUsage = usage(self)
+    return right._replace(reserved=right.capacity if right.reserved else 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +13,10 @@ from minifuse.batching.cellular import Cellular
 from minifuse.batching.dynamic import Dynamic
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
-from minifuse.batching.queue import QueueOptions, Ticket
+from minifuse.batching.queue import QueueOptions
 from minifuse.batching.static import Static
 from minifuse.plan import Proposal, Reason
-from minifuse.request import Request, Sequence
+from minifuse.request import Sequence
 from minifuse.testing.waiting import WaitingBooks
 
 
@@ -90,29 +89,18 @@ def _unseen(patch: Patch) -> None:
     patch.setattr(WaitingBooks, "_precedes", lambda *arguments: False)
 
 
-@defect("orca", "overtaking", batching__order="fcfs")
 @defect("static", "overtaking", batching__order="fcfs")
-def the_shortest_first(patch: Patch) -> None:
+def the_newest_first(patch: Patch) -> None:
     """And the policy claims that no request is overtaken."""
-    patch.setattr(QueueOptions, "rank", lambda options, request: len(request.prompt))
+    patch.setattr(QueueOptions, "rank", lambda options, request: -request.arrival_s)
     _unseen(patch)
 
 
 @defect("orca", "overtaking", batching__order="fcfs")
 def overtaken_by_one_more_than_is_claimed(patch: Patch) -> None:
-    """The newest of all goes first, and the policy claims that no request is overtaken by more than one."""
-
-    def rank(options: QueueOptions, request: Request) -> float:
-        return -request.arrival_s
-
-    patch.setattr(QueueOptions, "rank", rank)
+    """And it claims that no request is overtaken by more than one."""
+    the_newest_first(patch)
     patch.setattr(Iteration, "overtaken_at_most", 1)
-    _unseen(patch)
-
-
-def _to_the_end(waiting: Any, evicted: Iterable[Sequence], number: int) -> None:
-    for sequence in evicted:
-        waiting.add(Ticket(*waiting.remove(sequence.id)[:1], number, sequence))
 
 
 @defect("vllm", "queue", kinds=("growing",), memory__preemption="swap", memory__host=None)
@@ -120,13 +108,7 @@ def _to_the_end(waiting: Any, evicted: Iterable[Sequence], number: int) -> None:
 @instead_of(QueuePolicy, "_fill")
 def evicted_to_the_tail_of_the_queue(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
     proposal = fill(self, *arguments)
-    self.num_received += 1000 * bool(proposal.evict)
-    _to_the_end(self.waiting, proposal.evict, self.num_received)
+    for sequence in proposal.evict:
+        self.num_received += 1
+        self.waiting.add(self.waiting.remove(sequence.id)._replace(number=self.num_received))
     return proposal
-
-
-@defect("vllm", "overtaking", kinds=("growing",), batching__order="fcfs")
-def evicted_to_the_tail_and_overtaken(patch: Patch) -> None:
-    """The same in a policy whose order the books do not know: it began long ago, and waits again."""
-    evicted_to_the_tail_of_the_queue(patch)
-    _unseen(patch)

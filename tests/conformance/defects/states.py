@@ -82,6 +82,14 @@ def usage_is_fiction(patch: Patch) -> None:
     patch.setattr(States, "usage", lambda self: usage(self)._replace(used=0))
 
 
+@graph_defect("cellular", "conservation")
+@graph_defect("graph-merged", "conservation")
+@instead_of(States, "usage")
+def usage_claims_all_that_is_reserved(usage: Any, self: States) -> Any:
+    right = usage(self)
+    return right._replace(used=right.reserved)
+
+
 @graph_defect("cellular", "refuse early")
 def refuses_too_much(patch: Patch) -> None:
     instead_of(States, "receive")(one_slot_less)(patch)
