@@ -119,6 +119,7 @@ class RunningMetrics:
         self.moving_s = self.gathering_s = self.hidden_s = self.exposed_s = 0.0
         self.transfers = {way: [0, 0.0] for way in ("to_host", "to_device")}  # bytes, seconds
         self.kv = _Memory()
+        self.other_cores: float | None = None
 
     def read(self, event: Event) -> None:
         """Count an event."""
@@ -141,6 +142,8 @@ class RunningMetrics:
                 life.reason, life.ended_s = FinishReason.ABORTED.value, event["wall"]["end_s"]
             case "step":
                 self._step(event)
+            case "end":
+                self.other_cores = event["wall"].get("other_cores")
 
     def _step(self, event: Event) -> None:
         start_s, end_s = event["wall"]["start_s"], event["wall"]["end_s"]
@@ -254,6 +257,7 @@ class RunningMetrics:
                 "exposed_s": self.exposed_s,
             },
             "messages": {"count": num["messages"], "bytes": num["message_bytes"]},
+            "other_cores": self.other_cores,
             "goodput": None
             if goodput is None
             else {"bounds_s": dict(goodput), "requests": good, "requests_per_s": per_second(good)},
@@ -271,7 +275,8 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
     computed for requests that had ended. Mean KV is weighted with the time each step took, so waiting does not count.
     `moving_s` is the time that moves held the computation up. Transfers are what was copied between device and host:
     bytes and seconds in each direction, and of those seconds those beside computing (hidden) and those that computing
-    waited for (exposed).
+    waited for (exposed). `other_cores` is how many cores other processes used meanwhile, on average; None in virtual
+    time, and where it is not known.
 
     Raises:
         UsageError: an event is not as `minifuse.trace` writes it.

@@ -99,6 +99,7 @@ def test_golden() -> None:
             "hidden_s": 0.375, "exposed_s": 0.125,
         },
         "messages": {"count": 0, "bytes": 0},
+        "other_cores": None,
         # Only b: a's tokens are too slow, and b has no second token.
         "goodput": {"bounds_s": {"ttft": 3.0, "tpot": 1.0}, "requests": 1, "requests_per_s": 1 / 8},
     }  # fmt: skip
@@ -385,3 +386,13 @@ def test_evicted_it_waits_again() -> None:
     b_before = _served(("b", 1, 2))[0]
     assert compute_metrics([*events[:5], b_before, *events[5:]])["most_overtaken"] == 1
     assert compute_metrics(events[:-1])["most_overtaken"] == 2
+
+
+def test_a_machine_that_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minifuse.cli.tables.usable_cores", lambda: {0, 1})
+    end = {"event": "end", "unfinished": [], "wall": {"end_s": 9.0, "other_cores": 1.25}}
+    metrics = compute_metrics([*TINY, end])
+    assert metrics["other_cores"] == 1.25
+    assert dict(rows(metrics))["Busy machine"].startswith("other processes used 1.25 of 2 cores")
+    end["wall"] = {"end_s": 9.0, "other_cores": 0.1}
+    assert "Busy machine" not in dict(rows(compute_metrics([*TINY, end])))

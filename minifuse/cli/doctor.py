@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from json import dumps
@@ -15,12 +15,14 @@ from typing import Literal
 from minifuse.cli.declare import JsonOptions, takes
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console
+from minifuse.cores import OtherWork, usable_cores
 
 __all__ = ["Check", "doctor"]
 
 SCHEMA = "minifuse.doctor/1"
 MIN_PYTHON = (3, 11)
 MIN_FREE_BYTES = 2**30
+WATCHED_S = 0.3
 Status = Literal["ok", "warning", "problem"]
 OK: Status = "ok"
 WARNING: Status = "warning"
@@ -65,7 +67,7 @@ def _all() -> Iterator[Check]:
     yield _python()
     packages = list(_packages())
     yield from packages
-    for look in (_torch, _triton, _cuda, _threads, _memory, _temporary, _tiny):
+    for look in (_torch, _triton, _cuda, _threads, _others, _memory, _temporary, _tiny):
         yield _safely(look)
 
 
@@ -144,7 +146,19 @@ def _cuda() -> Check:
 def _threads() -> Check:
     import torch
 
-    return Check("threads", OK, f"torch uses {torch.get_num_threads()} of {os.cpu_count()} cores")
+    return Check("threads", OK, f"torch uses up to {torch.get_num_threads()} of {len(usable_cores())} cores")
+
+
+def _others() -> Check:
+    others = OtherWork()
+    time.sleep(WATCHED_S)
+    cores, usable = others.cores(), len(usable_cores())
+    if cores is None:
+        return Check("other processes", OK, "not known on this system")
+    found = f"use {cores:.1f} of {usable} cores"
+    if cores >= usable / 4:
+        return Check("other processes", WARNING, found, "runs take longer, and their times compare with no others")
+    return Check("other processes", OK, found)
 
 
 def _memory() -> Check:

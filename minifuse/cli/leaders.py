@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from minifuse.cli.tables import in_time, plain
+from minifuse.cli.tables import in_time, is_busy, plain
 from minifuse.metrics import Metrics
 from minifuse.parsing import all_of
 
@@ -33,6 +33,7 @@ def leaders(rows: Sequence[Row], kind: str, clock: str) -> list[str]:
     first = _Figure(rows, *(("e2e_s", "p50", "end-to-end time") if kind == "cells" else ("ttft_s", "p50", "TTFT")))
     notes = [f"{all_of(fewer)} answered fewer requests"] if fewer else []
     notes += ["one run each, whose spread is not known"] if clock == "real" else []
+    notes += ["the machine was busy"] if any(is_busy(metrics) for _, metrics in rows) else []
     aside = f" ({'; '.join(notes)})" if notes else ""
     return [f"{_upper(speed.lead())}; {first.lead()}{aside}.", _reason(dict(rows), speed, first, kind)]
 

@@ -7,10 +7,13 @@ from typing import Any, cast
 
 from rich.table import Table
 
+from minifuse.cores import usable_cores
 from minifuse.metrics import Metrics
 from minifuse.request import FinishReason
 
-__all__ = ["LEGEND", "comparison", "cut_to", "in_time", "metric_rows", "plain"]
+__all__ = ["LEGEND", "comparison", "cut_to", "in_time", "is_busy", "metric_rows", "plain"]
+
+BUSY = 0.25  # cores that other processes use, from which on it is told
 
 
 def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
@@ -76,10 +79,18 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
     if metrics["messages"]["count"]:
         sent = metrics["messages"]
         table.append(("Messages of each rank", f"{sent['count']:,} ({_amount(sent, '')})"))
+    if is_busy(metrics):
+        other = f"{plain(metrics['other_cores'])} of {len(usable_cores())} cores"
+        table.append(("Busy machine", f"other processes used {other}, so these times compare with no others"))
     if goodput is not None:
         bounds = ", ".join(f"{name} <= {in_time(limit)}" for name, limit in goodput["bounds_s"].items())
         table.append((f"Goodput ({bounds})", f"{plain(goodput['requests_per_s'])} requests/s"))
     return table
+
+
+def is_busy(metrics: Metrics) -> bool:
+    """Whether other processes used so much of the machine that the times of a run say little."""
+    return (metrics["other_cores"] or 0.0) >= BUSY
 
 
 def plain(value: float | None, unit: str = "") -> str:

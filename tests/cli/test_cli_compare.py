@@ -123,6 +123,7 @@ def metrics(speed: float, ttft: float = 1.0, **counts: Any) -> Metrics:
         "moving_s": 0.0,
         "gathers": {"seconds": 0.0},
         "duration_s": 10.0,
+        "other_cores": None,
     }
     found["tokens"] |= {name: counts.pop(name) for name in ("computed", "idle", "recomputed") if name in counts}
     return found | counts
@@ -166,6 +167,11 @@ def test_who_answered_fewer_does_not_lead() -> None:
     assert lead.startswith("b leads on tokens/s: 2 times that of c")
     assert lead.endswith("(a answered fewer requests; one run each, whose spread is not known).")
     assert len(leaders([("a", fast), ("b", metrics(100.0))], "transformer", "real")) == 1
+
+
+def test_a_busy_machine_is_told() -> None:
+    lead, _ = leaders([("a", metrics(2.0)), ("b", metrics(1.0, other_cores=0.9))], "transformer", "real")
+    assert lead.endswith("(one run each, whose spread is not known; the machine was busy).")
 
 
 def test_nothing_to_explain() -> None:
