@@ -16,11 +16,12 @@ import atexit
 import os
 import signal
 import sys
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
 
+TYPE_CHECKING = False  # as type checkers know it; importing `typing` takes as long as all else here
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
+    from typing import NoReturn
 
     Handler = Callable[[int, FrameType | None], object]
 

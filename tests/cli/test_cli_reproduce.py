@@ -212,7 +212,7 @@ def test_ctrl_c_keeps_the_figures_that_are_complete(
     rows = (experiment("1"), experiment("2", interrupted=True), experiment("3"))
     monkeypatch.setattr(command, "experiments", lambda name: rows)
     said = minifuse("reproduce", "some", "--out", tmp_path, *(["--json"] if as_json else []))
-    assert said.code == 1
+    assert said.code == 130
     assert said.err.splitlines() == [
         "some-fig1: the first point",
         "some-fig2: the first point",
@@ -286,7 +286,7 @@ def test_ctrl_c_while_measuring(start: Cli) -> None:
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (1, "")
+    assert (process.returncode, out) == (130, "")
     assert err == "error: Interrupted: nothing is shown of flover-fig7: run it again.\n"
 
 
