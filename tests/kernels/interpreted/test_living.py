@@ -59,7 +59,10 @@ def _serve(memory: Any, layout: Any, numerics: str) -> tuple[Engine, dict[tuple[
 OPTIONS = PaddedStage.Options(backend="triton")
 
 
-@pytest.mark.parametrize(("insert", "numerics"), [("right", "fast"), ("right", "reference"), ("left", "fast")])
+@pytest.mark.parametrize(
+    ("insert", "numerics"),
+    [("right", "fast"), pytest.param("right", "reference", marks=pytest.mark.long), ("left", "fast")],
+)
 def test_rows_with_gaps_are_served_on_the_kernels(insert: str, numerics: str) -> None:
     """Tokens are the oracle's, and in reference numerics logits are the bits of sequences in consecutive slots."""
     engine, logits, plans = _serve(Living(CAPACITY, Living.Options(2, insert)), PaddedStage(OPTIONS), numerics)
