@@ -42,7 +42,8 @@ class Lifecycle:
         self.now = 0.0
         self._thread: int | None = None  # that runs the loop, while it does
         self._stages_failed = False  # they are told nothing more
-        self._interrupted = False  # stages know of plans that will never complete
+        self._served = False  # a list of requests: by `serve`
+        self._closed = False
         self._has_run = False  # a real clock, which starts when it is first read, goes
         self._lock = threading.RLock()  # held while anything here changes, and not while plans run
 
@@ -55,14 +56,14 @@ class Lifecycle:
 
         Raises:
             RequestRefused: it, or one of its prompts, could never be served. Nothing has changed.
-            UsageError: this is no request, or the engine's run was interrupted.
+            UsageError: this is no request, or the engine has been closed.
         """
         check_are_requests(prompts)
         if not prompts:
             raise UsageError("No request was submitted: give one, or all prompts of one.")
         with self._lock:
-            if self._interrupted:
-                raise UsageError("The run of this engine was interrupted: build another engine for more requests.")
+            if self._closed:
+                raise UsageError("This engine has been closed: build another, with the same model, for more requests.")
             try:
                 self.arrivals.check(prompts)
                 for prompt in prompts:
@@ -162,15 +163,33 @@ class Lifecycle:
             self.memory.release(sequence, self.now)
         sequence.graph = None  # its results stay
 
+    def serve_once(self) -> None:
+        """Raise `UsageError` if the engine runs, or if it serves a list of requests already or has done so."""
+        with self._lock:
+            if self._thread is not None or self._served or self._closed:
+                raise UsageError(
+                    "This engine serves, or has served: submit more requests while it does, or build another engine, "
+                    "with the same model."
+                )
+            self._served = True
+
+    def close(self) -> None:
+        """Stop the threads, and end the trace: the engine takes no more requests."""
+        self._closed = True
+        self.executor.close()
+        self.trace.close()
+
     def interrupt(self, stages_failed: bool = False) -> list[str]:
         """Give up every unfinished request, keeping the tokens that it has so far. Returns their ids.
+
+        Close the engine then: its stages know of plans that will never complete.
 
         Args:
             stages_failed: tell the stages nothing more; what they hold means nothing after one has failed.
         """
         self.executor.close()
         with self._lock:
-            self._stages_failed, self._interrupted = stages_failed, True
+            self._stages_failed = stages_failed
             for sequence in self.in_flight.abandon():
                 self._release(sequence)
             names = list(self.sequences)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from threading import Lock
-
-from minifuse.execute.threads import Threads
 
 __all__ = ["FETCH", "STORE", "WAITED", "CopyThread"]
 
@@ -15,10 +14,10 @@ WAITED, FETCH, STORE = range(3)  # urgency: a plan waits for it; behind everythi
 
 
 class CopyThread:
-    """A thread that makes copies one after the other, always the most urgent one."""
+    """A thread that makes copies one after the other, always the most urgent one, started when it is first needed."""
 
     def __init__(self) -> None:
-        self._thread = Threads(1, "minifuse-copies")
+        self._pool = ThreadPoolExecutor(1, "minifuse-copies")
         self._lock = Lock()
         self._numbers = count()
         self._queue: list[tuple[int, int, int, Callable[[], None]]] = []  # a heap
@@ -27,11 +26,11 @@ class CopyThread:
         """Make a copy when nothing more urgent is to be made, nor anything as urgent of an earlier step.
 
         Raises:
-            RuntimeError: the thread is being closed.
+            RuntimeError: the thread has been closed.
         """
         with self._lock:
             heapq.heappush(self._queue, (urgency, step, next(self._numbers), work))
-        self._thread.submit(self._most_urgent)
+        self._pool.submit(self._most_urgent)
 
     def _most_urgent(self) -> None:
         with self._lock:
@@ -39,7 +38,4 @@ class CopyThread:
         work()
 
     def close(self) -> None:
-        """Wait for the copy under way and give up the others."""
-        self._thread.close()
-        with self._lock:
-            self._queue.clear()
+        self._pool.shutdown(wait=True, cancel_futures=True)

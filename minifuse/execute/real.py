@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from minifuse.clock import Clock
 from minifuse.execute.poll import Pending, Poller
-from minifuse.execute.threads import Threads
 from minifuse.plan import Plan
 from minifuse.report import Completion, Ran
 from minifuse.request import Sequence
@@ -65,11 +64,11 @@ class RealExecutor:
         self._on_close = on_close
         self._next: deque[tuple[Plan, dict[str, Sequence]]] = deque()  # plans of a single worker
         self._issue = issue
-        self._poller: Poller | None = None  # made when it is first needed, and again after `close`
-        self._threads: list[Threads] = []  # of the first worker, then of the rest
+        self._poller = Poller() if issue else None
+        self._threads: list[ThreadPoolExecutor] = []  # of the first worker, then of the rest
         if workers > 1 or issue:
             shares = [1] * workers if depth > 1 or issue else [1, threads or workers]
-            self._threads = [Threads(share, f"minifuse-worker-{i}") for i, share in enumerate(shares)]
+            self._threads = [ThreadPoolExecutor(share, f"minifuse-worker-{i}") for i, share in enumerate(shares)]
         self._num_running = 0
         self._ended: SimpleQueue[_Ended | None] = SimpleQueue()  # None: a wait is to end early
         self._woken = False  # there is a None in it
@@ -90,10 +89,9 @@ class RealExecutor:
             self._behind(plan).add_done_callback(ended)
             return
         threads = self._threads[min(plan.worker, len(self._threads) - 1)]
-        if self._issue is None:
+        if self._issue is None or self._poller is None:
             threads.submit(self._run, plan, sequences).add_done_callback(ended)
         else:
-            self._poller = self._poller or Poller()
             computed = self._poller.watch(plan.worker, threads.submit(self._issue, plan, sequences))
             computed.add_done_callback(ended)
 
@@ -145,13 +143,10 @@ class RealExecutor:
             self._ended.put(None)
 
     def close(self) -> None:
-        """Wait for the plans that run, then stop all threads, and call `on_close`. What is submitted later starts them
-        again.
-        """
+        """Wait for the plans that run, then stop all threads, and call `on_close`."""
         for threads in self._threads:
-            threads.close()
+            threads.shutdown(wait=True, cancel_futures=True)
         if self._poller is not None:
             self._poller.close()
-            self._poller = None
         if self._on_close is not None:
             self._on_close()

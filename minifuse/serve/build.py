@@ -36,7 +36,7 @@ def build_engine(
 ) -> Engine:
     """Plug a technique's stages into the loop.
 
-    The engine may serve, or `run`, again: its clock and its metrics go on. After an interrupted run it may not.
+    The engine serves one list of requests. One that is run by hand may run again: its clock and its metrics go on.
 
     Args:
         model: what `source.load` returned, with the dtype and the device of the settings; or `source.outline`, which

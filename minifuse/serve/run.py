@@ -123,11 +123,15 @@ def serve(
         on_step: called after every iteration.
         on_failure: called with what a stage or the model raised in the middle of the run, when every request has an
             answer: those that had not ended are interrupted. Without it, that is raised then.
+
+    Raises:
+        UsageError: these are no requests, or the engine serves already or has served.
     """
     if isinstance(requests, (str, Request)) or not isinstance(requests, Iterable):
         raise UsageError(f"serve was given {requests!r:.60}: give a list of requests.")
     requests = list(requests)
     check_are_requests(requests)
+    engine.serve_once()
     answers: dict[int, Answer] = {}
     index: dict[str, int] = {}
     first: dict[str, float] = {}
@@ -164,6 +168,8 @@ def serve(
             elif i not in answers:
                 answers[i] = Answer(request, (), FinishReason.INTERRUPTED)
                 on_answer(answers[i])
+        for request in engine.arrivals.withdraw_all():  # submitted by `on_answer` meanwhile
+            answers[next(later)] = Answer(request, (), FinishReason.INTERRUPTED)
 
     # Computing and waiting may be interrupted; the books in between are never left half written.
     with uninterrupted(forget=True) as hold:
@@ -205,8 +211,7 @@ def serve(
         finally:
             gc.unfreeze()
             engine.executor = executor
-            executor.close()
-            engine.trace.close()
+            engine.close()
     if failure is not None:
         if on_failure is None:
             raise failure

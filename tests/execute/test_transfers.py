@@ -18,7 +18,6 @@ from helpers import asks, small_model
 
 from minifuse.attention.layouts import PerSequenceStage
 from minifuse.execute import transfers as module
-from minifuse.execute.copy_thread import CopyThread
 from minifuse.execute.texts import TorchRunner, forward
 from minifuse.execute.transfers import PlanTransfers
 from minifuse.kernels.operators import TORCH
@@ -289,28 +288,9 @@ def test_moves_that_come_first_are_made_in_order_and_counted_each_way(transfers:
     assert carried.hidden_s == pytest.approx(0)
 
 
-def test_after_closing_the_copy_thread_starts_again(transfers: PlanTransfers) -> None:
+def test_after_closing_nothing_more_is_copied(transfers: PlanTransfers) -> None:
     transfers.close()
-    transfers.behind(behind(out(3, 7, 5, moment="behind"))).result(SECONDS)
-    transfers.close()
-    assert torch.equal(transfers.cache.host_keys[:, 7:12], storage().keys[:, 3:8])
-
-
-def test_while_it_is_closed_no_further_copy_is_begun() -> None:
-    """A copy that is followed by another, as of one layer by the next, does not start the thread again."""
-    thread, begun, refused = CopyThread(), threading.Event(), threading.Event()
-    release = threading.Event()
-
-    def work() -> None:
-        begun.set()
-        assert release.wait(SECONDS)
-        time.sleep(0.05)  # by now the thread is being closed
-        with pytest.raises(RuntimeError):
-            thread.submit(0, lambda: None)
-        refused.set()
-
-    thread.submit(0, work)
-    assert begun.wait(SECONDS)
-    release.set()
-    thread.close()
-    assert refused.is_set()
+    with pytest.raises(RuntimeError):
+        transfers.behind(behind(out(3, 7, 5, moment="behind")))
+    with pytest.raises(RuntimeError):
+        transfers.begin(plan_of_a(into(5, 0, 3, moment="before")))

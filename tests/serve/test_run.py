@@ -280,27 +280,68 @@ def test_an_error_closes_the_trace_and_reaches_the_caller(tmp_path: Path) -> Non
     assert [event["event"] for event in read_trace(tmp_path / "t.jsonl")] == ["run", "request", "end"]
 
 
-@pytest.mark.parametrize("name", ["orca", "fusion", "instances", "cellular"])
-def test_an_engine_serves_again(name: str) -> None:
-    """Its threads were stopped and start again; its clock goes on."""
-    engine = make_real_engine(name, model="llama")
-    first, second = (serve(engine, [asks(f"{turn}{i}", 4, 3) for i in range(3)]).answers for turn in "ab")
-    expected = [expected_answer("llama", asks("a", 4, 3))] * 3
-    assert [a.token_ids for a in first] == [a.token_ids for a in second] == expected
-    assert max(a.finish_s or 0 for a in first) <= min(a.finish_s or 0 for a in second)
-    (again,) = serve(engine, [asks("a0", 4, 3)]).answers
-    assert "submitted twice" in (again.why_refused or "")
+def test_an_engine_serves_one_list_of_requests() -> None:
+    """What it has counted, and its clock, would go on: the second list would not be measured by itself."""
+    engine = make_engine()
+    first = serve(engine, [asks("a")])
+    for again in (lambda: serve(engine, [asks("b")]), lambda: engine.submit(asks("b"))):
+        with pytest.raises(UsageError) as error:
+            again()
+        sentence(error.value, "another", "with the same model")
+    assert first.metrics()["requests"]["total"] == 1
 
 
-def test_an_engine_that_was_interrupted_serves_no_more() -> None:
+def test_serving_within_a_run_is_refused_and_costs_that_run_nothing() -> None:
+    engine, refused = make_engine(), []
+
+    def again(report: StepReport) -> None:
+        with pytest.raises(UsageError) as error:
+            serve(engine, [asks("b")])
+        refused.append(str(error.value))
+
+    (answer,) = serve(engine, [asks("a", 2, 3)], on_step=again).answers
+    assert (answer.token_ids, len(refused)) == ((-1, -1, -1), 3)
+
+
+def test_serving_from_two_threads_at_once() -> None:
+    engine, outcomes = make_real_engine(), []
+
+    def run(name: str) -> None:
+        try:
+            outcomes.append(len(serve(engine, [asks(f"{name}{i}", 3, 3) for i in range(20)]).answers))
+        except UsageError:
+            outcomes.append(0)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == [0, 20]
+
+
+def test_what_is_submitted_while_a_run_is_given_up_is_interrupted_too() -> None:
+    engine = make_engine()
+
+    def more(answer: Answer) -> None:
+        engine.submit(asks(f"{answer.request.id}+"))
+
+    def interrupt(report: StepReport) -> None:
+        raise KeyboardInterrupt
+
+    served = serve(engine, [asks("a"), asks("b")], more, interrupt)
+    assert _reasons(served.answers) == [(name, INTERRUPTED) for name in ("a", "b", "a+", "b+")]
+
+
+def test_an_engine_that_was_interrupted_takes_no_more() -> None:
     def interrupt(report: StepReport) -> None:
         raise KeyboardInterrupt
 
     engine = make_engine()
     assert serve(engine, [asks("a")], on_step=interrupt).interrupted
     with pytest.raises(UsageError) as error:
-        serve(engine, [asks("b")])
-    sentence(error.value, "interrupted", "another engine")
+        engine.submit(asks("b"))
+    sentence(error.value, "closed", "another")
 
 
 def test_an_engine_that_runs_is_not_run_beside_itself() -> None:
