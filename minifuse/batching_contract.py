@@ -133,16 +133,16 @@ class BatchingContract(Contract):
     # --- proposals
 
     def before_propose(self, worker: int, now: float, memory: Memory) -> None:
-        self.state = [(sequence, len(sequence.tokens), sequence.phase) for sequence in self.known.values()]
+        # Not of those that wait, whose number has no bound: law "pure" looks at all.
+        running = [self.known[name] for name in self.admitted if name in self.known]
+        self.state = [(sequence, len(sequence.tokens), sequence.phase) for sequence in running]
 
     def propose(self, policy: Any, result: Any, worker: int, now: float, memory: Memory) -> Proposal:
         if not isinstance(result, Proposal):
             raise Wrong(shown(result), "give a Proposal (minifuse.plan), without work if it waits")
         for sequence, length, phase in self.state:
             if len(sequence.tokens) != length or sequence.phase is not phase:
-                raise Wrong(
-                    f"and had changed {sequence.id!r}", "sequences are read, and the engine alone writes them", "pure"
-                )
+                raise Wrong(*_changed(sequence))
         where = "a Proposal whose "
         check_tuple(f"{where}work is ", result.work, Work, "Work(sequence.id, start, stop)")
         check_tuple(f"{where}admit is ", result.admit, Sequence, "the sequences that it was given in receive")
@@ -188,6 +188,8 @@ class BatchingContract(Contract):
                 if (name in self.admitted) == (verb == "admits"):
                     state = "which runs already" if verb == "admits" else "which does not run"
                     raise Wrong(f"{found}, {state}", "admit those that wait, and evict those that run", "conservation")
+                if verb == "admits" and sequence.phase not in (Phase.RECEIVED, Phase.SUSPENDED):
+                    raise Wrong(*_changed(sequence))
         if proposal.evict and policy.workers > 1:
             raise Wrong(f"a Proposal that evicts and {policy.workers} workers", "a policy that evicts has one worker")
         for sequence in proposal.evict:
@@ -287,3 +289,7 @@ def _tokens(works: list[Work]) -> str:
     """Pieces of work of one text, for a sentence."""
     spans = " and ".join(f"[{start}, {stop})" for _, start, stop, _ in works)
     return f"a Proposal with the tokens {spans} of {works[0].sequence!r}"
+
+
+def _changed(sequence: Sequence) -> tuple[str, str, str]:
+    return f"and had changed {sequence.id!r}", "sequences are read, and the engine alone writes them", "pure"

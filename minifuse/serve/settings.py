@@ -49,7 +49,7 @@ class Settings:
         options = self.stage_options
         if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
             raise UsageError(f"The setting stage_options is {options!r}: give a dict, as {{'batching.max_batch': 4}}.")
-        for name, least in (("kv_memory", 1), ("tensor_parallel", 1), ("seed", INT64[0])):
+        for name, least in (("kv_memory", 1), ("tensor_parallel", 1), ("seed", 0)):
             value = getattr(self, name)
             by_default = name == "kv_memory" and value is None
             if not by_default and not (isinstance(value, int) and least <= value <= INT64[1]):
