@@ -118,7 +118,7 @@ def graph_scenario(seed: int, row: Technique) -> GraphScenario:
     return GraphScenario(requests=requests, slack=slack, options=tuple(options.items()), pace=seed % 4)
 
 
-class _Tokens(dict[tuple[str, int], int]):
+class MadeUpTokens(dict[tuple[str, int], int]):
     """The token at every position of a text, or of every node that produces one."""
 
     def get(self, key: tuple[str, int], default: Any = None) -> Any:
@@ -131,7 +131,7 @@ def runs(seeds: Iterable[int] = SEEDS, mixes: bool = True) -> Iterator[tuple[str
         for row in subject.mixes():
             for seed in seeds if mixes or row.name in TECHNIQUES else ():
                 case = subject.case(row, scenario(seed, row))
-                seen = observe(case, run=case.replay(_Tokens()))
+                seen = observe(case, run=case.replay(MadeUpTokens()))
                 lines = decisions(whole_tables(seen.trace.events())).split(b"\n")[1:]
                 yield f"{name} {row.name} {seed}", [_as_recorded(line) for line in lines]
 

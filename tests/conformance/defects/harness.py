@@ -51,7 +51,7 @@ class Defect:
     technique: str
     laws: tuple[str, ...]  # the names that LawBroken may carry: several if any of them may meet it first
     check: str  # the function of the laws that finds it
-    kinds: tuple[str, ...]  # of scenarios; none: all
+    kinds: tuple[str, ...]  # of scenarios; of texts all but the long ones, unless it says otherwise
     options: Mapping[str, Any]  # of every scenario, without which the defect hardly shows
 
     @property
@@ -73,7 +73,8 @@ def defect(
     """Register a defect of `technique` that one of `laws` must name; options as `memory__share=True`."""
 
     def register(seed: Seed) -> Seed:
-        DEFECTS.append(Defect(seed, subject, technique, laws, check, kinds, options))
+        usual = ("few", "crowd", "growing") if subject is TEXTS else ()
+        DEFECTS.append(Defect(seed, subject, technique, laws, check, kinds or usual, options))
         return seed
 
     return register

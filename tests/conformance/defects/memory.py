@@ -85,7 +85,7 @@ def shuffled_onto_the_living(gather: Any, live: Any, fixed: Any, num_buffers: in
     return found._replace(moves=tuple(zip((source for source, _ in found.moves), ends, strict=True)))
 
 
-@defect("fusion", "conservation", batching__preprocess="worker")
+@defect("fusion", "conservation", kinds=("few", "crowd"), batching__preprocess="worker")
 @instead_of(Slots, "place")
 def shuffled_from_under_a_worker(place: Any, self: Slots, proposal: Proposal, now: float) -> Any:
     """The main stream closes up over all sequences in memory, also those that another worker is computing."""
@@ -100,7 +100,7 @@ def shuffled_from_under_a_worker(place: Any, self: Slots, proposal: Proposal, no
     return replace(placement, moves=(*placement.moves, move))
 
 
-@defect("fusion", "conservation")
+@defect("fusion", "conservation", kinds=("few", "crowd"))
 def given_away_before_it_is_copied(patch: Patch) -> None:
     """A slot counts as free as soon as its copy is planned: a pre-processing worker may write into it first."""
     patch.setattr(Slots, "leaving", property(lambda self: {}, lambda self, slots: None), raising=False)
