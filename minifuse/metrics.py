@@ -37,7 +37,7 @@ from typing import Any, get_args, get_type_hints
 
 from minifuse.errors import UsageError
 from minifuse.lives import Life, most_overtaken
-from minifuse.parsing import parse_goodput
+from minifuse.parsing import check_goodput, parse_goodput
 from minifuse.plan import Move
 from minifuse.request import FinishReason, Phase
 from minifuse.trace import Event
@@ -202,7 +202,12 @@ class RunningMetrics:
         self.kv.add(seconds, capacity, used, reserved, host, *event.get("kept", (0, 0)))
 
     def result(self, goodput: Mapping[str, float] | None = None) -> Metrics:
-        """Every metric of what has been read so far; `goodput` as from `parse_goodput`."""
+        """Every metric of what has been read so far; `goodput` as from `parse_goodput`.
+
+        Raises:
+            UsageError: a bound is unknown, or no time.
+        """
+        check_goodput(goodput or {})
         served = list(self.lives.values())
         finished = [life for life in served if life.finished]
         arrived_s = min((life.arrival_s for life in served), default=math.inf)

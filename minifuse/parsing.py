@@ -10,7 +10,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ __all__ = [
     "MANY",
     "Fields",
     "all_of",
+    "check_goodput",
     "did_you_mean",
     "one_of",
     "parse_duration",
@@ -124,8 +125,17 @@ def parse_goodput(text: str) -> dict[str, float]:
     return bounds
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def check_goodput(bounds: Mapping[str, float]) -> None:
+    """Raise `UsageError` unless these are bounds as `parse_goodput` gives them."""
+    for name, limit in bounds.items():
+        if name not in _BOUNDS or not isinstance(limit, (int, float)) or not 0 <= limit < math.inf:
+            raise UsageError(f"The goodput bound {name!r} is {limit!r}: give seconds for {one_of(_BOUNDS)}.")
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """` (did you mean "poisson"?)`, or nothing when no other word is near; upper and lower case are the same here."""
+    if not isinstance(word, str):
+        return ""
     folded = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(word.casefold(), folded)
     if not near:
@@ -147,7 +157,7 @@ def all_of(words: Iterable[str]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
-def unknown(what: str, given: str, known: Iterable[str]) -> UsageError:
+def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
     """The refusal of a name that is not one of `known`.
 
     >>> print(unknown("technique", "orka", ["static", "orca"]))

@@ -53,6 +53,10 @@ class Sampling:
         return self.temperature == 0.0
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float))
 
@@ -92,7 +96,10 @@ class Request:
 
     def __post_init__(self) -> None:
         if not isinstance(self.prompt, tuple):  # a list, as a tokenizer gives it
-            object.__setattr__(self, "prompt", tuple(self.prompt))  # type: ignore[unreachable]
+            try:  # type: ignore[unreachable]
+                object.__setattr__(self, "prompt", tuple(self.prompt))
+            except TypeError:
+                raise UsageError(f"Request {self.id!r} has the prompt {self.prompt!r:.60}: give token ids.") from None
 
     @property
     def max_length(self) -> int:
@@ -129,7 +136,8 @@ def _check_types(request: Request) -> None:
             raise RequestRefused(f"{name} has {field_name} = {value!r}: give a text, or leave it out.")
     if not isinstance(request.sampling, Sampling):
         raise RequestRefused(f"{name} has sampling = {request.sampling!r:.60}: give Sampling(temperature=...).")
-    if not isinstance(request.stop_ids, Collection) or not all(isinstance(token, int) for token in request.stop_ids):
+    stop_ids: object = request.stop_ids
+    if not isinstance(stop_ids, Collection) or not all(isinstance(token, int) and token >= 0 for token in stop_ids):
         raise RequestRefused(f"{name} has stop_ids = {request.stop_ids!r:.60}: give token ids, such as (3,).")
 
 
@@ -175,12 +183,12 @@ class TextReader:
             raise RequestRefused(f"{name} {request.problem}")
         if not request.prompt:
             raise RequestRefused(f"{name} has an empty prompt: give at least one token.")
-        if not isinstance(request.max_new_tokens, int) or request.max_new_tokens < 1:
+        if not _is_whole(request.max_new_tokens) or request.max_new_tokens < 1:
             raise RequestRefused(
                 f"{name} asks for {request.max_new_tokens!r} new tokens: ask for a whole number, at least 1."
             )
         new = request.prompt[num_history:]
-        bad = next((token for token in new if not (isinstance(token, int) and 0 <= token < self.vocab_size)), None)
+        bad = next((token for token in new if not (_is_whole(token) and 0 <= token < self.vocab_size)), None)
         if bad is not None:
             raise RequestRefused(
                 f"{name} has the token id {bad!r}, and the vocabulary is 0 to {self.vocab_size - 1}: "

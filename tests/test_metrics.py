@@ -396,3 +396,9 @@ def test_a_machine_that_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(rows(metrics))["Busy machine"].startswith("other processes used 1.25 of 2 cores")
     end["wall"] = {"end_s": 9.0, "other_cores": 0.1}
     assert "Busy machine" not in dict(rows(compute_metrics([*TINY, end])))
+
+
+@pytest.mark.parametrize("bounds", [{"ttft": float("nan")}, {"zzz": 1.0}, {"ttft": -1.0}, {"ttft": "1"}])
+def test_bounds_that_make_no_sense(bounds: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="goodput bound"):
+        compute_metrics(TINY, bounds)

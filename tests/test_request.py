@@ -104,6 +104,7 @@ def test_sampling_that_makes_no_sense(wrong: dict[str, Any]) -> None:
         {"after": 1},
         {"stop_ids": 3},
         {"stop_ids": ("x",)},
+        {"stop_ids": (-1,)},
         {"sampling": {"temperature": 1}},
     ],
 )
@@ -112,6 +113,18 @@ def test_fields_of_another_type(wrong: dict[str, Any]) -> None:
         make_engine().submit(Request(**{"id": "a", "prompt": (1, 2), **wrong}))
     ((name, value),) = wrong.items()
     sentence(error.value, repr(value), "id that is no text" if name == "id" else name)
+
+
+@pytest.mark.parametrize("wrong", [{"prompt": (True,)}, {"prompt": (1.5,)}, {"max_new_tokens": True}])
+def test_tokens_are_whole_numbers(wrong: dict[str, Any]) -> None:
+    with pytest.raises(RequestRefused):
+        make_engine().submit(Request(**{"id": "a", "prompt": (1, 2), **wrong}))
+
+
+def test_a_prompt_that_is_none() -> None:
+    with pytest.raises(UsageError) as error:
+        Request("a", None)  # type: ignore[arg-type]
+    sentence(error.value, "'a'", "None", "token ids")
 
 
 def test_a_prompt_may_be_a_list() -> None:

@@ -52,7 +52,12 @@ class ServedCells:
         self.cell_types = self.model.types
 
     def check(self) -> None:
-        """Whatever its device has room for can be served."""
+        """Raise `UsageError` if it is to be divided among ranks; whatever its device has room for can be served."""
+        ranks = self.settings.tensor_parallel
+        if ranks > 1:
+            raise UsageError(
+                f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
+            )
 
     def runner(self, stages: Stages) -> PlanRunner:
         """On a GPU plans are issued and polled for; on a CPU one worker runs in the caller's thread, several share the

@@ -18,7 +18,7 @@ from minifuse.serve.build import build_engine
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
-from minifuse.techniques import technique
+from minifuse.techniques import mix, technique
 from minifuse.testing.texts.models import CONFIGS, small_model
 
 LLAMA = CONFIGS["llama"]
@@ -141,6 +141,20 @@ def test_what_is_given_is_checked(changes: dict[str, Any], parts: tuple[str, ...
     with pytest.raises(UsageError) as error:
         build_engine(**_toy(**changes))
     sentence(error.value, *parts)
+
+
+def test_cells_are_not_divided_among_ranks() -> None:
+    source = resolve("lstm:hidden=8")
+    with pytest.raises(UsageError) as error:
+        build_engine(technique("cellular"), source, Settings(clock="virtual", tensor_parallel=2), source.outline())
+    sentence(error.value, "size is 2", "cells")
+
+
+def test_names_that_are_no_text() -> None:
+    for call in (lambda: technique(None), lambda: mix(technique("orca"), batching=5)):  # type: ignore[arg-type]
+        with pytest.raises(UsageError) as error:
+            call()
+        sentence(error.value, "give")
 
 
 def test_a_path_as_text_and_a_device_to_be_found_out(tmp_path: Path) -> None:
