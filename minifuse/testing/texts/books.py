@@ -47,6 +47,7 @@ class TextBooks(Books):
         self.queued: dict[int, Plan] = {}  # submitted, and behind other plans of their worker
         self.running: set[str] = set()  # sequences of plans that have not completed
         self.dropped: tuple[float, set[Slot]] = (0.0, set())  # slots of those that left last, and when
+        self.reached: tuple[tuple[int, int], int] = ((0, 0), 0)  # a rectangle's offset and stride; its last column yet
 
     def submit(self, plan: Plan) -> None:
         self.queued[plan.step] = plan
@@ -203,8 +204,11 @@ class TextBooks(Books):
                 lying |= {("device", slot) for slot in place.slots(0, work.stop)}
         shape = report.plan.shape
         most = len(lying)
-        if isinstance(shape, Rectangle):
-            most = max(most, shape.rows * (shape.stop - shape.begin))
+        if isinstance(shape, Rectangle):  # as wide as it has become: a sequence may be behind the others in it
+            rectangle, stop = (shape.offset, shape.stride), shape.stop
+            stop = max(stop, self.reached[1]) if self.reached[0] == rectangle else stop
+            self.reached = rectangle, stop
+            most = max(most, shape.rows * (stop - shape.begin))
         elif self.pads:
             most = usage.reserved
         if usage.used > most:
