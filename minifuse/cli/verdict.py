@@ -24,7 +24,7 @@ from minifuse.testing.statements import statement
 if TYPE_CHECKING:
     from minifuse.testing.observe import Observation
 
-__all__ = ["Place", "Tally", "broken_json", "broken_text", "held_text"]
+__all__ = ["Place", "Tally", "broken_json", "broken_text", "held_text", "undecided_text"]
 
 WIDTH = 80
 MOST_DECISIONS = 3
@@ -44,10 +44,14 @@ class Tally:
     def scenarios(self) -> int:
         return sum(self.tried.values())
 
+    @property
+    def untried(self) -> int:
+        """The mixes that no scenario was tried on."""
+        return self.mixes - sum(number > 0 for number in self.tried.values())
+
     def __str__(self) -> str:
-        mixes = (
-            f"{len(self.tried)} of {self.mixes} mixes" if len(self.tried) < self.mixes else _count(self.mixes, "mix")
-        )
+        tried = self.mixes - self.untried
+        mixes = f"{tried} of {self.mixes} mixes" if self.untried else _count(self.mixes, "mix")
         return f"{_count(self.scenarios, 'scenario')} in {mixes}"
 
 
@@ -66,14 +70,25 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'es' * noun.endswith('x') or 's'}" if number != 1 else f"1 {noun}"
 
 
-def held_text(name: str, tally: Tally, stopped: bool, advice: str) -> str:
-    """What is shown of a stage that kept the laws; `stopped`: as far as time went."""
-    verdict = f"HOLDS so far: {name} kept all {len(tally.laws)} laws on {tally}, where time ran out."
-    lines = [*_wrapped(verdict if stopped else f"HOLDS: {name} kept all {len(tally.laws)} laws on {tally}."), ""]
-    lines += _wrapped(f"laws   {', '.join(tally.laws)}", 7)
-    mixes = ", ".join(f"{mix} ({number})" for mix, number in tally.tried.items())
-    lines += [*_wrapped(f"mixes  {mixes}", 7), "", *_wrapped(advice)]
-    return "\n".join(lines)
+def held_text(name: str, tally: Tally, stopped: bool, advice: str, *, quick: bool) -> str:
+    """What is shown of a stage that kept the laws. `stopped`: as far as time went; `quick`: laws were dealt out."""
+    verdict = f"HOLDS{' so far' * stopped}: {name} kept all {len(tally.laws)} laws on {tally}"
+    if quick:
+        verdict = f"HOLDS{' so far' * stopped}: {name} kept the laws that were tried on it, on {tally}"
+        verdict += ": all that one run shows, and on each scenario one of those that compare runs"
+    return "\n".join(_told(verdict + (", where time ran out." if stopped else "."), tally, advice))
+
+
+def undecided_text(name: str, tally: Tally) -> str:
+    """What is shown of a stage that was not tried in each of its mixes."""
+    verdict = f"UNDECIDED: no law was found broken, and time ran out when {name} had been tried on {tally}."
+    return "\n".join(_told(verdict, tally, "Give more time: a longer --limit, or none."))
+
+
+def _told(verdict: str, tally: Tally, advice: str) -> list[str]:
+    lines = [*_wrapped(verdict), "", *_wrapped(f"laws   {', '.join(tally.laws)}", 7)]
+    mixes = ", ".join(f"{mix} ({number})" for mix, number in tally.tried.items() if number) or "none"
+    return [*lines, *_wrapped(f"mixes  {mixes}", 7), "", *_wrapped(advice)]
 
 
 def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, again: str) -> str:

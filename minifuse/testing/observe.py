@@ -21,11 +21,12 @@ from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused, StageFailed
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.link import Link
+from minifuse.fault import Hung
 from minifuse.plan import Plan, Proposal
 from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import Batching, Memory, RunPlan
-from minifuse.testing.alarm import Hung, alarm
+from minifuse.testing.alarm import alarm
 from minifuse.testing.subject import Books, Case, Tokens
 from minifuse.testing.waiting import WaitingBooks
 from minifuse.trace import Event, Trace

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 
 from minifuse.errors import LawBroken, StageFailed, UsageError
+from minifuse.fault import Hung
 from minifuse.parsing import did_you_mean, one_of
 from minifuse.request import GREEDY, Request
 from minifuse.stages import KINDS, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model
-from minifuse.testing.alarm import Hung
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
 from minifuse.testing.observe import PATIENCE_S, observe
 from minifuse.testing.statements import names_of
