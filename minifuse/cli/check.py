@@ -119,7 +119,7 @@ def _mixes(name: str) -> tuple[Any, Tally]:
     """The mixes that a stage is in, and an empty tally of them. Imports torch and hypothesis."""
     try:
         from minifuse.cli.verdict import Tally
-        from minifuse.testing.search import mixes_of
+        from minifuse.testing.search import mixes_of, uncounted
         from minifuse.testing.statements import names_of
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "hypothesis":
@@ -131,7 +131,10 @@ def _mixes(name: str) -> tuple[Any, Tally]:
     mixes = mixes_of(name)
     if not mixes:
         raise UsageError(f"The stage {name!r} fits no other stages: see what they `offer`, `read` and `serve`.")
-    return mixes, Tally({}, len(mixes), names_of(*(subject for subject, _ in mixes)))
+    laws, without = names_of(*(subject for subject, _ in mixes)), uncounted(mixes)
+    if without:
+        laws.remove("refuse early")
+    return mixes, Tally({}, len(mixes), laws, without)
 
 
 def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress, since: float) -> bool:
@@ -202,6 +205,7 @@ def _document(
         "complete": complete,
         "quick": options.quick,
         "seed": options.seed,
+        "uncounted": [] if tally is None else tally.uncounted,
         "laws": [] if tally is None else tally.laws,
         "mixes": {} if tally is None else tally.tried,
         "scenarios": 0 if tally is None else tally.scenarios,

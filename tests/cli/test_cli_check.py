@@ -147,6 +147,48 @@ def test_a_plugin_that_hangs_is_shown_with_its_line(
     assert "did not return within 1 s, and was at faulty.py, line " in broken["message"]
 
 
+UNUSABLE = """
+from minifuse.batching.iteration import Iteration
+from minifuse.stages import register
+
+
+@register
+class Divides(Iteration):
+    name = "divides"
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("propse", "did you mean 'propose'?"),
+        ("rank", "is called as rank(sequence)"),
+        ("__init__", "cannot be made"),
+    ],
+)
+def test_a_class_that_cannot_be_a_stage_is_bad_usage(minifuse: Cli, plugin: Path, method: str, words: str) -> None:
+    parameters = "self" if method == "rank" else "self, *arguments"
+    plugin.write_text(f"{UNUSABLE}\n    def {method}({parameters}):\n        1 / 0\n")
+    shown = minifuse("check", "--plugin", plugin, "divides", "--quick")
+    assert (shown.code, shown.out) == (2, "")
+    assert words in shown.err
+    del stages._STAGES["batching"]["divides"]
+    shown = minifuse("check", "--plugin", plugin, "divides", "--quick", "--json")
+    assert (shown.code, shown.json()["verdict"]) == (2, "unusable")
+    assert words in shown.json()["message"]
+
+
+def test_a_verdict_is_as_wide_as_the_terminal(minifuse: Cli, plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns, width in (("60", 60), ("1", 40), ("200", WIDTH)):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = minifuse("check", "--plugin", plugin, "divides", "--quick")
+        monkeypatch.setitem(stages._STAGES, "batching", {**stages._STAGES["batching"]})
+        del stages._STAGES["batching"]["divides"], stages._STAGES["batching"]["loops"]
+        prose = shown.out.split("happened")[1].split("where")[0]
+        assert max(map(len, prose.splitlines())) <= width
+        assert max(map(len, shown.out.splitlines())) > width - 20
+
+
 def test_time_runs_out(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the second scenario, of a technique that has one mix."""
     attempt = search.Search._attempt
