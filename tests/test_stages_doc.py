@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase
 
 from minifuse import stages as register_of_stages
 from minifuse.assembly import Stages
@@ -73,7 +74,7 @@ def test_its_memory_is_checked_without_a_count_and_with_it(
     monkeypatch.setitem(sys.modules, "minifuse_plugin_boxes_count", sys)
     monkeypatch.setattr(capacity, "_COUNTS", {**capacity._COUNTS})
     monkeypatch.setattr(search, "mixes_of", lambda name: [(TEXTS, mix(technique("orca"), memory="boxes"))])
-    typed = ["check", "--plugin", str(plugin), "boxes", "--scenarios", "8", "--json"]
+    typed = ["check", "--plugin", str(plugin), "boxes", "--scenarios", "2", "--json"]
     assert main(typed) == 0
     verdict = json.loads(capsys.readouterr().out)
     assert (verdict["uncounted"], "refuse early" in verdict["laws"]) == (["boxes"], False)
@@ -85,6 +86,7 @@ def test_its_memory_is_checked_without_a_count_and_with_it(
 
 @pytest.mark.parametrize("kind", ["memory"])
 def test_a_leak_is_looked_for_in_its_own_methods(kind: Kind, plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
     plugin.write_text(plugin.read_text().replace("self.free.append(extent.offset // self.size)", "pass"))
     load_plugin(str(plugin))
     with pytest.raises(LawBroken) as broken:
