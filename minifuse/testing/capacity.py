@@ -1,9 +1,8 @@
 """What a technique can hold and serve, counted apart from its stages: functions registered under their names.
 
-The law "refuse early" compares what was refused with these counts. A memory of your own registers how many slots it takes,
-unless that is as the memory that it inherits from does; without a count the comparison is left out, and the verdict says so.
-A batching policy that cannot serve every graph registers which it can (`can_serve`).
-
+The law "refuse early" compares what was refused with these counts. A memory of your own registers how many slots it
+takes, unless that is as for the memory that it inherits from; without a count the comparison is left out, and the
+verdict says so. A batching policy that cannot serve every graph registers which it can (`can_serve`).
 
     @count_slots("mine")
     def _in_pairs(sequences, options):
