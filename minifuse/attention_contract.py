@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any, ClassVar
 
 from minifuse.contract import (
@@ -11,9 +10,9 @@ from minifuse.contract import (
     Method,
     check_attribute,
     check_cover,
+    check_lanes,
     check_nothing,
     check_signature,
-    check_tuple,
 )
 from minifuse.errors import LawBroken, MachineError, UsageError
 from minifuse.fault import Wrong, blamed, is_own, shown
@@ -59,14 +58,7 @@ class AttentionContract(Contract):
             raise Wrong(
                 found, f"memory has KV in place for the waves {shown(placement.waves)}: divide no less", "layout"
             )
-        lanes = result.lanes
-        check_tuple("a Layout whose lanes are ", lanes, tuple, "tuples of indices of the work")
-        if lanes and sorted(chain.from_iterable(lanes), key=repr) != sorted(range(len(work)), key=repr):
-            raise Wrong(
-                f"a Layout whose lanes are {shown(lanes)}",
-                f"name each of the {len(work)} pieces of work once",
-                "layout",
-            )
+        check_lanes("a Layout whose lanes are ", result.lanes, len(work))
         for move in placement.moves:
             try:
                 move.check(len(result.waves) or 1)

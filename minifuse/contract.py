@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.errors import UsageError
@@ -17,6 +18,7 @@ __all__ = [
     "Method",
     "check_attribute",
     "check_cover",
+    "check_lanes",
     "check_nothing",
     "check_reason",
     "check_signature",
@@ -123,6 +125,13 @@ def check_cover(where: str, waves: tuple[Span, ...], count: int) -> None:
     raise Wrong(
         f"{where}{shown(waves)}", f"waves are consecutive ranges that cover the {count} pieces of work", "layout"
     )
+
+
+def check_lanes(where: str, lanes: tuple[tuple[int, ...], ...], count: int) -> None:
+    """Raise `Wrong` unless these lanes, if there are any, name each of `count` pieces of work once."""
+    check_tuple(where, lanes, tuple, "tuples of indices of the work")
+    if lanes and sorted(chain.from_iterable(lanes), key=repr) != sorted(range(count), key=repr):
+        raise Wrong(f"{where}{shown(lanes)}", f"name each of the {count} pieces of work once", "layout")
 
 
 def check_signature(cls: type[Any], name: str, calls: Iterable[str]) -> None:

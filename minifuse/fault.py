@@ -9,9 +9,10 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
 
-from minifuse.errors import LawBroken, StageFault
+from minifuse.errors import LawBroken, MinifuseError, StageFault
 
 __all__ = [
+    "Hung",
     "Wrong",
     "blame",
     "blamed",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 PASSED = (StageFault, KeyboardInterrupt, BrokenPipeError, GeneratorExit)
+NOTED = (MinifuseError, LookupError, ValueError)  # of a request or a time, where others are of the code
 LONGEST = 120  # characters of a value in a sentence
 
 
@@ -34,6 +36,14 @@ class Wrong(Exception):
     def __init__(self, found: str, allowed: str, law: str = "contract") -> None:
         super().__init__(found, allowed)
         self.found, self.allowed, self.law = found, allowed, law
+
+
+class Hung(BaseException):
+    """Raised where something does not return. A `BaseException`, for a stage that hangs may catch every `Exception`."""
+
+    def __init__(self, patience_s: float) -> None:
+        super().__init__(patience_s)
+        self.patience_s = patience_s
 
 
 def is_own(cls: type[Any]) -> bool:
@@ -122,13 +132,20 @@ def _is_in(file: str, folders: Collection[Path]) -> bool:
 
 
 def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> StageFault:
-    """The fault of a method that raised what it may not. `note`: what is easily forgotten of this method."""
+    """The fault of a method that raised what it may not, or did not return.
+
+    `note`: what is easily forgotten of this method. A typo needs none.
+    """
     folder = folder_of(cls)
     place = last_line(error.__traceback__, () if folder is None else (folder,))
+    if isinstance(error, Hung):
+        where = f", and was at {place}" if place else ""
+        return StageFault(f"{method_site(cls, name)} did not return within {error.patience_s:g} s{where}", "progress")
     text = " ".join(str(error).split()).rstrip(".")
     what = f"{method_site(cls, name)} raised {type(error).__name__}{f' ({text})' if text else ''}"
     what += f" at {place}" if place else ""
-    return StageFault(f"{what}{f': {note}' if note else ''}", error.law if isinstance(error, LawBroken) else "contract")
+    note = f": {note}" if note and isinstance(error, NOTED) else ""
+    return StageFault(f"{what}{note}", error.law if isinstance(error, LawBroken) else "contract")
 
 
 def blame(

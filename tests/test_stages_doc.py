@@ -11,16 +11,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase
 
+from minifuse import stages as register_of_stages
 from minifuse.assembly import Stages
 from minifuse.attention_contract import AttentionContract
 from minifuse.batching_contract import BatchingContract
 from minifuse.cli import main
 from minifuse.cli.plugin import load_plugin
+from minifuse.cli.verdict import look_at
+from minifuse.errors import LawBroken
 from minifuse.memory_contract import MemoryContract
 from minifuse.stages import Attention, Batching, Kind, Memory
 from minifuse.techniques import mix, technique
-from minifuse.testing import TEXTS, put_through
+from minifuse.testing import TEXTS, capacity, put_through, search
 
 DOC = Path(__file__).parents[1] / "docs" / "stages.md"
 SHOWN: dict[Kind, tuple[str, str]] = {
@@ -59,6 +63,39 @@ def test_it_keeps_the_laws(kind: Kind, plugin: Path) -> None:
     if kind == "memory":
         exec(_shown("boxes: count"), {})
     put_through(TEXTS, mix(technique("orca"), **{kind: SHOWN[kind][1]}), 2, derandomize=True)
+
+
+@pytest.mark.parametrize("kind", ["memory"])
+def test_its_memory_is_checked_without_a_count_and_with_it(
+    kind: Kind, plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = tmp_path / "boxes_count.py"
+    count.write_text(_shown("boxes: count"))
+    monkeypatch.setitem(sys.modules, "minifuse_plugin_boxes_count", sys)
+    monkeypatch.setattr(capacity, "_COUNTS", {**capacity._COUNTS})
+    monkeypatch.setattr(search, "mixes_of", lambda name: [(TEXTS, mix(technique("orca"), memory="boxes"))])
+    typed = ["check", "--plugin", str(plugin), "boxes", "--scenarios", "2", "--json"]
+    assert main(typed) == 0
+    verdict = json.loads(capsys.readouterr().out)
+    assert (verdict["uncounted"], "refuse early" in verdict["laws"]) == (["boxes"], False)
+    del register_of_stages._STAGES["memory"]["boxes"]
+    assert main([*typed, "--plugin", str(count)]) == 0
+    verdict = json.loads(capsys.readouterr().out)
+    assert (verdict["uncounted"], "refuse early" in verdict["laws"]) == ([], True)
+
+
+@pytest.mark.parametrize("kind", ["memory"])
+def test_a_leak_is_looked_for_in_its_own_methods(kind: Kind, plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+    plugin.write_text(plugin.read_text().replace("self.free.append(extent.offset // self.size)", "pass"))
+    load_plugin(str(plugin))
+    with pytest.raises(LawBroken) as broken:
+        put_through(TEXTS, mix(technique("orca"), memory="boxes"), 5, derandomize=True)
+    assert [place.method for place in look_at(broken.value, ["memory"])] == [
+        "class Boxes",
+        "Boxes._reserve",
+        "Boxes._free",
+    ]
 
 
 def _run(*arguments: object) -> dict[str, list[int]]:

@@ -26,7 +26,7 @@ from minifuse.engine import Engine
 from minifuse.errors import LawBroken, StageFault, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.texts import torch_runner
-from minifuse.fault import is_own
+from minifuse.fault import is_own, raised
 from minifuse.memory import Contiguous
 from minifuse.request import TextReader
 from minifuse.seams import CONTRACTS
@@ -259,3 +259,14 @@ def test_whatever_a_method_returns_is_its_own_mistake(kind: Kind, own_register: 
         assert faults, name
         assert all(f"Mine.{name} (" in fault.what for fault in faults), faults
         assert {broken.law for broken in found if broken is not None and broken not in faults} <= {"progress"}, found
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "noted"),
+    [("propose", AttributeError("nmae"), False), ("propose", LawBroken("order", "no"), True)],
+)
+def test_advice_is_given_where_it_fits(method: str, error: Exception, noted: bool) -> None:
+    class Mine:
+        pass
+
+    assert raised(Mine, method, error, "wait").what.endswith(": wait") is noted

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole
 from minifuse.cli.plugin import load_plugin, plugins
+from minifuse.cli.streams import print_result
 from minifuse.cli.text import one_line, shortened
-from minifuse.errors import LawBroken, MachineError, UsageError
+from minifuse.ctrl_c import INTERRUPTED
+from minifuse.errors import LawBroken, MachineError, MinifuseError, UsageError
 from minifuse.parsing import parse_duration, unknown
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.stages import KINDS, kinds_of, stages
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["check"]
 
 SCHEMA = "minifuse.check/1"
-INTERRUPTED = 130
+UNDECIDED = 1
 QUICK_S = 30.0
 QUICK_SCENARIOS, LEAST_SCENARIOS = 80, 2  # of all mixes together, and of one
 SCENARIOS = 25  # of each mix
@@ -64,15 +66,24 @@ class CheckOptions:
 def check(options: CheckOptions) -> int:
     """Put a stage of yours through the laws, and show the smallest scenario that breaks one.
 
-    Exit code 0: the laws hold. 1: one is broken. 2: bad usage. 3: the test extra is not installed.
+    Exit code 0: the laws hold. 1: one is broken, or time ran out before each mix was tried. 2: bad usage, or a class
+    that cannot be a stage. 3: the test extra is not installed. With --json each of them prints a document.
     """
-    since = time.monotonic()
+    try:
+        return _check(options)
+    except MinifuseError as error:
+        if options.json:
+            print_result(_document(options, "unusable", message=str(error)))
+        raise
+
+
+def _check(options: CheckOptions) -> int:
     if options.stage is None:
         raise UsageError("No stage was named: give the name of one, such as iteration, or of a technique.")
     if options.quick and options.scenarios is not None:
         raise UsageError("--quick and --scenarios are both given: give one of them.")
     found: LawBroken | None = None
-    tried = "nothing yet"
+    tally: Tally | None = None
     with _Progress(options.stage) as progress:
         try:
             if options.plugin:
@@ -83,18 +94,19 @@ def check(options: CheckOptions) -> int:
             progress.say("loading")
             mixes, tally = _mixes(options.stage)
             try:
-                stopped = _search(options, mixes, tally, progress, since)
+                stopped = _search(options, mixes, tally, progress, time.monotonic())
             except LawBroken as broken:
                 found, stopped = broken, False
-            finally:
-                tried = str(tally)
         except KeyboardInterrupt:
             progress.stop()
-            print(f"error: Interrupted: no law was found broken on {tried}.", file=sys.stderr, flush=True)
+            message = f"Interrupted: no law was found broken on {tally or 'nothing yet'}."
+            with uninterrupted():
+                if options.json:
+                    print_result(_document(options, "undecided", tally, message=message, complete=False))
+                print(f"error: {message}", file=sys.stderr, flush=True)
             return INTERRUPTED
     with uninterrupted():
-        _show(options, tally, found, stopped)
-    return 0 if found is None else found.exit_code
+        return _show(options, tally, found, stopped)
 
 
 def _check_name(name: str) -> None:
@@ -107,7 +119,7 @@ def _mixes(name: str) -> tuple[Any, Tally]:
     """The mixes that a stage is in, and an empty tally of them. Imports torch and hypothesis."""
     try:
         from minifuse.cli.verdict import Tally
-        from minifuse.testing.search import mixes_of
+        from minifuse.testing.search import mixes_of, uncounted
         from minifuse.testing.statements import names_of
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "hypothesis":
@@ -119,7 +131,10 @@ def _mixes(name: str) -> tuple[Any, Tally]:
     mixes = mixes_of(name)
     if not mixes:
         raise UsageError(f"The stage {name!r} fits no other stages: see what they `offer`, `read` and `serve`.")
-    return mixes, Tally({}, len(mixes), names_of(*(subject for subject, _ in mixes)))
+    laws, without = names_of(*(subject for subject, _ in mixes)), uncounted(mixes)
+    if without:
+        laws.remove("refuse early")
+    return mixes, Tally({}, len(mixes), laws, without)
 
 
 def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress, since: float) -> bool:
@@ -151,34 +166,52 @@ def _shares(mixes: Any) -> list[int]:
     return [max(LEAST_SCENARIOS, part // named.count(own)) for own in named]
 
 
-def _show(options: CheckOptions, tally: Tally, broken: LawBroken | None, stopped: bool) -> None:
-    from minifuse.cli.verdict import broken_json, broken_text, held_text
+def _show(options: CheckOptions, tally: Tally, broken: LawBroken | None, stopped: bool) -> int:
+    """Print the verdict, and return the exit code."""
+    from minifuse.cli.verdict import broken_json, broken_text, held_text, undecided_text
 
     name = str(options.stage)
     kinds = [] if name in TECHNIQUES else kinds_of(name)
+    if broken is not None:
+        verdict, code = "broken", broken.exit_code
+    else:
+        verdict, code = ("undecided", UNDECIDED) if tally.untried else ("holds", 0)
     if options.json:
-        result = {
-            "schema": SCHEMA,
-            "stage": name,
-            "verdict": "holds" if broken is None else "broken",
-            "complete": not stopped,
-            "quick": options.quick,
-            "seed": options.seed,
-            "laws": tally.laws,
-            "mixes": tally.tried,
-            "scenarios": tally.scenarios,
-            "broken": None if broken is None else broken_json(broken, kinds),
-        }
-        print(json.dumps(result))
+        details = None if broken is None else broken_json(broken, kinds)
+        print_result(_document(options, verdict, tally, broken=details, complete=not stopped))
     elif broken is not None:
-        print(broken_text(name, kinds, broken, tally, _again(options)))
+        print_result(broken_text(name, kinds, broken, tally, _again(options)))
+    elif verdict == "undecided":
+        print_result(undecided_text(name, tally))
     else:
         advice = (
-            "The quick form tries few: without --quick every scenario meets all laws."
+            "Without --quick every scenario meets all laws."
             if options.quick
             else "More scenarios: --scenarios 300; others: --seed 1."
         )
-        print(held_text(name, tally, stopped, advice))
+        print_result(held_text(name, tally, stopped, advice, quick=options.quick))
+    return code
+
+
+def _document(
+    options: CheckOptions, verdict: str, tally: Tally | None = None, *, complete: bool = True, **more: Any
+) -> str:
+    """The verdict as JSON; `complete`: time did not run out."""
+    result = {
+        "schema": SCHEMA,
+        "stage": options.stage,
+        "verdict": verdict,
+        "message": None,
+        "complete": complete,
+        "quick": options.quick,
+        "seed": options.seed,
+        "uncounted": [] if tally is None else tally.uncounted,
+        "laws": [] if tally is None else tally.laws,
+        "mixes": {} if tally is None else tally.tried,
+        "scenarios": 0 if tally is None else tally.scenarios,
+        "broken": None,
+    }
+    return json.dumps(result | more)
 
 
 def _again(options: CheckOptions) -> str:

@@ -7,9 +7,11 @@ import inspect
 import re
 import sys
 import textwrap
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import minifuse
@@ -19,35 +21,44 @@ from minifuse.cli.timeline import decided, legend, timeline
 from minifuse.errors import LawBroken
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, Technique
+from minifuse.testing.search import LEFT_OUT
 from minifuse.testing.statements import statement
 
 if TYPE_CHECKING:
     from minifuse.testing.observe import Observation
 
-__all__ = ["Place", "Tally", "broken_json", "broken_text", "held_text"]
+__all__ = ["Place", "Tally", "broken_json", "broken_text", "held_text", "undecided_text"]
 
-WIDTH = 80
+NARROWEST, WIDEST = 40, 80
 MOST_DECISIONS = 3
 MOST_PLACES = 3
-LONGEST = 3 * WIDTH - 10  # of what happened
+LONGEST = 3 * WIDEST - 10  # of what happened
 
 
 @dataclass
 class Tally:
-    """How far a check has come: scenarios tried, by mix; and of how many mixes."""
+    """How far a check has come: scenarios tried, by mix; of how many mixes; and on which laws.
+
+    `uncounted`: the memories that the law "refuse early" was left out of.
+    """
 
     tried: dict[str, int]
     mixes: int
     laws: list[str]
+    uncounted: list[str] = field(default_factory=list)
 
     @property
     def scenarios(self) -> int:
         return sum(self.tried.values())
 
+    @property
+    def untried(self) -> int:
+        """The mixes that no scenario was tried on."""
+        return self.mixes - sum(number > 0 for number in self.tried.values())
+
     def __str__(self) -> str:
-        mixes = (
-            f"{len(self.tried)} of {self.mixes} mixes" if len(self.tried) < self.mixes else _count(self.mixes, "mix")
-        )
+        tried = self.mixes - self.untried
+        mixes = f"{tried} of {self.mixes} mixes" if self.untried else _count(self.mixes, "mix")
         return f"{_count(self.scenarios, 'scenario')} in {mixes}"
 
 
@@ -62,18 +73,36 @@ class Place(NamedTuple):
         return f"{self.method}  ({self.file}, line {self.line})"
 
 
+def _width() -> int:
+    """Columns that a verdict takes on this terminal."""
+    return max(NARROWEST, min(WIDEST, get_terminal_size().columns))
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'es' * noun.endswith('x') or 's'}" if number != 1 else f"1 {noun}"
 
 
-def held_text(name: str, tally: Tally, stopped: bool, advice: str) -> str:
-    """What is shown of a stage that kept the laws; `stopped`: as far as time went."""
-    verdict = f"HOLDS so far: {name} kept all {len(tally.laws)} laws on {tally}, where time ran out."
-    lines = [*_wrapped(verdict if stopped else f"HOLDS: {name} kept all {len(tally.laws)} laws on {tally}."), ""]
-    lines += _wrapped(f"laws   {', '.join(tally.laws)}", 7)
-    mixes = ", ".join(f"{mix} ({number})" for mix, number in tally.tried.items())
-    lines += [*_wrapped(f"mixes  {mixes}", 7), "", *_wrapped(advice)]
-    return "\n".join(lines)
+def held_text(name: str, tally: Tally, stopped: bool, advice: str, *, quick: bool) -> str:
+    """What is shown of a stage that kept the laws. `stopped`: as far as time went; `quick`: laws were dealt out."""
+    verdict = f"HOLDS{' so far' * stopped}: {name} kept all {len(tally.laws)} laws on {tally}"
+    if quick:
+        verdict = f"HOLDS{' so far' * stopped}: {name} kept the laws that were tried on it, on {tally}"
+        verdict += ": all that one run shows, and on each scenario one of those that compare runs"
+    return "\n".join(_told(verdict + (", where time ran out." if stopped else "."), tally, advice))
+
+
+def undecided_text(name: str, tally: Tally) -> str:
+    """What is shown of a stage that was not tried in each of its mixes."""
+    verdict = f"UNDECIDED: no law was found broken, and time ran out when {name} had been tried on {tally}."
+    return "\n".join(_told(verdict, tally, "Give more time: a longer --limit, or none."))
+
+
+def _told(verdict: str, tally: Tally, advice: str) -> list[str]:
+    lines = [*_wrapped(verdict), "", *_wrapped(f"laws   {', '.join(tally.laws)}", 7)]
+    mixes = ", ".join(f"{mix} ({number})" for mix, number in tally.tried.items() if number) or "none"
+    if tally.uncounted:
+        lines += _wrapped(f"{LEFT_OUT}: {', '.join(tally.uncounted)} (docs/stages.md).")
+    return [*lines, *_wrapped(f"mixes  {mixes}", 7), "", *_wrapped(advice)]
 
 
 def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, again: str) -> str:
@@ -84,30 +113,33 @@ def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, a
     lines += _wrapped(f"happened  {shortened(brief(broken.what), LONGEST)}", 10)
     if seen is not None:
         lines += [*_wrapped(f"where     {_where(seen)}", 10), ""]
-        lines += [*_run(seen, broken.what, places=kinds != ["batching"]), ""]
+        lines += [*_run(seen, broken.what, _width(), places=kinds != ["batching"]), ""]
     lines += _listed("look at", [str(place) for place in look_at(broken, kinds)])
     lines += _listed("read", read(broken.law, seen.case.row if seen is not None else None))
     lines += _wrapped(f"found     on scenario {tally.scenarios}; again with {again}", 10)
     return "\n".join(lines)
 
 
-def _run(seen: Observation, what: str, places: bool) -> list[str]:
+def _run(seen: Observation, what: str, width: int, places: bool) -> list[str]:
     """The run as a timeline, and the last decisions in it."""
     try:
-        picture = timeline(seen, what, WIDTH)
+        picture = timeline(seen, what, width)
         decisions = decided(seen, MOST_DECISIONS, places)
     except Exception:  # a stage may have decided anything
-        return _wrapped(shortened(f"proposed: {seen.proposals[-1] if seen.proposals else 'nothing'}", LONGEST), 4)
-    lines = [*picture, *_wrapped(f"({legend(picture)})"), ""]
-    return lines + [part for line in decisions for part in _wrapped(shortened(line, 2 * WIDTH - 10), 4)]
+        return _wrapped(
+            shortened(f"proposed: {seen.proposals[-1] if seen.proposals else 'nothing'}", LONGEST), 4, width
+        )
+    lines = [*picture, *_wrapped(f"({legend(picture)})", width=width), ""]
+    return lines + [part for line in decisions for part in _wrapped(shortened(line, 2 * width - 10), 4, width)]
 
 
 def _listed(head: str, items: list[str]) -> list[str]:
     return [line for i, item in enumerate(items) for line in _wrapped(f"{head if not i else '':<10}{item}", 10)]
 
 
-def _wrapped(text: str, indent: int = 0) -> list[str]:
-    return textwrap.wrap(one_line(text), WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
+def _wrapped(text: str, indent: int = 0, width: int | None = None) -> list[str]:
+    width = width or _width()
+    return textwrap.wrap(one_line(text), width, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
 
 
 def _where(seen: Observation) -> str:
@@ -161,10 +193,13 @@ def look_at(broken: LawBroken, kinds: list[Kind]) -> list[Place]:
     raised = _raised(broken, _sources(*classes))
     found = [raised] if raised is not None else []
     for cls, kind in classes.items():
-        places = [(name, place) for name in words.methods[kind] if (place := _method(cls, name)) is not None]
-        own = [place for name, place in places if name in vars(cls)]
+        names = words.methods[kind]
+        own = [place for name in _overriding(cls, names) if (place := _method(cls, name)) is not None]
+        if own and not _overriding(cls, names, called=False):
+            own.insert(0, _class(cls))
+        inherited = next((place for name in names if (place := _method(cls, name)) is not None), None)
         # Of the likeliest stage at least what it inherits.
-        found += own if own or found or not places else [_class(cls), places[0][1]]
+        found += own if own or found or inherited is None else [_class(cls), inherited]
     return found[:MOST_PLACES]
 
 
@@ -190,6 +225,27 @@ def _method(cls: type[Any], name: str) -> Place | None:
                 else Place(f"{owner.__name__}.{name}", _file(code.co_filename), code.co_firstlineno)
             )
     return None
+
+
+def _overriding(cls: type[Any], names: Iterable[str], *, called: bool = True) -> list[str]:
+    """Those of these methods that a class has itself, and what it has itself that inherited ones of them call."""
+    found: dict[str, None] = {}
+    for name in names:
+        if name in vars(cls):
+            found[name] = None
+        elif called:
+            found |= dict.fromkeys(other for other in _calls(cls, name, set()) if other in vars(cls))
+    return list(found)
+
+
+def _calls(cls: type[Any], name: str, seen: set[str]) -> Iterator[str]:
+    """The methods of a class whose names the code of this one has, and theirs."""
+    function = inspect.unwrap(getattr(cls, name, None) or object)
+    for other in getattr(getattr(function, "__code__", None), "co_names", ()):
+        if other not in seen and callable(getattr(cls, other, None)):
+            seen.add(other)
+            yield other
+            yield from _calls(cls, other, seen)
 
 
 def _class(cls: type[Any]) -> Place:
@@ -250,7 +306,7 @@ def broken_json(broken: LawBroken, kinds: list[Kind]) -> dict[str, Any]:
         "settings": plain(seen.case.settings),
         "scenario": plain(seen.case.scenario),
         "steps": [step.decisions() for step in seen.steps],
-        "run": _run(seen, broken.what, places=True),
+        "run": _run(seen, broken.what, WIDEST, places=True),
     }
 
 

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Hung", "alarm"]
+from minifuse.fault import Hung
+
+__all__ = ["alarm"]
 
 AGAIN_S = 1.0
-
-
-class Hung(BaseException):
-    """Raised where a block hangs. A `BaseException`, for a stage that hangs may catch every `Exception`."""
 
 
 @contextmanager
@@ -28,14 +26,14 @@ def alarm(patience_s: float) -> Iterator[None]:
     if not ours or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGALRM, _ring)
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise Hung(patience_s)
+
+    signal.signal(signal.SIGALRM, ring)
     try:
         signal.setitimer(signal.ITIMER_REAL, patience_s, AGAIN_S)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-
-
-def _ring(number: int, frame: FrameType | None) -> None:
-    raise Hung

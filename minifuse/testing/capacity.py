@@ -1,8 +1,8 @@
 """What a technique can hold and serve, counted apart from its stages: functions registered under their names.
 
-The law "refuse early" compares what was refused with these counts. A memory that needs other than one slot for each
-token of KV (or for each state that is held at once) registers its count; so does a batching policy that cannot serve
-every graph:
+The law "refuse early" compares what was refused with these counts. A memory of your own registers how many slots it
+takes, unless that is as for the memory that it inherits from; without a count the comparison is left out, and the
+verdict says so. A batching policy that cannot serve every graph registers which it can (`can_serve`).
 
     @count_slots("mine")
     def _in_pairs(sequences, options):
@@ -16,10 +16,12 @@ from typing import Any
 
 from minifuse.assembly import check_settings
 from minifuse.cell_graph import CellGraph
+from minifuse.fault import is_own
 from minifuse.request import Sequence
+from minifuse.stages import stage
 from minifuse.techniques import Technique
 
-__all__ = ["can_serve", "count_slots", "slots_needed"]
+__all__ = ["can_serve", "count_slots", "is_counted", "slots_needed"]
 
 Count = Callable[[tuple[Sequence, ...], Any], int | None]
 Serves = Callable[[Sequence], bool]
@@ -56,7 +58,24 @@ def slots_needed(row: Technique, sequences: tuple[Sequence, ...], settings: Mapp
     serves = _SERVES.get(row.batching)
     if serves is not None and not all(map(serves, sequences)):
         return None
-    return _COUNTS.get(row.memory, _each_its_own)(sequences, check_settings(row, settings)["memory"])
+    count = _count_of(row.memory) or _each_its_own
+    return count(sequences, check_settings(row, settings)["memory"])
+
+
+def is_counted(memory: str) -> bool:
+    """Whether it is known how many slots this memory takes: if not, the law "refuse early" compares nothing with it."""
+    return _count_of(memory) is not None
+
+
+def _count_of(memory: str) -> Count | None:
+    """The count of a memory, or of the nearest memory that its class inherits from; None: it has none."""
+    bases: tuple[type[Any], ...] = stage("memory", memory).__mro__
+    for base in bases:
+        name = vars(base).get("name")
+        if isinstance(name, str) and (name in _COUNTS or is_own(base)):
+            count: Count = _COUNTS.get(name, _each_its_own)
+            return count
+    return None
 
 
 def _each_its_own(sequences: tuple[Sequence, ...], options: Any) -> int:

@@ -16,6 +16,7 @@ from minifuse.kernels.operators import NOT_FINITE
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
+from minifuse.testing.capacity import is_counted
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.observe import Observation, observe
 from minifuse.testing.overtaking import check_overtaking
@@ -59,6 +60,8 @@ def _refuse_early(case: Case, seen: Observation) -> None:
         if seen.never_arrived(prompts[0]):
             continue
         whole = tuple(_whole(case, prompt, seen) for prompt in prompts)
+        if after not in seen.refused and not is_counted(case.row.memory):
+            continue
         servable = after not in seen.refused and case.servable(whole)
         for prompt in prompts:
             if servable == (prompt.id in seen.refused):

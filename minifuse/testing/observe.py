@@ -9,7 +9,8 @@ import pickle
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain, islice, pairwise, takewhile
+from itertools import islice, pairwise, takewhile
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -17,15 +18,17 @@ from torch import Tensor
 from minifuse.assembly import Stages
 from minifuse.cell_graph import CellGraph
 from minifuse.clock import VirtualClock
+from minifuse.contract import check_cover, check_lanes
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused, StageFailed
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.link import Link
+from minifuse.fault import Hung, Wrong
 from minifuse.plan import Plan, Proposal
 from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.stages import Batching, Memory, RunPlan
-from minifuse.testing.alarm import Hung, alarm
+from minifuse.testing.alarm import alarm
 from minifuse.testing.subject import Books, Case, Tokens
 from minifuse.testing.waiting import WaitingBooks
 from minifuse.trace import Event, Trace
@@ -34,7 +37,6 @@ __all__ = ["Observation", "Proposed", "observe"]
 
 MAX_STEPS = 2000
 PATIENCE_S = 10.0  # for a run of some milliseconds
-MOST_WAKES = 300  # in a row, of a policy that proposes no work
 
 
 @dataclass
@@ -184,12 +186,12 @@ def _abort(engine: Engine, name: str, books: Books, seen: Observation) -> None:
 
 
 def _submit(engine: Engine, prompts: tuple[Request, ...], seen: Observation) -> None:
-    before = _fingerprint(vars(engine.memory))
+    before = _fingerprint(_state(engine.memory))
     try:
         engine.submit(*prompts)
     except RequestRefused as refusal:
         seen.refused |= dict.fromkeys((prompt.id for prompt in prompts), str(refusal))
-        if _fingerprint(vars(engine.memory)) != before:
+        if _fingerprint(_state(engine.memory)) != before:
             raise LawBroken("refuse early", f"refusing {prompts[0].id} changed memory") from None
 
 
@@ -241,18 +243,13 @@ class WatchedPolicy:
         self.policy = policy
         self.name = policy.name
         self.growing = False  # whether it has proposed newcomers with no more memory than they need at once
-        self.in_vain = [0] * policy.workers  # times that each worker was asked for since anything happened
         self.books = books
         self.waiting = waiting
         self.workers = policy.workers
         self.depth = policy.depth
         self.held: dict[str, Sequence] = {}
 
-    def _happened(self) -> None:
-        self.in_vain = [0] * self.workers
-
     def receive(self, sequence: Sequence) -> None:
-        self._happened()
         self.seen.arrived_s[sequence.id] = self.clock.now()
         self.policy.receive(sequence)
         self.held[sequence.id] = sequence
@@ -260,32 +257,27 @@ class WatchedPolicy:
         self.waiting.receive(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        self._happened()
         self.held.pop(sequence.id, None)
         self.policy.release(sequence)
         self.waiting.release(sequence, self.clock.now())
 
     def commit(self, plan: Plan, now: float) -> None:
-        self._happened()
         _check_time(self.clock, now, "the policy's commit")
         self.policy.commit(plan, now)
         self.waiting.commit(now)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         _check_time(self.clock, now, "the policy's propose")
-        before = _fingerprint((vars(memory), self.held))
+        before = _fingerprint((_state(memory), self.held))
         self.seen.proposals.append(Proposed(now, worker))
         proposal = self.policy.propose(worker, now, memory)
         self.seen.proposals[-1] = Proposed(now, worker, proposal)
-        if _fingerprint((vars(memory), self.held)) != before:
+        if _fingerprint((_state(memory), self.held)) != before:
             raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
         _check_work(worker, proposal)
         self.books.propose(worker, proposal)
         self.waiting.propose(proposal, now)
         self.growing |= proposal.growing
-        self.in_vain[worker] = 0 if proposal.work else self.in_vain[worker] + 1
-        if self.in_vain[worker] > MOST_WAKES:
-            raise LawBroken("progress", f"the batching policy {self.name!r} wakes itself for ever: {proposal}")
         return proposal
 
 
@@ -294,11 +286,39 @@ _BY_IDENTITY = {**copyreg.dispatch_table, **dict.fromkeys((CellGraph, Tensor), l
 
 
 def _fingerprint(held: Any) -> bytes:
+    """The same bytes for as long as nothing in it changes."""
+    try:
+        return _pickled(pickle.Pickler, held)
+    except Exception:  # a stage may hold what cannot be pickled
+        return _pickled(_Tolerant, held)
+
+
+def _pickled(kind: type[pickle.Pickler], held: Any) -> bytes:
     file = io.BytesIO()
-    pickler = pickle.Pickler(file)
+    pickler = kind(file)
     pickler.dispatch_table = _BY_IDENTITY
     pickler.dump(held)
     return file.getvalue()
+
+
+class _Tolerant(pickle.Pickler):
+    """Takes by identity what cannot be pickled: a lock, a lambda, an object whose class was made in a function."""
+
+    def reducer_override(self, held: Any) -> Any:
+        if held is int or type(held) in _BY_IDENTITY:
+            return NotImplemented
+        if isinstance(held, type | FunctionType):
+            return int, (id(held),)
+        try:
+            held.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+        except Exception:
+            return int, (id(held),)
+        return NotImplemented
+
+
+def _state(memory: Memory) -> Any:
+    """What a memory's attributes are, those in `__slots__` too."""
+    return object.__getstate__(memory)
 
 
 class WatchedExecutor(VirtualExecutor):
@@ -341,12 +361,11 @@ class WatchedExecutor(VirtualExecutor):
 
 def _check_layout(plan: Plan) -> None:
     """Waves are consecutive ranges that cover the work; lanes, if there are any, name each piece of work once."""
-    bounds = [0, *(wave.stop for wave in plan.waves)]
-    if [tuple(wave) for wave in plan.waves] != list(pairwise(bounds)) or bounds[-1] != len(plan.work):
-        raise LawBroken("layout", f"step {plan.step} has {len(plan.work)} pieces of work in the waves {plan.waves}")
-    lanes = plan.layout.lanes
-    if lanes and sorted(chain.from_iterable(lanes)) != list(range(len(plan.work))):
-        raise LawBroken("layout", f"step {plan.step} has {len(plan.work)} pieces of work in the lanes {lanes}")
+    try:
+        check_cover("the waves ", plan.waves, len(plan.work))
+        check_lanes("the lanes ", plan.layout.lanes, len(plan.work))
+    except Wrong as wrong:
+        raise LawBroken("layout", f"step {plan.step} has {wrong.found}: {wrong.allowed}") from None
 
 
 def _check_work(worker: int, proposal: Proposal) -> None:

@@ -13,17 +13,19 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 
 from minifuse.errors import LawBroken, StageFailed, UsageError
+from minifuse.fault import Hung
 from minifuse.parsing import did_you_mean, one_of
 from minifuse.request import GREEDY, Request
 from minifuse.stages import KINDS, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model
-from minifuse.testing.alarm import Hung
+from minifuse.testing.capacity import is_counted
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
 from minifuse.testing.observe import PATIENCE_S, observe
 from minifuse.testing.statements import names_of
 from minifuse.testing.subject import Case, Subject
 
 __all__ = [
+    "LEFT_OUT",
     "NO_LIMIT",
     "Limit",
     "Search",
@@ -33,8 +35,10 @@ __all__ = [
     "mixes_of",
     "names_of",
     "put_through",
+    "uncounted",
 ]
 
+LEFT_OUT = "The law refuse early was left out of memories that no count_slots is registered for"
 PHASES = (Phase.generate, Phase.shrink)
 Mixes = list[tuple[Subject, Technique]]
 Say = Callable[[int, str], None]  # the number of the scenario, and what it is put through
@@ -61,6 +65,10 @@ class _Found(Exception):
 
 class _OutOfTime(BaseException):
     """Ends hypothesis's search at once."""
+
+
+class _Unusable(BaseException):
+    """Ends it, too: a stage cannot be made."""
 
 
 class Search:
@@ -101,6 +109,7 @@ class Search:
 
         Raises:
             LawBroken: on the smallest scenario found that breaks a law. Its `seen` is the run in which it shows.
+            UsageError: a stage cannot be made.
         """
 
         @settings(
@@ -121,6 +130,8 @@ class Search:
             (attempt if seed is None else seeded(seed)(attempt))()
         except _OutOfTime:
             self.out_of_time = True
+        except _Unusable as unusable:
+            raise unusable.__cause__ or unusable from None
         except Exception:  # that a scenario breaks the law only now and then is an error of its own to hypothesis
             if self._smallest is None:
                 raise
@@ -137,7 +148,10 @@ class Search:
             raise _OutOfTime
         if searching:
             self.number += 1
-        found = self._broken(case, self._laws_for_now())
+        try:
+            found = self._broken(case, self._laws_for_now())
+        except UsageError as error:
+            raise _Unusable from error
         if found is None or (self._smallest is not None and found[0].law != self._smallest[1].law):
             return
         self._last = (case, *found)
@@ -168,6 +182,8 @@ class Search:
         except LawBroken as broken:
             broken.seen = broken.seen or seen
             return broken, law
+        except UsageError:
+            raise  # a stage cannot be made
         except (Exception, SystemExit) as error:
             failed = StageFailed("contract", f"{type(error).__name__}: {error}", seen)
             failed.__cause__ = error
@@ -249,6 +265,11 @@ def mixes_of(name: str) -> Mixes:
     return sorted(found, key=lambda mix: mix[1].name not in TECHNIQUES)
 
 
+def uncounted(mixes: Mixes) -> list[str]:
+    """The memories in these mixes that no count of slots is registered for: "refuse early" is left out of theirs."""
+    return sorted({row.memory for _, row in mixes if not is_counted(row.memory)})
+
+
 def check_laws(examples: int = 25, **only: str) -> str:
     """Put every technique and mix with these stages through every law: `check_laws(batching="mine")`.
 
@@ -273,7 +294,9 @@ def check_laws(examples: int = 25, **only: str) -> str:
             put_through(subject, row, examples, derandomize=True)
     names = names_of(*(subject for subject, rows in found.values() if rows))
     held = "; ".join(f"for {noun} {', '.join(row.name for row in rows)}" for noun, (_, rows) in found.items() if rows)
-    return f"The laws {', '.join(names)} held on {examples} scenarios each: {held}."
+    without = uncounted([(subject, row) for subject, rows in found.values() for row in rows])
+    left_out = f" {LEFT_OUT}: {', '.join(without)}." if without else ""
+    return f"The laws {', '.join(names)} held on {examples} scenarios each: {held}.{left_out}"
 
 
 def put_through(

@@ -48,9 +48,11 @@ class WaitingBooks:
         self.running: dict[str, Sequence] = {}
         self.num_plans = 0  # proposed with work and not completed
         self.idle_since = 0.0  # while nothing runs
+        self._unexplained: str | None = None  # a wait for a wake, which is no law's but progress's if it is for ever
 
     def receive(self, sequence: Sequence) -> None:
         """The policy has received a sequence."""
+        self._check_explained()
         self.arrived.append(sequence.id)
         self.waiting[sequence.id] = sequence
 
@@ -75,6 +77,7 @@ class WaitingBooks:
         self._check_window(now)
         if not proposal.work:
             return
+        self._check_explained()
         self.num_plans += 1
         for evicted in proposal.evict if self.ordered else ():
             if all(other is evicted or self._precedes(evicted, other, now) for other in self.running.values()):
@@ -101,7 +104,13 @@ class WaitingBooks:
             if reason.sequence not in known:
                 raise LawBroken("reasons", f"{reason!r} is of a sequence that has ended, or is admitted here")
         if not proposal.work and not proposal.reasons and self.waiting and self.idle:
-            raise LawBroken("reasons", f"{sorted(self.waiting)} wait, nothing runs, and there is no reason")
+            self._unexplained = f"{sorted(self.waiting)} wait, nothing runs, and there is no reason"
+            if proposal.wake_at is None:
+                self._check_explained()
+
+    def _check_explained(self) -> None:
+        if self._unexplained is not None:
+            raise LawBroken("reasons", self._unexplained)
 
     def _check_window(self, now: float) -> None:
         if self.window is None or not self.idle or not self.waiting:

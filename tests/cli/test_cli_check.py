@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,7 +58,7 @@ class Loops(Iteration):
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """What hypothesis finds is not made smaller by it, but only by leaving requests out; and no time runs out."""
     monkeypatch.setattr(search, "PHASES", (Phase.generate,))
-    monkeypatch.setattr(sys.modules["minifuse.cli.check"], "QUICK_S", 600.0)
+    monkeypatch.setattr(importlib.import_module("minifuse.cli.check"), "QUICK_S", 600.0)
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ def _fits(screen: str) -> None:
 def test_a_technique_that_keeps_the_laws(minifuse: Cli) -> None:
     held = minifuse("check", "graph-padded", "--scenarios", 2)
     assert held.code == 0
-    assert held.out.startswith("HOLDS: graph-padded kept all 18 laws on 2 scenarios in 1 mix.")
+    assert held.out.startswith("HOLDS: graph-padded kept all 22 laws on 2 scenarios in 1 mix.")
     assert held.err.splitlines() == ["graph-padded: loading", "graph-padded: mix 1 of 1, graph-padded"]
     _fits(held.out)
 
@@ -96,7 +99,12 @@ def test_the_verdict_as_json_is_the_same_for_the_same_seed(minifuse: Cli) -> Non
 @pytest.mark.parametrize(
     ("defect", "stage", "law", "words"),
     [
-        ("oldest_evicted_first", "vllm", "queue", ["r0 was evicted", "out  !!", "evict r0", "PrefillFirst."]),
+        (
+            "oldest_evicted_first",
+            "vllm",
+            "queue",
+            ["was evicted, and it precedes", "out  !!", "evict r", "PrefillFirst."],
+        ),
         ("slot_freed_twice", "memory.contiguous", "conservation", ["freed twice", "in slots 0", "Contiguous._free"]),
         ("mask_too_wide", "per_sequence", "ghost", ["did not read its own", "PerSequenceAttention.attention"]),
         ("waits_for_a_full_set", "graph_merged", "progress", ["waits at 0 ms", "GraphMerged"]),
@@ -106,13 +114,13 @@ def test_a_defect_is_shown_on_one_screen(
     minifuse: Cli, monkeypatch: pytest.MonkeyPatch, defect: str, stage: str, law: str, words: list[str]
 ) -> None:
     next(one for one in DEFECTS if one.seed.__name__ == defect).seed(monkeypatch)
-    shown = minifuse("check", stage, "--quick")
+    shown = minifuse("check", stage, "--quick", "--seed", 2)
     assert shown.code == 1
     assert shown.out.splitlines()[0] == f'BROKEN: {stage} breaks the law "{law}".'
     screen = " ".join(shown.out.split())
     for text in [*words, statement(law).says, statement(law).read.rstrip(".")]:
         assert " ".join(text.split()) in screen
-    assert screen.endswith(f"again with minifuse check {stage} --quick --seed 0")
+    assert screen.endswith(f"again with minifuse check {stage} --quick --seed 2")
     _fits(shown.out)
 
 
@@ -140,12 +148,96 @@ def test_a_plugin_that_hangs_is_shown_with_its_line(
     assert (method, file) == ("Loops.rank", "faulty.py")
     assert FAULTY.splitlines()[line - 1].strip() in ("while True:", "pass")
     assert broken["scenario"]["requests"]
+    assert "Loops.rank (faulty.py, line " in broken["message"]
+    assert "did not return within 1 s, and was at faulty.py, line " in broken["message"]
+
+
+UNUSABLE = """
+from minifuse.batching.iteration import Iteration
+from minifuse.stages import register
+
+
+@register
+class Divides(Iteration):
+    name = "divides"
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("propse", "did you mean 'propose'?"),
+        ("rank", "is called as rank(sequence)"),
+        ("__init__", "cannot be made"),
+    ],
+)
+def test_a_class_that_cannot_be_a_stage_is_bad_usage(minifuse: Cli, plugin: Path, method: str, words: str) -> None:
+    parameters = "self" if method == "rank" else "self, *arguments"
+    plugin.write_text(f"{UNUSABLE}\n    def {method}({parameters}):\n        1 / 0\n")
+    shown = minifuse("check", "--plugin", plugin, "divides", "--quick")
+    assert (shown.code, shown.out) == (2, "")
+    assert words in shown.err
+    del stages._STAGES["batching"]["divides"]
+    shown = minifuse("check", "--plugin", plugin, "divides", "--quick", "--json")
+    assert (shown.code, shown.json()["verdict"]) == (2, "unusable")
+    assert words in shown.json()["message"]
+
+
+def test_a_verdict_is_as_wide_as_the_terminal(minifuse: Cli, plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns, width in (("60", 60), ("1", 40), ("200", WIDTH)):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = minifuse("check", "--plugin", plugin, "divides", "--quick")
+        del stages._STAGES["batching"]["divides"], stages._STAGES["batching"]["loops"]
+        prose = shown.out.split("happened")[1].split("where")[0]
+        assert max(map(len, prose.splitlines())) <= width
+        assert max(map(len, shown.out.splitlines())) > width - 20
 
 
 def test_time_runs_out(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the second scenario, of a technique that has one mix."""
+    attempt = search.Search._attempt
+
+    def once(self: search.Search, case: Any) -> None:
+        attempt(self, case)
+        self.limit = search.Limit(-1, -1)
+
+    monkeypatch.setattr(search.Search, "_attempt", once)
+    held = minifuse("check", "graph-padded", "--limit", "5s")
+    assert (held.code, held.out.partition(":")[0]) == (0, "HOLDS so far")
+    quick = minifuse("check", "graph-padded", "--quick", "--json").json()
+    assert (quick["verdict"], quick["complete"], quick["scenarios"]) == ("holds", False, 1)
+    undecided = minifuse("check", "graph-merged", "--limit", "5s")
+    assert (undecided.code, undecided.out.partition(":")[0]) == (1, "UNDECIDED")
+    assert "1 scenario in 1 of 2 mixes" in " ".join(undecided.out.split())
+
+
+def test_nothing_tried_is_no_verdict(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search.Limit, "of", lambda *arguments: search.Limit(-1, -1))
-    assert "HOLDS so far: graph-padded" in minifuse("check", "graph-padded", "--limit", "5s").out
-    assert minifuse("check", "graph-padded", "--quick", "--json").json()["complete"] is False
+    done = minifuse("check", "graph-padded", "--quick", "--json")
+    assert (done.code, done.json()["verdict"], done.json()["scenarios"]) == (1, "undecided", 0)
+    assert minifuse("check", "graph-padded", "--quick").out.startswith("UNDECIDED")
+
+
+def test_the_limit_begins_when_all_is_loaded(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, at = importlib.import_module("minifuse.cli.check"), [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: at[0]))
+    load = module._mixes
+
+    def slow(name: str) -> Any:
+        at[0] += 1000.0
+        return load(name)
+
+    monkeypatch.setattr(module, "_mixes", slow)
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: at[0]))
+    assert minifuse("check", "graph-padded", "--limit", "5s", "--scenarios", "1").out.startswith("HOLDS: ")
+
+
+def test_the_quick_form_says_that_laws_were_dealt_out(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("minifuse.cli.check"), "QUICK_SCENARIOS", 2)
+    held = minifuse("check", "graph-padded", "--quick")
+    screen = " ".join(held.out.split())
+    assert screen.startswith("HOLDS: graph-padded kept the laws that were tried on it, on 2 scenarios in 1 mix: all")
+    assert "one of those that compare runs" in screen
 
 
 def test_ctrl_c_says_what_was_checked(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +251,23 @@ def test_ctrl_c_says_what_was_checked(minifuse: Cli, monkeypatch: pytest.MonkeyP
     done = minifuse("check", "graph-merged", "--scenarios", 2)
     assert (done.code, done.out) == (130, "")
     assert done.err.endswith("error: Interrupted: no law was found broken on 2 scenarios in 1 of 2 mixes.\n")
+    done = minifuse("check", "graph-merged", "--scenarios", 2, "--json")
+    assert (done.code, done.json()["verdict"], done.json()["scenarios"]) == (130, "undecided", 2)
+    assert "Interrupted" in done.json()["message"]
+
+
+def test_json_is_alone_on_standard_output(minifuse: Cli, plugin: Path) -> None:
+    plugin.write_text(FAULTY + "\nprint('a plugin prints')\n")
+    shown = minifuse("check", "--plugin", plugin, "divides", "--quick", "--json")
+    assert json.loads(shown.out)["verdict"] == "broken"
+    assert "a plugin prints" in shown.err
+
+
+def test_bad_usage_as_json(minifuse: Cli) -> None:
+    done = minifuse("check", "iteraton", "--json")
+    assert (done.code, done.json()["verdict"]) == (2, "unusable")
+    assert 'did you mean "iteration"?' in done.json()["message"]
+    assert done.err.startswith("error: ")
 
 
 def test_without_hypothesis(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,10 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 
 from minifuse.errors import LawBroken, StageFailed, UsageError
+from minifuse.fault import Hung
 from minifuse.request import Request
 from minifuse.testing import GRAPHS, check_laws, observe, search
-from minifuse.testing.alarm import Hung, alarm
+from minifuse.testing.alarm import alarm
 from minifuse.testing.graphs import GraphScenario
 from minifuse.testing.graphs.recipes import Recipe
 from minifuse.testing.search import Limit, Search, compared_laws, mixes_of

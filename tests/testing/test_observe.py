@@ -1,0 +1,98 @@
+"""What is watched of a run: also of stages that hold what cannot be pickled, or that wake themselves for ever."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minifuse.batching.iteration import Iteration
+from minifuse.errors import LawBroken
+from minifuse.layout import Layout
+from minifuse.memory.contiguous import Contiguous
+from minifuse.plan import Proposal
+from minifuse.request import Request
+from minifuse.stages import Kind, register
+from minifuse.techniques import mix, technique
+from minifuse.testing import TEXTS, Observation, observe
+from minifuse.testing.observe import _check_layout, _fingerprint
+from minifuse.testing.texts import TextScenario
+from minifuse.work import Span
+
+SCENARIO = TextScenario(
+    requests=tuple(Request(f"r{i}", (1, 2), max_new_tokens=2) for i in range(2)), options=(), model="gptj", capacity=20
+)
+
+
+def _observe(kind: Kind, name: str) -> Observation:
+    return observe(TEXTS.case(mix(technique("orca"), **{kind: name}), SCENARIO))
+
+
+@pytest.mark.usefixtures("own_register")
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_memory_that_holds_what_cannot_be_pickled(changes: bool) -> None:
+    class Local:
+        asked = 0
+
+    @register
+    class Locked(Contiguous):
+        """Holds a lock, a lambda, and an object of a class of its own, in a slot."""
+
+        __slots__ = ("local",)
+        name = "locked"
+
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.lock, self.key, self.local = threading.Lock(), (lambda extent: extent), Local()
+
+        def room(self) -> Any:
+            if changes:
+                self.local.asked += 1
+            return super().room()
+
+    if not changes:
+        assert len(_observe("memory", "locked").answers) == 2
+        return
+    with pytest.raises(LawBroken, match="changed memory") as broken:
+        _observe("memory", "locked")
+    assert broken.value.law == "pure"
+
+
+def test_a_change_beside_what_cannot_be_pickled_shows() -> None:
+    held: dict[str, Any] = {"lock": threading.Lock(), "rows": [1]}
+    before = _fingerprint(held)
+    assert _fingerprint(held) == before
+    held["rows"].append(2)
+    assert _fingerprint(held) != before
+
+
+@pytest.mark.usefixtures("own_register")
+@pytest.mark.parametrize(("wakes", "law"), [(10**9, "progress"), (3, "reasons")])
+def test_a_policy_that_wakes_itself(wakes: int, law: str) -> None:
+    """For ever, it makes no progress; for a while, it owes a reason."""
+
+    @register
+    class Waker(Iteration):
+        """Waits for a moment, again and again."""
+
+        name = "waker"
+        asked = 0
+
+        def propose(self, worker: int, now: float, memory: Any) -> Proposal:
+            self.asked += 1
+            return Proposal(wake_at=now + 1e-6) if self.asked <= wakes else super().propose(worker, now, memory)
+
+    with pytest.raises(LawBroken) as broken:
+        _observe("batching", "waker")
+    assert broken.value.law == law
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout((Span(0, 1),)), Layout((Span(0, 1), Span(0, 2))), Layout((Span(0, 2),), lanes=((0, 0),))]
+)
+def test_waves_and_lanes_are_checked_of_every_stage(layout: Layout) -> None:
+    plan: Any = SimpleNamespace(step=0, waves=layout.waves, layout=layout, work=(0, 1))
+    with pytest.raises(LawBroken, match="layout"):
+        _check_layout(plan)
