@@ -31,7 +31,7 @@ def load_plugin(path: str) -> None:
     sys.path.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except (MinifuseError, KeyboardInterrupt, BrokenPipeError):
+    except (MinifuseError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: a plugin that calls exit() would end the run without a word
         what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minifuse.cli.declare import argument, option, switch, takes, writable_file
+from minifuse.cli.failures import told
 from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import plugin_files
@@ -120,8 +121,10 @@ def run(options: RunOptions) -> int:
         show_metrics(workload, served, metrics)
     if engine.trace.failure is not None:
         print(f"error: {engine.trace.failure}", file=sys.stderr)
-    if failures:
-        raise failures[0]
+    if failures:  # told here: a broken pipe among them is the plugin's, not that of who reads the answers
+        message, code = told(failures[0])
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        return code
     wrong = report_wrong(row, workload, served, settings, model)
     return exit_code(served) or int(wrong or engine.trace.failure is not None)
 

@@ -36,6 +36,9 @@ def repair() -> None:
     if sys.stderr is None or _number(sys.stderr) == STDERR:
         errors = io.BufferedWriter(_Lossy(STDERR, "w", closefd=False))
         sys.stderr = io.TextIOWrapper(errors, errors="backslashreplace", line_buffering=True)
+    for stream, number in ((sys.stdout, STDOUT), (sys.stderr, STDERR)):
+        if stream is not None and _number(stream) == number:
+            stream.close = stream.flush  # type: ignore[method-assign]  # a plugin's close() would take it from all
 
 
 class _Lossy(io.FileIO):

@@ -112,6 +112,51 @@ def test_what_a_plugin_prints_goes_to_stderr_when_stdout_is_for_json(process: Cl
     assert "from another program\n" in done.err
 
 
+RAISING = """
+from minifuse import register
+from minifuse.batching import Iteration
+
+@register
+class Raising(Iteration):
+    "Raises what others take as a sign."
+    name = "raising"
+
+    def propose(self, *given):
+        {}
+        return super().propose(*given)
+"""
+
+
+@pytest.mark.parametrize("raised", ["BrokenPipeError", "GeneratorExit", "SystemExit"])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_whatever_a_stage_raises_is_its_own(
+    minifuse: Cli,
+    own_register: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    raised: str,
+    form: tuple[str, ...],
+) -> None:
+    path = tmp_path / "raising.py"
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "minifuse_plugin_raising", sys)  # so that it is as before when the test has ended
+    path.write_text(RAISING.format(f"raise {raised}"))
+    done = minifuse("--plugin", path, *RUN, "--batching", "raising", *form)
+    assert done.code == 1
+    assert f"error: Raising.propose (raising.py, line 10) raised {raised} at raising.py, line 11" in done.err
+    if form:
+        assert [output["finish_reason"] for output in done.json()["outputs"]] == ["interrupted"] * 2
+
+
+def test_a_plugin_cannot_close_the_streams(process: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "closing.py"
+    path.write_text("import sys" + RAISING.format("sys.stdout.close(); sys.stderr.close()"))
+    done = process("--plugin", path, *RUN, "--batching", "raising", "--trace", tmp_path / "t.jsonl")
+    assert done.code == 0
+    assert [line.split()[0] for line in done.out.splitlines()] == ["r0", "r1"]
+    assert "KV moves" in done.err
+
+
 def test_a_trace_on_stdout_has_it_alone(minifuse: Cli) -> None:
     done = minifuse(*RUN, "--trace", "-")
     assert done.code == 0
