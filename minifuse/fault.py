@@ -115,6 +115,8 @@ def last_line(traceback: TracebackType | None, folders: Collection[Path]) -> str
 
 
 def _is_in(file: str, folders: Collection[Path]) -> bool:
+    if file.startswith("<"):  # "<frozen importlib._bootstrap>" would be below the working directory
+        return False
     path = Path(file).resolve()
     return any(
         path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts for folder in folders

@@ -25,7 +25,8 @@ def load_plugin(path: str) -> None:
     name = f"{PREFIX}{file.stem}"  # a plugin called queue.py must not take the place of Python's own
     spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
     if spec is None or spec.loader is None:
-        raise UsageError(f"The plugin {path!r} is not a Python file: give one that registers stages, such as mine.py.")
+        wrong = "is not a Python file" if file.exists() else "does not exist"
+        raise UsageError(f"The plugin {path!r} {wrong}: give a Python file that registers stages, such as mine.py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up by its name
     sys.path.append(str(file.parent))
@@ -35,7 +36,8 @@ def load_plugin(path: str) -> None:
         raise
     except BaseException as error:  # SystemExit too: a plugin that calls exit() would end the run without a word
         what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
-        place = last_line(error.__traceback__, (file.parent.resolve(),))
+        itself = isinstance(error, SyntaxError)  # whose text names its place
+        place = None if itself else last_line(error.__traceback__, (file.parent.resolve(),))
         where = f" at {place}" if place else ""
         raise UsageError(f"The plugin {path!r} failed as it was imported ({what}){where}: correct it.") from None
 
@@ -46,10 +48,10 @@ def plugins() -> list[Path]:
 
 
 def plugin_files() -> list[Path]:
-    """The files of the plugins that were loaded, and of the modules beside them that these import."""
+    """The files of the plugins that were loaded, and of the modules beside and below them that these import."""
     folders = _folders()
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return [path for file in files if file and (path := Path(file)).parent.resolve() in folders]
+    return [path for file in files if file and not folders.isdisjoint((path := Path(file)).resolve().parents)]
 
 
 def _folders() -> set[Path]:

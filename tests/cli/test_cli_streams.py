@@ -171,6 +171,20 @@ def test_stdout_is_not_for_a_trace_and_json(minifuse: Cli) -> None:
 
 
 @posix
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_trace_is_not_written_into_standard_output(tmp_path: Path, form: tuple[str, ...]) -> None:
+    code, out, err = redirected(f"> {tmp_path / 'out'}", *RUN, *form, "--trace", tmp_path / "out")
+    assert (code, out, (tmp_path / "out").read_text()) == (2, "", "")
+    assert "which is standard output: give - for that, or a file of its own." in err
+
+
+@posix
+def test_a_trace_waits_for_no_reader(minifuse: Cli, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    minifuse(*RUN, "--trace", tmp_path / "pipe").refused("--trace", "a pipe, which waits until it is read")
+
+
+@posix
 @has_full
 def test_a_trace_on_stdout_that_is_full_costs_no_answer() -> None:
     code, _, err = redirected(">/dev/full", *RUN, "--trace=-")
