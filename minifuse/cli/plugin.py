@@ -10,7 +10,7 @@ from minifuse.errors import MinifuseError, UsageError
 from minifuse.fault import class_site, is_own, last_line
 from minifuse.stages import KINDS, stages
 
-__all__ = ["load_plugin", "plugin_files", "plugin_frame", "plugin_stages", "plugins"]
+__all__ = ["load_plugin", "plugin_files", "plugin_frame", "plugin_stages", "plugins", "refuse_overwriting"]
 
 PREFIX = "minifuse_plugin_"
 
@@ -52,6 +52,18 @@ def plugin_files() -> list[Path]:
     folders = _folders()
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return [path for file in files if file and not folders.isdisjoint((path := Path(file)).resolve().parents)]
+
+
+def refuse_overwriting(trace: Path, model: str, prompts: str | None) -> None:
+    """Refuse a trace that is one of the files which the run reads, by whatever name or link."""
+    if not trace.exists():
+        return
+    folder = Path(model)
+    read = [Path(prompts)] if prompts is not None else []
+    read += [*plugin_files(), *(folder.iterdir() if folder.is_dir() else ())]
+    for path in read:
+        if path.is_file() and trace.samefile(path):
+            raise UsageError(f'--trace is "{trace}", which this run reads: give a file of its own.')
 
 
 def _folders() -> set[Path]:

@@ -76,7 +76,7 @@ def test_streams_that_are_full(how: str, typed: tuple[str, ...], code: int) -> N
     assert (ran, out) == (code, "")
     messages = [line for line in err.splitlines() if not line.startswith("note:")]
     assert len(messages) == (1 if "2>" not in how else 0)
-    assert all("No space left on device" in message for message in messages)
+    assert all("Standard output cannot be written to (No space left on device)" in message for message in messages)
 
 
 NOISY = """
@@ -182,6 +182,17 @@ def test_a_trace_is_not_written_into_standard_output(tmp_path: Path, form: tuple
 def test_a_trace_waits_for_no_reader(minifuse: Cli, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     minifuse(*RUN, "--trace", tmp_path / "pipe").refused("--trace", "a pipe, which waits until it is read")
+
+
+@posix
+def test_a_trace_whose_reader_goes_away_is_no_failure(start: Cli, tmp_path: Path) -> None:
+    running = start(*RUN, "--trace", "-", "--output-length", "50")
+    running.stdout.readline()
+    running.stdout.close()
+    err = running.stderr.read()
+    assert running.wait() == 0
+    assert "error" not in err
+    assert err.count(" [length] ") == 2
 
 
 @posix
