@@ -12,11 +12,11 @@
 Importing this imports no torch; loading weights does.
 """
 
-__version__ = "0.1.0"
-
 from minifuse import ctrl_c
 
 ctrl_c.install()  # of the command line alone; before the imports below, which take a tenth of a second
+
+__version__ = "0.1.0"
 
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.errors import UsageError
-from minifuse.fault import Wrong, class_site, method_site, shown
+from minifuse.fault import Wrong, class_site, is_own, method_site, shown
 from minifuse.plan import Reason
 from minifuse.work import Span
 
@@ -24,6 +24,7 @@ __all__ = [
     "check_signature",
     "check_time",
     "check_tuple",
+    "forgotten_base",
     "is_whole",
 ]
 
@@ -67,12 +68,22 @@ def is_whole(value: Any, minimum: int = 0) -> bool:
     return type(value) is int and value >= minimum
 
 
+def forgotten_base(cls: type[Any]) -> str:
+    """What is likely the cause of a missing attribute: an `__init__` that does not call its base class's; else ""."""
+    owner, *bases = (base for base in cls.__mro__ if "__init__" in vars(base))
+    code = getattr(vars(owner)["__init__"], "__code__", None)
+    if code is None or is_own(owner) or bases[0] is object or {"super", "__init__"} & {*code.co_names}:
+        return ""
+    return f"its __init__ does not call that of {bases[0].__qualname__}: begin it with super().__init__(...)"
+
+
 def check_attribute(stage: Any, name: str, right: Callable[[Any], bool], allowed: str) -> None:
     """Raise `Wrong` unless an attribute of a stage is right."""
     value = getattr(stage, name, ...)
     if value is ... or not right(value):
-        found = f"no stage with the attribute {name!r}" if value is ... else f"a stage whose {name} is {shown(value)}"
-        raise Wrong(found, allowed)
+        if value is ...:
+            raise Wrong(f"no stage with the attribute {name!r}", forgotten_base(type(stage)) or allowed)
+        raise Wrong(f"a stage whose {name} is {shown(value)}", allowed)
 
 
 def check_nothing(result: Any, what: str = "it must return nothing") -> None:
@@ -138,9 +149,8 @@ def check_signature(cls: type[Any], name: str, calls: Iterable[str]) -> None:
     """Raise `UsageError` unless a class has this method, which takes what it is called with."""
     method = getattr(cls, name, None)
     if not callable(method):
-        raise UsageError(
-            f"{cls.__qualname__} ({class_site(cls)}) has no method {name!r}: write it, see docs/stages.md."
-        )
+        has = "has no method" if method is None else f"has a {type(method).__name__} in place of the method"
+        raise UsageError(f"{cls.__qualname__} ({class_site(cls)}) {has} {name!r}: write it, see docs/stages.md.")
     static = isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod)
     try:
         signature = inspect.signature(method)

@@ -5,6 +5,7 @@
 | while a module is imported, first of all this package | ends at once: imports swallow exceptions, torch's among them |
 | while it works | raises `KeyboardInterrupt`; a run holds it back where it must not be cut (`serve/interrupt.py`) |
 | for the second time | ends at once, so that nothing hangs or is torn down while threads run |
+| twice within a second | as for the first time: a key that was hit twice asks for no more than once |
 | when the work has been done | ends at once with the exit code of that work |
 
 A program that imports minifuse keeps its own handler. Nothing is imported here that takes time.
@@ -14,11 +15,14 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import sys
+from time import monotonic
 
 TYPE_CHECKING = False  # as type checkers know it; importing `typing` takes as long as all else here
-if TYPE_CHECKING:
+if not TYPE_CHECKING:
+    import _signal as signal  # what `signal` is made of: that imports `enum`, which takes longer than all else
+else:
+    import signal
     from collections.abc import Callable
     from types import FrameType
     from typing import NoReturn
@@ -29,6 +33,7 @@ __all__ = ["INTERRUPTED", "NOTHING_SHOWN", "finish", "importing", "install"]
 
 INTERRUPTED = 130  # the exit code that shells give to what Ctrl-C has ended
 NOTHING_SHOWN = "Interrupted before there was anything to show: run it again."
+ONE_KEYSTROKE_S = 1.0  # a second Ctrl-C within this time is the first one's
 TWICE = "Interrupted twice: ended at once, without what was still to be written."
 SHOW_CURSOR = "\x1b[?25h"  # a live picture hides it
 
@@ -69,12 +74,15 @@ class _CommandLine:
     """The handler of SIGINT."""
 
     def __init__(self) -> None:
-        self._came = False
+        self._came_s: float | None = None
 
-    def __call__(self, number: int, frame: FrameType | None) -> NoReturn:
-        if self._came:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now = monotonic()
+        if self._came_s is not None:
+            if now - self._came_s < ONE_KEYSTROKE_S:
+                return
             self._end(TWICE)
-        self._came = True
+        self._came_s = now
         if importing(frame):
             self._end(NOTHING_SHOWN)
         raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
@@ -10,7 +11,7 @@ from minifuse.fault import class_site
 from minifuse.options import NoOptions
 from minifuse.parsing import did_you_mean
 
-__all__ = ["check_declared"]
+__all__ = ["check_declared", "nearest"]
 
 MEMBERS: dict[str, tuple[str, ...]] = {
     "batching": ("Options", "granularity", "token_budget", "check", "receive", "propose", "commit", "release"),
@@ -23,6 +24,14 @@ MEMBERS: dict[str, tuple[str, ...]] = {
 SERVED = {"transformer", "cells"}
 
 
+def nearest(name: str, cls: type[Any]) -> str | None:
+    """What a class has of its own and is named nearly so, as when it is misspelt.
+
+    >>> # nearest("propose", a class with `def propse`) is "propse"
+    """
+    return next(iter(difflib.get_close_matches(name, [own for own in vars(cls) if own != name], 1, 0.7)), None)
+
+
 def check_declared(cls: type[Any]) -> None:
     """Raise `UsageError` if a class cannot be registered as a stage: its kind, its name, a member, its options."""
     kind, name = getattr(cls, "kind", None), getattr(cls, "name", None)
@@ -33,8 +42,10 @@ def check_declared(cls: type[Any]) -> None:
     if not isinstance(name, str) or not name or name != "".join(name.split()):
         raise UsageError(f"{whose} has the name {name!r}: give a word, which the command line takes.")
     if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
+        near = nearest(missing[0], cls)
+        hint = f"is it misspelt as {near!r}? See" if near else "see"
         raise UsageError(
-            f"The {kind} stage {name!r} has no {missing[0]!r} ({class_site(cls)}): see docs/stages.md, or "
+            f"The {kind} stage {name!r} has no {missing[0]!r} ({class_site(cls)}): {hint} docs/stages.md, or "
             "minifuse.stages, for what it must have."
         )
     for member in ("offers", "reads", "serves"):

@@ -25,7 +25,7 @@ __all__ = [
     "shown",
 ]
 
-PASSED = (StageFault, KeyboardInterrupt, BrokenPipeError, GeneratorExit)
+PASSED = (StageFault, KeyboardInterrupt)  # whatever else a stage raises is its own
 NOTED = (MinifuseError, LookupError, ValueError)  # of a request or a time, where others are of the code
 LONGEST = 120  # characters of a value in a sentence
 
@@ -125,6 +125,8 @@ def last_line(traceback: TracebackType | None, folders: Collection[Path]) -> str
 
 
 def _is_in(file: str, folders: Collection[Path]) -> bool:
+    if file.startswith("<"):  # "<frozen importlib._bootstrap>" would be below the working directory
+        return False
     path = Path(file).resolve()
     return any(
         path.is_relative_to(folder) and "site-packages" not in path.relative_to(folder).parts for folder in folders

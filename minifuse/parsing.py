@@ -68,14 +68,14 @@ def parse_size(text: str, what: str = "The size") -> int:
     (67108864, 64000000, 4096)
 
     Raises:
-        UsageError: it is anything else, or less than one byte.
+        UsageError: it is anything else, less than one byte, or 2**63 or more.
     """
     value, unit = _quantity(text)
     size = value * _BYTES.get(unit.lower(), 0)
-    if not 1 <= size < math.inf:
+    if not 1 <= size <= INT64[1]:
         raise UsageError(
-            f'{what} is "{text}": give at least one byte as a number with or without a unit '
-            "(B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), such as 64MiB or 1GiB."
+            f'{what} is "{text}": give at least one byte and less than {(INT64[1] + 1) // 2**40}TiB, as a number with '
+            "or without a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), such as 64MiB or 1GiB."
         )
     return int(size)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from minifuse.attention_contract import AttentionContract
 from minifuse.batching_contract import BatchingContract
-from minifuse.contract import Contract, Method, check_signature
+from minifuse.contract import Contract, Method, check_signature, forgotten_base
 from minifuse.errors import LawBroken, MachineError, StageFault, UsageError
 from minifuse.fault import Wrong, blame, blamed, class_site, is_own, method_site
 from minifuse.memory_contract import MemoryContract
@@ -50,6 +50,7 @@ def make_stage(kind: Kind, cls: Any, *arguments: Any, policy: type[Any] | None =
         with blamed(cls, "__init__", (UsageError, MachineError)):
             _check_class(kind, cls)
             stage = _guarded(contract, cls)(*arguments)
+            _check_instance(contract, cls, stage)
             contract.made(stage, *arguments)
     except StageFault as fault:  # nothing was started
         raise UsageError(f"The {kind} stage {cls.name!r} cannot be made: {fault.what}.") from fault
@@ -75,7 +76,8 @@ def _guarded(contract: Contract, cls: type[Any]) -> type[Any]:
             try:
                 return after(self, called(self, *arguments, **named), *arguments)
             except BaseException as error:
-                found = blame(cls, name, error, allowed, note)
+                hint = forgotten_base(cls) if isinstance(error, AttributeError) and error.obj is self else ""
+                found = blame(cls, name, error, allowed, hint or note)
                 if found is error:
                     raise
                 raise found from (None if isinstance(error, Wrong) else error)
@@ -130,6 +132,16 @@ def _called(contract: type[Contract], cls: type[Any]) -> dict[str, Method]:
 def _is_inherited(cls: type[Any], name: str) -> bool:
     """Whether a class has this from minifuse, whether or not it has one of its own instead."""
     return any(name in vars(base) for base in cls.__mro__ if is_own(base))
+
+
+def _check_instance(contract: Contract, cls: type[Any], stage: Any) -> None:
+    """Raise `UsageError` if an attribute of a stage takes the place of a method, which would not be checked."""
+    for name in _called(type(contract), cls):
+        if name in getattr(stage, "__dict__", ()):
+            raise UsageError(
+                f"{method_site(cls, '__init__')} sets self.{name}, in place of the method that is called: write that "
+                f"as a method, def {name}(self, ...)."
+            )
 
 
 @lru_cache(256)

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from minifuse.declarations import check_declared
 from minifuse.errors import UsageError
+from minifuse.fault import class_site
 from minifuse.layout import Layout
 from minifuse.parsing import unknown
 from minifuse.plan import Move, Placement, Plan, Proposal, Reason
@@ -269,7 +270,8 @@ def register(cls: StageClass) -> StageClass:
             setattr(cls, member, value)
     known = _STAGES[kind].setdefault(name, cls)
     if known is not cls:
-        raise UsageError(f"The {kind} stage {name!r} is already {known.__qualname__}: choose another name.")
+        first, second = (f"{one.__qualname__} ({class_site(one)})" for one in (known, cls))
+        raise UsageError(f"The {kind} stage {name!r} is already {first}: choose another name for {second}.")
     return cls
 
 

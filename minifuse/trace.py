@@ -227,6 +227,8 @@ def read_trace(path: Path | str) -> list[Event]:
         UsageError: the file is missing, is not a trace, or is one of another version.
     """
     events: list[Event] = read_objects(Path(path))
-    if not events or not all(isinstance(event, dict) for event in events) or events[0].get("schema") != SCHEMA:
+    if not events:
+        raise UsageError(f"{path} was cut off within its first line, or is not a trace: write it again.")
+    if not all(isinstance(event, dict) for event in events) or events[0].get("schema") != SCHEMA:
         raise UsageError(f"{path} is not a trace of version {SCHEMA}: write it again with this version of minifuse.")
     return events

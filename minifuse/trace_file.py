@@ -14,7 +14,8 @@ __all__ = ["TraceFile", "read_objects"]
 class TraceFile:
     """Writes events. Each is in the file when `write` returns: what a run shows after that can be read up in it.
 
-    If the file cannot be written any more, as on a full disk, it ends there: `failure` says why, and the run goes on.
+    If the file cannot be written any more, as on a full disk, it ends there: `failure` says why, and the run goes on. A
+    stream whose reader has gone away ends as well, with a `failure` of "": nothing failed.
     After `close` it may be written on.
 
     Args:
@@ -60,8 +61,11 @@ class TraceFile:
 
     def _fail(self, error: OSError) -> None:
         if self.failure is None:
-            name = self._to if isinstance(self._to, Path) else "on standard output"
+            is_file = isinstance(self._to, Path)
+            name = self._to if is_file else "on standard output"
             self.failure = f"The trace {name} could not be written to its end: {error.strerror or error}."
+            if isinstance(error, BrokenPipeError) and not is_file:
+                self.failure = ""
             self.close()
 
 

@@ -145,11 +145,19 @@ def test_a_mistake_of_cells(wrong: Wrong, write: Path) -> None:
         ("serves = 'transformer'", "serves = 'transformer': give a set"),
         ("serves = frozenset({'gpt'})", "give cells or transformer"),
         ("propose = None", "has no method 'propose'"),
+        ("@property\n    def propose(self): pass", "has a property in place of the method 'propose'"),
+        ("def __init__(self, *given): self.propose = min", "sets self.propose, in place of the method"),
+        ("def __init__(self, *given): self.options = None", "Mine.__init__ (mine.py, line "),
+        ("Options = NoOptions\n    def rnak(self, sequence): pass", "its 'rnak' is never called: did you mean 'rank'?"),
+        ("Options = NoOptions", "or give the policy a rank of its own"),
+        ("name = 'orca'\n    kind = 'memory'", "has no 'offers'"),
+        ("kind = 'attention'\n    def layot(self): pass\n    reads = reference = 0", "misspelt as 'layot'? See docs"),
+        ("name = 'iteration'", "choose another name for Mine (mine.py, line "),
     ],
 )
 def test_a_class_that_cannot_be_a_stage(lines: str, words: str, write: Path) -> None:
     more = "\nfrom dataclasses import dataclass\nfrom minifuse.batching.queue import QueueOptions\n"
-    more += "from minifuse.options import option\n"
+    more += "from minifuse.options import NoOptions, option\n"
     write.write_text(source_of(Wrong("", "pass", "", "", head=more), "Iteration").replace("    pass", f"    {lines}"))
 
     def make() -> None:

@@ -9,7 +9,9 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from minifuse.batching.queue import QueueOptions, Ranked, Ticket
+from minifuse.declarations import nearest
 from minifuse.errors import LawBroken, UsageError
+from minifuse.fault import class_site
 from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, Room
@@ -86,10 +88,11 @@ class Queued(Stepwise):
         if "rank" in vars(cls) and "overtaken_at_most" not in vars(cls):
             cls.overtaken_at_most = None
         if cls.rank is Queued.rank and not issubclass(cls.Options, QueueOptions):
-            raise UsageError(
-                f"The batching policy {cls.__name__} has a queue and Options without an order: let them inherit "
-                "QueueOptions (minifuse.batching.queue), or give the policy a rank of its own."
-            )
+            what = "let them inherit QueueOptions (minifuse.batching.queue), or give the policy a rank of its own."
+            if near := nearest("rank", cls):
+                what = f"its {near!r} is never called: did you mean 'rank'? Rename it."
+            whose = f"The batching policy {cls.__name__} ({class_site(cls)})"
+            raise UsageError(f"{whose} has a queue and Options without an order: {what}")
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

@@ -19,7 +19,7 @@ from typing import Any
 
 from minifuse.cli.failures import one_sentence, told
 from minifuse.cli.loading import loading
-from minifuse.cli.streams import has_stdout, repair, result_alone, silence
+from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream, silence
 from minifuse.cores import wait_passively
 from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN
 
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         silence()
         return 0  # the reader closed the pipe (`minifuse list | head -1`)
     except OSError as error:
-        return _fail(*told(error))
+        what = f"Standard output cannot be written to ({error.strerror or error}): redirect it to another place."
+        return _fail(what, MACHINE)
     return code
 
 
@@ -63,6 +64,8 @@ def _work(typed: list[str]) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None:
+            print(file=result_stream(), flush=True)  # raises it again, if that is what cannot be written to
         return _fail(*told(error))
 
 

@@ -112,7 +112,9 @@ def note_unevicted(served: Iterable[tuple[Technique, Mapping[str, Any], Metrics]
 
 
 def show_metrics(workload: Workload, served: Served, metrics: Metrics) -> None:
-    """Print the metrics of a run on stderr."""
+    """Print the metrics of a run on stderr; of one in which nothing was served there are none."""
+    if not metrics["iterations"] and metrics["requests"]["total"]:
+        return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column()

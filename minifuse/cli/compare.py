@@ -13,8 +13,9 @@ from minifuse.cli.declare import argument, folder_to_be, option, takes, writable
 from minifuse.cli.failures import told
 from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
+from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.requests import Workload, make_workload, note_priorities
-from minifuse.cli.run import exit_code, load, placeholders, refuse_overwriting, show_served
+from minifuse.cli.run import exit_code, load, placeholders, show_served
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, counted
 from minifuse.ctrl_c import INTERRUPTED
@@ -131,7 +132,7 @@ def _traces(rows: list[Technique], options: CompareOptions) -> dict[str, Path]:
         return {}
     traces = {row.name: options.trace / f"{row.name}.jsonl" for row in rows}
     for trace in traces.values():
-        refuse_overwriting(trace, options)
+        refuse_overwriting(trace, options.model, options.prompts)
         if trace.exists():
             writable_file(str(trace), "--trace")
     return traces

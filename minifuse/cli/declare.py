@@ -23,6 +23,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
+from minifuse.cli.streams import is_stdout
 from minifuse.errors import UsageError
 from minifuse.parsing import MANY, did_you_mean, one_of, parse_int
 
@@ -145,8 +146,15 @@ def _refused_unless_written(text: str, flag: str, cannot: str, give: str) -> Ite
 
 
 def writable_file(text: str, flag: str) -> Path:
-    """A parser: the path of a file that can be written; opening it is the only sure test."""
+    """A parser: the path of a file that can be written; opening it is the only sure test.
+
+    It is a file of its own: neither standard output, nor a pipe with a name, which waits until it is read.
+    """
     path = Path(text)
+    if is_stdout(path):
+        raise UsageError(f"{flag} is {text!r}, which is standard output: give - for that, or a file of its own.")
+    if path.is_fifo() and path.parent != Path("/dev/fd"):  # where shells put the pipes that they have opened
+        raise UsageError(f"{flag} is {text!r}, a pipe, which waits until it is read: give a file, or - and a |.")
     with _refused_unless_written(text, flag, "written", "a file in a folder"):
         new = not os.path.lexists(path)
         path.open("a").close()

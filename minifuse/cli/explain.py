@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -41,7 +41,8 @@ class Explanation:
 def explain(
     context: typer.Context,
     name: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="a technique, a stage or a term", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="a technique, a stage, an option or a term", show_default=False),
     ] = None,
 ) -> int:
     """Explain a technique, a stage, or a term such as ttft, kv or idle.
@@ -62,7 +63,7 @@ def _explanations(name: str, plugins: str) -> list[Explanation]:
     kind_wanted, dot, bare = name.rpartition(".")
     wanted, kind_wanted = folded(bare), folded(kind_wanted)
     rows = [row for row in TECHNIQUES.values() if not dot and folded(row.name) == wanted]
-    found = [
+    parts = [
         *(_technique(row, plugins) for row in rows),
         *(
             _stage(kind, cls, plugins)
@@ -70,14 +71,16 @@ def _explanations(name: str, plugins: str) -> list[Explanation]:
             for stage_name, cls in stages(kind).items()
             if folded(stage_name) == wanted and kind_wanted in ("", kind)
         ),
-        *(_term(term) for term in terms() if term.is_called(folded(name))),
     ]
+    found = [*parts, *(_term(term) for term in terms() if term.is_called(folded(name)))]
+    found += [] if parts else _option(wanted, kind_wanted)  # a stage tells its options itself
     if found:
         return found
     if near := [_term(term) for term in terms() if term.has_word(folded(name))]:
         return near
     known = dict.fromkeys([*TECHNIQUES, *(stage_name for kind in KINDS for stage_name in stages(kind))])
     known |= dict.fromkeys(name for term in terms() for name in term.names)
+    known |= dict.fromkeys(option["name"] for _, _, option in _stage_options())
     raise UsageError(
         f"There is no technique, stage or term {name!r}{did_you_mean(name, known)}: give one that minifuse explain "
         "lists."
@@ -100,6 +103,25 @@ def _show_names() -> None:
 def _term(term: Term) -> Explanation:
     facts: list[tuple[str, list[Line]]] = [("part of", [(term.chapter,)]), ("defined in", [(term.defined_in,)])]
     return Explanation(((", ".join(term.names), "bold"), f": {term.meaning}."), "", facts, [])
+
+
+def _option(wanted: str, kind_wanted: str) -> list[Explanation]:
+    """The option of this folded name, of every stage that has it; of none, nothing."""
+    found = [
+        (kind, stage_name, option)
+        for kind, stage_name, option in _stage_options()
+        if folded(option["name"]) == wanted and kind_wanted in ("", kind)
+    ]
+    facts = [(f"{kind} {stage_name}", _options([option], f"{kind}.")) for kind, stage_name, option in found]
+    return [Explanation(((found[0][2]["name"], "bold"), ", an option, for --set:"), "", facts, [])] if found else []
+
+
+def _stage_options() -> Iterator[tuple[Kind, str, dict[str, Any]]]:
+    """Every option of every stage, with the kind and the name of the stage."""
+    for kind in KINDS:
+        for stage_name, cls in stages(kind).items():
+            for option in describe_options(cls.Options):
+                yield kind, stage_name, option
 
 
 def _show(explanations: list[Explanation]) -> None:

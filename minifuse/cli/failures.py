@@ -28,12 +28,13 @@ def told(error: Exception) -> tuple[str, int]:
         return f"A stage broke a law ({one_sentence(error)}){whose}.", error.exit_code
     if isinstance(error, MinifuseError):
         return str(error), error.exit_code
-    if isinstance(error, OSError):
+    place = plugin_frame(error)
+    if isinstance(error, OSError) and not place:
         return f"The system refused ({error}): free what it lacks, or use another place.", MACHINE
     if os.environ.get(TRACEBACK):
         raise error
     what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(".: ")
-    if place := plugin_frame(error):
+    if place:
         return f"The plugin failed at {place} ({what}): correct it.", FAILED
     if theirs := plugin_stages():
         show = f"run again with {TRACEBACK}=1 to see where"

@@ -10,7 +10,7 @@ from minifuse.errors import MinifuseError, UsageError
 from minifuse.fault import class_site, is_own, last_line
 from minifuse.stages import KINDS, stages
 
-__all__ = ["load_plugin", "plugin_files", "plugin_frame", "plugin_stages", "plugins"]
+__all__ = ["load_plugin", "plugin_files", "plugin_frame", "plugin_stages", "plugins", "refuse_overwriting"]
 
 PREFIX = "minifuse_plugin_"
 
@@ -25,17 +25,19 @@ def load_plugin(path: str) -> None:
     name = f"{PREFIX}{file.stem}"  # a plugin called queue.py must not take the place of Python's own
     spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
     if spec is None or spec.loader is None:
-        raise UsageError(f"The plugin {path!r} is not a Python file: give one that registers stages, such as mine.py.")
+        wrong = "is not a Python file" if file.exists() else "does not exist"
+        raise UsageError(f"The plugin {path!r} {wrong}: give a Python file that registers stages, such as mine.py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up by its name
     sys.path.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except (MinifuseError, KeyboardInterrupt, BrokenPipeError):
+    except (MinifuseError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too: a plugin that calls exit() would end the run without a word
         what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
-        place = last_line(error.__traceback__, (file.parent.resolve(),))
+        itself = isinstance(error, SyntaxError)  # whose text names its place
+        place = None if itself else last_line(error.__traceback__, (file.parent.resolve(),))
         where = f" at {place}" if place else ""
         raise UsageError(f"The plugin {path!r} failed as it was imported ({what}){where}: correct it.") from None
 
@@ -46,10 +48,22 @@ def plugins() -> list[Path]:
 
 
 def plugin_files() -> list[Path]:
-    """The files of the plugins that were loaded, and of the modules beside them that these import."""
+    """The files of the plugins that were loaded, and of the modules beside and below them that these import."""
     folders = _folders()
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return [path for file in files if file and (path := Path(file)).parent.resolve() in folders]
+    return [path for file in files if file and not folders.isdisjoint((path := Path(file)).resolve().parents)]
+
+
+def refuse_overwriting(trace: Path, model: str, prompts: str | None) -> None:
+    """Refuse a trace that is one of the files which the run reads, by whatever name or link."""
+    if not trace.exists():
+        return
+    folder = Path(model)
+    read = [Path(prompts)] if prompts is not None else []
+    read += [*plugin_files(), *(folder.iterdir() if folder.is_dir() else ())]
+    for path in read:
+        if path.is_file() and trace.samefile(path):
+            raise UsageError(f'--trace is "{trace}", which this run reads: give a file of its own.')
 
 
 def _folders() -> set[Path]:

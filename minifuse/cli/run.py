@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minifuse.cli.declare import argument, option, switch, takes, writable_file
+from minifuse.cli.failures import told
 from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
-from minifuse.cli.plugin import plugin_files
+from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.streams import print_result, result_stream, silence
 from minifuse.cli.text import one_line
@@ -35,7 +36,7 @@ from minifuse.trace import Event
 if TYPE_CHECKING:
     from minifuse.engine import Engine
 
-__all__ = ["exit_code", "load", "placeholders", "refuse_overwriting", "run", "show_served"]
+__all__ = ["exit_code", "load", "placeholders", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines (- is standard output)"
@@ -80,7 +81,7 @@ def run(options: RunOptions) -> int:
     source = resolve(options.model)
     row = _chosen(options, source.kind)
     if isinstance(options.trace, Path):
-        refuse_overwriting(options.trace, options)
+        refuse_overwriting(options.trace, options.model, options.prompts)
     settings = replace(options.settings, stage_options=options.stage_options(row), why=options.why)
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts)
@@ -118,24 +119,14 @@ def run(options: RunOptions) -> int:
         print_result(json.dumps(result))
     else:
         show_metrics(workload, served, metrics)
-    if engine.trace.failure is not None:
+    if engine.trace.failure:
         print(f"error: {engine.trace.failure}", file=sys.stderr)
-    if failures:
-        raise failures[0]
+    if failures:  # told here: a broken pipe among them is the plugin's, not that of who reads the answers
+        message, code = told(failures[0])
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        return code
     wrong = report_wrong(row, workload, served, settings, model)
-    return exit_code(served) or int(wrong or engine.trace.failure is not None)
-
-
-def refuse_overwriting(trace: Path, options: Options) -> None:
-    """Refuse a trace that is one of the files which the run reads, by whatever name or link."""
-    if not trace.exists():
-        return
-    model = Path(options.model)
-    read = [Path(options.prompts)] if options.prompts is not None else []
-    read += [*plugin_files(), *(model.iterdir() if model.is_dir() else ())]
-    for path in read:
-        if path.is_file() and trace.samefile(path):
-            raise UsageError(f'--trace is "{trace}", which this run reads: give a file of its own.')
+    return exit_code(served) or int(wrong or bool(engine.trace.failure))
 
 
 def _chosen(options: RunOptions, kind: str) -> Technique:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["has_stdout", "print_result", "repair", "result_alone", "result_stream", "silence"]
+__all__ = ["has_stdout", "is_stdout", "print_result", "repair", "result_alone", "result_stream", "silence"]
 
 STDIN, STDOUT, STDERR = range(3)
 _result: ContextVar[TextIO | None] = ContextVar("result", default=None)  # standard output, while it is for that alone
@@ -36,6 +38,9 @@ def repair() -> None:
     if sys.stderr is None or _number(sys.stderr) == STDERR:
         errors = io.BufferedWriter(_Lossy(STDERR, "w", closefd=False))
         sys.stderr = io.TextIOWrapper(errors, errors="backslashreplace", line_buffering=True)
+    for stream, number in ((sys.stdout, STDOUT), (sys.stderr, STDERR)):
+        if stream is not None and _number(stream) == number:
+            stream.close = stream.flush  # type: ignore[method-assign]  # a plugin's close() would take it from all
 
 
 class _Lossy(io.FileIO):
@@ -51,6 +56,16 @@ class _Lossy(io.FileIO):
 def has_stdout() -> bool:
     """Whether standard output was open when this process began."""
     return sys.stdout is not None
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether a path is standard output, by whatever name; a device that keeps nothing, as /dev/null, is not."""
+    number = _number(result_stream())
+    try:
+        there, ours = path.stat(), os.fstat(-1 if number is None else number)
+    except (OSError, ValueError):  # ValueError: a zero byte in the name
+        return False
+    return os.path.samestat(there, ours) and not (stat.S_ISCHR(ours.st_mode) and not os.isatty(number or STDOUT))
 
 
 def silence() -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["UNITS", "console", "counted", "one_line", "shortened", "time_left"]
 
 PROMPT_WIDTH = 36
+LEAST_WIDTH = 40  # of tables: narrower, they would be letters below one another
 LEAST_S = 1.0  # of a run, before it tells how long it will take
 UNITS = {"transformer": ("tokens", "KV"), "cells": ("nodes", "states")}  # of work and of memory, by kind of model
 
@@ -30,7 +31,10 @@ def console(stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     plain = bool(os.environ.get("NO_COLOR")) or not stream.isatty()
-    return PipeConsole(file=stream, color_system=None if plain else "auto", highlight=False, markup=False, emoji=False)
+    out = PipeConsole(file=stream, color_system=None if plain else "auto", highlight=False, markup=False, emoji=False)
+    if out.width < LEAST_WIDTH:
+        out.width = LEAST_WIDTH
+    return out
 
 
 def one_line(text: str) -> str:

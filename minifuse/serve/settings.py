@@ -55,7 +55,7 @@ class Settings:
             if not by_default and not (isinstance(value, int) and least <= value <= INT64[1]):
                 raise UsageError(
                     f"The setting {name} is {value!r}: give a whole number"
-                    + (f" of at least {least}" if least == 1 else "")
+                    + (f" of at least {least} and at most {INT64[1]}" if least == 1 else "")
                     + (", in bytes." if name == "kv_memory" else ".")
                 )
 

@@ -13,6 +13,8 @@ import pytest
 import minifuse as package
 from minifuse.cli import doctor
 from minifuse.cli.glossary import PLACES, Term, folded, terms
+from minifuse.model.cells.config import BUILT_IN
+from minifuse.simulate.cost import HARDWARE
 from minifuse.stages import KINDS, Kind, stages
 from minifuse.techniques import TECHNIQUES
 
@@ -110,16 +112,23 @@ def test_the_wheel_has_the_glossary_where_it_is_read() -> None:
         ("Idle", "idle, idle token: "),
         ("copy-on-write", "share, copy on write: "),
         ("sequences", "sequence: "),
-        ("latency", "normalized latency: "),  # a word of it
+        ("latency", "normalized latency, norm.: "),  # a word of it
         ("ORCA", "orca, a technique: "),
         ("graph_padded", "graph-padded, a technique: "),
         ("Memory.Paged", "paged, a stage for memory."),
+        ("max_batch", "max_batch, an option, for --set:\n  batching cellular "),
+        ("memory.preemption", "preemption, an option, for --set:\n  memory paged  memory.preemption="),
     ],
 )
 def test_names_are_found_however_they_are_written(minifuse: Cli, typed: str, title: str) -> None:
     outcome = minifuse("explain", typed)
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith(title)
+
+
+def test_the_columns_models_and_hardware_of_a_result_are_explained(minifuse: Cli) -> None:
+    for word in (*BUILT_IN, *HARDWARE, "norm.", "differ", "busy", "overtaking"):
+        assert minifuse("explain", word).code == 0, word
 
 
 def test_a_stage_and_a_term_of_one_name_are_both_explained(minifuse: Cli) -> None:

@@ -16,6 +16,8 @@ from minifuse.serve.interrupt import uninterrupted
 
 Cli = Callable[..., Any]
 
+ROOT = Path(__file__).parents[2]
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 
 CTRL_C = "import os, signal\ndef ctrl_c(): os.kill(os.getpid(), signal.SIGINT)\n"
@@ -35,7 +37,9 @@ class Stage(Iteration):
 
 """
 IN_A_FINALIZER = STAGE + "    def __init__(self, *given):\n        super().__init__(*given)\n        Dies()\n"
-TWICE = STAGE + "    def propose(self, *given):\n        ctrl_c()\n        ctrl_c()\n"
+AGAIN = STAGE + "    def propose(self, *given):\n        ctrl_c()\n        ctrl_c()\n"
+AGAIN += "        return super().propose(*given)\n"
+TWICE = "from minifuse import ctrl_c as of\nof.ONE_KEYSTROKE_S = 0\n" + AGAIN  # as if a second lay between them
 AT_EXIT = CTRL_C + "import atexit\natexit.register(lambda: (ctrl_c(), ctrl_c(), ctrl_c()))\n"
 
 
@@ -58,6 +62,25 @@ def test_it_ends_the_process_where_it_must_not_be_raised(process: Cli, tmp_path:
     assert (done.code, done.out) == (130, "")
     assert done.err.splitlines()[-1].startswith("error: Interrupted ")
     assert done.err.endswith(f"{words}.\n") or f"{words}, " in done.err
+
+
+def test_a_key_that_was_hit_twice_loses_nothing(process: Cli, tmp_path: Path) -> None:
+    run = ("run", "--batching", "interrupted", "--model", "random:small", "--clock", "virtual", "--json")
+    done = process("--plugin", plugin(tmp_path, CTRL_C + AGAIN), *run)
+    assert done.code == 130
+    assert {output["finish_reason"] for output in done.json()["outputs"]} == {"interrupted"}
+
+
+def test_ctrl_c_is_taken_over_before_other_modules_are_imported() -> None:
+    """They take time, in which a traceback would be all that Ctrl-C leaves."""
+    code = (
+        f"import os, sys, _signal; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['minifuse']\n"
+        "known = {*sys.modules}\n"
+        "def taken(*given): print(*{*sys.modules} - known, flush=True); os._exit(0)\n"
+        "_signal.signal = taken; import minifuse"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert {*done.stdout.split()} <= {"__future__", "atexit", "time", "minifuse", "minifuse.ctrl_c"}
 
 
 def test_after_the_work_it_changes_nothing(process: Cli, tmp_path: Path) -> None:

@@ -58,12 +58,19 @@ def test_plugin_is_listed_explained_and_run(process: Cli, shortest: Path, tmp_pa
     assert [line.split()[0] for line in ran.out.splitlines()] == ["short", "long"]
 
 
-def test_a_trace_is_not_written_over_the_plugin(process: Cli, shortest: Path) -> None:
-    before = shortest.read_text()
-    ran = process("--plugin", shortest, "run", "--clock", "virtual", "--trace", shortest)
+@pytest.mark.parametrize("below", [False, True])
+def test_a_trace_is_not_written_over_the_plugin(process: Cli, shortest: Path, below: bool) -> None:
+    trace = shortest
+    if below:
+        trace = shortest.parent / "below" / "deep.py"
+        trace.parent.mkdir()
+        trace.write_text("# imported\n")
+        shortest.write_text(f"import below.deep\n{shortest.read_text()}")
+    before = trace.read_text()
+    ran = process("--plugin", shortest, "run", "--clock", "virtual", "--trace", trace)
     assert (ran.code, ran.out) == (2, "")
     assert "which this run reads" in ran.err
-    assert shortest.read_text() == before
+    assert trace.read_text() == before
 
 
 def test_the_readmes_model_is_served_alike_by_all_techniques_for_chains(process: Cli, tmp_path: Path) -> None:
@@ -94,7 +101,8 @@ def test_the_readmes_stage_keeps_the_laws(shortest: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "is not a Python file"),
+        (None, "does not exist"),
+        ("def propose(:", "(SyntaxError: invalid syntax (broken.py, line 1)): correct it."),
         ("import nowhere_to_be_found", "ModuleNotFoundError"),
         ("1 / 0", "ZeroDivisionError"),
     ],

@@ -372,3 +372,14 @@ def test_why_tells_of_every_request_that_waits(minifuse: Callable[..., Any], tmp
     ]
     first = next(event for event in read_trace(trace) if event["event"] == "step")
     assert [reason[:2] for reason in first["reasons"]] == [["batch-full", "r2"], ["behind", "r3"]]
+
+
+def test_a_run_that_served_nothing_has_no_table(minifuse: Cli) -> None:
+    done = minifuse("run", "--model", "random:small", "--clock", "virtual", "--requests", 2, "--kv-memory", "1KiB")
+    assert done.code
+    assert "Throughput" not in done.err
+
+
+def test_no_table_is_narrower_than_a_line_can_be(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1")
+    assert max(map(len, minifuse("explain", "orca").out.splitlines())) > 20

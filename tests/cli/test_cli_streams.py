@@ -76,7 +76,7 @@ def test_streams_that_are_full(how: str, typed: tuple[str, ...], code: int) -> N
     assert (ran, out) == (code, "")
     messages = [line for line in err.splitlines() if not line.startswith("note:")]
     assert len(messages) == (1 if "2>" not in how else 0)
-    assert all("No space left on device" in message for message in messages)
+    assert all("Standard output cannot be written to (No space left on device)" in message for message in messages)
 
 
 NOISY = """
@@ -112,6 +112,51 @@ def test_what_a_plugin_prints_goes_to_stderr_when_stdout_is_for_json(process: Cl
     assert "from another program\n" in done.err
 
 
+RAISING = """
+from minifuse import register
+from minifuse.batching import Iteration
+
+@register
+class Raising(Iteration):
+    "Raises what others take as a sign."
+    name = "raising"
+
+    def propose(self, *given):
+        {}
+        return super().propose(*given)
+"""
+
+
+@pytest.mark.parametrize("raised", ["BrokenPipeError", "GeneratorExit", "SystemExit"])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_whatever_a_stage_raises_is_its_own(
+    minifuse: Cli,
+    own_register: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    raised: str,
+    form: tuple[str, ...],
+) -> None:
+    path = tmp_path / "raising.py"
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "minifuse_plugin_raising", sys)  # so that it is as before when the test has ended
+    path.write_text(RAISING.format(f"raise {raised}"))
+    done = minifuse("--plugin", path, *RUN, "--batching", "raising", *form)
+    assert done.code == 1
+    assert f"error: Raising.propose (raising.py, line 10) raised {raised} at raising.py, line 11" in done.err
+    if form:
+        assert [output["finish_reason"] for output in done.json()["outputs"]] == ["interrupted"] * 2
+
+
+def test_a_plugin_cannot_close_the_streams(process: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "closing.py"
+    path.write_text("import sys" + RAISING.format("sys.stdout.close(); sys.stderr.close()"))
+    done = process("--plugin", path, *RUN, "--batching", "raising", "--trace", tmp_path / "t.jsonl")
+    assert done.code == 0
+    assert [line.split()[0] for line in done.out.splitlines()] == ["r0", "r1"]
+    assert "KV moves" in done.err
+
+
 def test_a_trace_on_stdout_has_it_alone(minifuse: Cli) -> None:
     done = minifuse(*RUN, "--trace", "-")
     assert done.code == 0
@@ -123,6 +168,31 @@ def test_a_trace_on_stdout_has_it_alone(minifuse: Cli) -> None:
 
 def test_stdout_is_not_for_a_trace_and_json(minifuse: Cli) -> None:
     minifuse(*RUN, "--json", "--trace", "-").refused("--json", "--trace -", "give --trace a file")
+
+
+@posix
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_trace_is_not_written_into_standard_output(tmp_path: Path, form: tuple[str, ...]) -> None:
+    code, out, err = redirected(f"> {tmp_path / 'out'}", *RUN, *form, "--trace", tmp_path / "out")
+    assert (code, out, (tmp_path / "out").read_text()) == (2, "", "")
+    assert "which is standard output: give - for that, or a file of its own." in err
+
+
+@posix
+def test_a_trace_waits_for_no_reader(minifuse: Cli, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    minifuse(*RUN, "--trace", tmp_path / "pipe").refused("--trace", "a pipe, which waits until it is read")
+
+
+@posix
+def test_a_trace_whose_reader_goes_away_is_no_failure(start: Cli, tmp_path: Path) -> None:
+    running = start(*RUN, "--trace", "-", "--output-length", "50")
+    running.stdout.readline()
+    running.stdout.close()
+    err = running.stderr.read()
+    assert running.wait() == 0
+    assert "error" not in err
+    assert err.count(" [length] ") == 2
 
 
 @posix

@@ -33,7 +33,7 @@ def test_a_given_budget_is_kept_whatever_the_slots() -> None:
         ({"dtype": "fp16"}, ["dtype is 'fp16'", "float32, float64, bfloat16 or float16"]),
         ({"device": "gpu"}, ["device is 'gpu'", "cpu, cuda"]),
         ({"device": None}, ["device is None"]),
-        ({"kv_memory": "100KiB"}, ["kv_memory is '100KiB'", "at least 1, in bytes"]),
+        ({"kv_memory": "100KiB"}, ["kv_memory is '100KiB'", "at most 9223372036854775807, in bytes"]),
         ({"kv_memory": 0}, ["kv_memory is 0"]),
         ({"tensor_parallel": 0}, ["tensor_parallel is 0", "at least 1"]),
         ({"seed": 1.5}, ["seed is 1.5", "whole number"]),

@@ -208,5 +208,7 @@ BATCHINGS = [
         "QueuePolicy",
     ),
     Wrong("a misspelt hook", "def wakeat(self, now):\n    return now + 1", "wakeat", "did you mean 'wake_at'"),
+    Wrong("no base", "def __init__(self, *given): self.own = given", "__init__", "begin it with super()"),
+    Wrong("no base's", "token_budget = None\ndef __init__(self, *a): pass", "receive", "begin it with super()"),
     Wrong("no rule", "", "", "has no method 'admission'", "QueuePolicy"),
 ]
