@@ -136,7 +136,7 @@ def _is_in(file: str, folders: Collection[Path]) -> bool:
 def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> StageFault:
     """The fault of a method that raised what it may not, or did not return.
 
-    `note`: what is easily forgotten of this method. A typo needs none.
+    `note`: what is easily forgotten of this method, or the likely cause.
     """
     folder = folder_of(cls)
     place = last_line(error.__traceback__, () if folder is None else (folder,))
@@ -146,14 +146,20 @@ def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> S
     text = " ".join(str(error).split()).rstrip(".")
     what = f"{method_site(cls, name)} raised {type(error).__name__}{f' ({text})' if text else ''}"
     what += f" at {place}" if place else ""
-    note = f": {note}" if note and isinstance(error, NOTED) else ""
-    return StageFault(f"{what}{note}", error.law if isinstance(error, LawBroken) else "contract")
+    return StageFault(f"{what}{f': {note}' if note else ''}", error.law if isinstance(error, LawBroken) else "contract")
 
 
 def blame(
-    cls: type[Any], name: str, error: BaseException, allowed: tuple[type[BaseException], ...] = (), note: str = ""
+    cls: type[Any],
+    name: str,
+    error: BaseException,
+    allowed: tuple[type[BaseException], ...] = (),
+    note: str = "",
+    cause: str = "",
 ) -> BaseException:
     """What is to be raised when a method of a stage, or a check of what it returned, raised `error`.
+
+    `note` is what is easily forgotten of the method, and `cause` the likely cause, if it is known.
 
     That is the error itself if it is `allowed`, no mistake, or a fault already.
     """
@@ -161,7 +167,9 @@ def blame(
         return error
     if isinstance(error, Wrong):
         return StageFault(f"{method_site(cls, name)} returned {error.found}: {error.allowed}", error.law)
-    return raised(cls, name, error, note)  # of SystemExit, too: a stage that calls exit() must not end the run so
+    return raised(
+        cls, name, error, cause or (note if isinstance(error, NOTED) else "")
+    )  # of SystemExit, too: a stage that calls exit() must not end the run so
 
 
 @contextmanager

@@ -150,7 +150,8 @@ class MemoryContract(Contract):
             graphs = {name: sequence.graph for name, sequence in self.known.items() if sequence.graph is not None}
             check_states(proposal, result, graphs, self.slots)
         else:
-            check_slots(proposal.work, result.places)
+            for wave in result.waves or (Span(0, len(result.places)),):  # the next may overwrite what one has written
+                check_slots(proposal.work[slice(*wave)], result.places[slice(*wave)])
         for work, place in zip(proposal.work, result.places, strict=True):
             if not isinstance(place, State):
                 self.places[work.sequence] = place

@@ -137,7 +137,7 @@ def _check_types(request: Request) -> None:
     if not isinstance(request.sampling, Sampling):
         raise RequestRefused(f"{name} has sampling = {request.sampling!r:.60}: give Sampling(temperature=...).")
     stop_ids: object = request.stop_ids
-    if not isinstance(stop_ids, Collection) or not all(isinstance(token, int) and token >= 0 for token in stop_ids):
+    if not isinstance(stop_ids, Collection) or not all(isinstance(token, int) for token in stop_ids):
         raise RequestRefused(f"{name} has stop_ids = {request.stop_ids!r:.60}: give token ids, such as (3,).")
 
 

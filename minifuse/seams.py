@@ -76,8 +76,8 @@ def _guarded(contract: Contract, cls: type[Any]) -> type[Any]:
             try:
                 return after(self, called(self, *arguments, **named), *arguments)
             except BaseException as error:
-                hint = forgotten_base(cls) if isinstance(error, AttributeError) and error.obj is self else ""
-                found = blame(cls, name, error, allowed, hint or note)
+                cause = forgotten_base(cls) if isinstance(error, AttributeError) and error.obj is self else ""
+                found = blame(cls, name, error, allowed, note, cause)
                 if found is error:
                     raise
                 raise found from (None if isinstance(error, Wrong) else error)

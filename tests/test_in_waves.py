@@ -184,7 +184,7 @@ def begun_without_waiting_for_waves(patch: Patch) -> None:
         (the_last_wave_is_not_offloaded, "conservation"),
         (everything_offloaded_at_the_end, "conservation"),
         (what_is_on_the_host_is_not_counted, "conservation"),
-        (cut_by_number_instead_of_by_size, "budget"),
+        (cut_by_number_instead_of_by_size, "layout"),
         (begun_without_waiting_for_waves, "exact"),
     ],
 )

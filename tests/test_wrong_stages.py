@@ -26,7 +26,7 @@ from minifuse.engine import Engine
 from minifuse.errors import LawBroken, StageFault, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.texts import torch_runner
-from minifuse.fault import is_own, raised
+from minifuse.fault import blame, is_own
 from minifuse.memory import Contiguous
 from minifuse.request import TextReader
 from minifuse.seams import CONTRACTS
@@ -277,4 +277,6 @@ def test_advice_is_given_where_it_fits(method: str, error: Exception, noted: boo
     class Mine:
         pass
 
-    assert raised(Mine, method, error, "wait").what.endswith(": wait") is noted
+    fault = blame(Mine, method, error, note="wait")
+    assert isinstance(fault, StageFault)
+    assert fault.what.endswith(": wait") is noted

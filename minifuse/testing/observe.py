@@ -90,7 +90,7 @@ def observe(
     Args:
         run: where tokens come from; by default the case's small model.
         cost: seconds of a plan; by default the scenario's.
-        interrupt_after: interrupt the run after so many steps.
+        interrupt_after: interrupt the run after so many steps, when no copies behind everything are under way.
 
     Raises:
         LawBroken: a law was broken on the way; its `seen` is the run so far.
@@ -143,7 +143,9 @@ def _serve(
             _abort(engine, aborts.popleft()[1], books, seen)
         if len(seen.steps) > MAX_STEPS:
             raise LawBroken("progress", f"after {MAX_STEPS} steps {len(engine.sequences)} requests are unfinished")
-        if len(seen.steps) == interrupt_after:
+        # Copies behind everything that are under way then never land: what memory holds for them is held for ever.
+        behind = engine.in_flight.num_plans[-1]
+        if interrupt_after is not None and len(seen.steps) >= interrupt_after and not behind:
             engine.interrupt()
             engine.memory.check_integrity()
             break

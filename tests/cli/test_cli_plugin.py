@@ -182,33 +182,35 @@ def test_the_readmes_engine_runs(tmp_path: Path) -> None:
     }
 
 
-OVERLAPPING = """
-from minifuse.memory.contiguous import Contiguous
-from minifuse.place import Extent
+AIMLESS = """
+from minifuse.attention.layouts import PerSequenceStage
 from minifuse.stages import register
 
 @register
-class Overlapping(Contiguous):
-    name = "overlapping"
+class Aimless(PerSequenceStage):
+    name = "aimless"
 
-    def _reserve(self, newcomers):
-        return {one.id: Extent(0, one.request.max_cached) for one in newcomers}
+    def backend(self, *settings, **named):
+        right = super().backend(*settings, **named)
 
-    def _free(self, sequence_id, extent):
-        pass
+        class Everywhere(type(right)):
+            def attention(self, q, *rest):
+                return super().attention(q * 0, *rest)
+
+        right.__class__ = Everywhere
+        return right
 """
 
 
 def test_wrong_answers_of_a_plugin_are_a_failure(process: Cli, tmp_path: Path, tiny: str) -> None:
-    """All sequences of a student's memory share their slots. The model's own mistakes are not the memory's."""
+    """A student's attention looks at all tokens alike, whatever is asked."""
     plugin = tmp_path / "mine.py"
-    plugin.write_text(OVERLAPPING)
-    crowd = ("run", "--model", tiny, "--requests", "8", "--arrival", "none")
-    wrong = process("--plugin", plugin, *crowd, "--memory", "overlapping")
+    plugin.write_text(AIMLESS)
+    wrong = process(
+        "--plugin", plugin, "run", "--model", tiny, "--requests", "8", "--arrival", "none", "--attention", "aimless"
+    )
     assert wrong.code == 1
-    assert re.search(r"error: \d of 8 answers are wrong, and naive .*the memory 'overlapping'.*check", wrong.err)
-    alone = process("--plugin", plugin, *crowd, "--memory", "overlapping", "--max-batch", "1")
-    assert (alone.code, "wrong" in alone.err) == (0, False)
+    assert re.search(r"error: \d of 8 answers are wrong, and naive .*the attention 'aimless'.*check", wrong.err)
 
 
 def test_mistakes_of_the_model_are_not_the_plugins(minifuse: Cli, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
