@@ -1,12 +1,15 @@
-"""The suite's torch runs on one thread: its tensors are tiny, and pytest-xdist has a worker for every core."""
+"""The suite's torch runs on one thread: its tensors are tiny, and pytest-xdist has a worker for every core. No example has a deadline."""
 
 import pytest
 import torch
+from hypothesis import settings
 
 from minifuse import stages as register
 from minifuse.testing import capacity
 
 torch.set_num_threads(1)
+settings.register_profile("untimed", deadline=None)  # machines are busy at times
+settings.load_profile("untimed")
 
 
 @pytest.fixture

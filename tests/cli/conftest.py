@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from minifuse.cli import main
+from minifuse.cli.plugin import PREFIX
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.load import TINY, build, random_weights, resolve_text
 
@@ -67,6 +68,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _plugins_forgotten() -> Iterator[None]:
+    """What a test has loaded with --plugin is not there for the next."""
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        if name.startswith(PREFIX):
+            del sys.modules[name]
 
 
 @pytest.fixture
