@@ -1,4 +1,7 @@
-"""The suite's torch runs on one thread: its tensors are tiny, and pytest-xdist has a worker for every core. No example has a deadline."""
+"""The suite's torch runs on one thread: its tensors are tiny, and pytest-xdist has a worker for every core.
+
+No example of hypothesis has a deadline.
+"""
 
 import pytest
 import torch
