@@ -247,7 +247,8 @@ class Cellular:
         first = self.first_without_room
         if first is None or self.waiting[first.id] >= self.waiting[sequence.id]:
             return None
-        return Reason("behind", sequence.id, f"not admitted: {first.id!r} arrived before it and finds no room in memory")
+        text = f"not admitted: {first.id!r} arrived before it and finds no room in memory"
+        return Reason("behind", sequence.id, text)
 
     def submit(self, batch: Task, worker: int) -> None:
         """SubmitBatchedTask and UpdateNodesDependency; the subgraphs are pinned until no task of theirs runs."""
