@@ -9,7 +9,7 @@ from rich.text import Text
 
 from minifuse.cli.answers import is_right
 from minifuse.cli.requests import Workload
-from minifuse.cli.text import console, one_line
+from minifuse.cli.text import console, first_few, one_line
 from minifuse.fault import is_own
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Served, serve
@@ -37,9 +37,9 @@ def report_wrong(row: Technique, workload: Workload, served: Served, settings: S
     alone = serve(engine, again).answers
     faults = [answer.request.id for answer in alone if answer.token_ids != wrong[answer.request.id].token_ids]
     if faults:
-        some = ", ".join(faults[:SHOWN]) + (f" and {len(faults) - SHOWN} more" if len(faults) > SHOWN else "")
         text = (
-            f"error: {len(faults)} of {len(served.answers)} answers are wrong, and naive answers otherwise ({some}): "
+            f"error: {len(faults)} of {len(served.answers)} answers are wrong, and naive answers otherwise "
+            f"({first_few(faults, SHOWN)}): "
             f"correct the {' or the '.join(own)}; its laws say what is wrong: minifuse check."
         )
         console(stderr=True).print(Text(one_line(text), "bold red"), soft_wrap=True)

@@ -17,7 +17,7 @@ from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.streams import print_result, result_stream, silence
-from minifuse.cli.text import one_line
+from minifuse.cli.text import first_few, one_line
 from minifuse.cores import OtherWork, share_cores
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import MachineError, UsageError
@@ -214,9 +214,8 @@ def show_served(
             if id(answer) not in shown:
                 show(answer)
     if ended := [answer.request.id for answer in served.answers if answer.finish_reason is FinishReason.NAN]:
-        more = f" and {len(ended) - NAMED} more" if len(ended) > NAMED else ""
         print(
-            f"error: {one_line(', '.join(ended[:NAMED]))}{more} ended early, for the logits were NaN or infinite: "
+            f"error: {one_line(first_few(ended, NAMED))} ended early, for the logits were NaN or infinite: "
             "choose a --dtype of more range, or look for a defect in the model's weights or in a stage.",
             file=sys.stderr,
         )

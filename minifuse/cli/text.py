@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from minifuse.request import Request
@@ -13,7 +13,7 @@ from minifuse.request import Request
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["UNITS", "console", "counted", "one_line", "shortened", "time_left"]
+__all__ = ["UNITS", "console", "counted", "first_few", "one_line", "shortened", "time_left"]
 
 PROMPT_WIDTH = 36
 LEAST_WIDTH = 40  # of tables: narrower, they would be letters below one another
@@ -56,6 +56,16 @@ def shortened(text: str, width: int = PROMPT_WIDTH) -> str:
         return text
     tail = (width - 3) // 2
     return f"{text[: width - 3 - tail]}...{text[-tail:]}"
+
+
+def first_few(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first few of many.
+
+    >>> first_few(["r0", "r1", "r2"], 2)
+    'r0, r1 and 1 more'
+    """
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return between.join(names[:most]) + rest
 
 
 def counted(requests: Iterable[Request]) -> str:

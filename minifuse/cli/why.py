@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from minifuse.cli.text import console, one_line
+from minifuse.cli.text import console, first_few, one_line
 from minifuse.trace import Event
 
 __all__ = ["WhyLines"]
@@ -46,7 +46,7 @@ class WhyLines:
         by_text: dict[str, list[str]] = {}
         for _, name, text in reasons:
             by_text.setdefault(text, []).append(name)
-        said = [what, *(f"{_some(names)} {text}" for text, names in by_text.items())]
+        said = [what, *(f"{first_few(names, SHOWN, ' ')} {text}" for text, names in by_text.items())]
         if what == "admits none" and said[1:] == self._said[1:]:
             self._repeated += 1
             return
@@ -68,10 +68,4 @@ class WhyLines:
 
 
 def _decided(verb: str, names: Iterable[str]) -> list[str]:
-    return [f"{verb} {_some(list(names))}"] if names else []
-
-
-def _some(names: list[str]) -> str:
-    """`r0 r1 r2`, the first few of many."""
-    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return " ".join(names[:SHOWN]) + rest
+    return [f"{verb} {first_few(list(names), SHOWN, ' ')}"] if names else []
