@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from minifuse.assembly import Stages
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError
@@ -28,6 +27,7 @@ from minifuse.place import Extent
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import Request, Sequence, TextReader, by_request
+from minifuse.serve.assembly import Stages
 from minifuse.stages import Attention, Batching, Memory, RunPlan
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model

@@ -17,6 +17,7 @@ SOURCE = Path(minifuse.__file__).parent
 # From the bottom to the top. The files beside the rooms, the loop and its nouns, are the lowest room of all.
 ROOMS = (
     "",
+    "contracts",
     "kernels",
     "model",
     "memory",

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import pytest
 from helpers import sentence
 
-from minifuse.assembly import Stages
 from minifuse.batching import Iteration
 from minifuse.errors import UsageError
 from minifuse.memory import Contiguous, Padded, Recompute
+from minifuse.serve.assembly import Stages
 from minifuse.stages import register, stage, stages
 from minifuse.techniques import TECHNIQUES, mix, technique
 

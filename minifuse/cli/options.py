@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from minifuse.assembly import make_batching
 from minifuse.cli.declare import by_itself, json_switch, option, switch, whole
 from minifuse.errors import UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
@@ -15,6 +14,7 @@ from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.parsing import parse_float, parse_goodput, parse_size
 from minifuse.request import Sampling
+from minifuse.serve.assembly import make_batching
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import Technique

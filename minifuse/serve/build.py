@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from minifuse.assembly import Stages, make_batching
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.cores import OtherWork
 from minifuse.engine import Engine
 from minifuse.errors import UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source
+from minifuse.serve.assembly import Stages, make_batching
 from minifuse.serve.served import ServedModel
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import torch
 
-from minifuse.assembly import Stages
 from minifuse.cores import usable_cores
 from minifuse.errors import MachineError, UsageError
 from minifuse.execute.cells import CellRunner
@@ -19,6 +18,7 @@ from minifuse.model.cells.source import CellSource
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
+from minifuse.serve.assembly import Stages
 from minifuse.serve.served import PlanRunner, check_model, without_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline

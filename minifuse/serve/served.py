@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
-from minifuse.assembly import Stages
 from minifuse.errors import UsageError
 from minifuse.execute.link import Link
 from minifuse.execute.poll import Pending
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
+from minifuse.serve.assembly import Stages
 from minifuse.serve.settings import Settings
 from minifuse.stages import Reader, RunPlan
 

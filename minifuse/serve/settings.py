@@ -34,9 +34,7 @@ class Settings:
     seed: int = 0
     tensor_parallel: int = 1  # ranks among which the model, and with it the KV memory, is divided
     numerics: Literal["fast", "reference"] = "fast"  # reference: a request's bits depend on neither technique nor batch
-    why: bool = (
-        False  # tell at every iteration of each waiting request why it was not admitted; slower with long queues
-    )
+    why: bool = False  # tell why each waiting request was not admitted at an iteration; slow with long queues
 
     def __post_init__(self) -> None:
         check_choice("dtype", self.dtype, DTYPE_BYTES)

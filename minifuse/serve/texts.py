@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from minifuse.assembly import Stages
 from minifuse.cores import usable_cores
 from minifuse.errors import MachineError, UsageError
 from minifuse.execute.link import Link
@@ -17,6 +16,7 @@ from minifuse.model.text.load import TextSource
 from minifuse.parallel.config import shard_config
 from minifuse.plan import Plan
 from minifuse.request import TextReader
+from minifuse.serve.assembly import Stages
 from minifuse.serve.served import PlanRunner, check_model, without_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from minifuse.assembly import check_settings
 from minifuse.cell_graph import CellGraph
 from minifuse.fault import is_own
 from minifuse.request import Sequence
+from minifuse.serve.assembly import check_settings
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from minifuse.assembly import Stages
 from minifuse.cell_graph import CellGraph
 from minifuse.clock import VirtualClock
-from minifuse.contract import check_cover, check_lanes
+from minifuse.contracts.contract import check_cover, check_lanes
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused, StageFailed
 from minifuse.execute import VirtualExecutor
@@ -27,6 +26,7 @@ from minifuse.fault import Hung, Wrong
 from minifuse.plan import Plan, Proposal
 from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
+from minifuse.serve.assembly import Stages
 from minifuse.stages import Batching, Memory, RunPlan
 from minifuse.testing.alarm import alarm
 from minifuse.testing.subject import Books, Case, Tokens

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from minifuse.assembly import check_settings
 from minifuse.errors import LawBroken
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
+from minifuse.serve.assembly import check_settings
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from minifuse.assembly import Stages
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken
@@ -16,6 +15,7 @@ from minifuse.execute.texts import torch_runner
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import Request, Sequence, TextReader
+from minifuse.serve.assembly import Stages
 from minifuse.stages import Executor, RunPlan
 from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing.replay import ReplayExecutor

@@ -5,7 +5,6 @@ from __future__ import annotations
 from helpers import answers_of, asks, expected_answers, make_engine, run_all
 from paged_scene import SIZE, PagedScene
 
-from minifuse.assembly import Stages
 from minifuse.memory import Paged
 from minifuse.memory.tables import Tables
 from minifuse.memory.trial import Trial
@@ -13,6 +12,7 @@ from minifuse.place import Pages
 from minifuse.plan import Move, Placement, Plan, Proposal
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
+from minifuse.serve.assembly import Stages
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, observe
 from minifuse.testing.texts import TextScenario

@@ -14,7 +14,6 @@ import pytest
 import torch.distributed as dist
 from helpers import asks, make_engine, run_all, sentence
 
-from minifuse.assembly import Stages
 from minifuse.attention.per_sequence import PerSequenceAttention
 from minifuse.clock import RealClock
 from minifuse.engine import Engine
@@ -28,6 +27,7 @@ from minifuse.parallel.watch import Watch
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import FinishReason, Sequence, TextReader
+from minifuse.serve.assembly import Stages
 from minifuse.serve.run import serve
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from helpers import asks, make_engine, run_all
 
-from minifuse.assembly import Stages
 from minifuse.attention.slots import SlotsAttention
 from minifuse.clock import RealClock
 from minifuse.engine import Engine
@@ -17,6 +16,7 @@ from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.report import StepReport
 from minifuse.request import Sampling, TextReader
+from minifuse.serve.assembly import Stages
 from minifuse.serve.run import serve
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model

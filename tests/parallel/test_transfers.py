@@ -8,7 +8,6 @@ import pytest
 from ahead_of_time import AheadOfTime
 from helpers import asks, run_all
 
-from minifuse.assembly import Stages
 from minifuse.attention.layouts import PagedStage
 from minifuse.batching import PrefillFirst
 from minifuse.clock import RealClock
@@ -19,6 +18,7 @@ from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.report import StepReport
 from minifuse.request import TextReader
+from minifuse.serve.assembly import Stages
 from minifuse.stages import Memory
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model

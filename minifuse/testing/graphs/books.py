@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any
 
-from minifuse.assembly import check_settings
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken
 from minifuse.layout import StateRows
@@ -16,6 +15,7 @@ from minifuse.place import State
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Ran, StepReport
 from minifuse.request import Sequence
+from minifuse.serve.assembly import check_settings
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Books
 from minifuse.work import Span, Work

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from minifuse.assembly import make_batching
 from minifuse.errors import LawBroken
 from minifuse.execute.cells import CellRunner
 from minifuse.memory.state_storage import StateStorage
@@ -16,6 +15,7 @@ from minifuse.model.cells.model import CellModel
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Request, Sequence
+from minifuse.serve.assembly import make_batching
 from minifuse.stages import RunPlan
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.graphs.books import GraphBooks

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from functools import cache
 
-from minifuse.assembly import Stages
 from minifuse.errors import LawBroken
 from minifuse.execute import RunAhead
 from minifuse.execute.link import Link
@@ -15,6 +14,7 @@ from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan, sampled_work
 from minifuse.report import Ran
 from minifuse.request import FinishReason, Request, Sequence, TextReader
+from minifuse.serve.assembly import Stages
 from minifuse.stages import RunPlan, stage
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.subject import Case, Expected, Tokens

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from minifuse.assembly import Stages
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.execute import VirtualExecutor
@@ -21,6 +20,7 @@ from minifuse.model.text.transformer import Transformer
 from minifuse.plan import Plan
 from minifuse.report import StepReport
 from minifuse.request import Request, Sampling, Sequence, TextReader
+from minifuse.serve.assembly import Stages
 from minifuse.techniques import TECHNIQUES, Technique, mix, serving
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wrong_stages.cases import Wrong
+from contracts.wrong_stages.cases import Wrong
 
 PLACE = "def place(self, proposal, now):\n    p = super().place(proposal, now)\n    return "
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from minifuse.contracts.seams import make_stage
 from minifuse.errors import UsageError
 from minifuse.options import parse_options
-from minifuse.seams import make_stage
 from minifuse.stages import COMPUTED_WHOLE, KINDS, Attention, Batching, Kind, Memory, stage
 from minifuse.techniques import Technique
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 from conformance import golden
+from contracts.wrong_stages.attention import ATTENTIONS
+from contracts.wrong_stages.batching import BATCHINGS
+from contracts.wrong_stages.cases import Wrong, source_of
+from contracts.wrong_stages.cells import CELLS
+from contracts.wrong_stages.memory import MEMORIES
 from helpers import asks, unit
-from wrong_stages.attention import ATTENTIONS
-from wrong_stages.batching import BATCHINGS
-from wrong_stages.cases import Wrong, source_of
-from wrong_stages.cells import CELLS
-from wrong_stages.memory import MEMORIES
 
 from minifuse import stages as register_of_stages
-from minifuse.assembly import Stages
 from minifuse.attention.layouts import PerSequenceStage
 from minifuse.batching import Iteration
 from minifuse.cli.plugin import load_plugin
 from minifuse.clock import RealClock, VirtualClock
+from minifuse.contracts.seams import CONTRACTS
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, StageFault, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
@@ -29,7 +29,7 @@ from minifuse.execute.texts import torch_runner
 from minifuse.fault import blame, is_own
 from minifuse.memory import Contiguous
 from minifuse.request import TextReader
-from minifuse.seams import CONTRACTS
+from minifuse.serve.assembly import Stages
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, mix, technique
 from minifuse.testing import GRAPHS

@@ -14,19 +14,19 @@ import pytest
 from hypothesis import Phase
 
 from minifuse import stages as register_of_stages
-from minifuse.assembly import Stages
-from minifuse.attention_contract import AttentionContract
-from minifuse.batching_contract import BatchingContract
 from minifuse.cli import main
 from minifuse.cli.plugin import load_plugin
 from minifuse.cli.verdict import look_at
+from minifuse.contracts.attention import AttentionContract
+from minifuse.contracts.batching import BatchingContract
+from minifuse.contracts.memory import MemoryContract
 from minifuse.errors import LawBroken
-from minifuse.memory_contract import MemoryContract
+from minifuse.serve.assembly import Stages
 from minifuse.stages import Attention, Batching, Kind, Memory
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, capacity, put_through, search
 
-DOC = Path(__file__).parents[1] / "docs" / "stages.md"
+DOC = Path(__file__).parents[2] / "docs" / "stages.md"
 SHOWN: dict[Kind, tuple[str, str]] = {
     "batching": ("fewest.py", "fewest-tokens"),
     "memory": ("boxes.py", "boxes"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from minifuse.cell_graph import CellGraph
-from minifuse.contract import is_whole
+from minifuse.contracts.contract import is_whole
 from minifuse.errors import LawBroken
 from minifuse.fault import Wrong, shown
 from minifuse.layout import Rectangle, Region, Shape, StateRows

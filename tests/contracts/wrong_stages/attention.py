@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wrong_stages.cases import Wrong
+from contracts.wrong_stages.cases import Wrong
 
 BACKEND = "def backend(self, device='cpu', dtype='float32', numerics='fast'):\n    return Tensors()"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wrong_stages.cases import Wrong
+from contracts.wrong_stages.cases import Wrong
 
 
 def _proposal(name: str, code: str, words: str, base: str = "Iteration", **more: str) -> Wrong:

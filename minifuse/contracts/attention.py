@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from minifuse.contract import (
+from minifuse.contracts.contract import (
     Contract,
     Method,
     check_attribute,

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from minifuse.attention_contract import AttentionContract
-from minifuse.batching_contract import BatchingContract
-from minifuse.contract import Contract, Method, check_signature, forgotten_base
+from minifuse.contracts.attention import AttentionContract
+from minifuse.contracts.batching import BatchingContract
+from minifuse.contracts.contract import Contract, Method, check_signature, forgotten_base
+from minifuse.contracts.memory import MemoryContract
 from minifuse.errors import LawBroken, MachineError, StageFault, UsageError
 from minifuse.fault import Wrong, blame, blamed, class_site, is_own, method_site
-from minifuse.memory_contract import MemoryContract
 from minifuse.stages import Kind
 
 __all__ = ["make_stage"]

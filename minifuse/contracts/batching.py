@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from typing import Any, ClassVar
 
-from minifuse.contract import (
+from minifuse.contracts.contract import (
     Contract,
     Method,
     check_attribute,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, ClassVar
 
-from minifuse.contract import (
+from minifuse.contracts.contract import (
     Contract,
     Method,
     check_attribute,
@@ -16,10 +16,10 @@ from minifuse.contract import (
     check_tuple,
     is_whole,
 )
+from minifuse.contracts.placement import PLACES, check_move, check_place, check_shape, check_slots, check_states
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.fault import Wrong, blamed, is_own, shown
 from minifuse.place import Extent, Pages, Place, Runs, State
-from minifuse.placement_contract import PLACES, check_move, check_place, check_shape, check_slots, check_states
 from minifuse.plan import Move, Placement, Plan, Proposal, Reason
 from minifuse.report import KVUsage
 from minifuse.request import Sequence
