@@ -17,7 +17,7 @@ from minifuse.place import Extent, Place, Runs
 from minifuse.request import Phase, Sequence
 from minifuse.work import Span, Work
 
-__all__ = ["Move", "Placement", "Plan", "Proposal", "Reason", "Tier", "sampled_work"]
+__all__ = ["Move", "Placement", "Plan", "Proposal", "Reason", "Reuse", "Tier", "sampled_work"]
 
 
 Tier = Literal["device", "host"]
@@ -96,6 +96,18 @@ class Move(NamedTuple):
             )
 
 
+class Reuse(NamedTuple):
+    """Tokens of an admitted sequence that need not be computed, as memory has their KV: by the tier that had it."""
+
+    sequence: str
+    on_device: int
+    on_host: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.on_device + self.on_host
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """What a batching policy wants to run next. Without work it waits: for an arrival, a completion, or `wake_at`.
@@ -125,13 +137,15 @@ class Proposal:
 class Placement:
     """Where memory put a proposal's work: a place for each piece, the shape that the places form, if any, and moves.
 
-    `waves` are the ranges of work whose KV is in place at the same time; none given means that all of it is.
+    `waves` are the ranges of work whose KV is in place at the same time; none given means that all of it is. `reused`
+    tells what admitted sequences found in memory; those that found nothing are left out.
     """
 
     places: tuple[Place, ...]
     shape: Shape | None = None
     moves: tuple[Move, ...] = ()
     waves: tuple[Span, ...] = ()
+    reused: tuple[Reuse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +168,7 @@ class Plan:
     reasons: tuple[Reason, ...] = ()
     phase: Phase = Phase.RUNNING
     evicted: tuple[str, ...] = ()
+    reused: tuple[Reuse, ...] = ()
 
     def __post_init__(self) -> None:
         for move in self.moves:
@@ -173,6 +188,7 @@ class Plan:
             reasons=proposal.reasons,
             phase=proposal.phase,
             evicted=tuple(sequence.id for sequence in proposal.evict),
+            reused=placement.reused,
         )
 
     @property

@@ -141,6 +141,7 @@ class StepReport:
             "waves": [list(wave) for wave in plan.waves],
             "lanes": [list(lane) for lane in plan.layout.lanes],
             "moves": [list(move) for move in plan.moves],
+            **({"reused": [list(one) for one in plan.reused]} if plan.reused else {}),
             "reasons": [list(reason) for reason in plan.reasons],
             "computed": plan.num_computed,
             "idle": plan.num_idle,

@@ -93,6 +93,8 @@ class Memory(Stage, Protocol):
     # How KV lies: "extents" (a sequence in consecutive slots), "rectangle" (a rectangle), "slots" (adjacent buffers),
     # "pages" (blocks).
     offers: ClassVar[frozenset[str]]
+    # Whether the KV of a sequence that was evicted may be reclaimed, as that of a conversation; it counts as kept.
+    reclaims: ClassVar[bool]
     capacity: int
     host_capacity: int
 
@@ -248,7 +250,7 @@ StageClass = TypeVar("StageClass", bound=type[Any])
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "batching": {"serves": frozenset({"transformer"}), "overtaken_at_most": None, "starts_together": False},
-    "memory": {"serves": frozenset({"transformer"})},
+    "memory": {"serves": frozenset({"transformer"}), "reclaims": False},
     "attention": {"serves": frozenset({"transformer"})},
 }
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}

@@ -67,6 +67,7 @@ MODELS = {"transformer": "transformers", "cells": "models of cells (lstm, seq2se
 STAGES = {"cells": {"memory": "states", "attention": "cells"}}
 
 _BATCHMAKER = "Gao et al., BatchMaker (EuroSys 2018), as in the thesis"
+_PENSIEVE = "Gao, Pensieve, in the thesis of BatchMaker and Pensieve"
 _VLLM = "Kwon et al., vLLM (SOSP 2023), as described by Pensieve and FluidInfer"
 _ORCA = "Yu et al., Orca (OSDI 2022), as described by Baton and FluidInfer"
 
@@ -143,6 +144,15 @@ TECHNIQUES: dict[str, Technique] = {
             section="Pensieve 3.4.2, 3.6.1, FluidInfer 2",
             batching="prefill_first",
             memory="paged",
+            attention="paged",
+        ),
+        Technique(
+            name="pensieve",
+            summary="conversations keep their KV on device and host; prompts and single tokens run together",
+            paper=_PENSIEVE,
+            section="3.4",
+            batching="unified",
+            memory="tiered",
             attention="paged",
         ),
         Technique(

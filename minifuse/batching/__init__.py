@@ -10,6 +10,7 @@ from minifuse.batching.iteration import Iteration
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.serial import Serial
 from minifuse.batching.static import Static
+from minifuse.batching.unified import Unified
 
 __all__ = [
     "Cellular",
@@ -22,4 +23,5 @@ __all__ = [
     "PrefillFirst",
     "Serial",
     "Static",
+    "Unified",
 ]

@@ -169,10 +169,14 @@ class QueuePolicy(Queued, ABC):
         now: float,
         memory: Memory,
         running: Missing,
-        takes: Callable[[int], bool] | None = None,
+        declines: Callable[[Sequence, int, int], Reason | None] | None = None,
         room: Room | None = None,
     ) -> Proposal:
-        """These `running` sequences, then newcomers: those whose number of missing tokens the iteration `takes`."""
+        """These `running` sequences, then newcomers, unless the iteration `declines` one.
+
+        Args:
+            declines: called with a newcomer, the tokens that it misses, and the tokens that the iteration has.
+        """
         evict: dict[str, Sequence] = {}
         stuck: dict[str, Reason] = {}
         if self.grows and running:
@@ -195,9 +199,8 @@ class QueuePolicy(Queued, ABC):
             spans = () if reason else memory.missing(sequence)
             if reason is None and left == 0:
                 reason = Reason("budget-spent", sequence.id, f"not admitted: {self.token_budget} tokens are planned")
-            if reason is None and takes and not takes(num_missing(spans)):
-                text = "not admitted: prompts and single tokens run in iterations of their own"
-                reason = Reason("other-phase", sequence.id, text)
+            if reason is None and declines:
+                reason = declines(sequence, num_missing(spans), sum([item.stop - item.start for item in work]))
             if reason is None:
                 room = memory.room() if room is None else room
                 reason = room.admit(sequence, growing=True) if self.grows else room.admit(sequence)

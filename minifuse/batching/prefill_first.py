@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import num_missing
-from minifuse.plan import Proposal
+from minifuse.plan import Proposal, Reason
+from minifuse.request import Sequence
 from minifuse.stages import Memory, register
 
 __all__ = ["PrefillFirst"]
@@ -29,7 +30,20 @@ class PrefillFirst(Iteration):
         room = memory.room()
         running = self._missing(memory)
         prompts = [item for item in running if num_missing(item[1]) > 1]
-        found = self._fill(now, memory, prompts, lambda missing: missing > 1, room)
+        found = self._fill(now, memory, prompts, _single_token, room)
         if found.work:
             return found
-        return self._fill(now, memory, running, lambda missing: missing == 1, room)
+        return self._fill(now, memory, running, _prompt, room)
+
+
+def _single_token(sequence: Sequence, missing: int, planned: int) -> Reason | None:
+    return _other_phase(sequence) if missing == 1 else None
+
+
+def _prompt(sequence: Sequence, missing: int, planned: int) -> Reason | None:
+    return _other_phase(sequence) if missing > 1 else None
+
+
+def _other_phase(sequence: Sequence) -> Reason:
+    text = "not admitted: prompts and single tokens run in iterations of their own"
+    return Reason("other-phase", sequence.id, text)

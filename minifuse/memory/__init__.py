@@ -7,5 +7,6 @@ from minifuse.memory.recompute import Recompute
 from minifuse.memory.rows import Rows
 from minifuse.memory.slots import Slots
 from minifuse.memory.states import States
+from minifuse.memory.tiered import Tiered
 
-__all__ = ["Contiguous", "Padded", "Paged", "Recompute", "Rows", "Slots", "States"]
+__all__ = ["Contiguous", "Padded", "Paged", "Recompute", "Rows", "Slots", "States", "Tiered"]

@@ -11,7 +11,7 @@ from minifuse.memory.still import NothingAhead
 from minifuse.memory.tables import NoRoom, Tables
 from minifuse.memory.trial import Trial
 from minifuse.options import option
-from minifuse.plan import Move, Placement, Plan, Proposal, Reason
+from minifuse.plan import Move, Placement, Plan, Proposal, Reason, Reuse
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import register
@@ -159,6 +159,7 @@ class Paged(NothingAhead):
     def place(self, proposal: Proposal, now: float) -> Placement:
         trial = Trial(self.tables)  # a proposal that cannot be placed changes nothing
         moves: list[Move] = []
+        reused: list[Reuse] = []
         for sequence in proposal.evict:
             if sequence.id not in trial.pages:
                 raise LawBroken("conservation", f"{sequence.id} was to be evicted, and is not on the device")
@@ -168,7 +169,10 @@ class Paged(NothingAhead):
             for sequence in proposal.admit:
                 if sequence.id in trial.pages:
                     raise LawBroken("conservation", f"{sequence.id} was admitted a second time")
+                swapped = sequence.id in trial.away
                 moves += trial.admit(sequence, growing=proposal.growing, busy=busy)
+                if cached := trial.cached[sequence.id]:
+                    reused.append(Reuse(sequence.id, 0 if swapped else cached, cached if swapped else 0))
             for name, start, stop, _ in trial.lacking(proposal.work):
                 if name not in trial.pages:
                     raise LawBroken("conservation", f"work was proposed for {name}, which was never admitted")
@@ -180,7 +184,7 @@ class Paged(NothingAhead):
             # All of them, copies too: in each layer a block is copied from before it is overwritten.
             moves = [move._replace(moment="before") for move in moves]
         pages = self.tables.pages
-        return Placement(tuple([pages[work.sequence] for work in proposal.work]), None, tuple(moves))
+        return Placement(tuple([pages[work.sequence] for work in proposal.work]), None, tuple(moves), (), tuple(reused))
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         tables = self.tables

@@ -96,6 +96,12 @@ def _blocks(sequences: tuple[Sequence, ...], options: Any) -> int:
     return sum(-(-sequence.request.max_cached // size) * size for sequence in sequences)
 
 
+@count_slots("tiered")
+def _chunks(sequences: tuple[Sequence, ...], options: Any) -> int:
+    size: int = options.chunk
+    return sum(-(-sequence.request.max_cached // size) * size for sequence in sequences)
+
+
 @count_slots("slots")
 def _equal_parts(sequences: tuple[Sequence, ...], options: Any) -> int | None:
     slots: int = options.slots

@@ -29,15 +29,18 @@ class TextBooks(Books):
 
     Args:
         pads: memory keeps rectangles: in use is also what is between two sequences.
+        reclaims: memory may drop the KV of evicted sequences, wherever it lies in the text: it counts as kept.
     """
 
-    def __init__(self, capacity: int, host_capacity: int, slot_bytes: int, *, pads: bool = False) -> None:
+    def __init__(
+        self, capacity: int, host_capacity: int, slot_bytes: int, *, pads: bool = False, reclaims: bool = False
+    ) -> None:
         super().__init__()
         self.capacity = {"device": capacity, "host": host_capacity}
         self.slot_bytes = slot_bytes
-        self.pads = pads
+        self.pads, self.reclaims = pads, reclaims
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
-        self.turns: dict[str, int] = {}  # conversation -> tokens of its text that have been computed, at most
+        self.turns: dict[str, int] = {}  # conversation, or evicted sequence -> tokens computed of its text, at most
         self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
         self.written: dict[str, int] = {}  # how many of them a completed plan has written
         self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
@@ -77,6 +80,20 @@ class TextBooks(Books):
         self._check_owners(fresh)
         if isinstance(plan.shape, Rectangle):
             self._check_rows(plan.shape)
+        self._check_reused(plan)
+
+    def _check_reused(self, plan: Plan) -> None:
+        """Of an admitted sequence whose next token the plan samples, each token is computed or reused."""
+        reused = {one.sequence: one.num_tokens for one in plan.reused}
+        for name in plan.admitted:
+            work = [item for item in plan.work if item.sequence == name]
+            computed = sum(item.num_tokens for item in work)
+            length = len(self.texts.get(name, ()))
+            if work and work[-1].stop == length and computed + reused.get(name, 0) != length:
+                raise LawBroken("counting", f"{name} has {length} tokens, of which {work} and {plan.reused} are told")
+        swapped = sum(move.num_tokens for move in plan.moves if move.kind == "swap_in")
+        if swapped != sum(one.on_host for one in plan.reused):
+            raise LawBroken("counting", f"step {plan.step} swaps in {swapped} tokens, and tells {plan.reused}")
 
     def _compute(self, step: int, work: Work, place: Place, fresh: set[Slot]) -> None:
         now: list[Slot] = [("device", slot) for slot in place.slots(0, work.stop)]
@@ -87,12 +104,21 @@ class TextBooks(Books):
                 self._write(step, slot, text[: i + 1])
             elif self.contents.get(slot) != text[: i + 1] or self.arriving.get(slot, step) != step:
                 raise LawBroken("conservation", f"{work} reads token {i} from {slot}, where it is not")
+        if self.reclaims:  # behind a hole there may be more
+            for i, number in enumerate(place.slots(work.stop, min(len(text), place.capacity)), work.stop):
+                if self.contents.get(("device", number)) != text[: i + 1]:
+                    break
+                now.append(("device", number))
         self.slots[work.sequence] = now
 
     def _evict(self, plan: Plan) -> None:
         """What the evicted have on the host stays theirs, up to the first token that is not there; the rest is lost."""
         for name in plan.evicted:
             kept = self.slots[name][: self.written[name]]
+            if self.reclaims:
+                self.turns[name] = max(self.turns.get(name, 0), len(kept))
+                del self.slots[name], self.written[name]
+                continue
             away = [self.twins.pop(slot, slot) for slot in kept]
             lost = (i for i, s in enumerate(away) if s[0] == "device" or self.arriving.get(s, plan.step) != plan.step)
             self.slots[name] = away[: next(lost, len(away))]

@@ -57,8 +57,9 @@ class TextCase(Case):
         return len(self.requests) + sum(math.ceil(n / min(limit, n)) for n in lengths)
 
     def books(self, host_capacity: int) -> TextBooks:
-        pads = "rectangle" in stage("memory", self.row.memory).offers
-        return TextBooks(self.capacity, host_capacity, self._slot_bytes, pads=pads)
+        memory = stage("memory", self.row.memory)
+        pads = "rectangle" in memory.offers
+        return TextBooks(self.capacity, host_capacity, self._slot_bytes, pads=pads, reclaims=memory.reclaims)
 
     @property
     def _slot_bytes(self) -> int:

@@ -39,7 +39,7 @@ class TextScenario(Scenario):
         settings = super().settings(row)
         if stage("attention", row.attention).reads & COMPUTED_WHOLE:
             settings.pop("batching.token_budget", None)  # what is computed whole cannot keep one
-        if settings.get("memory.preemption") != "swap":
+        if settings.get("memory.preemption", "swap") != "swap":
             settings.pop("memory.host", None)  # there is none
             settings.pop("memory.transfer", None)
         return settings
@@ -109,6 +109,17 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         "memory.watermark": draw(st.sampled_from([0.0, 0.2])),
         "memory.share": draw(st.booleans()),
     }
+    if stage("memory", row.memory).reclaims:  # drawn for it alone, so that other scenarios stay as they are
+        options |= {
+            "batching.max_tokens": draw(st.sampled_from([2048, 6])),
+            "batching.unify": draw(st.sampled_from([True, True, False])),
+            "memory.chunk": draw(st.sampled_from([1, 2, 3, 5])),
+            "memory.host": draw(st.sampled_from([None, 0, 6, 15])),
+            "memory.keep": draw(st.sampled_from([True, True, True, False])),
+            "memory.eviction": draw(st.sampled_from(["cost", "lru"])),
+            "memory.ahead": draw(st.sampled_from([0.0, 0.25, 0.6])),
+            "memory.reserve": draw(st.sampled_from([0.0, 0.1, 0.3])),
+        }
     if not growing and draw(st.sampled_from([True, True, False])):
         requests = _following(draw, requests)
     targets = [request.id for request in requests] + [r.after for r in requests if r.after is not None] * 2

@@ -1,0 +1,46 @@
+"""Prompts and single tokens in one iteration, up to a number of tokens (Pensieve, 3.4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minifuse.batching.prefill_first import PrefillFirst
+from minifuse.batching.queue import QueueOptions
+from minifuse.options import option
+from minifuse.plan import Proposal, Reason
+from minifuse.request import Sequence
+from minifuse.stages import Memory, register
+
+__all__ = ["Unified"]
+
+
+@register
+class Unified(PrefillFirst):
+    """Newcomers join, first come, first served, while the iteration has fewer tokens than a threshold.
+
+    A prompt is never cut: the last to join may exceed the threshold. When memory runs out for running sequences, the
+    newest are evicted, and wait again (3.4.3.5). Without `unify`, newcomers stop the running sequences, and their
+    prompts are computed in iterations of their own: the ablation of 3.6.7.
+    """
+
+    name = "unified"
+
+    @dataclass(frozen=True)
+    class Options(QueueOptions):
+        max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
+        max_tokens: int = option(2048, "newcomers join while an iteration has fewer tokens than this", minimum=1)
+        unify: bool = option(True, "compute prompts and single tokens in the same iterations")
+
+    @property
+    def token_budget(self) -> int | None:
+        return None
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        if not self.options.unify:
+            return super().propose(worker, now, memory)
+        return self._fill(now, memory, self._missing(memory), self._is_full)
+
+    def _is_full(self, sequence: Sequence, missing: int, planned: int) -> Reason | None:
+        if planned < self.options.max_tokens:
+            return None
+        return Reason("iteration-full", sequence.id, f"not admitted: the iteration has {planned} tokens")

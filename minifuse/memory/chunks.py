@@ -1,0 +1,110 @@
+"""Chunks of a conversation's KV, what each belongs to, and which of them may be reclaimed (Pensieve, 3.4.3.1)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+from minifuse.memory.eviction import Eviction
+from minifuse.place import Pages
+from minifuse.request import Sequence
+from minifuse.work import Span
+
+__all__ = ["Chunk", "Idle", "Owner"]
+
+_NUMBERS = count()
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """The KV of tokens [index * size, (index + 1) * size) of a text, in a block of the device, of the host, or of both.
+
+    A chunk without users is idle: it may be reclaimed, unless a copy of it is under way.
+    """
+
+    index: int
+    device: int | None = None  # its block there
+    host: int | None = None
+    num_tokens: int = 0  # leading tokens whose KV is written
+    users: int = 0  # admitted sequences that read it
+    workers: int = 0  # those of them that have been given work since: its KV counts as in use
+    owners: list[Owner] = field(default_factory=list)  # several only if it is shared
+    active_s: float = 0.0  # when it was last used
+    copying: bool = False  # to the host, behind everything
+    arriving: bool = False  # in the tier where it lies, with a plan that has not completed
+    number: int = field(default_factory=_NUMBERS.__next__)  # no two have the same
+    digest: bytes = b""  # of the text up to its end, if it may be shared
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Of chunks with as much context, the one that has been idle for longest first."""
+        return self.active_s, self.number
+
+
+@dataclass(slots=True, eq=False)
+class Owner:
+    """What KV belongs to: a conversation, or a request without one.
+
+    `chunks` are those of the first `end` tokens, and, while a sequence runs, those that it will write next. A chunk
+    whose KV has been dropped is None. `holes` are the dropped tokens that a sequence that runs has yet to compute.
+    """
+
+    name: str
+    chunks: list[Chunk | None] = field(default_factory=list)
+    num_chunks: int = 0  # that are not None
+    end: int = 0
+    sequence: Sequence | None = None  # that is admitted
+    working: bool = False  # it has been given work
+    holes: tuple[Span, ...] = ()
+    promised: int = 0  # blocks set aside for its answer and not taken yet
+    pages: Pages | None = None  # its block table, while a sequence is admitted
+
+
+class _Entry(NamedTuple):
+    rank: tuple[float, int]
+    chunk: Chunk
+
+
+class Idle:
+    """Idle chunks, of which the one of least value is asked for.
+
+    Their values change as time passes, and which of two is lower may change with them: Cost / T falls faster for one
+    that has been idle for shorter. But of chunks with as much context, the one that has been idle for longest always
+    has the least: so only the first for each length of context is looked at, however many conversations there are.
+    """
+
+    def __init__(self, eviction: Eviction, size: int) -> None:
+        self._eviction = eviction
+        self._size = size
+        self._by_index: dict[int, list[_Entry]] = {}
+        self._num = 0
+
+    def __len__(self) -> int:
+        return self._num
+
+    def add(self, chunk: Chunk) -> None:
+        insort(self._by_index.setdefault(chunk.index, []), _Entry(chunk.rank, chunk), key=_rank)
+        self._num += 1
+
+    def remove(self, chunk: Chunk) -> None:
+        entries = self._by_index[chunk.index]
+        del entries[bisect_left(entries, chunk.rank, key=_rank)]
+        self._num -= 1
+        if not entries:
+            del self._by_index[chunk.index]
+
+    def value(self, chunk: Chunk, now: float) -> tuple[float, int, tuple[float, int]]:
+        """What a chunk is worth at time `now`; of equal values that nearer to the beginning of its text is lower."""
+        value = self._eviction.value((chunk.index + 1) * self._size, now - chunk.active_s)
+        return value, chunk.index, chunk.rank
+
+    def lowest(self, now: float) -> Chunk | None:
+        """The chunk of least value at time `now`; None if there is none."""
+        firsts = (entries[0].chunk for entries in self._by_index.values())
+        return min(firsts, key=lambda chunk: self.value(chunk, now), default=None)
+
+
+def _rank(entry: _Entry) -> tuple[float, int]:
+    return entry.rank

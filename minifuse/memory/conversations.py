@@ -1,0 +1,293 @@
+"""Which chunks belong to which conversation, and what its next request finds of them (Pensieve, 3.4.3)."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from minifuse.errors import LawBroken
+from minifuse.memory.chunks import Chunk, Owner
+from minifuse.memory.tiers import Tiers
+from minifuse.place import Pages
+from minifuse.plan import Move, Reuse
+from minifuse.request import Sequence
+from minifuse.work import Span, Work
+
+__all__ = ["Conversations"]
+
+
+def owner_of(sequence: Sequence) -> str:
+    """What a sequence's KV belongs to: its conversation, or the request itself."""
+    request = sequence.request
+    return f"request {request.id}" if request.conversation is None else f"conversation {request.conversation}"
+
+
+class Conversations:
+    """The chunks of conversations, and of requests without one.
+
+    Args:
+        share: texts that begin alike have the chunks of their beginning in common.
+        keep: a conversation keeps its chunks when a request of it has ended.
+    """
+
+    def __init__(self, tiers: Tiers, *, share: bool, keep: bool) -> None:
+        self.tiers, self.share, self.keep = tiers, share, keep
+        self.size = tiers.size
+        self.owners: dict[str, Owner] = {}
+        self.running: dict[str, Owner] = {}  # by admitted sequence
+        self.num_promised = 0  # blocks, the sum over `running`
+        self._digests: dict[str, list[bytes]] = {}  # sequence -> of its text, up to the end of each whole chunk
+
+    def chunks_of(self, num_tokens: int) -> int:
+        """Chunks that so many tokens take: 6 tokens in chunks of 4 take 2."""
+        return -(-num_tokens // self.size)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks of the device that are free or may be reclaimed, and are not promised."""
+        return self.tiers.num_available - self.num_promised
+
+    # --- what a sequence finds
+
+    def why_not_yet(self, sequence: Sequence) -> str:
+        """Why a newcomer waits whatever the room: what its conversation has is used, or moved; "" if it need not."""
+        owner = self.owners.get(owner_of(sequence))
+        if owner is None:
+            return ""
+        if owner.sequence is not None:
+            return f"the last request of its conversation, {owner.sequence.id}, is still in memory"
+        if any(chunk is not None and chunk.arriving for chunk in owner.chunks):
+            return "its KV is being swapped out"
+        return ""
+
+    def found(self, sequence: Sequence) -> list[Chunk | None]:
+        """The chunks that a newcomer has or can share, by position; None where there is none."""
+        owner = self.owners.get(owner_of(sequence))
+        if owner is not None and owner.sequence is not None:
+            return []
+        chunks = [] if owner is None else list(owner.chunks)
+        if self.share:
+            for i, digest in enumerate(self._digests_of(sequence, len(sequence) - 1)):  # the last token is computed
+                chunk = self.tiers.alike.get(digest)
+                if i == len(chunks):
+                    if chunk is None or chunk.arriving:
+                        break
+                    chunks.append(None)
+                if chunks[i] is None and chunk is not None and not chunk.arriving:
+                    chunks[i] = chunk
+        return chunks
+
+    def _digests_of(self, sequence: Sequence, stop: int) -> list[bytes]:
+        """A digest of the text up to the end of each whole chunk of the first `stop` tokens."""
+        digests = self._digests.setdefault(sequence.id, [])
+        for start in range(len(digests) * self.size, stop - self.size + 1, self.size):
+            text = ",".join(map(str, sequence.tokens[start : start + self.size]))
+            before = digests[-1] if digests else b""
+            digests.append(blake2b(before + text.encode(), digest_size=16).digest())
+        return digests[: stop // self.size]
+
+    def _spans(self, chunks: list[Chunk | None], end: int) -> tuple[Span, ...]:
+        """The tokens before `end` whose KV is in none of these chunks, in spans as long as possible.
+
+        >>> # chunks of 4, end 10: [None, 4 tokens, 2 tokens] miss [0, 4); [4 tokens, None, None] miss [4, 10)
+        """
+        spans: list[Span] = []
+        for i, chunk in enumerate(chunks):
+            start = i * self.size + (0 if chunk is None else chunk.num_tokens)
+            stop = min((i + 1) * self.size, end)
+            if start < stop:
+                if spans and spans[-1].stop == start:
+                    start = spans.pop().start
+                spans.append(Span(start, stop))
+        return tuple(spans)
+
+    def _end(self, sequence: Sequence, chunks: list[Chunk | None]) -> int:
+        """The end of the text that these chunks, which a newcomer finds, are of."""
+        owner = self.owners.get(owner_of(sequence))
+        own, end = (0, 0) if owner is None else (len(owner.chunks), owner.end)
+        return end if len(chunks) <= own else len(chunks) * self.size  # shared chunks are whole
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        """The tokens of a sequence whose KV must be computed: dropped ones, and those behind the end."""
+        owner = self.running.get(sequence.request.id)
+        if owner is not None:
+            tail = Span(owner.end, len(sequence.tokens))
+            return (*owner.holes, tail) if owner.holes else (tail,)
+        chunks = self.found(sequence)
+        end = self._end(sequence, chunks)
+        return _joined((*self._spans(chunks, end), Span(end, len(sequence))))
+
+    # --- admitted, running, ended
+
+    def begin(self, sequence: Sequence) -> None:
+        """Admit a sequence: what it finds stays in memory."""
+        chunks = self.found(sequence)
+        end = self._end(sequence, chunks)
+        name = owner_of(sequence)
+        owner = self.owners.setdefault(name, Owner(name))
+        for i, chunk in enumerate(chunks):
+            if i == len(owner.chunks):
+                owner.chunks.append(None)
+            if chunk is not None:
+                if owner.chunks[i] is None:
+                    self._give(owner, i, chunk)
+                self.tiers.use(chunk)
+        owner.sequence, owner.end, owner.holes = sequence, end, self._spans(chunks, end)
+        self.running[sequence.id] = owner
+
+    def _give(self, owner: Owner, index: int, chunk: Chunk) -> None:
+        owner.chunks[index] = chunk
+        owner.num_chunks += 1
+        chunk.owners.append(owner)
+
+    def fill(self, sequence: Sequence, growing: bool, now: float, moves: list[Move]) -> Reuse:
+        """Bring what an admitted sequence has to the device, take blocks for what it lacks, and promise the rest.
+
+        Returns:
+            How many tokens of its text it need not compute, by the tier that they were found on.
+        """
+        owner = self.running[sequence.id]
+        on_device = on_host = 0
+        for i, chunk in enumerate(owner.chunks):
+            if chunk is None:
+                chunk = self._new(owner, i)
+            if chunk.device is not None:
+                on_device += chunk.num_tokens
+            else:
+                on_host += chunk.num_tokens
+                self.tiers.fetch(chunk, now, moves)
+        owner.pages = None
+        length = len(sequence) if growing else sequence.request.max_cached
+        self._promise(owner, max(0, self.chunks_of(length) - len(owner.chunks)))
+        return Reuse(sequence.id, on_device, on_host)
+
+    def _new(self, owner: Owner, index: int) -> Chunk:
+        """A new chunk of a running sequence, without a block."""
+        chunk = Chunk(index, users=1)
+        if index == len(owner.chunks):
+            owner.chunks.append(None)
+        self._give(owner, index, chunk)
+        if owner.working:
+            self.tiers.work(chunk, 1)
+        return chunk
+
+    def _promise(self, owner: Owner, count: int) -> None:
+        self.num_promised += count - owner.promised
+        owner.promised = count
+
+    def grow(self, name: str, stop: int, now: float, moves: list[Move]) -> None:
+        """A sequence is given work that ends with token `stop`: it has blocks for that."""
+        owner = self.running[name]
+        if not owner.working:
+            owner.working = True
+            for chunk in owner.chunks:
+                assert chunk is not None
+                self.tiers.work(chunk, 1)
+        if stop <= len(owner.chunks) * self.size:
+            return  # as in most iterations
+        for index in range(len(owner.chunks), self.chunks_of(stop)):
+            self.tiers.fetch(self._new(owner, index), now, moves)
+            self._promise(owner, max(0, owner.promised - 1))
+        owner.pages = None
+
+    def pages(self, name: str) -> Pages:
+        """The block table of a running sequence; the same object until it changes."""
+        owner = self.running[name]
+        if owner.pages is None:
+            blocks = [chunk.device for chunk in owner.chunks if chunk is not None and chunk.device is not None]
+            owner.pages = Pages(tuple(blocks), self.size)
+        return owner.pages
+
+    def wrote(self, work: Work) -> None:
+        """The KV of this work has been written."""
+        name, start, stop, _ = work
+        owner = self.running.get(name)
+        if owner is None:
+            raise LawBroken("conservation", f"{name} was computed, and memory has released it")
+        if stop > len(owner.chunks) * self.size or start > owner.end:
+            raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds its {len(owner.chunks)} chunks")
+        if stop > owner.end:
+            owner.end = stop
+        if owner.holes:
+            owner.holes = tuple(
+                part
+                for a, b in owner.holes
+                for part in (Span(a, min(b, start)), Span(max(a, stop), b))
+                if part.start < part.stop
+            )
+        for index in range(start // self.size, self.chunks_of(stop)):
+            chunk = owner.chunks[index]
+            assert chunk is not None
+            if (written := min(stop - index * self.size, self.size)) > chunk.num_tokens:
+                self.tiers.wrote(chunk, written)
+                if self.share and written == self.size:
+                    self._share(owner, chunk)
+
+    def _share(self, owner: Owner, chunk: Chunk) -> None:
+        """A chunk is whole: texts that begin alike may have it, unless they have one already."""
+        sequence = owner.sequence
+        digests = [] if sequence is None else self._digests_of(sequence, len(sequence))
+        if chunk.index < len(digests):
+            chunk.digest = digests[chunk.index]
+            self.tiers.alike.setdefault(chunk.digest, chunk)
+
+    def suspend(self, sequence: Sequence, now: float) -> None:
+        """A running sequence is evicted: its KV may be reclaimed until it is admitted again."""
+        self._leave(sequence, now)
+
+    def release(self, sequence: Sequence, now: float) -> None:
+        """A sequence has ended. Its conversation keeps the KV of its text, if it has one."""
+        self._digests.pop(sequence.id, None)
+        running = sequence.id in self.running
+        owner = self._leave(sequence, now) if running else self.owners.get(owner_of(sequence))
+        keeps = self.keep and sequence.request.conversation is not None
+        if owner is not None and owner.sequence is None and not keeps:
+            self._forget(owner)
+
+    def _leave(self, sequence: Sequence, now: float) -> Owner:
+        owner = self.running.pop(sequence.id)
+        self._promise(owner, 0)
+        owner.end = min(owner.end, len(sequence))
+        for i, chunk in enumerate(owner.chunks):
+            assert chunk is not None
+            if owner.working:
+                self.tiers.work(chunk, -1)
+            if chunk.num_tokens > owner.end - i * self.size:  # computed beyond the end of the answer
+                self.tiers.wrote(chunk, max(0, owner.end - i * self.size))
+        owner.sequence, owner.working, owner.pages, owner.holes = None, False, None, ()
+        for chunk in list(owner.chunks):
+            assert chunk is not None
+            self.tiers.leave(chunk, now)
+        del owner.chunks[self.chunks_of(owner.end) :]
+        self.forget_empty()
+        return owner
+
+    def _forget(self, owner: Owner) -> None:
+        """Free what an idle owner has, but for what others share."""
+        self.owners.pop(owner.name, None)
+        for chunk in owner.chunks:
+            if chunk is not None:
+                chunk.owners.remove(owner)
+                if not chunk.owners and not chunk.copying and not chunk.arriving:  # otherwise when it has landed
+                    self.tiers.drop(chunk)
+
+    def forget_empty(self) -> None:
+        """Forget the owners that have no chunk left."""
+        for owner in self.tiers.emptied:
+            if not owner.num_chunks and owner.sequence is None:
+                self.owners.pop(owner.name, None)
+        self.tiers.emptied.clear()
+
+    def check(self) -> None:
+        """Raise `LawBroken` unless the books agree with each other and with the tiers."""
+        self.tiers.check(self.owners.values())
+        if self.num_promised != sum(owner.promised for owner in self.running.values()):
+            raise LawBroken("conservation", f"{self.num_promised} promised blocks are counted")
+        if self.num_available < 0:
+            raise LawBroken("conservation", f"{self.num_promised} blocks are promised, and fewer are available")
+
+
+def _joined(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """The same tokens, adjacent spans as one."""
+    if len(spans) > 1 and spans[-2].stop == spans[-1].start:
+        return (*spans[:-2], Span(spans[-2].start, spans[-1].stop))
+    return spans

@@ -1,0 +1,40 @@
+"""What a chunk of KV is worth: the cost of computing it again over the time it has been idle (Pensieve, 3.4.3.1)."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from minifuse.memory.profile import Profile
+
+__all__ = ["CostAware", "Eviction", "LeastRecentlyUsed"]
+
+
+class Eviction(Protocol):
+    """A policy of eviction: chunks of the least value go first."""
+
+    def value(self, num_context: int, idle_s: float) -> float:
+        """The value of a chunk that ends after `num_context` tokens and was last used `idle_s` seconds ago."""
+        ...
+
+
+class CostAware:
+    """Value = Cost(l) / T (3.4), with Cost(l) = Cost_attention(l) + c (3.6) as a profile has it.
+
+    The later a chunk lies in its text, the more tokens it attends to: so the leading end of a conversation goes first.
+
+    >>> # idle equally long: the chunk with the smaller context goes first; with the same: the one idle for longer
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+
+    def value(self, num_context: int, idle_s: float) -> float:
+        return self.profile.cost(num_context) / idle_s if idle_s > 0 else math.inf
+
+
+class LeastRecentlyUsed:
+    """Only the time since a chunk was last used counts. The policy that the thesis compares with (3.6.3)."""
+
+    def value(self, num_context: int, idle_s: float) -> float:
+        return -idle_s

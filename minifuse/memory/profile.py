@@ -1,0 +1,91 @@
+"""What it costs to compute a chunk of KV again, by the length of its context (Pensieve, 3.4.3.1)."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from minifuse.errors import UsageError
+
+__all__ = ["ASSUMED", "Profile"]
+
+FORMAT = "minifuse recomputation profile 1"
+
+
+class Profile(NamedTuple):
+    """Seconds, or any other unit, of one chunk: of everything but attention, and of attention to `contexts` tokens.
+
+    Attention is measured at powers of two and interpolated between them; beyond the last it grows as between the last
+    two, and below the first it is that of the first. A longer context never costs less: where a measurement says so, it
+    is noise, and the larger of the two counts.
+
+    >>> profile = Profile(2.0, (32, 64, 128), (1.0, 2.0, 4.0))
+    >>> [profile.cost(n) for n in (16, 32, 96, 256)]
+    [3.0, 3.0, 5.0, 10.0]
+    """
+
+    other: float
+    contexts: tuple[int, ...]
+    attention: tuple[float, ...]
+
+    def cost(self, num_context: int) -> float:
+        """Cost(l) = Cost_attention(l) + c (3.6), of a chunk that ends after `num_context` tokens."""
+        return _cost(self, num_context)
+
+    @classmethod
+    def read(cls, given: str) -> Profile:
+        """Read what `minifuse calibrate` has written: the file of this path, or its text.
+
+        Raises:
+            UsageError: the file cannot be read, or is no profile.
+        """
+        inline = given.startswith("{")
+        name = "The text of memory.profile" if inline else given
+        try:
+            raw = json.loads(given if inline else Path(given).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{name} cannot be read ({error}): give a file made by minifuse calibrate.") from None
+        profile = cls._of(raw)
+        if profile is None:
+            raise UsageError(f"{name} is no profile of recomputation costs: give a file made by minifuse calibrate.")
+        return profile
+
+    @classmethod
+    def _of(cls, raw: Any) -> Profile | None:
+        """The profile in this JSON; None: there is none."""
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+            return None
+        contexts, attention = raw.get("contexts"), raw.get("attention_s")
+        other: Any = raw.get("other_s")
+        if not isinstance(contexts, list) or not isinstance(attention, list) or not 1 < len(contexts) == len(attention):
+            return None
+        seconds = [other, *attention]
+        if not all(isinstance(s, int | float) and math.isfinite(s) and s >= 0 for s in seconds) or not sum(seconds) > 0:
+            return None
+        if not all(type(c) is int and c > b for b, c in zip([0, *contexts], contexts, strict=False)):
+            return None
+        return cls(float(other), tuple(contexts), tuple(map(float, attention)))
+
+    def text(self) -> str:
+        """What `read` reads."""
+        found = {"format": FORMAT, "contexts": self.contexts, "attention_s": self.attention, "other_s": self.other}
+        return json.dumps(found)
+
+
+@cache
+def _cost(profile: Profile, num_context: int) -> float:
+    attention = [max(profile.attention[: i + 1]) for i in range(len(profile.attention))]
+    contexts = profile.contexts
+    if num_context <= contexts[0]:
+        return profile.other + attention[0]
+    i = min(bisect_left(contexts, num_context), len(contexts) - 1)
+    slope = (attention[i] - attention[i - 1]) / (contexts[i] - contexts[i - 1])
+    return profile.other + attention[i - 1] + slope * (num_context - contexts[i - 1])
+
+
+# Without a profile of the model: attention to 4096 tokens costs as much as all the rest of a layer (as in Figure 3.4).
+ASSUMED = Profile(1.0, (32, 16384), (32 / 4096, 4.0))

@@ -1,0 +1,188 @@
+"""KV that outlives requests: chunks of conversations on the device, on the host, or dropped (Pensieve, 3.4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.memory.conversations import Conversations
+from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed
+from minifuse.memory.profile import ASSUMED, Profile
+from minifuse.memory.room import TieredRoom
+from minifuse.memory.tiers import Tiers
+from minifuse.options import option
+from minifuse.plan import Move, Placement, Plan, Proposal
+from minifuse.report import KVUsage
+from minifuse.request import Request, Sequence
+from minifuse.stages import register
+from minifuse.work import Span
+
+__all__ = ["Tiered"]
+
+HOST = 4  # times the device, by default
+
+
+@register
+class Tiered:
+    """KV in chunks of a few tokens, each in a block, which a conversation keeps when a request of it has ended.
+
+    When few blocks of the device are available, the chunks of least value are copied to the host ahead of time; their
+    blocks are overwritten only when they are needed. When the host is full, chunks of least value are dropped there.
+    A request of a conversation swaps in what is on the host, layer by layer, and computes what was dropped together
+    with its new prompt: two spans of queries over one block table. A sequence that is evicted keeps its KV as a
+    conversation does between its requests.
+
+    >>> # chunks of 4; a conversation of 14 tokens, of which [0, 4) were dropped and [4, 8) lie on the host, goes on
+    >>> # with 3 new tokens: missing is [0, 4) and [14, 17), and [4, 8) is swapped in
+    """
+
+    kind: ClassVar[str] = "memory"
+    name: ClassVar[str] = "tiered"
+    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
+    offers: ClassVar[frozenset[str]] = frozenset({"pages"})
+    reclaims: ClassVar[bool] = True
+    host_capacity: int = 0
+
+    @dataclass(frozen=True)
+    class Options:
+        chunk: int = option(32, "tokens of a chunk, the unit of eviction and of a block", minimum=1)
+        host: int | None = option(
+            None,
+            f"KV tokens that the host has room for, 0 to keep KV on the device alone; none: {HOST} times the device's",
+            minimum=0,
+            maximum=10**8,
+        )
+        keep: bool = option(True, "keep the KV of a conversation when a request of it has ended")
+        eviction: str = option(
+            "cost",
+            "which chunks go first: the cheapest to compute for the time they are idle, or the least recently used",
+            choices=("cost", "lru"),
+        )
+        profile: str | None = option(
+            None, "a file by minifuse calibrate, with what a chunk costs; none: that of the model and machine, if known"
+        )
+        ahead: float = option(
+            0.25, "copy chunks to the host while less than this part of the device is available", minimum=0, maximum=1
+        )
+        reserve: float = option(
+            0.1, "part of the device that newcomers leave to running sequences", minimum=0, maximum=1
+        )
+        transfer: str = option(
+            "overlapped",
+            "whether each layer waits for its own swaps, or the iteration for all of them",
+            choices=("blocking", "overlapped"),
+        )
+        share: bool = option(False, "let texts that begin alike share the chunks of their beginning")
+
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        self.capacity = capacity
+        self.options = self.Options() if options is None else options
+        size: int = self.options.chunk
+        num_device = capacity // size
+        if num_device < 1:
+            raise UsageError(
+                f"The memory is to have chunks of {size} tokens, and it holds {capacity}: lower memory.chunk or raise "
+                "--kv-memory."
+            )
+        host = self.options.host
+        num_host = (HOST * capacity if host is None else host) // size
+        if host and not num_host:
+            raise UsageError(f"memory.host is {host}, less than a chunk of {size} tokens: raise it, or give 0.")
+        self.host_capacity = num_host * size
+        self.threshold = int(self.options.ahead * num_device)
+        self.reserve = int(self.options.reserve * num_device)
+        self.tiers = Tiers(num_device, num_host, size, self._eviction())
+        self.books = Conversations(self.tiers, share=self.options.share, keep=self.options.keep)
+
+    def _eviction(self) -> Eviction:
+        if self.options.eviction == "lru":
+            return LeastRecentlyUsed()
+        profile: str | None = self.options.profile
+        return CostAware(ASSUMED if profile is None else Profile.read(profile))
+
+    def check(self, *prompts: Request) -> None:
+        needed = sum(self.books.chunks_of(request.max_cached) for request in prompts)
+        have = self.tiers.device.num_blocks
+        if needed > have:
+            whole = f"{prompts[0].group!r} with its {len(prompts)} prompts" if len(prompts) > 1 else repr(prompts[0].id)
+            raise RequestRefused(
+                f"Request {whole} may need {needed} chunks of {self.tiers.size} KV tokens and the device has {have}: "
+                "shorten the prompt, lower max_new_tokens, or raise --kv-memory."
+            )
+
+    def receive(self, sequence: Sequence) -> None:
+        """Nothing more to refuse: a text is received as `check` has seen it."""
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        return self.books.missing(sequence)
+
+    def room(self) -> TieredRoom:
+        return TieredRoom(self.books, self.reserve)
+
+    def place(self, proposal: Proposal, now: float) -> Placement:
+        books = self.books
+        self._check(proposal)
+        moves: list[Move] = []
+        for sequence in proposal.evict:
+            books.suspend(sequence, now)
+        for sequence in proposal.admit:  # what they have may not be reclaimed for each other
+            books.begin(sequence)
+        reused = [books.fill(sequence, proposal.growing, now, moves) for sequence in proposal.admit]
+        for name, _, stop, _ in proposal.work:
+            books.grow(name, stop, now, moves)
+        if self.options.transfer == "overlapped":
+            moves = [move._replace(moment="before") for move in moves]
+        books.forget_empty()
+        places = tuple([books.pages(work.sequence) for work in proposal.work])
+        return Placement(places, None, tuple(moves), reused=tuple(one for one in reused if one.num_tokens))
+
+    def _check(self, proposal: Proposal) -> None:
+        """Raise `LawBroken` if this cannot be placed. Nothing has changed yet."""
+        room, books = self.room(), self.books
+        for sequence in proposal.evict:
+            if sequence.id not in books.running:
+                raise LawBroken("conservation", f"{sequence.id} was to be evicted, and is not on the device")
+            room.evict(sequence)
+        for sequence in proposal.admit:
+            if sequence.id in books.running:
+                raise LawBroken("conservation", f"{sequence.id} was admitted a second time")
+            if full := room.admit(sequence, growing=proposal.growing):
+                raise LawBroken("budget", f"the proposal does not fit: {full}")
+        admitted = {sequence.id for sequence in proposal.admit}
+        for name, _, stop, _ in proposal.work:
+            if name not in books.running and name not in admitted:
+                raise LawBroken("conservation", f"work was proposed for {name}, which was never admitted")
+            if full := room.extend_to(name, stop):
+                raise LawBroken("budget", f"the proposal does not fit: {full}")
+
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        if plan.moves:
+            self.tiers.landed(plan.moves)
+        for work in plan.work:
+            self.books.wrote(work)
+        return self.usage()
+
+    def release(self, sequence: Sequence, now: float) -> None:
+        self.books.release(sequence, now)
+
+    def ahead(self, now: float) -> tuple[Move, ...]:
+        """Copies to the host, while few blocks are available (3.4.3.2)."""
+        moves = tuple(self.tiers.copy_ahead(self.threshold, now))
+        self.books.forget_empty()
+        return moves
+
+    def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
+        self.tiers.landed(moves)
+        return self.usage()
+
+    def usage(self) -> KVUsage:
+        tiers, size = self.tiers, self.tiers.size
+        reserved = tiers.device.num_blocks - tiers.device.num_free - tiers.blocks_kept + self.books.num_promised
+        return KVUsage(
+            tiers.num_used, reserved * size, self.capacity, kept=tiers.num_kept, kept_on_host=tiers.num_kept_on_host
+        )
+
+    def check_integrity(self) -> None:
+        self.books.check()

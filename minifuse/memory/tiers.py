@@ -1,0 +1,252 @@
+"""Two tiers of blocks, and chunks that move between them: copied ahead, reclaimed lazily, dropped (Pensieve)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+from minifuse.errors import LawBroken
+from minifuse.memory.blocks import BlockPool
+from minifuse.memory.chunks import Chunk, Idle, Owner
+from minifuse.memory.eviction import Eviction
+from minifuse.plan import Move
+
+__all__ = ["Tiers"]
+
+
+class Tiers:
+    """Where every chunk lies, and which block is given out next. Sums are kept beside the books.
+
+    An idle chunk lies on the device, on both tiers, or on the host. A block of the device that is needed is, in this
+    order: one that is free; one of a chunk on both tiers, which then lies on the host alone; one of a chunk on the
+    device alone, which is swapped out while the plan waits, or dropped. Within each, the chunk of least value.
+
+    Args:
+        num_device, num_host: blocks of each tier.
+        size: tokens in a block, which holds a chunk.
+    """
+
+    def __init__(self, num_device: int, num_host: int, size: int, eviction: Eviction) -> None:
+        self.size = size
+        self.device, self.host = BlockPool(num_device), BlockPool(num_host)
+        self.on_device, self.on_both, self.on_host = (Idle(eviction, size) for _ in range(3))
+        self.by_host_block: dict[int, Chunk] = {}  # chunks that are being copied to the host, by their block there
+        self.alike: dict[bytes, Chunk] = {}  # chunks that texts may share, by the digest of the text up to their end
+        self.emptied: list[Owner] = []  # owners whose last chunk has been dropped, to be forgotten
+        self.num_used = 0  # tokens on the device that sequences with work have
+        self.num_kept = 0  # other tokens on the device, in so many blocks
+        self.blocks_kept = 0
+        self.num_kept_on_host = 0  # tokens on the host alone
+
+    @property
+    def num_available(self) -> int:
+        """Blocks of the device that are free or may be reclaimed now."""
+        return self.device.num_free + len(self.on_device) + len(self.on_both)
+
+    # --- chunks that are used, and left
+
+    def use(self, chunk: Chunk) -> None:
+        """One more sequence needs a chunk to stay. On the device, it gives up its copy on the host: it may grow."""
+        if not chunk.users and not chunk.copying:
+            self._pool(chunk).remove(chunk)
+            if chunk.device is not None and chunk.host is not None:
+                self.host.give_back(chunk.host)
+                chunk.host = None
+        chunk.users += 1
+
+    def leave(self, chunk: Chunk, now: float) -> None:
+        """A sequence needs it no longer. What no owner has, and what holds nothing, is freed."""
+        chunk.users -= 1
+        if chunk.users:
+            return
+        chunk.active_s = now
+        if not chunk.owners or not chunk.num_tokens:
+            self.free(chunk)
+        elif not chunk.copying:
+            self._pool(chunk).add(chunk)
+
+    def work(self, chunk: Chunk, by: int) -> None:
+        """One more sequence that uses it has been given work (`by` is 1), or one less (-1)."""
+        self._count(chunk, -1)
+        chunk.workers += by
+        self._count(chunk, 1)
+
+    def wrote(self, chunk: Chunk, num_tokens: int) -> None:
+        """The KV of its first `num_tokens` tokens is written."""
+        self._count(chunk, -1)
+        chunk.num_tokens = num_tokens
+        self._count(chunk, 1)
+
+    def _count(self, chunk: Chunk, sign: int) -> None:
+        """Add a chunk to the sums, or take it out."""
+        tokens = sign * chunk.num_tokens
+        if chunk.device is None:
+            self.num_kept_on_host += tokens
+        elif chunk.workers:
+            self.num_used += tokens
+        else:
+            self.num_kept += tokens
+            self.blocks_kept += sign * (chunk.num_tokens > 0)
+
+    def _pool(self, chunk: Chunk) -> Idle:
+        if chunk.device is None:
+            return self.on_host
+        return self.on_device if chunk.host is None else self.on_both
+
+    # --- blocks
+
+    def take(self, now: float, moves: list[Move]) -> int:
+        """A block of the device; what has to be swapped out for it is added to `moves`.
+
+        Raises:
+            LawBroken: there is none.
+        """
+        if self.device.free:
+            return self.device.take()
+        if (chunk := self.on_both.lowest(now)) is not None:
+            self.on_both.remove(chunk)
+            block = self._move_to_host(chunk)
+            self.on_host.add(chunk)
+            return block
+        if (chunk := self.on_device.lowest(now)) is None:
+            raise LawBroken("budget", "a block was taken, and none is free or may be reclaimed")
+        self.on_device.remove(chunk)
+        if not self._find_host_block(chunk, now, moves):
+            self.free(chunk)
+            return self.device.take()
+        moves.append(self._swap_out(chunk))
+        chunk.arriving = True
+        return self._move_to_host(chunk)
+
+    def _move_to_host(self, chunk: Chunk) -> int:
+        """A chunk on both tiers lies on the host alone from now on. Returns the block that it had on the device."""
+        block = chunk.device
+        assert block is not None
+        self._count(chunk, -1)
+        chunk.device = None
+        self._count(chunk, 1)
+        return block
+
+    def fetch(self, chunk: Chunk, now: float, moves: list[Move]) -> None:
+        """Give a chunk a block of the device, and swap in what it has on the host."""
+        block = self.take(now, moves)
+        self._count(chunk, -1)
+        chunk.device = block
+        self._count(chunk, 1)
+        if chunk.host is not None:
+            source, target = chunk.host * self.size, block * self.size
+            moves.append(Move("swap_in", source, target, chunk.num_tokens, source_tier="host"))
+            self.by_host_block[chunk.host] = chunk
+            chunk.host, chunk.arriving = None, True
+
+    def _find_host_block(self, chunk: Chunk, now: float, moves: list[Move]) -> bool:
+        """Give a chunk a block of the host, if need be that of one of less value. Returns whether it has got one.
+
+        That may be one that this plan was to swap out: its move is taken back.
+        """
+        if not self.host.free:
+            move = next((move for move in moves if move.moment == "first" and move.target_tier == "host"), None)
+            arriving = None if move is None else self.by_host_block[move.target // self.size]
+            others = [other for other in (self.on_host.lowest(now), arriving) if other is not None]
+            lowest = min(others, key=lambda other: self.on_host.value(other, now), default=chunk)
+            if self.on_host.value(lowest, now) >= self.on_device.value(chunk, now):
+                return False
+            if lowest is arriving:
+                assert move is not None
+                moves.remove(move)
+                del self.by_host_block[move.target // self.size]
+                lowest.arriving = False
+                self.free(lowest)
+            else:
+                self.drop(lowest)
+        chunk.host = self.host.take()
+        return True
+
+    def drop(self, chunk: Chunk) -> None:
+        """Forget an idle chunk: its KV will be computed again."""
+        self._pool(chunk).remove(chunk)
+        self.free(chunk)
+
+    def free(self, chunk: Chunk) -> None:
+        """Free the blocks of a chunk that is in no pool; while a copy of it is under way, when that has landed."""
+        for owner in chunk.owners:
+            owner.chunks[chunk.index] = None
+            owner.num_chunks -= 1
+            if not owner.num_chunks and owner.sequence is None:
+                self.emptied.append(owner)
+        chunk.owners.clear()
+        if chunk.copying or chunk.arriving:
+            return
+        self.wrote(chunk, 0)
+        if self.alike.get(chunk.digest) is chunk:
+            del self.alike[chunk.digest]
+        if chunk.device is not None:
+            self.device.give_back(chunk.device)
+        if chunk.host is not None:
+            self.host.give_back(chunk.host)
+        chunk.device = chunk.host = None
+
+    # --- copies ahead of time
+
+    def copy_ahead(self, threshold: int, now: float) -> list[Move]:
+        """Copies to the host, until `threshold` blocks of the device are free, backed up, or on their way to that."""
+        moves: list[Move] = []
+        under_way = sum(chunk.copying and not chunk.users for chunk in self.by_host_block.values())
+        missing = threshold - self.device.num_free - len(self.on_both) - under_way
+        while missing > 0 and (chunk := self.on_device.lowest(now)) is not None:
+            if not self._find_host_block(chunk, now, moves):
+                break  # all that is on the host is worth more
+            self.on_device.remove(chunk)
+            moves.append(self._swap_out(chunk)._replace(moment="behind"))
+            chunk.copying = True
+            missing -= 1
+        return moves
+
+    def _swap_out(self, chunk: Chunk) -> Move:
+        assert chunk.device is not None
+        assert chunk.host is not None
+        self.by_host_block[chunk.host] = chunk
+        return Move("swap_out", chunk.device * self.size, chunk.host * self.size, chunk.num_tokens, target_tier="host")
+
+    def landed(self, moves: Iterable[Move]) -> None:
+        """These copies between the tiers have been made."""
+        for move in moves:
+            if move.target_tier == "host":
+                self._arrived_on_host(self.by_host_block.pop(move.target // self.size), move.num_tokens)
+            else:
+                block = move.source // self.size
+                self.by_host_block.pop(block).arriving = False
+                self.host.give_back(block)
+
+    def _arrived_on_host(self, chunk: Chunk, num_tokens: int) -> None:
+        ahead, chunk.copying, chunk.arriving = chunk.copying, False, False
+        if not chunk.owners:
+            self.free(chunk)
+        elif ahead and (chunk.users or chunk.num_tokens != num_tokens):  # it is used, or has grown since
+            assert chunk.host is not None
+            self.host.give_back(chunk.host)
+            chunk.host = None
+            if not chunk.users:
+                self.on_device.add(chunk)
+        else:
+            self._pool(chunk).add(chunk)
+
+    # --- integrity
+
+    def check(self, owners: Iterable[Owner]) -> None:
+        """Raise `LawBroken` unless each block is free or has one chunk, and the sums are theirs."""
+        listed = {chunk for owner in owners for chunk in owner.chunks if chunk is not None}
+        chunks = listed | set(self.by_host_block.values())
+        self.device.check(chunk.device for chunk in chunks if chunk.device is not None)
+        departing = (block for block, chunk in self.by_host_block.items() if chunk.host != block)
+        self.host.check(chain((chunk.host for chunk in chunks if chunk.host is not None), departing))
+        idle = [chunk for chunk in listed if not chunk.users and not chunk.copying and not chunk.arriving]
+        right = {
+            "num_used": sum(c.num_tokens for c in chunks if c.device is not None and c.workers),
+            "num_kept": sum(c.num_tokens for c in chunks if c.device is not None and not c.workers),
+            "num_kept_on_host": sum(c.num_tokens for c in chunks if c.device is None),
+            "num_available": self.device.num_free + sum(c.device is not None for c in idle),
+        }
+        found = {name: getattr(self, name) for name in right}
+        if found != right or len(self.on_host) != sum(c.device is None for c in idle):
+            raise LawBroken("conservation", f"memory counts {found}, and its chunks are {right}")

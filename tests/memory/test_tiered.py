@@ -1,0 +1,322 @@
+"""Tiered memory by hand: KV that outlives requests, on two tiers (thesis, 3.4.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers import asks, sentence
+from tiered_scene import SIZE, TieredScene
+
+from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.memory import Tiered
+from minifuse.place import Pages
+from minifuse.plan import Move, Proposal, Reuse
+from minifuse.report import KVUsage
+from minifuse.request import Sequence
+from minifuse.work import Span, Work
+
+
+def _swap_out(device: int, host: int, moment: Any = "behind", tokens: int = SIZE) -> Move:
+    return Move("swap_out", device * SIZE, host * SIZE, tokens, target_tier="host", moment=moment)
+
+
+def _swap_in(host: int, device: int, moment: Any = "before", tokens: int = SIZE) -> Move:
+    return Move("swap_in", host * SIZE, device * SIZE, tokens, source_tier="host", moment=moment)
+
+
+def test_a_conversation_keeps_its_kv_and_the_next_request_uses_it() -> None:
+    scene = TieredScene()
+    scene.ask("a", 6, conversation="c")
+    _, work = scene.iterate(admit="a")
+    assert work == (Work("a", 0, 6),)
+    scene.iterate("a")
+    scene.end("a", 1.0)  # 8 tokens, of which the last has not been computed
+    assert scene.memory.usage() == KVUsage(0, 0, 24, kept=7)
+    scene.ask("b", 3, conversation="c")
+    assert scene.memory.missing(scene.sequences["b"]) == (Span(7, 11),)
+    placement, work = scene.iterate(admit="b", now=2.0)
+    assert work == (Work("b", 7, 11),)
+    assert placement.reused == (Reuse("b", 7, 0),)
+    assert placement.places == (Pages((0, 1, 2), SIZE),)
+    assert scene.memory.usage() == KVUsage(11, 12, 24)
+
+
+def test_without_a_conversation_nothing_is_kept() -> None:
+    scene = TieredScene()
+    scene.ask("a", 6)
+    scene.iterate(admit="a")
+    scene.end("a", 1.0)
+    assert scene.memory.usage() == KVUsage(0, 0, 24)
+
+
+def test_keep_off_is_stateless() -> None:
+    scene = TieredScene(keep=False)
+    scene.turn("a", "c", 6, 0.0)
+    assert scene.memory.usage() == KVUsage(0, 0, 24)
+    scene.ask("b", 3, conversation="c")
+    assert scene.memory.missing(scene.sequences["b"]) == (Span(0, 9),)
+
+
+def test_chunks_are_copied_ahead_from_the_leading_end_when_few_blocks_are_available() -> None:
+    """Eight blocks: below two available, copies begin. Equally long idle, the chunk with the smaller context goes first."""
+    scene = TieredScene(8, ahead=0.25)
+    scene.turn("a", "old", 12, 0.0)
+    assert scene.ahead(1.0) == ()  # five are free
+    scene.turn("b", "new", 16, 10.0)
+    assert scene.ahead(20.0) == (_swap_out(0, 0),)  # one is free: one more is to be available
+    assert (scene.tiers("old"), scene.tiers("new")) == ("bdd", "dddd")
+    assert scene.memory.usage() == KVUsage(0, 0, 32, kept=28)  # what is on both tiers counts on the device
+    assert scene.ahead(20.0) == ()
+
+
+def test_a_copy_on_the_host_leaves_the_block_usable_until_it_is_overwritten() -> None:
+    scene = TieredScene(4, ahead=1.0)
+    scene.turn("a", "c", 8, 0.0)
+    scene.ahead(1.0)
+    assert scene.tiers("c") == "bb"
+    scene.ask("b", 1, conversation="c")
+    placement, _ = scene.iterate(admit="b", now=2.0)
+    assert (placement.moves, placement.reused) == ((), (Reuse("b", 8, 0),))  # nothing is swapped in
+    scene.end("b", 3.0)
+    assert scene.memory.tiers.host.num_free == 16  # it may have grown: its copies are gone
+    scene.ahead(4.0)
+    scene.ask("other", 8)
+    placement, _ = scene.iterate(admit=["other"], now=5.0)  # type: ignore[arg-type]
+    assert placement.moves == ()  # a block was free, and another had a copy: no copy is waited for
+    assert placement.places == (Pages((3, 0), SIZE),)
+    assert scene.tiers("c") == "hbb"
+
+
+def test_what_is_on_the_host_is_swapped_in_layer_by_layer_and_what_was_dropped_is_computed() -> None:
+    """The most general case of 3.4.3.4: a dropped head, a middle on the host, a tail on the device, and a new prompt.
+
+    Two spans of queries, one block table.
+    """
+    scene = TieredScene(4, host=1, ahead=0.0)
+    scene.turn("a", "c", 14, 0.0)
+    scene.ask("x", 8)
+    placement, _ = scene.iterate(admit="x", now=1.0)
+    assert placement.moves == (_swap_out(1, 0, "before"),)  # the host has room for one, and chunk 0 is worth less
+    assert scene.tiers("c") == "-hdd"
+    scene.end("x", 2.0)
+    scene.ask("b", 2, conversation="c")
+    assert scene.memory.missing(scene.sequences["b"]) == (Span(0, 4), Span(14, 16))
+    placement, work = scene.iterate(admit="b", now=3.0)
+    assert work == (Work("b", 0, 4), Work("b", 14, 16))
+    assert placement.places[0] is placement.places[1]
+    blocks = placement.places[0].blocks  # type: ignore[union-attr]
+    assert blocks[2:] == (2, 3)
+    assert placement.moves == (_swap_in(0, blocks[1]),)
+    assert placement.reused == (Reuse("b", 6, 4),)
+    assert scene.memory.usage() == KVUsage(16, 16, 16)
+    assert scene.memory.tiers.host.num_free == 1  # what is swapped in leaves the host
+
+
+def test_blocking_swaps_come_first() -> None:
+    scene = TieredScene(2, transfer="blocking", ahead=0.0)
+    scene.turn("a", "c", 8, 0.0)
+    scene.ask("x", 4)
+    placement, _ = scene.iterate(admit="x", now=1.0)
+    assert [move.moment for move in placement.moves] == ["first"]
+
+
+def test_without_a_host_chunks_are_dropped_only_when_their_blocks_are_needed() -> None:
+    scene = TieredScene(4, host=0)
+    scene.turn("a", "c", 12, 0.0)
+    assert scene.ahead(1.0) == ()
+    scene.ask("x", 8)
+    placement, _ = scene.iterate(admit="x", now=2.0)
+    assert placement.moves == ()
+    assert scene.tiers("c") == "-dd"
+    assert scene.memory.host_capacity == 0
+
+
+def test_when_the_host_is_full_the_same_value_decides_what_is_dropped() -> None:
+    """c was idle ten times as long as d: its first chunk is worth least, then its second, then the first of d."""
+    scene = TieredScene(6, host=2, ahead=1.0)
+    scene.turn("a", "c", 8, 0.0)
+    scene.ahead(1.0)
+    assert scene.tiers("c") == "bb"
+    scene.ask("x", 16)
+    scene.iterate(admit="x", now=2.0)
+    assert scene.tiers("c") == "bb"
+    scene.end("x", 3.0)
+    scene.turn("b", "d", 24, 90.0)  # overwrites both blocks of c
+    assert (scene.tiers("c"), scene.tiers("d")) == ("hh", "dddddd")
+    moves = scene.ahead(100.0)
+    assert len(moves) == 2  # both chunks of c are dropped for the first two of d
+    assert (scene.tiers("c"), scene.tiers("d")) == ("", "bbdddd")
+    scene.turn("y", "e", 4, 101.0)
+    # The first chunk of d is on the host alone. Nothing on the device is worth more than that.
+    assert (scene.tiers("d"), scene.tiers("e")) == ("hbdddd", "d")
+
+
+def test_a_chunk_on_its_way_is_neither_given_out_nor_copied_again() -> None:
+    scene = TieredScene(2, ahead=1.0)
+    scene.turn("a", "c", 8, 0.0)
+    moves = scene.ahead(1.0, land=False)
+    assert scene.tiers("c") == ">>"
+    assert scene.ahead(1.0, land=False) == ()
+    scene.ask("x", 4)
+    full = scene.memory.room().admit(scene.sequences["x"], growing=True)
+    assert full is not None
+    assert full.text == "not admitted: needs 1 chunks of 4 KV tokens, 0 are free"
+    scene.memory.landed(moves, 2.0)
+    assert scene.memory.room().admit(scene.sequences["x"], growing=True) is None
+
+
+def test_a_conversation_goes_on_while_its_chunks_are_on_their_way() -> None:
+    """It reads them where they are. It may have written more since: the copies are thrown away."""
+    scene = TieredScene(4, ahead=1.0)
+    scene.turn("a", "c", 6, 0.0)
+    moves = scene.ahead(1.0, land=False)
+    scene.ask("b", 1, conversation="c")
+    placement, _ = scene.iterate(admit="b", now=1.5)
+    assert placement.reused == (Reuse("b", 6, 0),)
+    scene.end("b", 1.6)
+    scene.memory.landed(moves, 2.0)
+    scene.memory.check_integrity()
+    assert scene.tiers("c") == "bd"  # the first has not changed; the second has grown since
+    assert scene.memory.tiers.host.num_free == 15
+
+
+def test_blocks_are_kept_for_running_sequences() -> None:
+    """A newcomer must leave a tenth of the device, unless it is alone."""
+    scene = TieredScene(10, reserve=0.1)
+    scene.ask("a", 40, 1)
+    assert scene.memory.room().admit(scene.sequences["a"], growing=True) is None
+    scene.ask("b", 4)
+    scene.iterate(admit="b")
+    scene.ask("c", 36)
+    full = scene.memory.room().admit(scene.sequences["c"], growing=True)
+    assert full is not None
+    assert full.text == ("not admitted: needs 9 chunks of 4 KV tokens, 9 are free, 1 of them kept for running requests")
+    scene.ask("d", 32)
+    assert scene.memory.room().admit(scene.sequences["d"], growing=True) is None
+
+
+def test_a_suspended_sequence_keeps_its_kv_until_it_is_reclaimed() -> None:
+    scene = TieredScene(3, ahead=0.0)
+    scene.ask("a", 4)
+    scene.ask("b", 8)
+    scene.iterate(admit="ab")
+    room = scene.memory.room()
+    assert room.extend(scene.sequences["a"]) is not None
+    room.evict(scene.sequences["b"])
+    assert room.extend(scene.sequences["a"]) is None
+    placement, _ = scene.iterate("a", evict="b", now=1.0)
+    assert placement.moves == (_swap_out(1, 0, "before"),)  # as much as is needed, from its leading end
+    assert scene.memory.missing(scene.sequences["b"]) == (Span(8, 9),)
+    scene.end("a", 2.0)
+    placement, _ = scene.iterate(admit="b", now=3.0)
+    assert placement.reused == (Reuse("b", 4, 4),)
+    scene.end("b", 4.0)
+    assert scene.memory.usage() == KVUsage(0, 0, 12)
+
+
+def test_a_suspended_sequence_that_ends_leaves_nothing() -> None:
+    scene = TieredScene(3)
+    scene.ask("a", 4)
+    scene.ask("b", 8)
+    scene.iterate(admit="ab")
+    scene.iterate("a", evict="b", now=1.0)
+    scene.end("b", 2.0)
+    scene.end("a", 2.0)
+    assert scene.memory.usage() == KVUsage(0, 0, 12)
+    assert scene.memory.books.owners == {}
+
+
+def test_what_two_newcomers_find_is_not_reclaimed_for_either() -> None:
+    scene = TieredScene(4, ahead=0.0)
+    scene.turn("a", "c", 8, 0.0)
+    scene.turn("b", "d", 4, 0.0)
+    scene.ask("x", 8)
+    scene.ask("y", 1, conversation="c")
+    room = scene.memory.room()
+    assert room.admit(scene.sequences["x"], growing=True) is None  # the fourth block, and one of c's
+    full = room.admit(scene.sequences["y"], growing=True)
+    assert full is not None
+    assert "needs 1 chunks" in full.text
+
+
+def test_texts_that_begin_alike_share_chunks() -> None:
+    scene = TieredScene(8, share=True)
+    scene.turn("a", "c", 10, 0.0)
+    scene.ask("b", tuple([*range(8), 99, 98]), conversation="d")
+    assert scene.memory.missing(scene.sequences["b"]) == (Span(8, 10),)
+    placement, _ = scene.iterate(admit="b", now=1.0)
+    assert placement.reused == (Reuse("b", 8, 0),)
+    assert placement.places[0].blocks[:2] == (0, 1)  # type: ignore[union-attr]
+    scene.end("b", 2.0)
+    assert scene.memory.usage().kept == 10 + 2
+
+
+def test_the_last_token_is_never_shared() -> None:
+    scene = TieredScene(8, share=True)
+    scene.turn("a", "c", 8, 0.0)
+    scene.ask("b", tuple(range(8)), conversation="d")
+    assert scene.memory.missing(scene.sequences["b"]) == (Span(4, 8),)
+
+
+def test_only_the_same_text_is_shared() -> None:
+    """The second chunk has the same tokens, behind another first one."""
+    scene = TieredScene(8, share=True)
+    scene.turn("a", "c", 8, 0.0)
+    scene.ask("b", (9, 9, 9, 9, 4, 5, 6, 7, 8), conversation="d")
+    assert scene.memory.missing(scene.sequences["b"]) == (Span(0, 9),)
+
+
+def test_a_shared_chunk_stays_while_any_of_its_owners_uses_it() -> None:
+    scene = TieredScene(3, share=True, ahead=0.0, host=0)
+    scene.turn("a", "c", 8, 0.0)
+    scene.ask("b", (*range(8), 99), conversation="d")
+    scene.iterate(admit="b", now=1.0)
+    scene.ask("x", 4)
+    full = scene.memory.room().admit(scene.sequences["x"], growing=True)
+    assert full is not None
+    assert "0 are free" in full.text
+    scene.end("b", 2.0)
+    assert (scene.tiers("c"), scene.tiers("d")) == ("dd", "ddd")
+    scene.iterate(admit="x", now=3.0)
+    assert (scene.tiers("c"), scene.tiers("d")) == ("-d", "-dd")  # both have lost it
+
+
+@pytest.mark.parametrize(
+    ("slots", "options", "part"),
+    [(3, {"chunk": 4}, "memory.chunk"), (8, {"chunk": 4, "host": 3}, "memory.host is 3")],
+)
+def test_memory_that_can_hold_nothing_is_refused(slots: int, options: dict[str, int], part: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Tiered(slots, Tiered.Options(**options))
+    sentence(refused.value, part)
+
+
+def test_what_never_fits_is_refused() -> None:
+    memory = Tiered(12, Tiered.Options(chunk=4))
+    memory.check(asks("a", 8, 5))
+    with pytest.raises(RequestRefused) as refused:
+        memory.check(asks("a", 8, 6))
+    sentence(refused.value, "'a'", "4 chunks", "has 3")
+
+
+def test_what_cannot_be_placed_breaks_a_law_and_changes_nothing() -> None:
+    scene = TieredScene(2)
+    scene.ask("a", 8)
+    scene.iterate(admit="a")
+    scene.ask("b", 4)
+    before = scene.memory.usage()
+    a, b = (scene.sequences[name] for name in "ab")
+    for proposal, law in (
+        (Proposal((Work("b", 0, 4),), (b,), growing=True), "budget"),
+        (Proposal((Work("a", 8, 9),)), "budget"),
+        (Proposal((Work("b", 0, 4),)), "conservation"),
+        (Proposal((Work("a", 8, 9),), (a,)), "conservation"),
+        (Proposal((), evict=(b,)), "conservation"),
+    ):
+        with pytest.raises(LawBroken) as broken:
+            scene.memory.place(proposal, 0.0)
+        assert broken.value.law == law
+        scene.memory.check_integrity()
+        assert scene.memory.usage() == before
+    scene.memory.release(Sequence(asks("never admitted")), 0.0)
