@@ -1,4 +1,4 @@
-"""Tiered memory by hand: iterations that are placed and committed at once, and copies that land when they are told to."""
+"""Tiered memory by hand: iterations that are placed and committed at once, and copies that land when told to."""
 
 from __future__ import annotations
 

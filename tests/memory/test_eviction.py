@@ -37,7 +37,7 @@ def test_of_two_with_the_same_context_the_one_idle_twice_as_long_goes_first() ->
 
 
 def test_the_value_is_cost_over_time() -> None:
-    """Cost(64) = 2 + 2 after 4 s is worth 1; Cost(256) = 2 + 8 after 20 s is worth 0.5: the expensive one goes first."""
+    """Cost(64) = 2 + 2 after 4 s is worth 1; Cost(256) = 2 + 8 after 20 s is worth 0.5, and goes first."""
     cheap, expensive = Chunk(1, active_s=16.0), Chunk(7, active_s=0.0)
     idle = _idle(CostAware(PROFILE), cheap, expensive)
     assert (idle.value(cheap, 20.0)[0], idle.value(expensive, 20.0)[0]) == (1.0, 0.5)

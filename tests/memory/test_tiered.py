@@ -59,7 +59,7 @@ def test_keep_off_is_stateless() -> None:
 
 
 def test_chunks_are_copied_ahead_from_the_leading_end_when_few_blocks_are_available() -> None:
-    """Eight blocks: below two available, copies begin. Equally long idle, the chunk with the smaller context goes first."""
+    """Eight blocks: below two available, copies begin, with the conversation that has been idle for longest."""
     scene = TieredScene(8, ahead=0.25)
     scene.turn("a", "old", 12, 0.0)
     assert scene.ahead(1.0) == ()  # five are free
@@ -243,7 +243,7 @@ def test_what_two_newcomers_find_is_not_reclaimed_for_either() -> None:
 def test_texts_that_begin_alike_share_chunks() -> None:
     scene = TieredScene(8, share=True)
     scene.turn("a", "c", 10, 0.0)
-    scene.ask("b", tuple([*range(8), 99, 98]), conversation="d")
+    scene.ask("b", (*range(8), 99, 98), conversation="d")
     assert scene.memory.missing(scene.sequences["b"]) == (Span(8, 10),)
     placement, _ = scene.iterate(admit="b", now=1.0)
     assert placement.reused == (Reuse("b", 8, 0),)
