@@ -61,6 +61,7 @@ class Life:
     ended_s: float = math.nan
     reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
     computed: dict[str, Spans] = field(default_factory=dict)  # of each cell
+    history: int = 0  # leading tokens of its prompt that earlier requests have computed
 
     def compute(self, start: int, stop: int, cell: str) -> int:
         """Notes that tokens [start, stop) were computed; returns how many of them had been before."""

@@ -24,7 +24,8 @@ finished or no time passed, is None and never NaN: the result is JSON as it is.
 `most_overtaken` is the largest number of requests that overtook one: they arrived after it and were
 admitted while it waited.
 
-The trace does not carry cache hits yet, so there is no metric of them: absent, not zero.
+`history` is of requests that go on from another's text: the tokens of that text whose KV has been computed before, and
+how many of them memory still had when each request was first admitted, by the tier that had them.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ class RunningMetrics:
                 arrived = event.get("after") is None or "wall" in event  # when it arrived has been measured
                 life = self.lives.setdefault(event["id"], Life(arrival_s, event["prompt_tokens"], arrived))
                 # All of a history has been computed before but its last token, which no token followed then.
-                life.compute(0, max(0, event.get("history_tokens", 0) - 1), TRANSFORMER)
+                life.history = max(0, event.get("history_tokens", 0) - 1)
+                life.compute(0, life.history, TRANSFORMER)
             case "refused":
                 self.num["refused"] += 1
                 if event.get("received"):  # otherwise not by id: a refused duplicate bears that of one that is served
@@ -194,12 +196,27 @@ class RunningMetrics:
         self.num["evicted"] += len(event["evicted"])
         for name in event["evicted"]:
             self.lives[name].evicted_s = start_s
+        reused = {name: found for name, *found in event.get("reused", ())}
         for name in event["admitted"]:
-            self.lives[name].admit(start_s)
+            self._admit(name, start_s, *reused.get(name, (0, 0)))
         used, reserved, capacity, host = event["kv"]
         # A plan of moves alone runs beside the others: its time counts already.
         seconds = end_s - start_s if event["work"] else 0.0
         self.kv.add(seconds, capacity, used, reserved, host, *event.get("kept", (0, 0)))
+
+    def _admit(self, name: str, now: float, on_device: int, on_host: int) -> None:
+        """A request is admitted, which has so many tokens of its text in memory."""
+        life = self.lives[name]
+        self.num["reused"] += on_device + on_host
+        if life.history and life.admitted_s == math.inf:
+            self.num["history"] += life.history
+            on_host = min(on_host, life.history)
+            self.num["history_on_host"] += on_host
+            self.num["history_on_device"] += min(on_device, life.history - on_host)  # more may be shared with others
+        life.admit(now)
+
+    def _hit_rate(self, found: str) -> float | None:
+        return self.num[found] / self.num["history"] if self.num["history"] else None
 
     def result(self, goodput: Mapping[str, float] | None = None) -> Metrics:
         """Every metric of what has been read so far; `goodput` as from `parse_goodput`.
@@ -242,8 +259,13 @@ class RunningMetrics:
             "mean_batch_size": num["work"] / num["iterations"] if num["iterations"] else None,
             "tokens": {
                 "output": num_output,
-                **{kind: num[kind] for kind in ("computed", "prefill", "decode", "recomputed", "idle")},
+                **{kind: num[kind] for kind in ("computed", "prefill", "decode", "recomputed", "reused", "idle")},
                 "idle_share": num["idle"] / num["computed"] if num["computed"] else None,
+            },
+            "history": {
+                "tokens": num["history"],
+                **{f"on_{tier}": num[f"history_on_{tier}"] for tier in ("device", "host")},
+                **{f"{tier}_hit_rate": self._hit_rate(f"history_on_{tier}") for tier in ("device", "host")},
             },
             "nodes": num["nodes"],
             "discarded": num["discarded"],
@@ -274,10 +296,11 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
 
     A request that neither finished nor was refused or aborted counts as interrupted. The run lasts from the first
     arrival to the last time in the trace. Prefill tokens are those of prompts and of answers computed anew; recomputed
-    are those that the same request, or those that it follows, had computed before; idle tokens belong to no request.
-    Steps that pre-process beside the main stream are counted apart from its iterations. Of cell graphs, nodes are
-    counted instead of prefill and decode tokens, and every batch of them as an iteration. Discarded is what was
-    computed for requests that had ended. Mean KV is weighted with the time each step took, so waiting does not count.
+    are those that the same request, or those that it follows, had computed before; reused are those that a request
+    found in memory when it was admitted, at first or again; idle tokens belong to no request. Steps that pre-process
+    beside the main stream are counted apart from its iterations. Of cell graphs, nodes are counted instead of prefill
+    and decode tokens, and every batch of them as an iteration. Discarded is what was computed for requests that had
+    ended. Mean KV is weighted with the time each step took, so waiting does not count.
     `moving_s` is the time that moves held the computation up. Transfers are what was copied between device and host:
     bytes and seconds in each direction, and of those seconds those beside computing (hidden) and those that computing
     waited for (exposed). `other_cores` is how many cores other processes used meanwhile, on average; None in virtual

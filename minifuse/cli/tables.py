@@ -72,6 +72,9 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
         table.append(("Gathers", f"{done['count']:,} ({done['rows']:,} rows) in {in_time(done['seconds'])}"))
     if metrics["discarded"]:
         table.append(("Discarded", f"{metrics['discarded']:,} {unit.lower()}, computed past an end not known yet"))
+    if (history := metrics["history"])["tokens"]:
+        rates = f"{history['device_hit_rate']:.1%} on the device, {history['host_hit_rate']:.1%} on the host"
+        table.append(("History found in memory", f"{rates}, of {history['tokens']:,} tokens"))
     if metrics["evictions"]:
         table.append(("Evictions", f"{metrics['evictions']:,} (at most {_amount(kv, 'peak_host_')} on the host)"))
     if metrics["most_overtaken"]:

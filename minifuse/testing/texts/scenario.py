@@ -58,8 +58,10 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     Args:
         kinds: those to choose from. "few" are short of memory, with small batches; a "crowd" has room for many at once,
             where requests that leave make holes; the "growing" all fit with their prompts, and hardly two with their
-            answers. A "long" scenario has two or three texts of more than 128 tokens, on a model with one KV head.
+            answers. A "long" scenario has two or three texts of more than 128 tokens, on a model with one KV head. A
+            "talk" has conversations of several turns, for memories that keep them, and that can hardly keep these.
     """
+    keeps = stage("memory", row.memory).reclaims
     token = st.integers(0, VOCAB - 1)
     samplings = st.just(GREEDY) | st.builds(
         Sampling,
@@ -68,7 +70,9 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         top_p=st.sampled_from([1.0, 0.8]),
         seed=st.integers(0, 2**32),
     )
-    kind = draw(st.sampled_from(kinds or ("few", "crowd", "growing")))
+    kind = draw(st.sampled_from(kinds or ("few", "crowd", "growing", *["talk"] * 2 * keeps)))
+    if kind == "talk":
+        return draw(_talk())
     if kind == "long" or (not kinds and draw(st.sampled_from(SELDOM))):
         return draw(_long())
     crowd, growing = kind == "crowd", kind == "growing"
@@ -109,17 +113,8 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         "memory.watermark": draw(st.sampled_from([0.0, 0.2])),
         "memory.share": draw(st.booleans()),
     }
-    if stage("memory", row.memory).reclaims:  # drawn for it alone, so that other scenarios stay as they are
-        options |= {
-            "batching.max_tokens": draw(st.sampled_from([2048, 6])),
-            "batching.unify": draw(st.sampled_from([True, True, False])),
-            "memory.chunk": draw(st.sampled_from([1, 2, 3, 5])),
-            "memory.host": draw(st.sampled_from([None, 0, 6, 15])),
-            "memory.keep": draw(st.sampled_from([True, True, True, False])),
-            "memory.eviction": draw(st.sampled_from(["cost", "lru"])),
-            "memory.ahead": draw(st.sampled_from([0.0, 0.25, 0.6])),
-            "memory.reserve": draw(st.sampled_from([0.0, 0.1, 0.3])),
-        }
+    if keeps:  # drawn for these alone, so that other scenarios stay as they are
+        options |= _kept(draw)
     if not growing and draw(st.sampled_from([True, True, False])):
         requests = _following(draw, requests)
     targets = [request.id for request in requests] + [r.after for r in requests if r.after is not None] * 2
@@ -131,6 +126,63 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         options=tuple(options.items()),
         shared=draw(st.booleans()),
         seconds_to_prepare=draw(st.sampled_from([0.003, 0.01, 0.025])),
+        seconds_per_transfer=draw(st.sampled_from([0.0, 0.0003, 0.004])),
+    )
+
+
+def _kept(draw: st.DrawFn) -> dict[str, Any]:
+    """Options of memories that keep conversations, and of the policy that they are made for."""
+    return {
+        "batching.max_tokens": draw(st.sampled_from([2048, 6])),
+        "batching.unify": draw(st.sampled_from([True, True, False])),
+        "memory.chunk": draw(st.sampled_from([1, 2, 3, 5])),
+        "memory.host": draw(st.sampled_from([None, 0, 6, 15])),
+        "memory.keep": draw(st.sampled_from([True, True, True, False])),
+        "memory.eviction": draw(st.sampled_from(["cost", "lru"])),
+        "memory.ahead": draw(st.sampled_from([0.0, 0.25, 0.6])),
+        "memory.reserve": draw(st.sampled_from([0.0, 0.1, 0.3])),
+    }
+
+
+@st.composite
+def _talk(draw: st.DrawFn) -> TextScenario:
+    """Two or three conversations of up to four turns each, most of which begin alike, and perhaps a request without."""
+    rng = Random(draw(st.integers(0, 99)))
+    beginning = [rng.randrange(VOCAB) for _ in range(6)]
+    requests: list[Request] = []
+    for conversation in "cde"[: draw(st.sampled_from([2, 3]))]:
+        after: str | None = None
+        for turn in range(draw(st.sampled_from([2, 3, 4]))):
+            own = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 5))]
+            request = Request(
+                id=f"{conversation}{turn}",
+                prompt=tuple((beginning if turn == 0 and rng.random() < 0.7 else []) + own),
+                max_new_tokens=rng.randint(1, 5),
+                ignore_eos=True,
+                arrival_s=rng.choice([0.0, 0.0, 0.03]),
+                conversation=conversation,
+                after=after,
+                delay_s=rng.choice([0.0, 0.02, 0.08]) if after else 0.0,
+            )
+            requests.append(request)
+            after = request.id
+    if draw(st.booleans()):
+        requests.append(Request("r", tuple(rng.randrange(VOCAB) for _ in range(9)), 6, ignore_eos=True, arrival_s=0.05))
+    options = {
+        **_kept(draw),
+        "batching.max_batch": draw(st.integers(1, 4)),
+        "memory.transfer": draw(st.sampled_from(["blocking", "overlapped"])),
+        "memory.share": draw(st.booleans()),
+        "memory.block_size": 3,
+        "memory.slots": 2,
+    }
+    targets = [request.id for request in requests]
+    return TextScenario(
+        model=draw(st.sampled_from(sorted(CONFIGS))),
+        requests=tuple(requests),
+        capacity=draw(st.sampled_from([24, 30, 40])),
+        options=tuple(options.items()),
+        aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 12), st.sampled_from(targets)), max_size=2))),
         seconds_per_transfer=draw(st.sampled_from([0.0, 0.0003, 0.004])),
     )
 

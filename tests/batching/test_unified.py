@@ -1,0 +1,119 @@
+"""Unified batches through the loop: prompts beside single tokens, suspension, conversations on two tiers (thesis, 3.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers import answers_of, asks, make_engine, run_all, schedule
+
+from minifuse.attention.layouts import PagedStage
+from minifuse.batching.unified import Unified
+from minifuse.engine import Engine
+from minifuse.execute.link import Link
+from minifuse.memory import Tiered
+from minifuse.metrics import compute_metrics
+from minifuse.report import StepReport
+from minifuse.request import Request
+from minifuse.testing.texts.models import expected_answer
+
+
+def _engine(chunks: int = 20, model: str | None = None, link: Link | None = None, **options: Any) -> Engine:
+    batching = {name: options.pop(name) for name in ("max_batch", "max_tokens", "unify") if name in options}
+    memory = Tiered(chunks * 4, Tiered.Options(**{"chunk": 4, "reserve": 0.0, "ahead": 0.0, **options}))
+    named: dict[str, Any] = {} if link is None else {"link": link}
+    return make_engine(
+        model=model, memory=memory, attention=PagedStage(), batching=Unified(Unified.Options(**batching)), **named
+    )
+
+
+def _turns(conversation: str, *lengths: int, new: int = 2, delay_s: float = 0.0, at: float = 0.0) -> list[Request]:
+    requests: list[Request] = []
+    for i, length in enumerate(lengths):
+        follows = {"after": requests[-1].id, "delay_s": delay_s} if requests else {"at": at}
+        requests.append(asks(f"{conversation}{i}", length, new, conversation=conversation, ignore_eos=True, **follows))
+    return requests
+
+
+def test_prompts_and_single_tokens_share_an_iteration() -> None:
+    steps = run_all(_engine(), [asks("a", 6, 4), asks("b", 3, 2, at=1.0)])
+    assert schedule(steps) == ["0: a[0:6)", "1: a[6:7) b[0:3)", "2: a[7:8) b[3:4)", "3: a[8:9)"]
+
+
+def test_without_unify_newcomers_stop_running_sequences() -> None:
+    """Whenever requests wait, generation pauses for their prompts (3.6.7)."""
+    steps = run_all(_engine(unify=False), [asks("a", 6, 4), asks("b", 3, 2, at=1.0)])
+    assert schedule(steps) == ["0: a[0:6)", "1: b[0:3)", "2: a[6:7) b[3:4)", "3: a[7:8)", "4: a[8:9)"]
+
+
+def test_newcomers_join_while_the_iteration_has_fewer_tokens_than_the_threshold() -> None:
+    """a and b have 10 tokens, fewer than 11, so c joins whole; then there are 16, and d waits."""
+    requests = [asks(name, length, 2) for name, length in zip("abcd", (6, 4, 6, 1), strict=True)]
+    steps = run_all(_engine(max_tokens=11), requests)
+    assert schedule(steps)[:2] == ["0: a[0:6) b[0:4) c[0:6)", "1: a[6:7) b[4:5) c[6:7) d[0:1)"]
+    assert [str(reason) for reason in steps[0].plan.reasons] == ["d not admitted: the iteration has 16 tokens"]
+
+
+def test_a_prompt_longer_than_the_threshold_is_computed_whole() -> None:
+    assert schedule(run_all(_engine(max_tokens=4), [asks("a", 30, 1)])) == ["0: a[0:30)"]
+
+
+def test_the_newest_is_suspended_when_memory_runs_out_and_waits_again() -> None:
+    """Three chunks: a and b have one each, full, and c half of one. a needs another: c, the newest, is suspended."""
+    engine = _engine(3, model="llama")
+    requests = [asks("a", 4, 3), asks("b", 4, 3), asks("c", 2, 2)]
+    steps = run_all(engine, requests)
+    assert [step.plan.evicted for step in steps[:3]] == [(), ("c", "b"), ()]
+    assert answers_of(engine) == {request.id: expected_answer("llama", request) for request in requests}
+    assert sum(step.transfers.to_host.bytes > 0 for step in steps) > 0
+
+
+def test_a_request_waits_for_the_last_of_its_conversation() -> None:
+    steps = run_all(_engine(), _turns("c", 3, 2, 4))
+    assert schedule(steps) == ["0: c0[0:3)", "1: c0[3:4)", "2: c1[4:7)", "3: c1[7:8)", "4: c2[8:13)", "5: c2[13:14)"]
+
+
+SMALL: dict[str, Any] = {"chunks": 8, "host": 12, "ahead": 0.25, "reserve": 0.1, "max_batch": 3}
+TALK = [
+    request
+    for i, conversation in enumerate("cdef")
+    for request in _turns(conversation, 5, 4, 3, new=4, delay_s=3.0 + i, at=float(i))
+]
+VARIANTS: dict[str, dict[str, Any]] = {
+    "pensieve": {},
+    "lru": {"eviction": "lru"},
+    "device cache only": {"host": 0},
+    "stateless": {"keep": False},
+    "without unification": {"unify": False},
+    "blocking": {"transfer": "blocking"},
+    "sharing": {"share": True},
+}
+
+
+def _happened(steps: list[StepReport]) -> set[str]:
+    """What of the thesis happened in a run."""
+    found: set[str] = set()
+    for step in steps:
+        plan = step.plan
+        spans = {name: [w for w in plan.work if w.sequence == name] for name in plan.sequences}
+        again = {name for name in plan.admitted if any(name in other.plan.evicted for other in steps)}
+        for name, work in spans.items():
+            found |= {"two spans"} if len(work) > 1 else set()
+            found |= {"dropped"} if work[0].start == 0 and step.plan.step and name in plan.admitted and len(work) > 1 else set()
+        found |= {"suspended"} if plan.evicted else set()
+        found |= {"resumed"} if again else set()
+        found |= {"ahead"} if not plan.work else set()
+        found |= {f"{move.kind} {move.moment}" for move in plan.moves}
+        found |= {"found on the host" for one in plan.reused if one.on_host}
+        found |= {"found on the device" for one in plan.reused if one.on_device}
+    return found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_variants_answer_as_the_oracle_while_memory_is_too_small_for_all(variant: str) -> None:
+    engine = _engine(model="llama", **{**SMALL, **VARIANTS[variant]})
+    steps = run_all(engine, TALK)
+    print(variant, sorted(_happened(steps)))
+    for name, sequence in engine.finished.items():
+        assert tuple(sequence.answer) == expected_answer("llama", sequence.request), name
+    assert len(engine.finished) == len(TALK)
