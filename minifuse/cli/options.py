@@ -58,7 +58,7 @@ _length = partial(_workload, metavar="LAW", parse=by_itself(parse_lengths))
 MODEL = "tiny, a directory in Hugging Face's format, random:PRESET, or cells: lstm, seq2seq, treelstm:hidden=256"
 REFERENCE = "reference: the same bits under every technique, slowly"
 KV_MEMORY = "budget of the KV cache, or of the states of cells: 64MiB, or more if 4096 tokens need it"
-SYNTHETIC = "synthetic requests: wmt15, wmt15:max=50, treebank, identical-trees, ..."
+SYNTHETIC = "conversations: sharegpt, sharegpt:scale=0.05, ...; for cells: wmt15, wmt15:max=50, treebank, ..."
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Options:
     kv_memory: Annotated[int | None, _model("--kv-memory", KV_MEMORY, "SIZE", parse=parse_size)]
     prompts: Annotated[str | None, _workload("--prompts", "requests as JSON lines (- is standard input)", "FILE")]
     requests: Annotated[
-        int | None, _workload("--requests", "number of synthetic requests, if none are given: 16", "N", parse=whole())
+        int | None, _workload("--requests", "number of synthetic requests, or of conversations: 16", "N", parse=whole())
     ]
     workload: Annotated[str | None, _workload("--workload", SYNTHETIC, "NAME")]
     prompts_per_request: Annotated[

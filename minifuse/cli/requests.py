@@ -17,8 +17,10 @@ from minifuse.parsing import all_of, read_lines
 from minifuse.request import Request, by_request
 from minifuse.techniques import Technique
 from minifuse.workload.cells import RESERVED, cell_workload
+from minifuse.workload.conversations import NAME, as_requests, conversations, parse_asked
 from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import Uniform
+from minifuse.workload.sharegpt import Found, read_sharegpt
 from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, synthetic
 
 __all__ = ["Workload", "make_workload", "note_priorities"]
@@ -190,9 +192,35 @@ class _Maker:
         return replace(request, problem=request.problem or problem)
 
     def _of_workload(self, text: str) -> list[Request]:
+        if text.strip().partition(":")[0] == NAME:
+            return self._completed(self._of_conversations(text))
         config = self.source.config
         requests = cell_workload(text, config.kind, self.count, config.vocab_size, self.options.arrival, self.seed)
         return self._completed(requests)
+
+    def _of_conversations(self, text: str) -> list[Request]:
+        config, arrival = self.source.config, self.options.arrival
+        if config.max_context is None:
+            raise UsageError(
+                f'The workload is "{text}", of conversations, and {self.source.name} is made of cells: give '
+                f"{self.kind.workload}, or a transformer as --model."
+            )
+        asked = parse_asked(text)
+        if asked.file is None:
+            size = config.vocab_size, config.max_context
+            return conversations(asked, self.count, *size, arrival, self.seed, self.defaults.stop_ids)
+        found = read_sharegpt(asked.file, self._encode, self.count, config.max_context, asked.min_turns)
+        self._note_left_out(asked.file, found)
+        return as_requests(found.conversations, asked.reaction, arrival, self.seed)
+
+    def _note_left_out(self, path: str, found: Found) -> None:
+        """Say on stderr which conversations of a file are left out, or missing."""
+        left_out = {"too long": found.too_long, "too short or without an answer": found.too_short}
+        told = [f"conversations left out as {why}: {count:,}" for why, count in left_out.items() if count]
+        if (have := len(found.conversations)) < self.count:
+            told.append(f"conversations served: {have:,} of the {self.count:,} that --requests asks for")
+        if told:
+            print(f"note: {path}: {'; '.join(told)}.", file=sys.stderr)
 
     def _crowd(self) -> tuple[list[Request], dict[str, str]]:
         """Tasks of the tiny model, with the right answers."""

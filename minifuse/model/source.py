@@ -25,6 +25,11 @@ class Config(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def max_context(self) -> int | None:
+        """Tokens of prompt and answer together, at most; None where there is no bound."""
+        ...
+
+    @property
     def eos_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer; empty for a model that produces no tokens."""
         ...

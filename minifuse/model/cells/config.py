@@ -33,6 +33,10 @@ class CellConfig:
     max_children: int = 2  # of a node of a tree
 
     @property
+    def max_context(self) -> None:
+        """No bound: a graph may be of any size."""
+
+    @property
     def eos_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer; empty for a model that produces no tokens."""
         return (EOS,) if self.kind == "seq2seq" else ()
