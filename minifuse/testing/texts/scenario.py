@@ -175,6 +175,10 @@ def _talk(draw: st.DrawFn) -> TextScenario:
         "memory.share": draw(st.booleans()),
         "memory.block_size": 3,
         "memory.slots": 2,
+        "batching.window": 0.02,
+        "batching.instances": 2,
+        "batching.preprocess": draw(st.sampled_from(["worker", "inline"])),
+        "batching.token_budget": draw(st.sampled_from([None, None, 4])),
     }
     targets = [request.id for request in requests]
     return TextScenario(

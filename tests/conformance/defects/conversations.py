@@ -8,6 +8,7 @@ from typing import Any
 
 from conformance.defects.harness import defect, instead_of
 
+from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.unified import Unified
 from minifuse.memory import Tiered
 from minifuse.memory.chunks import Chunk
@@ -87,10 +88,11 @@ def what_is_on_the_host_is_not_swapped_in(fetch: Any, self: Tiers, chunk: Chunk,
     self.landed([move for move in mine if move.kind == "swap_in"])
 
 
-@talk("budget", batching__unify=True, batching__max_tokens=6)
-@instead_of(Unified, "_is_full")
-def the_threshold_of_tokens_is_forgotten(is_full: Any, self: Unified, *arguments: Any) -> None:
+@talk("budget", batching__max_tokens=6)
+@instead_of(Unified, "_fill")
+def the_threshold_of_tokens_is_forgotten(fill: Any, self: Unified, *arguments: Any) -> Any:
     """Newcomers join whatever the iteration has."""
+    return PrefillFirst._fill(self, *arguments)
 
 
 @talk("exact", "conservation", memory__share=True)
