@@ -116,6 +116,13 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         },
         "The queue, and priorities",
     ),
+    "value": Statement(
+        "under a memory with the option `memory.eviction`, of the KV that may be reclaimed in a place, what is worth "
+        "least goes first, and what has no copy only when nothing else is left",
+        "times and positions, as plans and reports tell them",
+        {"memory": ("place", "ahead", "release"), "batching": ("propose",), "attention": ("layout",)},
+        "Owners that last",
+    ),
     "window": Statement(
         "under a policy with the option `batching.window`, where nothing runs the oldest waiting request has not "
         "waited for longer, whatever has arrived since",
