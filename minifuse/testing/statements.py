@@ -70,8 +70,9 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "Owners that last",
     ),
     "budget": Statement(
-        "KV never exceeds the bytes given; no step exceeds its token budget",
-        "the tensors' size, the reports",
+        "KV never exceeds the bytes given; no step exceeds its token budget; under a policy with the option "
+        "`batching.max_tokens`, a newcomer joins only an iteration of fewer tokens",
+        "the tensors' size, the reports, the proposals",
         {"memory": ("room", "place"), "batching": ("propose", "token_budget", "admission"), "attention": ("layout",)},
         "Room.",
     ),
