@@ -45,7 +45,7 @@ def _rates(text: str, flag: str) -> tuple[float, ...]:
 
 
 SCALE = "seconds with a small model, minutes in real time, or the paper's own scale"
-RATES = "of BatchMaker's requests: 0.2,0.5,1.2 (shares of the measured peak, up to 2) or 300,600 (per second)"
+RATES = "at which requests arrive: 0.2,0.5,1.2 (shares of the measured peak, up to 2) or 300,600 (per second)"
 OUT = "also write NAME.json and NAME.md to this folder"
 
 
@@ -73,7 +73,7 @@ class FigureOptions:
     requests: Annotated[
         int | None,
         option(
-            *("--requests", "of BatchMaker's figures, at the highest rates", "N"),
+            *("--requests", "of a figure of latency against throughput", "N"),
             parse=whole(MIN_REQUESTS, MAX_REQUESTS),
         ),
     ]

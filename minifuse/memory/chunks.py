@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from itertools import count
@@ -102,8 +103,15 @@ class Idle:
 
     def lowest(self, now: float) -> Chunk | None:
         """The chunk of least value at time `now`; None if there is none."""
-        firsts = (entries[0].chunk for entries in self._by_index.values())
-        return min(firsts, key=lambda chunk: self.value(chunk, now), default=None)
+        found: list[Chunk] = []
+        oldest = math.inf
+        by_index = self._by_index
+        for index in sorted(by_index):
+            (since, _), chunk = by_index[index][0]
+            if since < oldest:  # otherwise it is worth no less than the last found, see `Eviction`
+                oldest = since
+                found.append(chunk)
+        return min(found, key=lambda chunk: self.value(chunk, now), default=None)
 
 
 def _rank(entry: _Entry) -> tuple[float, int]:

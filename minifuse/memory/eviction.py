@@ -14,7 +14,10 @@ class Eviction(Protocol):
     """A policy of eviction: chunks of the least value go first."""
 
     def value(self, num_context: int, idle_s: float) -> float:
-        """The value of a chunk that ends after `num_context` tokens and was last used `idle_s` seconds ago."""
+        """The value of a chunk that ends after `num_context` tokens and was last used `idle_s` seconds ago.
+
+        It is never lower for a longer context, nor for one that has been idle for shorter.
+        """
         ...
 
 
@@ -28,9 +31,15 @@ class CostAware:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
+        self._costs: dict[int, float] = {}  # asked for each length of context at every eviction
 
     def value(self, num_context: int, idle_s: float) -> float:
-        return self.profile.cost(num_context) / idle_s if idle_s > 0 else math.inf
+        if idle_s <= 0:
+            return math.inf
+        cost = self._costs.get(num_context)
+        if cost is None:
+            cost = self._costs[num_context] = self.profile.cost(num_context)
+        return cost / idle_s
 
 
 class LeastRecentlyUsed:

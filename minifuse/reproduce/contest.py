@@ -9,7 +9,9 @@ from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
+from minifuse.engine import Engine
 from minifuse.errors import UsageError
+from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source
 from minifuse.report import StepReport
 from minifuse.request import FinishReason, Request
@@ -19,7 +21,7 @@ from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
 from minifuse.trace import Trace
 
-__all__ = ["serve_all", "take_turns", "time_in_turns", "timed"]
+__all__ = ["serve_all", "serve_counted", "take_turns", "time_in_turns", "timed"]
 
 T = TypeVar("T")
 SLEEP = 20_000_000  # cycles, about 10 ms: the GPU sleeps while the launches behind it are queued
@@ -96,14 +98,31 @@ def serve_all(
         UsageError: a request was refused, or the model and its KV memory do not fit the machine of virtual time.
         KeyboardInterrupt: Ctrl-C, which `minifuse.serve.run.serve` by itself survives.
     """
-    engine = build_engine(technique(name), source, settings, model)
     reports: list[StepReport] = []
+    trace = _served(build_engine(technique(name), source, settings, model), requests, reports.append, collect)
+    return trace, reports
+
+
+def serve_counted(
+    name: str, source: Source, settings: Settings, model: Any, requests: Sequence[Request], collect: bool = False
+) -> RunningMetrics:
+    """As `serve_all`, but nothing is kept of the iterations: only what their metrics count."""
+    counted = RunningMetrics()
+    _served(build_engine(technique(name), source, settings, model, into=counted.read), requests, _ignore, collect)
+    return counted
+
+
+def _ignore(report: StepReport) -> None:
+    """Nothing is kept of an iteration."""
+
+
+def _served(engine: Engine, requests: Sequence[Request], on_step: Callable[[StepReport], None], collect: bool) -> Trace:
     if collect:
         gc.collect()
-    served = serve(engine, requests, on_step=reports.append)
+    served = serve(engine, requests, on_step=on_step)
     if served.interrupted:
         raise KeyboardInterrupt
     refused = next((a.why_refused for a in served.answers if a.finish_reason is FinishReason.REFUSED), None)
     if refused is not None:
         raise UsageError(refused)
-    return served.trace, reports
+    return served.trace

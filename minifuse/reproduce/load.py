@@ -126,7 +126,7 @@ def load_at(
 
 
 def _medians(runs: Mapping[str, Callable[[], Outcome]], rounds: int, first: int) -> dict[str, Outcome]:
-    return {name: Outcome.median(outcomes) for name, outcomes in take_turns(runs, rounds, first).items()}
+    return {name: outcomes[0].median(outcomes) for name, outcomes in take_turns(runs, rounds, first).items()}
 
 
 def best_size(capacities: Mapping[int, float]) -> int:

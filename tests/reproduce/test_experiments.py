@@ -11,7 +11,7 @@ from minifuse.reproduce import EXPERIMENTS, experiments
 FIGURES = {
     "Flover": ["flover-fig7", "flover-fig8", "flover-fig9"],
     "BatchMaker": [f"batchmaker-fig2.{number}" for number in (3, 5, 7, 8, 9, 11, 13, 14, 15)],
-    "Pensieve": ["pensieve-fig3.17"],
+    "Pensieve": [f"pensieve-fig3.{number}" for number in range(12, 19)],
 }
 
 
@@ -25,7 +25,7 @@ def test_a_name_is_a_figure_or_a_paper(paper: str) -> None:
         assert row.figure == f"Fig. {row.name.removeprefix(f'{row.group}-fig')}"
 
 
-@pytest.mark.parametrize(("name", "nearest"), [("flover-fig6", "flover-fig"), ("pensieve-fig3.16", "pensieve-fig3.17")])
+@pytest.mark.parametrize(("name", "nearest"), [("flover-fig6", "flover-fig"), ("pensieve-fig3.19", "pensieve-fig3.1")])
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
     assert name not in EXPERIMENTS
     with pytest.raises(UsageError) as refused:

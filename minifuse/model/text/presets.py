@@ -1,4 +1,4 @@
-"""Shapes of published models and of two benchmark models, to be filled with random weights: `random:NAME`."""
+"""Shapes of published models and of three benchmark models, to be filled with random weights: `random:NAME`."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def _llama(
     )
 
 
-def _opt(hidden: int, layers: int, heads: int) -> ModelConfig:
+def _opt(hidden: int, layers: int, heads: int, context: int = 2048, vocab: int = 50272) -> ModelConfig:
     return ModelConfig(
         family="opt",
-        vocab_size=50272,
+        vocab_size=vocab,
         hidden_size=hidden,
         num_layers=layers,
         num_heads=heads,
         num_kv_heads=heads,
         head_dim=hidden // heads,
         intermediate_size=4 * hidden,
-        max_context=2048,
+        max_context=context,
         activation="relu",
         position_offset=2,
         attention_bias=True,
@@ -54,6 +54,7 @@ def _opt(hidden: int, layers: int, heads: int) -> ModelConfig:
 PRESETS: dict[str, ModelConfig] = {
     "small": _llama(256, 4, 8, 4, 688, vocab=4096, context=2048),
     "medium": _llama(768, 12, 12, 4, 2048, vocab=4096, context=2048),
+    "small-opt": _opt(256, 4, 8, vocab=4096),
     "gpt-j-6b": ModelConfig(
         family="gptj",
         vocab_size=50400,
@@ -79,6 +80,11 @@ PRESETS: dict[str, ModelConfig] = {
     "llama-2-13b": _llama(5120, 40, 40, 40, 13824, vocab=32000, context=4096),
     "llama-2-70b": _llama(8192, 80, 64, 8, 28672, vocab=32000, context=4096),
     "llama-3-8b": _llama(4096, 32, 32, 8, 14336, vocab=128256, context=8192, theta=500000.0),
+    # As Pensieve has them (Table 3.1): a context of 16384 tokens, and KV heads for groups of four queries.
+    "opt-13b-16k": _opt(5120, 40, 40, context=16384),
+    "opt-66b-16k": _opt(9216, 64, 72, context=16384),
+    "llama-2-13b-gqa-16k": _llama(5120, 40, 40, 10, 13824, vocab=32000, context=16384),
+    "llama-2-70b-16k": _llama(8192, 80, 64, 8, 28672, vocab=32000, context=16384),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from helpers import RAW, sentence
 
@@ -26,6 +28,20 @@ NAMED = {  # parameters in millions, as the papers count them
 }
 
 
+LONG = {  # Pensieve, Table 3.1: as these, but for a context of 16384, and 10 KV heads of LLaMA-2-13B
+    "opt-13b-16k": ("opt-13b", 40),
+    "opt-66b-16k": ("opt-66b", 72),
+    "llama-2-13b-gqa-16k": ("llama-2-13b", 10),
+    "llama-2-70b-16k": ("llama-2-70b", 8),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_pensieves_models_have_a_longer_context(name: str) -> None:
+    like, num_kv_heads = LONG[name]
+    assert preset(name) == replace(preset(like), max_context=16384, num_kv_heads=num_kv_heads)
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_size_is_that_of_the_name(name: str) -> None:
     assert preset(name).num_parameters == pytest.approx(NAMED[name] * 1e6, rel=0.002)
@@ -34,7 +50,7 @@ def test_size_is_that_of_the_name(name: str) -> None:
 
 
 def test_every_published_preset_is_checked() -> None:
-    assert set(NAMED) == set(PRESETS) - {"small", "medium"}
+    assert set(NAMED) == set(PRESETS) - {"small", "medium", "small-opt"} - set(LONG)
 
 
 def test_the_benchmarks_shapes() -> None:

@@ -1,0 +1,51 @@
+"""Pensieve's Figure 3.12 (section 3.6.2): normalized latency against throughput on one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from minifuse.reproduce.experiment import Panel, Say
+from minifuse.reproduce.pensieve.serving import DEVICE, PENSIEVE, STATELESS, VLLM, Serving, experiment
+from minifuse.reproduce.pensieve.sweeps import curves_panel, gain_at_equal_latency
+
+__all__ = ["EXPERIMENT", "draw"]
+
+CONTENDERS = (PENSIEVE, DEVICE, STATELESS, VLLM)
+GAINS = {"opt-13b-16k": 1.25, "llama-2-13b-gqa-16k": 1.52}
+
+
+def draw(
+    servings: Sequence[Serving],
+    say: Say,
+    figure: str,
+    gains: dict[str, float],
+    min_turns: int = 1,
+    aims: dict[str, float] | None = None,
+) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+    """Latency against throughput of all four contenders, a panel for each model.
+
+    Args:
+        gains: the thesis' gains in throughput over its baselines, by its models.
+        aims: the project's own, where there are any.
+    """
+    say.expect(sum(serving.num_reports() for serving in servings))
+    panels, verdicts = [], []
+    for part, serving in zip("abcd", servings, strict=False):
+        title = f"Fig. {figure}{part}: {serving.source.name.removeprefix('random:')}"
+        sweep = serving.sweep(say, title, CONTENDERS, min_turns=min_turns)
+        panels.append(curves_panel(sweep))
+        ours, wanted = sweep.curves["pensieve"], (aims or {}).get(serving.published)
+        verdicts += [
+            gain_at_equal_latency(title, ours, sweep.curves[name], gains[serving.published], wanted)
+            for name in ("stateless", "vllm", "device")
+        ]
+    return tuple(panels), tuple(verdicts)
+
+
+EXPERIMENT = experiment(
+    "3.12",
+    "latency against throughput: conversations on two tiers, on the device alone, and stateless",
+    tuple(GAINS),
+    partial(draw, figure="3.12", gains=GAINS),
+)

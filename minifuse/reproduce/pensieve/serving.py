@@ -1,0 +1,262 @@
+"""What Pensieve's figures of latency against throughput share (3.6.1): models, machine, contenders, a load sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from minifuse.errors import UsageError
+from minifuse.model.text.load import load_weights, resolve_text
+from minifuse.model.text.presets import preset
+from minifuse.reproduce.contest import serve_counted
+from minifuse.reproduce.curve import Contender, Curve, Outcome
+from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel, Run, Say
+from minifuse.reproduce.load import load_at, offered
+from minifuse.reproduce.machine import half_precision
+from minifuse.reproduce.pensieve.sweeps import Sweep, curves_panel
+from minifuse.reproduce.pensieve.talked import Talked
+from minifuse.reproduce.pensieve.under_way import Crowd
+from minifuse.serve.settings import Settings
+from minifuse.simulate.cost import hardware
+from minifuse.workload.conversations import Asked, draw_lengths
+
+__all__ = ["DEVICE", "LRU", "PENSIEVE", "SEPARATE", "STATELESS", "VLLM", "Serving", "experiment"]
+
+PENSIEVE = Contender("pensieve", "pensieve", "pensieve")
+DEVICE = Contender("device", "device only", "pensieve", {"memory.host": 0})
+STATELESS = Contender("stateless", "stateless", "pensieve", {"memory.keep": False})
+VLLM = Contender("vllm", "vllm", "vllm")
+LRU = Contender("lru", "LRU", "pensieve", {"memory.eviction": "lru"})
+SEPARATE = Contender("separate", "not unified", "pensieve", {"batching.unify": False})
+
+MACHINE, DTYPE = "a100-80g", "float16"
+DEVICE_BYTES, HOST_BYTES = 40e9, 220e9  # of KV, for each GPU (3.6.1)
+MAX_BATCH = 256
+# The thesis' models (Table 3.1), and the GPUs that serve each.
+GPUS = {"opt-13b-16k": 1, "llama-2-13b-gqa-16k": 1, "opt-66b-16k": 4, "llama-2-70b-16k": 4}
+REACTION_S = 60.0
+SAMPLE = 2000  # conversations from which the mean number of turns is taken, where it is not the published one
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """`shares` are the rates, as shares of what vllm serves when all requests come at once; `lengths` and `memory` the
+    scale of all lengths and of the conversations that memory holds, `second` what a second of the thesis' reaction
+    times takes, `requests` those in the measured period, and `models` what stands for the thesis' models."""
+
+    clock: Literal["real", "virtual"]
+    lengths: float
+    memory: float
+    second: float
+    requests: int
+    rounds: int
+    shares: tuple[float, ...]
+    models: Mapping[str, str]
+
+
+SMALL = {"opt": "small-opt", "llama": "small"}
+SCALES = {
+    "quick": _Scale("real", 0.02, 0.5, 0.01, 24, 1, (0.5, 1.5), SMALL),
+    "cpu": _Scale("real", 0.1, 0.5, 1 / 10, 100, 5, (0.4, 0.7, 1.0, 1.4, 2.0), SMALL),
+    "paper": _Scale("virtual", 1.0, 1.0, 1.0, 200, 1, (0.5, 0.75, 1.0, 1.25, 1.6), {}),
+}
+
+
+class Serving:
+    """The machine of a figure, and one of the thesis' models, or a smaller one of the same shape, on it.
+
+    Raises:
+        UsageError: it cannot run.
+    """
+
+    def __init__(self, conditions: Conditions, published: str) -> None:
+        self.conditions = conditions
+        self.scale = scale = SCALES[conditions.scale]
+        self.published, self.gpus = published, GPUS[published]
+        self.source = resolve_text(f"random:{scale.models.get(published.partition('-')[0], published)}")
+        self.num_requests = conditions.requests or scale.requests
+        self.rounds = 1 if self.virtual else max(conditions.rounds, scale.rounds)
+        dtype = conditions.dtype
+        if dtype == "auto":
+            dtype = DTYPE if self.virtual else half_precision()
+        token_bytes = preset(published).kv_bytes_per_token(DTYPE)
+        self.device_tokens, self.host_tokens = (
+            int(scale.memory * scale.lengths * self.gpus * size / token_bytes) for size in (DEVICE_BYTES, HOST_BYTES)
+        )
+        machine = hardware(MACHINE)
+        if self.gpus > 1:
+            assert machine.link is not None
+            machine = replace(
+                machine,
+                bandwidth=self.gpus * machine.bandwidth,
+                flops=self.gpus * machine.flops,
+                memory=self.gpus * machine.memory,
+                link=self.gpus * machine.link,
+            )
+        self.settings = Settings(
+            dtype=dtype,
+            clock=scale.clock,
+            hardware=machine if self.virtual else "cpu",
+            seed=conditions.seed,
+            kv_memory=self.device_tokens * self.source.config.kv_bytes_per_token(dtype),
+        )
+        self._model: Any = None
+        self._loaded = False
+
+    @property
+    def virtual(self) -> bool:
+        return self.scale.clock == "virtual"
+
+    def crowd(self, reaction_s: float, min_turns: int) -> Crowd:
+        """Conversations with this mean reaction time, in the thesis' seconds, and this least number of turns."""
+        asked = Asked(self.scale.lengths, reaction_s * self.scale.second, min_turns)
+        return Crowd(asked, self.source.config.vocab_size, self.conditions.seed)
+
+    def serve(self, contender: Contender, requests: Any) -> Any:
+        """Serve requests with one contender; raises as `serve_counted` does."""
+        if not self._loaded:
+            self._model = (
+                None if self.virtual else load_weights(self.source, self.settings.dtype, seed=self.settings.seed)
+            )
+            self._loaded = True
+        options = {"batching.max_batch": MAX_BATCH, **contender.options}
+        if contender.technique == "pensieve":
+            options = {"memory.host": self.host_tokens, **options}
+        settings = replace(self.settings, stage_options=options)
+        collect = not self.virtual
+        return serve_counted(contender.technique, self.source, settings, self._model, requests, collect)
+
+    def capacity(self, crowd: Crowd) -> float:
+        """Requests per second of vllm when all come at once, histories and all: of which rates are shares."""
+        served = self.serve(VLLM, crowd.at_once(self.num_requests))
+        return float(served.result()["throughput"]["requests_per_s"])
+
+    def sweep(
+        self,
+        say: Say,
+        title: str,
+        contenders: Sequence[Contender],
+        reaction_s: float = REACTION_S,
+        min_turns: int = 1,
+        capacity: float | None = None,
+    ) -> Sweep:
+        """Offer growing rates to all contenders, the same requests to each."""
+        crowd = self.crowd(reaction_s, min_turns)
+        if capacity is None:
+            say(f"{title}: all at once")
+            capacity = self.capacity(crowd)
+        asked = crowd.asked
+        turns = [len(draw_lengths(asked, number, self.settings.seed)) for number in range(SAMPLE)]
+        mean_turns = sum(turns) / SAMPLE
+        rates = offered(self.conditions.rates or self.scale.shares, capacity)
+        curves = {one.key: Curve(one, MAX_BATCH, 0.0) for one in contenders}
+        sweep = Sweep(title, capacity, curves)
+        made: dict[float, Any] = {}
+
+        def run(curve: Curve, rate: float) -> Outcome:
+            if rate not in made:
+                made.clear()
+                made[rate] = crowd.requests(rate, self.num_requests, mean_turns)
+            served = self.serve(curve.contender, made[rate])
+            return Talked.measured(served, crowd.period(rate, self.num_requests))
+
+        load_at(
+            curves, rates, run, self.rounds, lambda what: say(f"{title}: {what}"), lambda: say.keep(curves_panel(sweep))
+        )
+        return sweep
+
+    def num_reports(self, capacity: bool = True) -> int:
+        """How often a sweep reports, at most."""
+        return capacity + len(self.conditions.rates or self.scale.shares)
+
+    def facts(self) -> dict[str, Any]:
+        """The conditions of all measurements, as plain values."""
+        scale = self.scale
+        return {
+            "scale": self.conditions.scale,
+            "model": self.source.name,
+            "dtype": self.settings.dtype,
+            "clock": scale.clock,
+            "hardware": f"{self.gpus} x {MACHINE}" if self.virtual else None,
+            "lengths": scale.lengths,
+            "memory": scale.memory,
+            "reaction_s": REACTION_S * scale.second,
+            "device_tokens": self.device_tokens,
+            "host_tokens": self.host_tokens,
+            "requests": self.num_requests,
+            "rounds": self.rounds,
+            "seed": self.conditions.seed,
+            "paper_model": self.published,
+        }
+
+    def note(self) -> str:
+        """The machine, and the size of what is measured."""
+        scale = self.scale
+        size = (
+            f"{self.source.name} in {self.settings.dtype}, KV of {self.device_tokens:,} tokens on the device and "
+            f"{self.host_tokens:,} on the host"
+        )
+        if self.virtual:
+            several = (
+                ", four of them as one machine of four times the rates, messages between them not modelled"
+                if self.gpus > 1
+                else ""
+            )
+            return (
+                f"{size} (40 and 220 GB a GPU, as in the thesis), virtual time of an A100-80GB by its data sheet"
+                f"{several}: nothing is fitted, so requests/s and ms are those of a roofline."
+            )
+        return (
+            f"{size}: what {self.published} has in the thesis, for {scale.memory:g} times the conversations of "
+            f"{scale.lengths:g} times the length. Real time on this machine, a second of its reaction times being "
+            f"{scale.second * 1e3:.3g} ms. Ratios can be compared, requests/s and ms cannot."
+        )
+
+    def method(self) -> str:
+        """How all figures measure."""
+        rounds = (
+            f", medians of {self.rounds} interleaved rounds (those of each round are in the JSON)"
+            if self.rounds > 1
+            else ""
+        )
+        return (
+            f"Conversations with ShareGPT's published statistics (minifuse.workload.conversations), about "
+            f"{self.num_requests} requests in the measured period{rounds}. They begin as a Poisson process long before "
+            "the run; a text so far is sent once before the measured period, so that memory holds what it would. Rates "
+            "are shares of what vllm serves when everything comes at once, and grow until a contender's throughput "
+            "grows no more. p90 is the 90th percentile of the normalized latency, of the requests that arrive in the "
+            "period; throughput counts those that end in it. Hits are of histories, by tier; recomputed are all "
+            "tokens of the run that had been computed before."
+        )
+
+
+Draw = Callable[[Sequence[Serving], Say], tuple[tuple[Panel, ...], tuple[str, ...]]]
+
+
+def experiment(number: str, shows: str, models: Sequence[str], draw: Draw) -> Experiment:
+    """The experiment of a figure on some of the thesis' models, each with a panel of its own.
+
+    Args:
+        draw: panels and verdicts; models that the scale replaces by the same one are one.
+    """
+
+    def prepare(conditions: Conditions) -> Run:
+        if conditions.requests is not None and conditions.requests > 100_000:
+            raise UsageError(
+                f"--requests is {conditions.requests:,}, of each run of this figure: give at most 100,000."
+            )
+        servings = {
+            serving.source.name: serving for serving in (Serving(conditions, name) for name in reversed(models))
+        }
+        return partial(_run, list(reversed(servings.values())), draw)
+
+    return Experiment("Pensieve", number, shows, prepare, frozenset({"rates", "requests"}))
+
+
+def _run(servings: Sequence[Serving], draw: Draw, say: Say) -> Finding:
+    panels, verdicts = draw(servings, say)
+    first = servings[0]
+    facts = {**first.facts(), "models": [serving.facts() for serving in servings]}
+    return Finding(facts, panels, (*(serving.note() for serving in servings), first.method(), *verdicts))

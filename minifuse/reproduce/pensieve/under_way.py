@@ -1,0 +1,122 @@
+"""Conversations that are under way when a run begins, so that a short run shows what a long one comes to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minifuse.request import Request
+from minifuse.workload.conversations import MEANS, Asked, draw_lengths
+from minifuse.workload.laws import Arrival
+
+__all__ = ["Crowd", "Period"]
+
+DEEP = 40  # reaction times before the run from which conversations may go on: hardly any is longer
+REMEMBERED = 3  # reaction times: who was last answered longer ago is taken to have been answered then
+WARM_UP = 1  # reaction time between the beginning and the period that is measured
+TOKEN_S = 1 / 2000  # of a reaction time: about what a token of an answer takes (30 ms of a minute)
+
+
+class Period(NamedTuple):
+    """What is measured: requests that arrive in [begin_s, end_s)."""
+
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Conversations that begin as a Poisson process, and have done so for long when the run begins.
+
+    A conversation that began before sends all of its text so far as one request with an answer of one token: so memory
+    holds it as if it had been there. That happens in the first `REMEMBERED` reaction times, each as long before their
+    end as its last answer was, also for conversations that have ended since. Then turns arrive: after a warm-up, those
+    of the measured period. Turns that are expected later are left out.
+
+    >>> # reaction times of 60 s, 300 requests at 2/s: texts so far until 180 s, turns from then on, measured in
+    >>> # [240, 390)
+    """
+
+    asked: Asked
+    vocab_size: int
+    seed: int
+
+    def period(self, rate: float, count: int) -> Period:
+        """In which about `count` requests arrive at this rate, per second."""
+        begin_s = (REMEMBERED + WARM_UP) * self.asked.reaction
+        return Period(begin_s, begin_s + count / rate)
+
+    def requests(self, rate: float, count: int, mean_turns: float = MEANS[0]) -> list[Request]:
+        """So many conversations that turns arrive at this rate, by and large, until the end of the period.
+
+        Args:
+            mean_turns: of a conversation.
+        """
+        start_s = REMEMBERED * self.asked.reaction
+        before_s, length_s = DEEP * self.asked.reaction, self.period(rate, count).end_s - start_s
+        gap_s = mean_turns / rate
+        num = round((before_s + length_s) / gap_s)
+        begins = Arrival(gap_s, cv=1.0).times(num, random.Random(f"pensieve arrivals {self.seed}"))
+        return [
+            request
+            for number, begin_s in enumerate(begins)
+            for request in self._of(number, begin_s - before_s, start_s, length_s)
+        ]
+
+    def at_once(self, count: int) -> list[Request]:
+        """About `count` turns without a conversation, at once, each with its history in its prompt."""
+        found: list[Request] = []
+        number = 0
+        while len(found) < count:
+            rng, history = self._words(number), 0
+            for prompt, answer in draw_lengths(self.asked, number, self.seed):
+                tokens = self._draw(rng, history + prompt)
+                found.append(Request(f"r{len(found)}", tokens, answer, ignore_eos=True))
+                history += prompt + answer
+            number += 1
+        return found
+
+    def _words(self, number: int) -> random.Random:
+        return random.Random(f"pensieve words {number} {self.seed}")
+
+    def _draw(self, rng: random.Random, count: int) -> tuple[int, ...]:
+        return tuple(rng.choices(range(self.vocab_size), k=count))
+
+    def _of(self, number: int, begin_s: float, start_s: float, length_s: float) -> Iterator[Request]:
+        """The requests of one conversation; `begin_s` counts from the moment at which turns begin to arrive."""
+        reactions = random.Random(f"pensieve reactions {number} {self.seed}")
+        words, reaction = self._words(number), self.asked.reaction
+        time_s, said, last_s = begin_s, 0, begin_s  # of this turn, and of the last answer before it
+        after: str | None = None
+        delay_s = 0.0
+        lengths = draw_lengths(self.asked, number, self.seed)
+        for i, (prompt, answer) in enumerate(lengths):
+            if time_s >= length_s:
+                return
+            if time_s >= 0:
+                if after is None and said:
+                    yield self._so_far(number, said, words, start_s + last_s)
+                    after = f"c{number}"
+                yield Request(
+                    id=f"c{number}.{i}",
+                    prompt=self._draw(words, prompt),
+                    max_new_tokens=answer,
+                    ignore_eos=True,
+                    arrival_s=start_s + time_s if after in (None, f"c{number}") else 0.0,
+                    conversation=f"c{number}",
+                    after=after,
+                    delay_s=0.0 if after in (None, f"c{number}") else delay_s,
+                )
+                after = f"c{number}.{i}"
+            said += prompt + answer
+            delay_s = reactions.expovariate(1 / reaction)
+            last_s = time_s + TOKEN_S * reaction * answer
+            time_s = last_s + delay_s
+        if after is None and last_s > -start_s:  # it has ended, and is remembered
+            yield self._so_far(number, said, words, start_s + last_s)
+
+    def _so_far(self, number: int, said: int, words: random.Random, at_s: float) -> Request:
+        prompt = self._draw(words, said - 1)
+        return Request(f"c{number}", prompt, 1, ignore_eos=True, arrival_s=max(0.0, at_s), conversation=f"c{number}")
