@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -111,7 +111,7 @@ def _offers(row: Technique, settings: Settings, served: ServedModel) -> dict[str
     found = {}
     for kind, options in check_settings(row, settings.stage_options).items():
         for name, given in offered(options).items():
-            offer = served.offer(name, options) if given is None else Offer(given, "given")
+            offer = served.offer(name, asdict(options)) if given is None else Offer(given, "given")
             found[f"{kind}.{name}"] = offer or Offer(None, "assumed")
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ class ServedCells:
                 f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
             )
 
-    def offer(self, option: str, stage: Any) -> None:
+    def offer(self, option: str, beside: Mapping[str, Any]) -> None:
         """Nothing: no stage for cells asks for anything."""
 
     def runner(self, stages: Stages) -> PlanRunner:

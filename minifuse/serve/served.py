@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -64,12 +64,12 @@ class ServedModel(Protocol):
         """Raise `UsageError` if the model cannot be served in these settings, whatever the stages."""
         ...
 
-    def offer(self, option: str, stage: Any) -> Offer | None:
+    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer | None:
         """A value for an option that its stage lets a model offer, and that was not given; None: nothing is known.
 
         Args:
             option: its name, without the stage's.
-            stage: the options of the stage.
+            beside: all options of the stage, by name.
 
         Raises:
             UsageError: what is known of it cannot be read.

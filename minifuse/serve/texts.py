@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,11 +72,11 @@ class ServedText:
         numerics = "reference" if model.row_by_row else "fast"
         check_model(self.settings, dtype=model.dtype, device=model.device.type, numerics=numerics)
 
-    def offer(self, option: str, stage: Any) -> Offer | None:
-        """What it costs to compute a chunk again: of the simulated machine, or as it was measured on this one."""
-        if option != "profile":
+    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer | None:
+        """As `profile`, what a `chunk` costs to compute again: on the simulated machine, or as measured on this one."""
+        if option != "profile" or "chunk" not in beside:
             return None
-        config, settings, chunk = self.source.config, self.settings, stage.chunk
+        config, settings, chunk = self.source.config, self.settings, beside["chunk"]
         if settings.clock == "virtual":
             cost = Roofline(config, settings.dtype, hardware(settings.hardware))
             contexts = powers_of_two(chunk, max(config.max_context, 4 * chunk))  # at least two, however large a chunk

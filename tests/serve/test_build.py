@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ from helpers import asks, sentence
 
 from minifuse.engine import Engine
 from minifuse.errors import MachineError, UsageError
+from minifuse.memory import Tiered
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.model.source import Source, resolve
 from minifuse.model.text.load import TINY, TextSource
+from minifuse.options import option
 from minifuse.report import StepReport
 from minifuse.request import FinishReason, Request
 from minifuse.serve.build import build_engine
@@ -21,6 +23,7 @@ from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.simulate.profiles import KeptProfile
+from minifuse.stages import register
 from minifuse.techniques import mix, technique
 from minifuse.testing.texts.models import CONFIGS, small_model
 
@@ -144,6 +147,24 @@ def test_in_real_time_a_chunk_costs_what_was_measured_here(tmp_path: Path, monke
         built()
     sentence(error.value, str(kept.path), "minifuse calibrate --model random:toy --dtype float64")
     assert _profile(built(profile=measured.text())) == (measured, "given")  # what is damaged is not looked at
+
+
+@pytest.mark.usefixtures("own_register")
+def test_of_an_option_that_no_model_knows_nothing_is_offered() -> None:
+    @register
+    class Asking(Tiered):
+        """It asks for what no model offers."""
+
+        name = "asking"
+
+        @dataclass(frozen=True)
+        class Options(Tiered.Options):
+            colour: str | None = option(None, "of the memory", offered=True)
+
+    engine = build_engine(mix(technique("pensieve"), memory="asking"), SOURCE, Settings(clock="virtual"))
+    (header,) = engine.trace.events()
+    sources = {"memory.profile": "computed from the hardware: cpu", "memory.colour": "assumed"}
+    assert header["option_sources"] == sources
 
 
 def test_the_context_and_the_vocabulary_are_the_models() -> None:
