@@ -274,9 +274,8 @@ def notes(setting: Setting, points: Sequence[Point]) -> tuple[str, ...]:
         f"computed again, and {grown[1]:.1f} times if it is kept.",
         *(
             [
-                "The data sheet's arithmetic rate is what no machine reaches: generation waits for memory and prefill "
-                "for arithmetic, so that the less of that rate is reached, the sooner generation is outgrown. - stands "
-                "where it is not."
+                "Prefill waits for arithmetic and generation for memory. What part of either the thesis' machine reached is "
+                "not known: the last table lowers the first alone. - stands where generation is not outgrown."
             ]
             if setting.virtual
             else []

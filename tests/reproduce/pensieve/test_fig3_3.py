@@ -88,7 +88,7 @@ def test_the_notes_tell_whether_it_is_as_in_the_thesis() -> None:
     missed = " ".join(notes(setting, [_point(0, 1.0, 9.0), _point(100, 8.0, 10.0)]))
     assert "Not as in the thesis: up to 100 tokens" in missed
     assert "0.80 times as long" in missed
-    assert "data sheet" in missed
+    assert "by its data sheet" in missed
 
 
 def test_times_begin_with_the_batchs_own_work() -> None:
