@@ -274,8 +274,9 @@ def notes(setting: Setting, points: Sequence[Point]) -> tuple[str, ...]:
         f"computed again, and {grown[1]:.1f} times if it is kept.",
         *(
             [
-                "Prefill waits for arithmetic and generation for memory. What part of either the thesis' machine reached is "
-                "not known: the last table lowers the first alone. - stands where generation is not outgrown."
+                "Prefill waits for arithmetic and generation for memory. What part of either the thesis' machine "
+                "reached is not known: the last table lowers the first alone. - stands where "
+                "generation is not outgrown."
             ]
             if setting.virtual
             else []
