@@ -173,6 +173,7 @@ def _figures(report: StepReport) -> Event:
         "phase": plan.phase.value,
         "waves": plan.waves,
         "moves": plan.moves,
+        "reused": plan.reused,
         "computed": plan.num_computed,
         "idle": plan.num_idle,
         "tokens": report.tokens,

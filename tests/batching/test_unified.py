@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers import answers_of, asks, make_engine, run_all, schedule
+from helpers import answers_of, asks, make_engine, make_real_engine, run_all, schedule
 
 from minifuse.attention.layouts import PagedStage
 from minifuse.batching.unified import Unified
 from minifuse.engine import Engine
 from minifuse.execute.link import Link
 from minifuse.memory import Tiered
+from minifuse.metrics import compute_metrics
 from minifuse.plan import Reuse
 from minifuse.report import StepReport
 from minifuse.request import Request
@@ -119,3 +121,31 @@ def test_evicted_dropped_recovered_and_suspended_in_one_run(variant: str) -> Non
     for name, sequence in engine.finished.items():
         assert tuple(sequence.answer) == expected_answer("llama", sequence.request), name
     assert _happened(steps) == happens
+
+
+def test_the_same_in_real_time() -> None:
+    """Copies run in a thread of their own: the answers hang on none of their times."""
+    memory = Tiered(32, Tiered.Options(chunk=4, host=48, ahead=0.25))
+    batching = Unified(Unified.Options(max_batch=3))
+    engine = make_real_engine(model="llama", memory=memory, attention=PagedStage(), batching=batching)
+    steps = run_all(engine, [replace(turn, arrival_s=0.0, delay_s=turn.delay_s / 1000) for turn in TALK])
+    engine.close()
+    for name, sequence in engine.finished.items():
+        assert tuple(sequence.answer) == expected_answer("llama", sequence.request), name
+    assert _happened(steps) >= {"found on the device", "suspended", "swap_out before", "swap_in before"}
+
+
+def test_metrics_tell_what_of_the_history_was_found() -> None:
+    """The second request goes on from 7 tokens of KV: two chunks of 4, one of which has been dropped meanwhile."""
+    engine = _engine(3, host=0)
+    talk = [*_turns("c", 6, 3, delay_s=9.0), asks("x", 8, 1, at=5.0)]
+    run_all(engine, talk)
+    metrics = compute_metrics(engine.trace.events())
+    assert metrics["history"] == {
+        "tokens": 7,
+        "on_device": 3,
+        "on_host": 0,
+        "device_hit_rate": 3 / 7,
+        "host_hit_rate": 0.0,
+    }
+    assert (metrics["tokens"]["reused"], metrics["tokens"]["recomputed"]) == (3, 4)

@@ -8,15 +8,20 @@ from typing import Any
 
 from conformance.defects.harness import defect, instead_of
 
+from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.unified import Unified
+from minifuse.errors import LawBroken
 from minifuse.memory import Tiered
-from minifuse.memory.chunks import Chunk
+from minifuse.memory.chunks import Chunk, Idle
 from minifuse.memory.conversations import Conversations
+from minifuse.memory.eviction import CostAware
+from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.room import TieredRoom
 from minifuse.memory.tiers import Tiers
 from minifuse.plan import Move, Placement
 from minifuse.report import KVUsage
 from minifuse.request import Sequence
+from minifuse.testing.texts.scenario import STEEP
 from minifuse.work import Span
 
 talk = partial(defect, "pensieve", kinds=("talk",))
@@ -87,10 +92,11 @@ def what_is_on_the_host_is_not_swapped_in(fetch: Any, self: Tiers, chunk: Chunk,
     self.landed([move for move in mine if move.kind == "swap_in"])
 
 
-@talk("budget", batching__unify=True, batching__max_tokens=6)
-@instead_of(Unified, "_is_full")
-def the_threshold_of_tokens_is_forgotten(is_full: Any, self: Unified, *arguments: Any) -> None:
+@talk("budget", batching__max_tokens=6)
+@instead_of(Unified, "_fill")
+def the_threshold_of_tokens_is_forgotten(fill: Any, self: Unified, *arguments: Any) -> Any:
     """Newcomers join whatever the iteration has."""
+    return PrefillFirst._fill(self, *arguments)
 
 
 @talk("exact", "conservation", memory__share=True)
@@ -141,3 +147,41 @@ def the_parts_of_a_sequence_have_tables_of_their_own(place: Any, self: Tiered, *
         places.append(one._replace(blocks=one.blocks[::-1]) if one in seen else one)  # type: ignore[union-attr]
         seen.add(one)
     return replace(placement, places=tuple(places))
+
+
+@talk("value", memory__share=False)
+@instead_of(Idle, "value")
+def what_is_worth_most_goes_first(value: Any, self: Idle, chunk: Chunk, now: float) -> Any:
+    worth, index, rank = value(self, chunk, now)
+    return -worth, index, rank
+
+
+@talk("value", memory__share=False, memory__eviction="cost", memory__profile=STEEP)
+@instead_of(Profile, "cost")
+def every_chunk_costs_the_same(cost: Any, self: Profile, num_context: int) -> float:
+    return 1.0
+
+
+@talk("value", memory__share=False, memory__eviction="cost", memory__profile=STEEP)
+@instead_of(CostAware, "value")
+def the_time_does_not_count(value: Any, self: CostAware, num_context: int, idle_s: float) -> float:
+    return self.profile.cost(num_context)
+
+
+@talk("value", memory__share=False, memory__eviction="lru")
+@instead_of(Tiers, "leave")
+def a_chunk_is_taken_to_have_been_idle_since_it_was_made(leave: Any, self: Tiers, chunk: Chunk, now: float) -> None:
+    leave(self, chunk, -chunk.number / 1e9)
+
+
+@talk("value", memory__share=False, memory__host=15, memory__ahead=0.6)
+@instead_of(Tiers, "take")
+def what_has_no_copy_is_taken_before_what_has_one(take: Any, self: Tiers, now: float, moves: Any) -> int:
+    both, self.on_both = self.on_both, Idle(CostAware(ASSUMED), self.size)
+    try:
+        return take(self, now, moves)  # type: ignore[no-any-return]
+    except LawBroken:
+        self.on_both = both
+        return take(self, now, moves)  # type: ignore[no-any-return]
+    finally:
+        self.on_both = both
