@@ -61,7 +61,9 @@ class Tiered:
             choices=("cost", "lru"),
         )
         profile: str | None = option(
-            None, "a file by minifuse calibrate, with what a chunk costs; none: that of the model and machine, if known"
+            None,
+            "a file by minifuse calibrate, with what a chunk costs; none: that of the model and machine, if known",
+            offered=True,
         )
         ahead: float = option(
             0.25, "copy chunks to the host while less than this part of the device is available", minimum=0, maximum=1
