@@ -77,7 +77,7 @@ class Trace:
         return None if self._file is None else self._file.failure
 
     def request(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """A request was submitted, or, if it follows another, arrived with a history of so many tokens.
+        """A request was submitted, or, if it follows another, arrived; with a history of so many tokens.
 
         `measured`: its arrival is not what was asked for but when it was submitted, or when the last turn had ended.
         """
@@ -92,7 +92,8 @@ class Trace:
                 "priority": request.priority,
                 "conversation": request.conversation,
                 "group": request.group,
-                **({"after": request.after, "history_tokens": num_history} if request.after is not None else {}),
+                **({} if request.after is None else {"after": request.after}),
+                **({} if request.after is None and not num_history else {"history_tokens": num_history}),
             }
         )
 
@@ -173,6 +174,7 @@ def _figures(report: StepReport) -> Event:
         "phase": plan.phase.value,
         "waves": plan.waves,
         "moves": plan.moves,
+        "reused": plan.reused,
         "computed": plan.num_computed,
         "idle": plan.num_idle,
         "tokens": report.tokens,
