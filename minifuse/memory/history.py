@@ -113,8 +113,8 @@ class History:
             )
         if not new and version != VERSION:
             raise UsageError(
-                f"The state file {self.path} is of version {version}, and this is minifuse with version {VERSION}: give "
-                "a new file, or the minifuse that made it."
+                f"The state file {self.path} is of version {version}, and this is minifuse with version {VERSION}: "
+                "give a new file, or the minifuse that made it."
             )
         if (found := file.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise self._error("SQLITE_CORRUPT", found)

@@ -7,7 +7,7 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -272,9 +272,9 @@ def check(state: Path, shown: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def num_lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def num_lines(tmp_path_factory: pytest.TempPathFactory) -> int:
     folder = tmp_path_factory.mktemp("whole")
-    yield lines_of(lambda: go_on(folder / "state.sqlite", folder / "shown"))[1]
+    return lines_of(lambda: go_on(folder / "state.sqlite", folder / "shown"))[1]
 
 
 def kill_and_go_on(seed: int, num_lines: int, folder: Path) -> int:
