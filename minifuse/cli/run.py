@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from minifuse.engine import Engine
     from minifuse.serve.conversations import Conversations
 
-__all__ = ["exit_code", "load", "placeholders", "run", "show_served"]
+__all__ = ["RunOptions", "chosen", "exit_code", "load", "placeholders", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines (- is standard output)"
@@ -78,7 +78,7 @@ def run(options: RunOptions) -> int:
     if options.json and options.trace == STDOUT:
         raise UsageError("--json and --trace - are both given, and each fills standard output: give --trace a file.")
     source = resolve(options.model)
-    row = _chosen(options, source.kind)
+    row = chosen(options, source.kind, DEFAULT[source.kind])
     if isinstance(options.trace, Path):
         refuse_overwriting(options.trace, options.model, options.prompts)
     refuse_overwriting_state(
@@ -155,9 +155,9 @@ def _served(
     return exit_code(served) or int(wrong or bool(engine.trace.failure or unstored))
 
 
-def _chosen(options: RunOptions, kind: str) -> Technique:
+def chosen(options: RunOptions, kind: str, default: str) -> Technique:
     """The technique for this kind of model, with the stages that were exchanged."""
-    row = for_model(technique(DEFAULT[kind] if options.technique is None else options.technique), kind)
+    row = for_model(technique(default if options.technique is None else options.technique), kind)
     mixed = mix(row, batching=options.batching, memory=options.memory, attention=options.attention)
     for place, name in mixed.stages.items():
         if kind not in stage(place, name).serves:
