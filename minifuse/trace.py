@@ -3,6 +3,7 @@
     {"event": "run", "schema": "minifuse.trace/4", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "request", "id": "r1", "wall": {"arrival_s": 2.7}, "after": "r0", "history_tokens": 24, ...}
+    {"event": "request", "id": "r2", "arrival_s": 0.0, "history_tokens": 96, ...}   # behind the text of an earlier run
     {"event": "refused", "id": "r9", "why": "..."}
     {"event": "aborted", "id": "r8", "wall": {"end_s": ...}}
     {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": [17]}, ..., "wall": {"start_s": ..., ...}}
