@@ -81,7 +81,7 @@ class History:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # SQLite gives names such as :memory: a meaning
         self._lock = threading.Lock()  # requests are submitted by one thread and answered by another
         self._file: sqlite3.Connection | None = None
         try:

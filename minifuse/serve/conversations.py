@@ -84,7 +84,8 @@ class Conversations:
                     raise RequestRefused(self._begun_with(request, model))
                 self._texts[name] = self.history.text(name)
             except MachineError as error:
-                raise RequestRefused(f"Request {request.id!r} cannot go on with {name!r}: {error}") from None
+                why = str(error).replace("The", "the", 1)
+                raise RequestRefused(f"Request {request.id!r} cannot continue {name!r}, for {why}") from None
         return self._texts[name]
 
     def _begun_with(self, request: Request, other: ModelIdentity) -> str:

@@ -132,6 +132,16 @@ def test_files_that_are_refused(make: Callable[[Path], None], parts: list[str], 
     assert (path.read_bytes() if path.is_file() else None) == before  # a file of another program is left as it is
 
 
+def test_a_name_that_sqlite_gives_a_meaning_is_a_file_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with History(":memory:") as history:
+        history.add("c", TINY, [FIRST])
+    with History(tmp_path / ":memory:") as history:
+        assert history.turns("c") == [FIRST]
+
+
 def test_a_folder_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         History(tmp_path / "no" / "state.sqlite")

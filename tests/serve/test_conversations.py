@@ -148,6 +148,16 @@ def test_a_conversation_with_another_model_is_refused_and_the_others_are_served(
     assert [a.finish_reason.value for a in served.answers] == ["refused", "length"]
 
 
+def test_a_conversation_that_is_damaged_is_refused_and_the_others_are_served(state: Path) -> None:
+    run(state, asks("a", (5, 6), conversation="c"), asks("x", (1, 2), conversation="d"))
+    with sqlite3.connect(state) as file:
+        file.execute("UPDATE turn SET answer = '[1, ' WHERE conversation = 'c'")
+    file.close()
+    c, d = run(state, asks("a", (7,), conversation="c"), asks("x", (3,), conversation="d")).answers
+    assert (c.finish_reason, d.num_history) == (FinishReason.REFUSED, 5)
+    sentence(UsageError(c.why_refused), "'a'", "'c'", str(state), "is damaged", "restore it")
+
+
 def test_what_a_state_file_is_not_for(state: Path) -> None:
     with pytest.raises(UsageError) as error:
         Conversations(state, resolve("lstm:hidden=16"))
