@@ -69,8 +69,10 @@ def test_golden() -> None:
         "mean_batch_size": 5 / 4,
         # a 3 + 1 + 1 + 4, b 2, idle 1 + 2. Of a's last four tokens, 2 .. 5, it had computed 2, 3 and 4 before.
         "tokens": {
-            "output": 5, "computed": 14, "prefill": 9, "decode": 2, "recomputed": 3, "idle": 3, "idle_share": 3 / 14,
+            "output": 5, "computed": 14, "prefill": 9, "decode": 2, "recomputed": 3, "reused": 0, "idle": 3,
+            "idle_share": 3 / 14,
         },
+        "history": {"tokens": 0, "on_device": 0, "on_host": 0, "device_hit_rate": None, "host_hit_rate": None},
         "nodes": 0,
         "discarded": 0,
         "gathers": {"count": 0, "rows": 0, "seconds": 0.0},

@@ -29,6 +29,7 @@ class TieredScene:
         before = () if conversation is None else tuple(self.texts.get(conversation, ()))
         whole = asks(name, (*before, *request.prompt), new, conversation=conversation)
         self.sequences[name] = Sequence(whole, num_history=len(before))
+        self.memory.receive(self.sequences[name])
 
     def iterate(
         self, *running: str, admit: str = "", evict: str = "", now: float = 0.0, growing: bool = True
@@ -57,9 +58,8 @@ class TieredScene:
 
     def turn(self, name: str, conversation: str, tokens: int, now: float) -> None:
         """A request of a conversation that adds so many tokens of KV, computed by one iteration."""
-        self.ask(name, tokens, 1, conversation)
-        history = self.sequences[name].num_history
-        self.sequences[name].tokens[history:] = range(history, history + tokens)
+        history = len(self.texts.get(conversation, ()))
+        self.ask(name, tuple(range(history, history + tokens)), 1, conversation)
         self.iterate(admit=name, now=now)
         del self.sequences[name].tokens[-1]  # as if no token came of it: so that chunks are whole
         self.end(name, now)

@@ -17,9 +17,20 @@ from minifuse.request import Sequence
 from minifuse.stages import Memory, Room
 from minifuse.work import Span, Work
 
-__all__ = ["QueuePolicy", "Queued", "Stepwise", "admit_together", "fill", "num_missing", "prompts_of_first"]
+__all__ = [
+    "Declines",
+    "Missing",
+    "QueuePolicy",
+    "Queued",
+    "Stepwise",
+    "admit_together",
+    "fill",
+    "num_missing",
+    "prompts_of_first",
+]
 
 Missing = list[tuple[Sequence, tuple[Span, ...]]]  # sequences, each with the spans that it misses
+Declines = Callable[[Sequence, int, int], Reason | None]  # a newcomer, the tokens it misses, those that are planned
 
 
 def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
@@ -169,14 +180,10 @@ class QueuePolicy(Queued, ABC):
         now: float,
         memory: Memory,
         running: Missing,
-        declines: Callable[[Sequence, int, int], Reason | None] | None = None,
+        declines: Declines | None = None,
         room: Room | None = None,
     ) -> Proposal:
-        """These `running` sequences, then newcomers, unless the iteration `declines` one.
-
-        Args:
-            declines: called with a newcomer, the tokens that it misses, and the tokens that the iteration has.
-        """
+        """These `running` sequences, then newcomers, up to the first that the iteration `declines`."""
         evict: dict[str, Sequence] = {}
         stuck: dict[str, Reason] = {}
         if self.grows and running:

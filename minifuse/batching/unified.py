@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minifuse.batching.policy import Declines, Missing
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import Memory, Room, register
 
 __all__ = ["Unified"]
 
@@ -36,11 +37,16 @@ class Unified(PrefillFirst):
         return None
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        if not self.options.unify:
-            return super().propose(worker, now, memory)
-        return self._fill(now, memory, self._missing(memory), self._is_full)
+        if self.options.unify:
+            return self._fill(now, memory, self._missing(memory))
+        return super().propose(worker, now, memory)
 
-    def _is_full(self, sequence: Sequence, missing: int, planned: int) -> Reason | None:
-        if planned < self.options.max_tokens:
-            return None
-        return Reason("iteration-full", sequence.id, f"not admitted: the iteration has {planned} tokens")
+    def _fill(
+        self, now: float, memory: Memory, running: Missing, declines: Declines | None = None, room: Room | None = None
+    ) -> Proposal:
+        def also_when_full(sequence: Sequence, missing: int, planned: int) -> Reason | None:
+            if planned >= self.options.max_tokens:
+                return Reason("iteration-full", sequence.id, f"not admitted: the iteration has {planned} tokens")
+            return None if declines is None else declines(sequence, missing, planned)
+
+        return super()._fill(now, memory, running, also_when_full, room)

@@ -66,7 +66,8 @@ class Conversations:
             return []
         chunks = [] if owner is None else list(owner.chunks)
         if self.share:
-            for i, digest in enumerate(self._digests_of(sequence, len(sequence) - 1)):  # the last token is computed
+            whole = (len(sequence) - 1) // self.size  # the last token is computed
+            for i, digest in enumerate(self._digests.get(sequence.id, [])[:whole]):
                 chunk = self.tiers.alike.get(digest)
                 if i == len(chunks):
                     if chunk is None or chunk.arriving:
@@ -76,14 +77,19 @@ class Conversations:
                     chunks[i] = chunk
         return chunks
 
-    def _digests_of(self, sequence: Sequence, stop: int) -> list[bytes]:
-        """A digest of the text up to the end of each whole chunk of the first `stop` tokens."""
+    def receive(self, sequence: Sequence) -> None:
+        """A request has arrived: digests tell what its text can share, taken here since asking changes nothing."""
+        if self.share:
+            self._digest(sequence)
+
+    def _digest(self, sequence: Sequence) -> list[bytes]:
+        """Take the digests of a text up to the end of each whole chunk of it, as far as they are not known."""
         digests = self._digests.setdefault(sequence.id, [])
-        for start in range(len(digests) * self.size, stop - self.size + 1, self.size):
+        for start in range(len(digests) * self.size, len(sequence) - self.size + 1, self.size):
             text = ",".join(map(str, sequence.tokens[start : start + self.size]))
             before = digests[-1] if digests else b""
             digests.append(blake2b(before + text.encode(), digest_size=16).digest())
-        return digests[: stop // self.size]
+        return digests
 
     def _spans(self, chunks: list[Chunk | None], end: int) -> tuple[Span, ...]:
         """The tokens before `end` whose KV is in none of these chunks, in spans as long as possible.
@@ -224,8 +230,7 @@ class Conversations:
 
     def _share(self, owner: Owner, chunk: Chunk) -> None:
         """A chunk is whole: texts that begin alike may have it, unless they have one already."""
-        sequence = owner.sequence
-        digests = [] if sequence is None else self._digests_of(sequence, len(sequence))
+        digests = [] if owner.sequence is None else self._digest(owner.sequence)
         if chunk.index < len(digests):
             chunk.digest = digests[chunk.index]
             self.tiers.alike.setdefault(chunk.digest, chunk)
@@ -236,15 +241,16 @@ class Conversations:
 
     def release(self, sequence: Sequence, now: float) -> None:
         """A sequence has ended. Its conversation keeps the KV of its text, if it has one."""
-        self._digests.pop(sequence.id, None)
         running = sequence.id in self.running
         owner = self._leave(sequence, now) if running else self.owners.get(owner_of(sequence))
+        self._digests.pop(sequence.id, None)
         keeps = self.keep and sequence.request.conversation is not None
         if owner is not None and owner.sequence is None and not keeps:
             self._forget(owner)
 
     def _leave(self, sequence: Sequence, now: float) -> Owner:
         owner = self.running.pop(sequence.id)
+        self.receive(sequence)  # if it is evicted, it waits again, with a longer text
         self._promise(owner, 0)
         owner.end = min(owner.end, len(sequence))
         for i, chunk in enumerate(owner.chunks):

@@ -114,6 +114,7 @@ class Tiered:
 
     def receive(self, sequence: Sequence) -> None:
         """Nothing more to refuse: a text is received as `check` has seen it."""
+        self.books.receive(sequence)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return self.books.missing(sequence)

@@ -47,6 +47,7 @@ def of_one_run(case: Case, seen: Observation) -> None:
     _time(case, seen)
     check_trace(seen)
     check_overtaking(case, seen)
+    case.of_one_run(seen)
 
 
 def _refuse_early(case: Case, seen: Observation) -> None:

@@ -57,6 +57,7 @@ class Observation:
     arrived_s: dict[str, float] = field(default_factory=dict)
     proposals: list[Proposed] = field(default_factory=list)
     plans: dict[int, Plan] = field(default_factory=dict)  # in the order in which they were submitted
+    happened: list[tuple[float, Plan | StepReport]] = field(default_factory=list)  # plans submitted, steps completed
     room_at_end: int = 0  # of one sequence, how often memory has room for it when all have ended
     room_at_start: int = 0
 
@@ -132,6 +133,7 @@ def _serve(
         _submit(engine, prompts, seen)
     for report in engine.run():
         seen.steps.append(report)
+        seen.happened.append((report.ended_s, report))
         engine.memory.check_integrity()
         books.complete(report, _held(engine))
         if len(seen.steps) % 4 == 1:
@@ -347,6 +349,7 @@ class WatchedExecutor(VirtualExecutor):
     def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
         self.seen.plans[plan.step] = plan
         self.seen.submitted_s[plan.step] = now
+        self.seen.happened.append((now, plan))
         _check_layout(plan)
         self.books.submit(plan)
         super().submit(plan, sequences, now)

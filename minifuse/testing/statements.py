@@ -70,8 +70,9 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "Owners that last",
     ),
     "budget": Statement(
-        "KV never exceeds the bytes given; no step exceeds its token budget",
-        "the tensors' size, the reports",
+        "KV never exceeds the bytes given; no step exceeds its token budget; under a policy with the option "
+        "`batching.max_tokens`, a newcomer joins only an iteration of fewer tokens",
+        "the tensors' size, the reports, the proposals",
         {"memory": ("room", "place"), "batching": ("propose", "token_budget", "admission"), "attention": ("layout",)},
         "Room.",
     ),
@@ -115,6 +116,13 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "attention": ("layout",),
         },
         "The queue, and priorities",
+    ),
+    "value": Statement(
+        "under a memory with the option `memory.eviction`, of the KV that may be reclaimed in a place, what is worth "
+        "least goes first, and what has no copy only when nothing else is left",
+        "times and positions, as plans and reports tell them",
+        {"memory": ("place", "ahead", "release"), "batching": ("propose",), "attention": ("layout",)},
+        "Owners that last",
     ),
     "window": Statement(
         "under a policy with the option `batching.window`, where nothing runs the oldest waiting request has not "

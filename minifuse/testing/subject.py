@@ -193,6 +193,9 @@ class Case(ABC):
     def servable(self, prompts: tuple[Request, ...]) -> bool:
         """Whether a request with these prompts can be served at all, counted independently."""
 
+    def of_one_run(self, seen: Any) -> None:  # noqa: B027  # most have none
+        """The laws of this kind of model alone that one run, an `Observation`, shows."""
+
     @property
     def link(self) -> Link:
         """What carries moves between the tiers."""

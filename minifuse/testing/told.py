@@ -40,6 +40,7 @@ def _check_steps(events: Iterable[Event], steps: list[StepReport]) -> None:
             "tokens": {name: tuple(tokens) for name, tokens in event["tokens"].items()} == dict(step.tokens),
             "finished": event["finished"] == {name: reason.value for name, reason in step.finished.items()},
             "kv": kv == list(step.usage),
+            "reused": [tuple(one) for one in event.get("reused", ())] == list(plan.reused),
             "wall": (event["wall"]["start_s"], event["wall"]["end_s"]) == (step.started_s, step.ended_s),
         }
         if wrong := [name for name, holds in right.items() if not holds]:

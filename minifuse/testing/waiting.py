@@ -29,6 +29,8 @@ class WaitingBooks:
 
     Together, for policies that say so (`starts_together`): the prompts of a request are admitted by one proposal.
 
+    Budget, for policies with the option `batching.max_tokens`: a newcomer joins an iteration that has fewer tokens.
+
     Window, for policies with the option `batching.window`: where nothing runs, the oldest waiting request has not
     waited for longer than the window, whatever has arrived since.
 
@@ -42,6 +44,7 @@ class WaitingBooks:
         self.by_priority = options.get("order") == "priority"
         self.ageing: float | None = options.get("ageing")
         self.window: float | None = options.get("window")
+        self.max_tokens: int | None = options.get("max_tokens")
         self.together: bool = stage("batching", row.batching).starts_together
         self.arrived: list[str] = []  # every sequence that was ever received
         self.waiting: dict[str, Sequence] = {}
@@ -78,6 +81,7 @@ class WaitingBooks:
         if not proposal.work:
             return
         self._check_explained()
+        self._check_threshold(proposal)
         self.num_plans += 1
         for evicted in proposal.evict if self.ordered else ():
             if all(other is evicted or self._precedes(evicted, other, now) for other in self.running.values()):
@@ -111,6 +115,16 @@ class WaitingBooks:
     def _check_explained(self) -> None:
         if self._unexplained is not None:
             raise LawBroken("reasons", self._unexplained)
+
+    def _check_threshold(self, proposal: Proposal) -> None:
+        """The work of newcomers comes last, in the order in which they join."""
+        admitted = {sequence.id for sequence in proposal.admit}
+        tokens, last = 0, ""
+        for work in proposal.work:
+            joins = work.sequence in admitted and work.sequence != last
+            if joins and self.max_tokens is not None and tokens >= self.max_tokens:
+                raise LawBroken("budget", f"{work.sequence} joined an iteration of {tokens} tokens")
+            tokens, last = tokens + work.num_tokens, work.sequence
 
     def _check_window(self, now: float) -> None:
         if self.window is None or not self.idle or not self.waiting:

@@ -67,6 +67,8 @@ def text_scenario(seed: int, row: Technique) -> TextScenario:
         "batching.preprocessors": rng.randint(1, 3),
         "memory.slots": rng.choice([4, 6] if kind == "crowd" else [1, 2, 3]),
         "memory.shuffle": rng.choice([True, True, False]),
+        "memory.chunk": 1 + seed % 4,
+        "memory.ahead": 0.4,
         "memory.block_size": rng.choice([1, 2, 3, 5]),
         "memory.preemption": rng.choice(["swap", "recompute"]),
         "memory.host": rng.choice([None, 6, 15]),

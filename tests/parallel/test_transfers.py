@@ -13,6 +13,7 @@ from minifuse.batching import PrefillFirst
 from minifuse.clock import RealClock
 from minifuse.engine import Engine
 from minifuse.execute import RealExecutor
+from minifuse.memory import Tiered
 from minifuse.model.text.load import TextSource
 from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
@@ -49,6 +50,12 @@ def test_overlapped_swaps(ranks: ParallelRunner) -> None:
     settings = {"memory.preemption": "swap", "memory.transfer": "overlapped", "memory.block_size": 2}
     steps = _serve(ranks, Stages.of(technique("vllm"), TIGHT, settings).memory)
     assert {move.moment for step in steps for move in step.plan.moves if move.crosses} == {"before"}
+
+
+def test_conversations(ranks: ParallelRunner) -> None:
+    memory = Tiered(TIGHT, Tiered.Options(chunk=2, host=2 * TIGHT))
+    steps = _serve(ranks, memory)
+    assert {move.moment for step in steps for move in step.plan.moves} == {"before", "behind"}
 
 
 def test_ahead_of_time(ranks: ParallelRunner) -> None:

@@ -186,11 +186,11 @@ class TextBooks(Books):
                     raise LawBroken("conservation", f"{owner[row]} and {name} lie in row {row} of {shape}")
 
     def ran(self, plan: Plan, ran: Ran) -> None:
-        for work in plan.work:
-            if work.sequence in ran.tokens:
-                (self.tokens[work.sequence, work.stop],) = ran.tokens[work.sequence]
-            elif work.sequence in ran.not_finite:
-                self.tokens[work.sequence, work.stop] = NOT_FINITE
+        for name, stop in {work.sequence: work.stop for work in plan.work}.items():  # the last of several spans
+            if name in ran.tokens:
+                (self.tokens[name, stop],) = ran.tokens[name]
+            elif name in ran.not_finite:
+                self.tokens[name, stop] = NOT_FINITE
 
     def complete(self, report: StepReport, held: Collection[str]) -> None:
         failed = {name for name, reason in report.finished.items() if reason is FinishReason.NAN}

@@ -17,11 +17,13 @@ from minifuse.request import FinishReason, Request, Sequence, TextReader
 from minifuse.serve.assembly import Stages
 from minifuse.stages import RunPlan, stage
 from minifuse.testing.capacity import slots_needed
+from minifuse.testing.observe import Observation
 from minifuse.testing.subject import Case, Expected, Tokens
 from minifuse.testing.texts.books import TextBooks
 from minifuse.testing.texts.ghost import GhostRunner
 from minifuse.testing.texts.models import expected_answer, model_config, small_model
 from minifuse.testing.texts.scenario import TextScenario
+from minifuse.testing.texts.value import check_value
 
 __all__ = ["TextCase"]
 
@@ -100,6 +102,9 @@ class TextCase(Case):
         needed = slots_needed(self.row, tuple(map(Sequence, prompts)), self.settings)
         context = model_config(self.scenario.model).max_context
         return needed is not None and needed <= self.capacity and all(p.max_length <= context for p in prompts)
+
+    def of_one_run(self, seen: Observation) -> None:
+        check_value(self, seen)
 
     def running_ahead(self, run: RunPlan) -> RunPlan:
         return RunAhead(run)

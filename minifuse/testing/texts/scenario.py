@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from minifuse.memory.profile import Profile
 from minifuse.plan import Plan
 from minifuse.request import GREEDY, Phase, Request, Sampling
 from minifuse.stages import COMPUTED_WHOLE, stage
@@ -18,6 +19,7 @@ from minifuse.testing.texts.models import CONFIGS, CONTEXT, LONG, LONG_CONTEXT, 
 __all__ = ["TextScenario", "text_scenarios"]
 
 
+STEEP = Profile(1.0, (2, 4, 8, 16, 32), (1.0, 2.0, 4.0, 8.0, 16.0)).text()  # short texts differ in cost, too
 SELDOM = [False] * 5 + [True] + [False] * 5  # hypothesis draws what stands first, and last, more often than the rest
 
 
@@ -138,7 +140,8 @@ def _kept(draw: st.DrawFn) -> dict[str, Any]:
         "memory.chunk": draw(st.sampled_from([1, 2, 3, 5])),
         "memory.host": draw(st.sampled_from([None, 0, 6, 15])),
         "memory.keep": draw(st.sampled_from([True, True, True, False])),
-        "memory.eviction": draw(st.sampled_from(["cost", "lru"])),
+        "memory.eviction": draw(st.sampled_from(["cost", "cost", "lru"])),
+        "memory.profile": draw(st.sampled_from([None, STEEP])),
         "memory.ahead": draw(st.sampled_from([0.0, 0.25, 0.6])),
         "memory.reserve": draw(st.sampled_from([0.0, 0.1, 0.3])),
     }
@@ -175,6 +178,10 @@ def _talk(draw: st.DrawFn) -> TextScenario:
         "memory.share": draw(st.booleans()),
         "memory.block_size": 3,
         "memory.slots": 2,
+        "batching.window": 0.02,
+        "batching.instances": 2,
+        "batching.preprocess": draw(st.sampled_from(["worker", "inline"])),
+        "batching.token_budget": draw(st.sampled_from([None, None, 4])),
     }
     targets = [request.id for request in requests]
     return TextScenario(

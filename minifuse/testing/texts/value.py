@@ -1,0 +1,168 @@
+"""The law "value": of the KV that may be reclaimed, what is worth least goes first (Pensieve, 3.4.3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from minifuse.errors import LawBroken
+from minifuse.memory.profile import Profile
+from minifuse.place import Pages
+from minifuse.plan import Plan
+from minifuse.report import StepReport
+from minifuse.serve.assembly import check_settings
+from minifuse.stages import stage
+from minifuse.testing.observe import Observation
+from minifuse.testing.subject import Case
+
+__all__ = ["check_value"]
+
+ROUNDING = 1e-9
+
+
+@dataclass
+class _Chunk:
+    """A chunk of KV that no admitted sequence uses."""
+
+    owner: str
+    index: int
+    active_s: float
+    device: int | None  # its block
+    host: int | None = None
+    flying: bool = False  # a copy to the host is under way
+
+    def __str__(self) -> str:
+        return f"chunk {self.index} of {self.owner}, idle since {self.active_s:g} s"
+
+
+@dataclass
+class _Kept:
+    """Every idle chunk, as plans and reports tell."""
+
+    size: int
+    chunks: list[_Chunk] = field(default_factory=list)
+    tables: dict[str, tuple[Pages, int]] = field(default_factory=dict)  # of each sequence, with the tokens computed
+
+    def leave(self, name: str, owner: str, now: float) -> None:
+        """A sequence has ended, or is evicted: its chunks are idle."""
+        if name not in self.tables:
+            return
+        pages, computed = self.tables.pop(name)
+        count = -(-computed // self.size)
+        self.chunks += [_Chunk(owner, i, now, block) for i, block in enumerate(pages.blocks[:count])]
+
+    def places(self) -> list[list[_Chunk]]:
+        """The chunks on the device alone, on both tiers, and on the host alone, but those that are being copied."""
+        return [
+            [c for c in self.chunks if (c.device is not None, c.host is not None) == on and not c.flying]
+            for on in ((True, False), (True, True), (False, True))
+        ]
+
+
+def check_value(case: Case, seen: Observation) -> None:
+    """Of the chunks on the device alone, on both tiers, and on the host alone, those of least value go first.
+
+    Value = Cost(l) / T (3.4), or under least recently used the time idle, computed from times and positions alone. A
+    chunk is taken from the device alone only when none is on both tiers, unless it is copied ahead of time.
+
+    It holds for one worker without aborts, whose events have one order, and for memories with the option `eviction`
+    that share nothing.
+    """
+    row, options = case.row, _options(case)
+    if "memory.eviction" not in row.option_names or case.scenario.aborts or options["share"]:
+        return
+    if stage("batching", row.batching).workers != 1 or stage("batching", row.batching).depth != 1:
+        return
+    if case.settings.get("batching.token_budget") is not None:
+        return  # a prompt that is evicted before its end has blocks without KV
+    kept = _Kept(options["chunk"])
+    owners = {request.id: request.conversation or request.id for request in case.requests}
+    for now, event in seen.happened:
+        if isinstance(event, Plan):
+            used = {owners[name] for name in event.admitted}
+            before = [[chunk for chunk in chunks if chunk.owner not in used] for chunks in kept.places()]
+            _decide(kept, event, owners, now)
+            _check(kept, before, event, options, now)
+        else:
+            _complete(kept, event, case, owners, options["keep"])
+
+
+def _options(case: Case) -> Mapping[str, Any]:
+    """The options of its memory, defaults included."""
+    options: Mapping[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
+    return options
+
+
+def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> None:
+    """What a plan does to idle chunks: those of admitted sequences are used, others copied, overwritten or dropped."""
+    for name in plan.evicted:
+        kept.leave(name, owners[name], now)
+    used = {owners[name] for name in plan.admitted}
+    kept.chunks = [chunk for chunk in kept.chunks if chunk.owner not in used]
+    for move in plan.moves:
+        if move.kind != "swap_out":
+            continue
+        source, target = move.source // kept.size, move.target // kept.size
+        for chunk in kept.chunks:
+            if chunk.host == target:
+                chunk.host = None
+            if chunk.device == source:
+                chunk.host, chunk.flying = target, move.moment == "behind"
+    tables: dict[str, Pages] = {}
+    for work, place in zip(plan.work, plan.places, strict=True):
+        assert isinstance(place, Pages)
+        tables[work.sequence] = place
+        computed = kept.tables[work.sequence][1] if work.sequence in kept.tables else 0
+        kept.tables[work.sequence] = place, max(computed, work.stop)
+    taken = {block for place in tables.values() for block in place.blocks}
+    for chunk in kept.chunks:
+        if chunk.device in taken:
+            chunk.device = None
+    kept.chunks = [chunk for chunk in kept.chunks if chunk.device is not None or chunk.host is not None]
+
+
+def _check(kept: _Kept, before: list[list[_Chunk]], plan: Plan, options: Mapping[str, Any], now: float) -> None:
+    """What has left each of the three places is worth no more than what has stayed there."""
+    after = kept.places()
+    for chunks, stayed in zip(before, after, strict=True):
+        there = set(map(id, stayed))
+        left = [chunk for chunk in chunks if id(chunk) not in there]
+        for chunk in left:
+            for other in stayed:
+                if _value(chunk, options, now) > _value(other, options, now) + ROUNDING:
+                    raise LawBroken("value", f"step {plan.step} takes {chunk}, and {other} is worth less")
+        if left and chunks is before[0] and plan.work and after[1]:
+            raise LawBroken("value", f"step {plan.step} takes {left[0]}, and {after[1][0]} is on both tiers")
+
+
+def _complete(kept: _Kept, report: StepReport, case: Case, owners: Mapping[str, str], keep: bool) -> None:
+    for chunk in kept.chunks if not report.plan.work else ():
+        if any(chunk.host == move.target // kept.size for move in report.plan.moves):
+            chunk.flying = False
+    conversations = {request.id: request.conversation for request in case.requests}
+    for name in report.finished:
+        if keep and conversations[name] is not None:
+            kept.leave(name, owners[name], report.ended_s)
+        else:
+            kept.tables.pop(name, None)
+
+
+def _value(chunk: _Chunk, options: Mapping[str, Any], now: float) -> float:
+    idle_s = now - chunk.active_s
+    if options["eviction"] == "lru":
+        return -idle_s
+    end, profile = (chunk.index + 1) * options["chunk"], options["profile"]
+    cost = 1 + max(end, 32) / 4096 if profile is None else _interpolated(Profile.read(profile), end)
+    return cost / idle_s if idle_s > 0 else float("inf")
+
+
+def _interpolated(profile: Profile, end: int) -> float:
+    """Between the two neighbours that were measured; before the first as there, behind the last as between the last."""
+    points = list(zip(profile.contexts, profile.attention, strict=True))
+    if end <= points[0][0]:
+        return profile.other + points[0][1]
+    neighbours = list(pairwise(points))
+    (x0, y0), (x1, y1) = next((pair for pair in neighbours if end <= pair[1][0]), neighbours[-1])
+    return float(profile.other + y0 + (y1 - y0) * (end - x0) / (x1 - x0))

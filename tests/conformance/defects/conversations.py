@@ -1,0 +1,187 @@
+"""What goes wrong in memory that keeps conversations on two tiers (Pensieve)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from conformance.defects.harness import defect, instead_of
+
+from minifuse.batching.prefill_first import PrefillFirst
+from minifuse.batching.unified import Unified
+from minifuse.errors import LawBroken
+from minifuse.memory import Tiered
+from minifuse.memory.chunks import Chunk, Idle
+from minifuse.memory.conversations import Conversations
+from minifuse.memory.eviction import CostAware
+from minifuse.memory.profile import ASSUMED, Profile
+from minifuse.memory.room import TieredRoom
+from minifuse.memory.tiers import Tiers
+from minifuse.plan import Move, Placement
+from minifuse.report import KVUsage
+from minifuse.request import Sequence
+from minifuse.testing.texts.scenario import STEEP
+from minifuse.work import Span
+
+talk = partial(defect, "pensieve", kinds=("talk",))
+
+
+@defect("pensieve", "conservation", kinds=("few",))
+@instead_of(Conversations, "_forget")
+def a_request_without_a_conversation_is_kept(forget: Any, self: Conversations, owner: Any) -> None:
+    """After the last request nothing may be left, and nothing is in use: it is the books that notice."""
+
+
+@talk("exact", "conservation", "ghost", "counting")
+@instead_of(Conversations, "_end")
+def one_token_too_many_is_taken_for_computed(end: Any, self: Conversations, sequence: Sequence, chunks: Any) -> int:
+    found: int = end(self, sequence, chunks)
+    return min(found + 1, len(sequence) - 1) if found else found
+
+
+@talk("exact", "conservation", "counting")
+@instead_of(Conversations, "missing")
+def dropped_tokens_are_not_computed(missing: Any, self: Conversations, sequence: Sequence) -> tuple[Span, ...]:
+    return missing(self, sequence)[-1:]  # type: ignore[no-any-return]
+
+
+@talk("exact", "conservation", "ghost", "counting", "layout")
+@instead_of(Conversations, "missing")
+def the_two_spans_are_taken_for_one(missing: Any, self: Conversations, sequence: Sequence) -> tuple[Span, ...]:
+    """As if what was dropped lay just before the new prompt."""
+    *holes, tail = missing(self, sequence)
+    dropped = sum(hole.stop - hole.start for hole in holes)
+    return (Span(max(0, tail.start - dropped), tail.stop),)
+
+
+@talk("conservation")
+@instead_of(Tiers, "copy_ahead")
+def a_block_is_given_out_while_its_copy_is_under_way(copy: Any, self: Tiers, *arguments: Any) -> list[Move]:
+    moves: list[Move] = copy(self, *arguments)
+    for move in moves:
+        chunk = self.by_host_block[move.target // self.size]
+        chunk.copying = False
+        self.on_both.add(chunk)
+    return moves
+
+
+@talk("conservation", "budget", memory__ahead=0.6)
+@instead_of(Tiers, "landed")
+def host_blocks_are_never_given_back(landed: Any, self: Tiers, moves: Any) -> None:
+    landed(self, [move for move in moves if move.target_tier == "host"])
+
+
+@talk("conservation", memory__transfer="overlapped", batching__max_batch=4)
+@instead_of(Tiers, "fetch")
+def a_host_block_is_free_before_it_has_been_copied(
+    fetch: Any, self: Tiers, chunk: Chunk, now: float, moves: Any
+) -> None:
+    block = chunk.host
+    fetch(self, chunk, now, moves)
+    if block is not None:
+        self.host.free.insert(0, block)  # type: ignore[union-attr]
+
+
+@talk("counting", "exact", "conservation", "ghost")
+@instead_of(Tiers, "fetch")
+def what_is_on_the_host_is_not_swapped_in(fetch: Any, self: Tiers, chunk: Chunk, now: float, moves: Any) -> None:
+    mine: list[Move] = []
+    fetch(self, chunk, now, mine)
+    moves += [move for move in mine if move.kind != "swap_in"]
+    self.landed([move for move in mine if move.kind == "swap_in"])
+
+
+@talk("budget", batching__max_tokens=6)
+@instead_of(Unified, "_fill")
+def the_threshold_of_tokens_is_forgotten(fill: Any, self: Unified, *arguments: Any) -> Any:
+    """Newcomers join whatever the iteration has."""
+    return PrefillFirst._fill(self, *arguments)
+
+
+@talk("exact", "conservation", memory__share=True)
+@instead_of(Conversations, "_digest")
+def chunks_of_the_same_tokens_are_shared_behind_any_text(
+    digest: Any, self: Conversations, sequence: Sequence
+) -> list[bytes]:
+    size, tokens = self.size, sequence.tokens
+    self._digests[sequence.id] = [repr(tokens[i : i + size]).encode() for i in range(0, len(tokens) - size + 1, size)]
+    return self._digests[sequence.id]
+
+
+@talk("counting")
+@instead_of(Conversations, "fill")
+def what_is_swapped_in_is_told_as_found_on_the_device(fill: Any, self: Conversations, *arguments: Any) -> Any:
+    reuse = fill(self, *arguments)
+    return reuse._replace(on_device=reuse.num_tokens, on_host=0)
+
+
+@talk("conservation")
+@instead_of(Tiered, "usage")
+def what_is_kept_counts_as_used(usage: Any, self: Tiered) -> KVUsage:
+    found: KVUsage = usage(self)
+    return found._replace(used=found.used + found.kept, reserved=max(found.reserved, found.used + found.kept), kept=0)
+
+
+@talk("budget", "conservation", "progress")
+@instead_of(TieredRoom, "admit")
+def what_a_newcomer_finds_is_counted_as_free_as_well(
+    admit: Any, self: TieredRoom, sequence: Sequence, *, growing: bool = False
+) -> Any:
+    before = self._free
+    full = admit(self, sequence, growing=growing)
+    if full is None:
+        found = self._books.found(sequence)
+        self._free = max(self._free, before - self._extra[sequence.id] + sum(chunk is not None for chunk in found))
+    return full
+
+
+@talk("ghost", "exact", "conservation")
+@instead_of(Tiered, "place")
+def the_parts_of_a_sequence_have_tables_of_their_own(place: Any, self: Tiered, *arguments: Any) -> Placement:
+    """The tail is read from a table without the blocks before it."""
+    placement: Placement = place(self, *arguments)
+    seen: set[Any] = set()
+    places = []
+    for one in placement.places:
+        places.append(one._replace(blocks=one.blocks[::-1]) if one in seen else one)  # type: ignore[union-attr]
+        seen.add(one)
+    return replace(placement, places=tuple(places))
+
+
+@talk("value", memory__share=False)
+@instead_of(Idle, "value")
+def what_is_worth_most_goes_first(value: Any, self: Idle, chunk: Chunk, now: float) -> Any:
+    worth, index, rank = value(self, chunk, now)
+    return -worth, index, rank
+
+
+@talk("value", memory__share=False, memory__eviction="cost", memory__profile=STEEP)
+@instead_of(Profile, "cost")
+def every_chunk_costs_the_same(cost: Any, self: Profile, num_context: int) -> float:
+    return 1.0
+
+
+@talk("value", memory__share=False, memory__eviction="cost", memory__profile=STEEP)
+@instead_of(CostAware, "value")
+def the_time_does_not_count(value: Any, self: CostAware, num_context: int, idle_s: float) -> float:
+    return self.profile.cost(num_context)
+
+
+@talk("value", memory__share=False, memory__eviction="lru")
+@instead_of(Tiers, "leave")
+def a_chunk_is_taken_to_have_been_idle_since_it_was_made(leave: Any, self: Tiers, chunk: Chunk, now: float) -> None:
+    leave(self, chunk, -chunk.number / 1e9)
+
+
+@talk("value", memory__share=False, memory__host=15, memory__ahead=0.6)
+@instead_of(Tiers, "take")
+def what_has_no_copy_is_taken_before_what_has_one(take: Any, self: Tiers, now: float, moves: Any) -> int:
+    both, self.on_both = self.on_both, Idle(CostAware(ASSUMED), self.size)
+    try:
+        return take(self, now, moves)  # type: ignore[no-any-return]
+    except LawBroken:
+        self.on_both = both
+        return take(self, now, moves)  # type: ignore[no-any-return]
+    finally:
+        self.on_both = both
