@@ -11,6 +11,7 @@ import typer
 
 from minifuse import __version__
 from minifuse.cli.calibrate import calibrate
+from minifuse.cli.chat import chat
 from minifuse.cli.check import check
 from minifuse.cli.compare import compare
 from minifuse.cli.doctor import doctor
@@ -24,6 +25,7 @@ __all__ = ["make_app"]
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "run": run,
+    "chat": chat,
     "compare": compare,
     "check": check,
     "reproduce": reproduce,

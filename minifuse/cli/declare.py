@@ -103,20 +103,27 @@ def argument(metavar: str, help: str, *, many: bool = False) -> Declared:
     return Declared(kind, None, info, lambda typed: typed or [] if many else typed)
 
 
-def takes(options: type[OptionsT]) -> Callable[[Callable[[OptionsT], int]], Callable[..., int]]:
-    """Turn a command of `options` into one with a parameter for each of its fields, those of a subclass first."""
+def takes(
+    options: type[OptionsT], without: Collection[str] = ()
+) -> Callable[[Callable[[OptionsT], int]], Callable[..., int]]:
+    """Turn a command of `options` into one with a parameter for each of its fields, those of a subclass first.
+
+    The fields in `without` cannot be given, and have their defaults.
+    """
     annotations = get_type_hints(options, include_extras=True)
     own_first = sorted(annotations, key=lambda name: name not in options.__annotations__)
     declared: dict[str, Declared] = {name: annotations[name].__metadata__[0] for name in own_first}
 
     def decorate(command: Callable[[OptionsT], int]) -> Callable[..., int]:
         def typed(**texts: Any) -> int:
-            return command(options(**{name: one.parse(texts[name]) for name, one in declared.items()}))
+            given = {name: one.default for name, one in declared.items()} | texts
+            return command(options(**{name: one.parse(given[name]) for name, one in declared.items()}))
 
-        hints = {name: Annotated[one.kind, one.info] for name, one in declared.items()}
+        offered = {name: one for name, one in declared.items() if name not in without}
+        hints = {name: Annotated[one.kind, one.info] for name, one in offered.items()}
         parameters = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[name])
-            for name, one in declared.items()
+            for name, one in offered.items()
         ]
         typed.__name__, typed.__doc__, typed.__annotations__ = command.__name__, command.__doc__, hints
         typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -60,7 +60,7 @@ def refuse_overwriting(written: Path, model: str, prompts: str | None, flag: str
         return
     folder = Path(model)
     read = [Path(prompts)] if prompts is not None else []
-    read += [*plugin_files(), *(folder.iterdir() if folder.is_dir() else ())]
+    read += [*plugin_files(), *folder.glob("*.json"), *folder.glob("*.safetensors")]
     for path in read:
         if path.is_file() and written.samefile(path):
             raise UsageError(f'{flag} is "{written}", which this run reads: give a file of its own.')
