@@ -55,7 +55,7 @@ def plugin_files() -> list[Path]:
 
 
 def refuse_overwriting(written: Path, model: str, prompts: str | None, flag: str = "--trace") -> None:
-    """Refuse a file to be written that is one of those which the run reads, by whatever name or link."""
+    """Refuse to write to one of the files which the command reads, by whatever name or link."""
     if not written.exists():
         return
     folder = Path(model)
