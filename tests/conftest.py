@@ -3,6 +3,10 @@
 No example of hypothesis has a deadline.
 """
 
+import os
+import tempfile
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import settings
@@ -13,6 +17,18 @@ from minifuse.testing import capacity
 torch.set_num_threads(1)
 settings.register_profile("untimed", deadline=None)  # machines are busy at times
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cache_of_the_user() -> Iterator[None]:
+    """What the user has measured with `minifuse calibrate` changes no test."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        yield
+    os.environ.pop("XDG_CACHE_HOME")
+    if before is not None:
+        os.environ["XDG_CACHE_HOME"] = before
 
 
 @pytest.fixture

@@ -51,11 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_for_a_result(typed: list[str]) -> bool:
-    """Whether standard output is for a result alone, as --json and --trace - ask. A plugin prints as it is loaded."""
+    """Whether standard output is for a result alone, as --json, --trace - and --out - ask. Plugins print meanwhile."""
     options = typed[: typed.index("--")] if "--" in typed else typed
     if {"--help", "-h", "--version"} & {*options}:
         return False
-    return bool({"--json", "--trace=-"} & {*options}) or ("--trace", "-") in pairwise(options)
+    flags = ("--trace", "--out")
+    return bool({"--json", *(f"{flag}=-" for flag in flags)} & {*options}) or any(
+        (flag, "-") in pairwise(options) for flag in flags
+    )
 
 
 def _work(typed: list[str]) -> int:

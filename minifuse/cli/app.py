@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from minifuse import __version__
+from minifuse.cli.calibrate import calibrate
 from minifuse.cli.chat import chat
 from minifuse.cli.check import check
 from minifuse.cli.compare import compare
@@ -28,6 +29,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "compare": compare,
     "check": check,
     "reproduce": reproduce,
+    "calibrate": calibrate,
     "list": list_,
     "explain": explain,
     "doctor": doctor,

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -28,9 +28,11 @@ from minifuse.errors import UsageError
 from minifuse.parsing import MANY, did_you_mean, one_of, parse_int
 
 __all__ = [
+    "STDOUT",
     "JsonOptions",
     "argument",
     "by_itself",
+    "file_or_stdout",
     "folder_to_be",
     "json_switch",
     "option",
@@ -168,6 +170,14 @@ def writable_file(text: str, flag: str) -> Path:
         if new:
             path.unlink()
     return path
+
+
+STDOUT: Literal["-"] = "-"
+
+
+def file_or_stdout(text: str, flag: str) -> Path | Literal["-"]:
+    """A parser: `STDOUT`, or the path of a file that can be written."""
+    return STDOUT if text == STDOUT else writable_file(text, flag)
 
 
 def writable_folder(text: str, flag: str) -> Path:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from minifuse.cli.declare import argument, option, switch, takes, writable_file
+from minifuse.cli.declare import STDOUT, argument, file_or_stdout, option, switch, takes
 from minifuse.cli.failures import told
 from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
@@ -42,17 +42,12 @@ __all__ = ["RunOptions", "chosen", "exit_code", "load", "placeholders", "run", "
 
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines (- is standard output)"
-STDOUT: Literal["-"] = "-"
 WHY = "show for each iteration which requests it admits, and why each other that waits is not among them"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
 NAMED = 3  # requests, in a message
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED, FinishReason.NAN)
 
 _stage = partial(option, panel="Technique")
-
-
-def _trace(text: str, flag: str) -> Path | Literal["-"]:
-    return STDOUT if text == STDOUT else writable_file(text, flag)
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class RunOptions(Options):
     batching: Annotated[str | None, _stage("--batching", "another batching stage", "NAME")]
     memory: Annotated[str | None, _stage("--memory", "another memory stage", "NAME")]
     attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
-    trace: Annotated[Path | Literal["-"] | None, option("--trace", TRACE, "FILE", panel="Output", parse=_trace)]
+    trace: Annotated[Path | Literal["-"] | None, option("--trace", TRACE, "FILE", panel="Output", parse=file_or_stdout)]
     why: Annotated[bool, switch("--why", WHY, panel="Output")]
 
 

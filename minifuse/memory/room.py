@@ -20,6 +20,7 @@ class TieredRoom:
 
     def __init__(self, books: Conversations, reserve: int) -> None:
         self._books = books
+        self._size = books.size
         self._reserve = reserve
         self._busy = bool(books.running)
         self._free = books.num_available
@@ -55,7 +56,11 @@ class TieredRoom:
         return chunk.users == self._left[chunk] and chunk not in self._claimed
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        return self.extend_to(sequence.request.id, len(sequence.tokens))
+        name, length = sequence.request.id, len(sequence.tokens)
+        owner = self._books.running.get(name)
+        if owner is not None and length <= len(owner.chunks) * self._size:
+            return None  # as in most iterations
+        return self.extend_to(name, length)
 
     def extend_to(self, name: str, length: int) -> Reason | None:
         """As `extend`, so that a sequence, in the books or admitted here, can hold so many tokens."""
@@ -64,7 +69,7 @@ class TieredRoom:
         have, promised = (len(owner.chunks), owner.promised) if owner is not None else (0, 0)
         needed = books.chunks_of(length) - have
         if needed <= 0:
-            return None  # as in most iterations
+            return None
         needed -= promised + self._extra[name]
         if needed > 0:
             if needed > self._free:

@@ -11,7 +11,7 @@ from minifuse.reproduce import EXPERIMENTS, experiments
 FIGURES = {
     "Flover": ["flover-fig7", "flover-fig8", "flover-fig9"],
     "BatchMaker": [f"batchmaker-fig2.{number}" for number in (3, 5, 7, 8, 9, 11, 13, 14, 15)],
-    "Pensieve": ["pensieve-fig3.17"],
+    "Pensieve": ["pensieve-fig3.3", "pensieve-fig3.4", "pensieve-fig3.17"],
 }
 
 

@@ -27,6 +27,7 @@ from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answ
 TIGHT = {"memory.block_size": 2, "memory.share": True}
 ROWS: dict[str, tuple[Technique, dict[str, object]]] = {
     **{name: (TECHNIQUES[name], {}) for name in serving("transformer")},
+    "pensieve": (TECHNIQUES["pensieve"], {"memory.chunk": 3}),
     "vllm, swapping": (TECHNIQUES["vllm"], {**TIGHT, "memory.preemption": "swap"}),
     "vllm, recomputing": (TECHNIQUES["vllm"], {**TIGHT, "memory.preemption": "recompute"}),
     "orca in blocks": (mix(TECHNIQUES["orca"], memory="paged", attention="paged"), {"memory.block_size": 3}),
