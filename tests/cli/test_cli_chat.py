@@ -208,3 +208,12 @@ def test_on_a_terminal(tiny: str) -> None:
     os.write(ours, b"\x04")
     assert process.wait(60) == 0
     os.close(ours)
+
+
+def test_chat_offers_no_option_that_means_nothing_to_it(minifuse: Cli) -> None:
+    """A new option of `run` is not offered here before it has been thought of: it would be accepted and ignored."""
+    offered = set(re.findall(r"^ *│? *(?:-\w, )?(--[a-z-]+)", minifuse("chat", "--help").out, re.MULTILINE))
+    of_model = {"--model", "--dtype", "--numerics", "--device", "--tensor-parallel", "--kv-memory"}
+    of_answers = {"--max-new-tokens", "--temperature", "--top-k", "--top-p", "--seed"}
+    of_stages = {"--technique", "--batching", "--memory", "--attention", "--set"}
+    assert offered - {"--help"} == of_model | of_answers | of_stages | {"--state", "--conversation", "--json"}
