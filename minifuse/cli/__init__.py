@@ -3,7 +3,7 @@
 | exit code | meaning |
 |---|---|
 | 0 | fine |
-| 1 | a request failed (refused, logits not finite), or a check did not hold |
+| 1 | a request failed (refused, logits not finite), an answer could not be stored, or a check did not hold |
 | 2 | bad usage or input: nothing was started |
 | 3 | the machine lacks something |
 | 130 | Ctrl-C came before the end |

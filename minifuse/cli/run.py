@@ -55,11 +55,11 @@ class RunOptions(Options):
     """The options of `run`: one technique, its stages exchanged at will, its trace."""
 
     texts: Annotated[list[str], argument("PROMPT", "texts, each in quotes", many=True)]
+    state: Annotated[Path | None, STATE]
     technique: Annotated[str | None, _stage("--technique", "see minifuse list: orca, or cellular for cells", "NAME")]
     batching: Annotated[str | None, _stage("--batching", "another batching stage", "NAME")]
     memory: Annotated[str | None, _stage("--memory", "another memory stage", "NAME")]
     attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
-    state: Annotated[Path | None, STATE]
     trace: Annotated[Path | Literal["-"] | None, option("--trace", TRACE, "FILE", panel="Output", parse=file_or_stdout)]
     why: Annotated[bool, switch("--why", WHY, panel="Output")]
 

@@ -1,4 +1,4 @@
-"""The raw tokens of conversations in a file that outlives the process (Pensieve, 3.4.1: the persistent store)."""
+"""The raw tokens of conversations in a file that outlives the process (Pensieve, 3.4.3.4: the persistent store)."""
 
 from __future__ import annotations
 
