@@ -6,6 +6,7 @@ from collections import Counter
 
 from minifuse.memory.chunks import Chunk
 from minifuse.memory.conversations import Conversations
+from minifuse.parsing import number
 from minifuse.plan import Reason
 from minifuse.request import Sequence
 
@@ -45,7 +46,7 @@ class TieredRoom:
             return Reason(
                 "memory-full",
                 sequence.id,
-                f"not admitted: needs {needed} chunks of {books.size} KV tokens, {self._free - own} are free{left}",
+                f"not admitted: needs {number(needed, 'chunk')} of {books.size} KV tokens, {self._free - own} are free{left}",
             )
         self._free -= own + needed
         self._claimed.update(idle)
@@ -73,7 +74,7 @@ class TieredRoom:
         needed -= promised + self._extra[name]
         if needed > 0:
             if needed > self._free:
-                text = f"has no room for its next token: needs {needed} chunks, {self._free} are free"
+                text = f"has no room for its next token: needs {number(needed, 'chunk')}, {self._free} are free"
                 return Reason("memory-full", name, text)
             self._free -= needed
             self._extra[name] += needed
