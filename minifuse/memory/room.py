@@ -43,11 +43,8 @@ class TieredRoom:
         kept = self._reserve if growing and self._busy else 0
         if needed > self._free - own - kept:
             left = f", {kept} of them kept for running requests" if kept else ""
-            return Reason(
-                "memory-full",
-                sequence.id,
-                f"not admitted: needs {number(needed, 'chunk')} of {books.size} KV tokens, {self._free - own} are free{left}",
-            )
+            lacks = f"needs {number(needed, 'chunk')} of {books.size} KV tokens, {self._free - own} are free{left}"
+            return Reason("memory-full", sequence.id, f"not admitted: {lacks}")
         self._free -= own + needed
         self._claimed.update(idle)
         self._extra[sequence.id] = whole

@@ -116,9 +116,8 @@ class Tables:
             kept = (
                 f", {self.watermark} of them kept for running requests" if growing and busy and self.watermark else ""
             )
-            raise NoRoom(
-                f"not admitted: needs {number(needed, 'block')} of {self.size} KV tokens, {self.num_available} are free{kept}"
-            )
+            lacks = f"needs {number(needed, 'block')} of {self.size} KV tokens, {self.num_available} are free{kept}"
+            raise NoRoom(f"not admitted: {lacks}")
         self.sequences[name] = sequence
         table = self.pages[parent].blocks[: self.blocks_of(shared)] if shared else ()
         for block in table:
