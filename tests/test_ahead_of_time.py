@@ -87,7 +87,7 @@ def _copies_what_is_not_computed_yet(patch: pytest.MonkeyPatch) -> None:
     ("defect", "law", "kind", "size"),
     [
         (_lands_at_once, "counting", "growing", 2),
-        (_counts_what_has_begun, "conservation", "few", 5),
+        (_counts_what_has_begun, "conservation", "growing", 5),
         (_gives_blocks_out_while_they_are_copied, "conservation", "growing", 2),
         (_copies_what_is_not_computed_yet, "conservation", "growing", 2),
     ],
