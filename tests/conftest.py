@@ -10,9 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from hypothesis import settings
-
-from minifuse import stages as register
-from minifuse.testing import capacity
+from registers import keep_registers
 
 torch.set_num_threads(1)
 settings.register_profile("untimed", deadline=None)  # machines are busy at times
@@ -34,5 +32,4 @@ def _no_cache_of_the_user() -> Iterator[None]:
 @pytest.fixture
 def own_register(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registers of the test's own, so that what it adds is in no other test's mixes."""
-    monkeypatch.setattr(register, "_STAGES", {kind: dict(register.stages(kind)) for kind in register.KINDS})
-    monkeypatch.setattr(capacity, "_COUNTS", dict(capacity._COUNTS))
+    keep_registers(monkeypatch)

@@ -42,14 +42,14 @@ def test_the_readmes_stage_fits_in_30_lines() -> None:
     assert len(_stage_of_readme().splitlines()) <= 30
 
 
-def test_plugin_is_listed_explained_and_run(process: Cli, shortest: Path, tmp_path: Path) -> None:
-    listed = process("--plugin", shortest, "list", "--json").json()
+def test_plugin_is_listed_explained_and_run(afresh: Cli, process: Cli, shortest: Path, tmp_path: Path) -> None:
+    listed = afresh("--plugin", shortest, "list", "--json").json()
     assert "shortest-prompt" in [stage["name"] for stage in listed["batching"]]
-    explained = process("--plugin", shortest, "explain", "shortest-prompt").out
+    explained = afresh("--plugin", shortest, "explain", "shortest-prompt").out
     assert "max_batch" in explained
     (line,) = (line for line in explained.splitlines() if line.startswith("    minifuse "))
     given = ["--model", "random:small", "--clock", "virtual", "--requests", "1", "--json"]
-    assert process(*shlex.split(line)[1:], *given).json()["stages"]["batching"] == "shortest-prompt"
+    assert afresh(*shlex.split(line)[1:], *given).json()["stages"]["batching"] == "shortest-prompt"
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"id": "long", "prompt_token_ids": [1, 2, 3, 4]}\n{"id": "short", "prompt_token_ids": [5]}\n')
     options = ["--model", "random:small", "--clock", "virtual", "--max-batch", "1", "--max-new-tokens", "3"]
@@ -59,7 +59,7 @@ def test_plugin_is_listed_explained_and_run(process: Cli, shortest: Path, tmp_pa
 
 
 @pytest.mark.parametrize("below", [False, True])
-def test_a_trace_is_not_written_over_the_plugin(process: Cli, shortest: Path, below: bool) -> None:
+def test_a_trace_is_not_written_over_the_plugin(afresh: Cli, shortest: Path, below: bool) -> None:
     trace = shortest
     if below:
         trace = shortest.parent / "below" / "deep.py"
@@ -67,17 +67,17 @@ def test_a_trace_is_not_written_over_the_plugin(process: Cli, shortest: Path, be
         trace.write_text("# imported\n")
         shortest.write_text(f"import below.deep\n{shortest.read_text()}")
     before = trace.read_text()
-    ran = process("--plugin", shortest, "run", "--clock", "virtual", "--trace", trace)
+    ran = afresh("--plugin", shortest, "run", "--clock", "virtual", "--trace", trace)
     assert (ran.code, ran.out) == (2, "")
     assert "which this run reads" in ran.err
     assert trace.read_text() == before
 
 
-def test_the_readmes_model_is_served_alike_by_all_techniques_for_chains(process: Cli, tmp_path: Path) -> None:
+def test_the_readmes_model_is_served_alike_by_all_techniques_for_chains(afresh: Cli, tmp_path: Path) -> None:
     path = tmp_path / "gru.py"
     path.write_text(_of_readme("model"))
     typed = ["--model", "gru:hidden=8,vocab=50", "--dtype", "float64", "--requests", "6", "--json"]
-    ran = process("--plugin", path, "compare", "cellular", "graph-padded", "graph-merged", *typed)
+    ran = afresh("--plugin", path, "compare", "cellular", "graph-padded", "graph-merged", *typed)
     assert ran.code == 0, ran.err
     rows = ran.json()["techniques"]
     assert [row["technique"] for row in rows] == ["cellular", "graph-padded", "graph-merged"]
@@ -107,28 +107,28 @@ def test_the_readmes_stage_keeps_the_laws(shortest: Path) -> None:
         ("1 / 0", "ZeroDivisionError"),
     ],
 )
-def test_a_plugin_that_fails_is_one_sentence(process: Cli, tmp_path: Path, text: str | None, words: str) -> None:
+def test_a_plugin_that_fails_is_one_sentence(afresh: Cli, tmp_path: Path, text: str | None, words: str) -> None:
     path = tmp_path / "broken.py"
     if text is not None:
         path.write_text(text)
-    done = process("--plugin", path, "list")
+    done = afresh("--plugin", path, "list")
     assert done.code == 2
     assert words in done.err
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_name_is_registered_once(process: Cli, shortest: Path, tmp_path: Path) -> None:
+def test_a_name_is_registered_once(afresh: Cli, shortest: Path, tmp_path: Path) -> None:
     twin = tmp_path / "twin.py"
     twin.write_text(shortest.read_text())
-    done = process("--plugin", shortest, "--plugin", twin, "list")
+    done = afresh("--plugin", shortest, "--plugin", twin, "list")
     assert done.code == 2
     assert "shortest-prompt" in done.err
 
 
-def test_a_mistake_in_a_stage_is_the_plugins(process: Cli, shortest: Path) -> None:
+def test_a_mistake_in_a_stage_is_the_plugins(afresh: Cli, shortest: Path) -> None:
     shortest.write_text(shortest.read_text().replace("sequence.request.prompt", "sequence.request.promt"))
     options = ["--model", "random:small", "--clock", "virtual"]
-    done = process("--plugin", shortest, "run", "--batching", "shortest-prompt", *options)
+    done = afresh("--plugin", shortest, "run", "--batching", "shortest-prompt", *options)
     assert done.code == 1
     assert re.search(
         r"ShortestPrompt\.rank \(shortest\.py, line \d+\) raised Attr.*promt.* at shortest\.py, line \d+, in rank",
@@ -149,14 +149,14 @@ def test_ctrl_c_while_a_plugin_loads(start: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_a_plugin_that_fails_in_the_middle_costs_no_answer(process: Cli, shortest: Path, form: tuple[str, ...]) -> None:
+def test_a_plugin_that_fails_in_the_middle_costs_no_answer(afresh: Cli, shortest: Path, form: tuple[str, ...]) -> None:
     """It looks at r4 when r3 runs, which is interrupted with it."""
     rule = "        if len(self.running) + joining"
     mistake = "        assert sequence.id != 'r4', 'not this one'\n"
     shortest.write_text(shortest.read_text().replace(rule, mistake + rule))
     options = ("--model", "random:small", "--requests", "6", "--prompt-length", "3", "--output-length", "4")
     run = ("run", "--batching", "shortest-prompt", "--max-batch", "1", "--clock", "virtual", *options)
-    ran = process("--plugin", shortest, *run, *form)
+    ran = afresh("--plugin", shortest, *run, *form)
     assert ran.code == 1
     assert re.search(
         r"ShortestPrompt\.admission \(shortest\.py, line \d+\) raised AssertionError \(not this one\) at", ran.err
@@ -202,11 +202,11 @@ class Aimless(PerSequenceStage):
 """
 
 
-def test_wrong_answers_of_a_plugin_are_a_failure(process: Cli, tmp_path: Path, tiny: str) -> None:
+def test_wrong_answers_of_a_plugin_are_a_failure(afresh: Cli, tmp_path: Path, tiny: str) -> None:
     """A student's attention looks at all tokens alike, whatever is asked."""
     plugin = tmp_path / "mine.py"
     plugin.write_text(AIMLESS)
-    wrong = process(
+    wrong = afresh(
         "--plugin", plugin, "run", "--model", tiny, "--requests", "8", "--arrival", "none", "--attention", "aimless"
     )
     assert wrong.code == 1
@@ -222,15 +222,6 @@ def test_mistakes_of_the_model_are_not_the_plugins(minifuse: Cli, tiny: str, mon
 
 
 RUN = ("run", "--model", "random:small", "--clock", "virtual", "--requests", "3", "--batching", "shortest-prompt")
-
-
-@pytest.fixture
-def forgotten(monkeypatch: pytest.MonkeyPatch, own_register: None) -> None:
-    """Plugins that are loaded into this process are forgotten."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("minifuse_plugin_shortest", "beside_it"):
-        monkeypatch.setitem(sys.modules, name, sys)
-        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.parametrize(
@@ -250,10 +241,10 @@ def forgotten(monkeypatch: pytest.MonkeyPatch, own_register: None) -> None:
     ],
 )
 def test_every_mistake_is_the_plugins(
-    minifuse: Cli, shortest: Path, forgotten: None, before: str, after: str, code: int, words: str
+    afresh: Cli, shortest: Path, before: str, after: str, code: int, words: str
 ) -> None:
     shortest.write_text(shortest.read_text().replace(before, after, 1))
-    ran = minifuse("--plugin", shortest, *RUN)
+    ran = afresh("--plugin", shortest, *RUN)
     said = next(line for line in ran.err.splitlines() if line.startswith("error: "))
     assert (ran.code, said.count("error:")) == (code, 1)
     assert words in said
@@ -273,22 +264,22 @@ BESIDE = "def limit(sequence):\n    return sequence.request.limit\n"
     ],
 )
 def test_a_mistake_in_a_module_beside_the_plugin_is_the_plugins(
-    minifuse: Cli, shortest: Path, forgotten: None, beside: str, code: int, words: str
+    afresh: Cli, shortest: Path, beside: str, code: int, words: str
 ) -> None:
     (shortest.parent / "beside_it.py").write_text(beside)
     text = shortest.read_text().replace("joining >= self", "joining >= limit(sequence) + self")
     shortest.write_text(text.replace("\n\n@register", "\nfrom beside_it import limit\n\n@register"))
-    ran = minifuse("--plugin", shortest, *RUN)
+    ran = afresh("--plugin", shortest, *RUN)
     assert ran.code == code
     assert words in ran.err
     assert "beside_it.py, line 2" in ran.err or "beside_it.py, line 1" in ran.err
     assert "minifuse has a defect" not in ran.err
 
 
-def test_a_law_that_is_broken_names_the_plugins_stages(minifuse: Cli, shortest: Path, forgotten: None) -> None:
+def test_a_law_that_is_broken_names_the_plugins_stages(afresh: Cli, shortest: Path) -> None:
     """Nothing is wrong with any single answer of this policy: it never lets a request in."""
     shortest.write_text(shortest.read_text().replace(">= self.options.max_batch", ">= 0"))
-    ran = minifuse("--plugin", shortest, *RUN)
+    ran = afresh("--plugin", shortest, *RUN)
     assert ran.code == 1
     assert re.search(
         r"broke a law \(progress: nothing runs.*\): look at ShortestPrompt \(shortest\.py, line \d+\)\.", ran.err

@@ -15,10 +15,17 @@ import pytest
 from minifuse import reproduce as command
 from minifuse.cli import findings
 from minifuse.cli.text import time_left
-from minifuse.reproduce import EXPERIMENTS
+from minifuse.reproduce import EXPERIMENTS, contest
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Say
 
 Cli = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each run that is timed all garbage is collected, which takes most of a second beside so many tests."""
+    monkeypatch.setattr(contest.gc, "collect", lambda: None)
+
 
 VIRTUAL = ("--scale", "paper", "--tokens", "4")  # no weights, no waiting
 SMALL = {"tokens": 4, "hidden": 4, "requests": 8}
