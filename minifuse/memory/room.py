@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from minifuse.memory.chunks import Chunk
-from minifuse.memory.conversations import Conversations
+from minifuse.memory.owners import Owners
 from minifuse.parsing import number
 from minifuse.plan import Reason
 from minifuse.request import Sequence
@@ -19,7 +19,7 @@ class TieredRoom:
     What a newcomer finds, on whichever tier, stays for it: it is no longer available to others.
     """
 
-    def __init__(self, books: Conversations, reserve: int) -> None:
+    def __init__(self, books: Owners, reserve: int) -> None:
         self._books = books
         self._size = books.size
         self._reserve = reserve

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.memory.conversations import Conversations
 from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed
+from minifuse.memory.owners import Owners
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.room import TieredRoom
 from minifuse.memory.tiers import Tiers
@@ -96,7 +96,7 @@ class Tiered:
         self.threshold = int(self.options.ahead * num_device)
         self.reserve = int(self.options.reserve * num_device)
         self.tiers = Tiers(num_device, num_host, size, self._eviction())
-        self.books = Conversations(self.tiers, share=self.options.share, keep=self.options.keep)
+        self.books = Owners(self.tiers, share=self.options.share, keep=self.options.keep)
 
     def _eviction(self) -> Eviction:
         if self.options.eviction == "lru":

@@ -1,4 +1,4 @@
-"""Which chunks belong to which conversation, and what its next request finds of them (Pensieve, 3.4.3)."""
+"""Which chunks belong to which owner, and what its next request finds of them (Pensieve, 3.4.3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minifuse.plan import Move, Reuse
 from minifuse.request import Sequence
 from minifuse.work import Span, Work
 
-__all__ = ["Conversations"]
+__all__ = ["Owners"]
 
 
 def owner_of(sequence: Sequence) -> str:
@@ -21,7 +21,7 @@ def owner_of(sequence: Sequence) -> str:
     return f"request {request.id}" if request.conversation is None else f"conversation {request.conversation}"
 
 
-class Conversations:
+class Owners:
     """The chunks of conversations, and of requests without one.
 
     Args:
