@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from minifuse.errors import RequestRefused
 from minifuse.request import FinishReason, Request, Sequence, check_prompts
 
-__all__ = ["Arrivals"]
+__all__ = ["Arrivals", "Stored"]
 
 LARGEST = 10**12  # seconds, and levels of priority
+Stored = Callable[[Request], tuple[int, ...]]  # the text that its conversation has from earlier runs; may refuse it
 WITHOUT_ANSWER = (FinishReason.REFUSED, FinishReason.INTERRUPTED)
 
 
@@ -19,7 +20,8 @@ class Arrivals:
     """Every request that the engine knows of, and those that are still to arrive.
 
     A request that follows another arrives `delay_s` after that one has ended, with all of its text in front of its own
-    prompt. If that one was refused, it is refused as well.
+    prompt. If that one was refused, it is refused as well. A request of a conversation that follows none goes on behind
+    the text that is `stored` of it, which is none unless this is set before the first request is added.
 
     >>> arrivals = Arrivals(finished := {})
     >>> first = Sequence(Request("a", prompt=(7, 8), conversation="c"), tokens=[7, 8, 9])
@@ -38,6 +40,7 @@ class Arrivals:
     """
 
     def __init__(self, finished: Mapping[str, Sequence]) -> None:
+        self.stored: Stored = lambda request: ()
         self._finished = finished
         self._submitted: dict[str, int] = {}  # every request ever -> its number in the order of submission
         self._groups: dict[str, tuple[str, ...]] = {}  # every group ever -> the ids of its prompts
@@ -146,9 +149,19 @@ class Arrivals:
         is history.
         """
         while (arrives_s := self.next_s) is not None and arrives_s <= now:
-            request = self._pending.pop(heapq.heappop(self._times)[2])
-            before = () if request.after is None else tuple(self._finished[request.after].tokens)
-            yield (replace(request, prompt=before + request.prompt) if before else request), len(before)
+            yield self.whole(self._pending.pop(heapq.heappop(self._times)[2]))
+
+    def whole(self, request: Request) -> tuple[Request, int]:
+        """A request with the text that it continues in front of its prompt, and the number of tokens of that.
+
+        If it follows another request, that one must have ended.
+        """
+        before: tuple[int, ...] = ()
+        if request.after is not None:
+            before = tuple(self._finished[request.after].tokens)
+        elif request.conversation is not None:
+            before = self.stored(request)
+        return (replace(request, prompt=before + request.prompt) if before else request), len(before)
 
     def ended(self, sequence: Sequence) -> list[tuple[Request, str]]:
         """A sequence has ended: let the requests behind it come. Returns those that never will, and why."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import time
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["OtherWork", "Used", "share_cores", "usable_cores", "wait_passively"]
+__all__ = ["OtherWork", "Used", "processor", "share_cores", "usable_cores", "wait_passively"]
 
 PROC = Path("/proc")  # Linux; elsewhere what others do is not known
 SHORTEST_S = 0.1  # in which use, told in steps of 0.01 s on every core, is known well enough
@@ -25,6 +26,15 @@ def usable_cores() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
+
+
+def processor() -> str:
+    """The name of the processor, as its maker gives it where that is known."""
+    try:
+        lines = (PROC / "cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:

@@ -6,6 +6,7 @@
 | while it works | raises `KeyboardInterrupt`; a run holds it back where it must not be cut (`serve/interrupt.py`) |
 | for the second time | ends at once, so that nothing hangs or is torn down while threads run |
 | twice within a second | as for the first time: a key that was hit twice asks for no more than once |
+| when what the last one ended is behind it | as for the first time: an answer of a chat (`dealt_with`) |
 | when the work has been done | ends at once with the exit code of that work |
 
 A program that imports minifuse keeps its own handler. Nothing is imported here that takes time.
@@ -29,7 +30,7 @@ else:
 
     Handler = Callable[[int, FrameType | None], object]
 
-__all__ = ["INTERRUPTED", "NOTHING_SHOWN", "finish", "importing", "install"]
+__all__ = ["INTERRUPTED", "NOTHING_SHOWN", "dealt_with", "finish", "importing", "install"]
 
 INTERRUPTED = 130  # the exit code that shells give to what Ctrl-C has ended
 NOTHING_SHOWN = "Interrupted before there was anything to show: run it again."
@@ -53,6 +54,13 @@ def finish(code: int) -> None:
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # the interpreter gives up handlers as it ends
 
 
+def dealt_with() -> None:
+    """What a Ctrl-C was to end has ended, and the process goes on: the next is a first one again."""
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, _CommandLine):
+        handler.came_s = None
+
+
 def importing(frame: FrameType | None) -> bool:
     """Whether this frame runs, directly or not, because a module is imported."""
     while frame is not None:
@@ -74,15 +82,15 @@ class _CommandLine:
     """The handler of SIGINT."""
 
     def __init__(self) -> None:
-        self._came_s: float | None = None
+        self.came_s: float | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = monotonic()
-        if self._came_s is not None:
-            if now - self._came_s < ONE_KEYSTROKE_S:
+        if self.came_s is not None:
+            if now - self.came_s < ONE_KEYSTROKE_S:
                 return
             self._end(TWICE)
-        self._came_s = now
+        self.came_s = now
         if importing(frame):
             self._end(NOTHING_SHOWN)
         raise KeyboardInterrupt

@@ -66,9 +66,10 @@ class Lifecycle:
                 raise UsageError("This engine has been closed: build another, with the same model, for more requests.")
             try:
                 self.arrivals.check(prompts)
-                for prompt in prompts:
+                known = [self.arrivals.whole(prompt)[0] if prompt.after is None else prompt for prompt in prompts]
+                for prompt in known:
                     self.reader.check(prompt)
-                self.memory.check(*prompts)
+                self.memory.check(*known)
             except RequestRefused as refusal:
                 self.arrivals.refuse(prompts)
                 for prompt in prompts:
@@ -76,7 +77,7 @@ class Lifecycle:
                 raise
             asked = [prompt.arrival_s for prompt in prompts]
             for prompt in self.arrivals.add(prompts, self._moment()):
-                self.trace.request(prompt, measured=prompt.arrival_s not in asked)
+                self.trace.request(*self.arrivals.whole(prompt), measured=prompt.arrival_s not in asked)
         self.executor.wake()
 
     def abort(self, name: str) -> bool:

@@ -24,8 +24,9 @@ finished or no time passed, is None and never NaN: the result is JSON as it is.
 `most_overtaken` is the largest number of requests that overtook one: they arrived after it and were
 admitted while it waited.
 
-`history` is of requests that go on from another's text: the tokens of that text whose KV has been computed before, and
-how many of them memory still had when each request was first admitted, by the tier that had them.
+`history` is of requests that go on from another's text, or from that of an earlier run: the tokens of that text whose
+KV has been computed before, and how many of them memory still had when each request was first admitted, by the tier
+that had them.
 """
 
 from __future__ import annotations

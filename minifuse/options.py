@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from minifuse.errors import UsageError
 from minifuse.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
 
-__all__ = ["NoOptions", "describe_options", "option", "parse_options"]
+__all__ = ["NoOptions", "describe_options", "offered", "option", "parse_options"]
 
 T = TypeVar("T")
 
@@ -36,14 +36,16 @@ def option(
     unit: str = "",
     batch_size: bool = False,
     of_evictions: bool = False,
+    offered: bool = False,
 ) -> Any:
     """A dataclass field with what the command line needs to know; `unit="s"` accepts 500ms and 2s.
 
     `batch_size`: it bounds how many requests are served at once, which is what `--max-batch` sets. `of_evictions`: it
-    changes nothing in a run that evicts no sequence.
+    changes nothing in a run that evicts no sequence. `offered`: where it is None, the model that is served may offer a
+    value (`minifuse.serve.served.ServedModel.offer`).
     """
     metadata: dict[str, Any] = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "unit": unit}
-    metadata |= {"batch_size": batch_size, "of_evictions": of_evictions}
+    metadata |= {"batch_size": batch_size, "of_evictions": of_evictions, "offered": offered}
     return field(default=default, metadata=metadata)
 
 
@@ -69,6 +71,13 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
         metadata = known[name].metadata
         values[name] = _convert(f"The {name} of the {stage}", hints[name], value, metadata)
     return cls(**values)
+
+
+def offered(options: Any) -> dict[str, Any]:
+    """The values of those options of a stage that a model may offer one for; None: nothing was given."""
+    if isinstance(options, NoOptions):
+        return {}
+    return {f.name: getattr(options, f.name) for f in fields(options) if f.metadata["offered"]}
 
 
 def _convert(name: str, hint: Any, value: Any, metadata: Mapping[str, Any]) -> Any:

@@ -23,6 +23,7 @@ __all__ = [
     "all_of",
     "check_goodput",
     "did_you_mean",
+    "number",
     "one_of",
     "parse_duration",
     "parse_float",
@@ -143,6 +144,11 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     likeness = {name: difflib.SequenceMatcher(a=name, b=word.casefold()).ratio() for name in folded if name in near}
     best = folded[max(likeness, key=likeness.__getitem__)]  # of those that are as near the first
     return f' (did you mean "{best}"?)' if best != word else ""
+
+
+def number(count: int, noun: str) -> str:
+    """`1 request`, `2 requests`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def one_of(words: Iterable[str]) -> str:

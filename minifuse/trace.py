@@ -3,6 +3,7 @@
     {"event": "run", "schema": "minifuse.trace/4", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "request", "id": "r1", "wall": {"arrival_s": 2.7}, "after": "r0", "history_tokens": 24, ...}
+    {"event": "request", "id": "r2", "arrival_s": 0.0, "history_tokens": 96, ...}   # behind the text of an earlier run
     {"event": "refused", "id": "r9", "why": "..."}
     {"event": "aborted", "id": "r8", "wall": {"end_s": ...}}
     {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": [17]}, ..., "wall": {"start_s": ..., ...}}
@@ -77,7 +78,7 @@ class Trace:
         return None if self._file is None else self._file.failure
 
     def request(self, request: Request, num_history: int = 0, *, measured: bool = False) -> None:
-        """A request was submitted, or, if it follows another, arrived with a history of so many tokens.
+        """A request was submitted, or, if it follows another, arrived; with a history of so many tokens.
 
         `measured`: its arrival is not what was asked for but when it was submitted, or when the last turn had ended.
         """
@@ -92,7 +93,8 @@ class Trace:
                 "priority": request.priority,
                 "conversation": request.conversation,
                 "group": request.group,
-                **({"after": request.after, "history_tokens": num_history} if request.after is not None else {}),
+                **({} if request.after is None else {"after": request.after}),
+                **({} if request.after is None and not num_history else {"history_tokens": num_history}),
             }
         )
 

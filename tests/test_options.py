@@ -9,7 +9,7 @@ import pytest
 from helpers import sentence
 
 from minifuse.errors import UsageError
-from minifuse.options import NoOptions, describe_options, option, parse_options
+from minifuse.options import NoOptions, describe_options, offered, option, parse_options
 
 
 @dataclass(frozen=True)
@@ -135,3 +135,14 @@ def test_description() -> None:
         {"name": "workers", "default": 2, "allowed": "a whole number from 1 to 64", "help": "threads"},
         {"name": "share", "default": 0.5, "allowed": "a number, at most 1", "help": "part"},
     ]
+
+
+def test_options_that_a_model_may_offer() -> None:
+    @dataclass(frozen=True)
+    class Asking:
+        size: int = option(8, "how many")
+        costs: str | None = option(None, "what it costs", offered=True)
+        place: str | None = option("here", "where", offered=True)
+
+    assert offered(Asking()) == {"costs": None, "place": "here"}
+    assert offered(NoOptions()) == offered(Options()) == {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
+from minifuse.parsing import number
 from minifuse.plan import Reason
 from minifuse.request import Sequence
 from minifuse.stages import register
@@ -32,7 +33,7 @@ class Iteration(QueuePolicy):
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         size = len(self.running) + joining
         if size >= self.options.max_batch:
-            return Reason("batch-full", sequence.id, f"not admitted: the batch has {size} requests")
+            return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(size, 'request')}")
         return None
 
     @property

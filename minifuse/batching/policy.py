@@ -12,6 +12,7 @@ from minifuse.batching.queue import QueueOptions, Ranked, Ticket
 from minifuse.declarations import nearest
 from minifuse.errors import LawBroken, UsageError
 from minifuse.fault import class_site
+from minifuse.parsing import number
 from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, Room
@@ -53,7 +54,7 @@ def fill(waiting: Iterable[Sequence], room: Room, most: int) -> tuple[list[Seque
     batch: list[Sequence] = []
     for sequence in waiting:
         if len(batch) == most:
-            return batch, [Reason("batch-full", sequence.id, f"not batched: the batch has {most} requests")]
+            return batch, [Reason("batch-full", sequence.id, f"not batched: the batch has {number(most, 'request')}")]
         if full := room.admit(sequence):
             return batch, [full]
         batch.append(sequence)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
+from minifuse.parsing import number
 from minifuse.plan import Reason
 from minifuse.request import Sequence
 from minifuse.stages import register
@@ -32,5 +33,5 @@ class Static(QueuePolicy):
         if self.running:
             return Reason("batch-running", sequence.id, f"not admitted: the batch of {len(self.running)} still runs")
         if joining == self.options.max_batch:
-            return Reason("batch-full", sequence.id, f"not admitted: the batch has {joining} requests")
+            return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(joining, 'request')}")
         return None

@@ -8,6 +8,7 @@ from minifuse.batching.policy import Declines, Missing
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
+from minifuse.parsing import number
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, Room, register
@@ -46,7 +47,9 @@ class Unified(PrefillFirst):
     ) -> Proposal:
         def also_when_full(sequence: Sequence, missing: int, planned: int) -> Reason | None:
             if planned >= self.options.max_tokens:
-                return Reason("iteration-full", sequence.id, f"not admitted: the iteration has {planned} tokens")
+                return Reason(
+                    "iteration-full", sequence.id, f"not admitted: the iteration has {number(planned, 'token')}"
+                )
             return None if declines is None else declines(sequence, missing, planned)
 
         return super()._fill(now, memory, running, also_when_full, room)

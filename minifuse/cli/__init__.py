@@ -3,7 +3,7 @@
 | exit code | meaning |
 |---|---|
 | 0 | fine |
-| 1 | a request failed (refused, logits not finite), or a check did not hold |
+| 1 | a request failed (refused, logits not finite), an answer could not be stored, or a check did not hold |
 | 2 | bad usage or input: nothing was started |
 | 3 | the machine lacks something |
 | 130 | Ctrl-C came before the end |
@@ -51,11 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_for_a_result(typed: list[str]) -> bool:
-    """Whether standard output is for a result alone, as --json and --trace - ask. A plugin prints as it is loaded."""
+    """Whether standard output is for a result alone, as --json, --trace - and --out - ask. Plugins print meanwhile."""
     options = typed[: typed.index("--")] if "--" in typed else typed
     if {"--help", "-h", "--version"} & {*options}:
         return False
-    return bool({"--json", "--trace=-"} & {*options}) or ("--trace", "-") in pairwise(options)
+    flags = ("--trace", "--out")
+    return bool({"--json", *(f"{flag}=-" for flag in flags)} & {*options}) or any(
+        (flag, "-") in pairwise(options) for flag in flags
+    )
 
 
 def _work(typed: list[str]) -> int:

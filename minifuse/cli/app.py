@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from minifuse import __version__
+from minifuse.cli.calibrate import calibrate
+from minifuse.cli.chat import chat
 from minifuse.cli.check import check
 from minifuse.cli.compare import compare
 from minifuse.cli.doctor import doctor
@@ -23,9 +25,11 @@ __all__ = ["make_app"]
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "run": run,
+    "chat": chat,
     "compare": compare,
     "check": check,
     "reproduce": reproduce,
+    "calibrate": calibrate,
     "list": list_,
     "explain": explain,
     "doctor": doctor,

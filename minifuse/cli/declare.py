@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -28,9 +28,11 @@ from minifuse.errors import UsageError
 from minifuse.parsing import MANY, did_you_mean, one_of, parse_int
 
 __all__ = [
+    "STDOUT",
     "JsonOptions",
     "argument",
     "by_itself",
+    "file_or_stdout",
     "folder_to_be",
     "json_switch",
     "option",
@@ -101,20 +103,27 @@ def argument(metavar: str, help: str, *, many: bool = False) -> Declared:
     return Declared(kind, None, info, lambda typed: typed or [] if many else typed)
 
 
-def takes(options: type[OptionsT]) -> Callable[[Callable[[OptionsT], int]], Callable[..., int]]:
-    """Turn a command of `options` into one with a parameter for each of its fields, those of a subclass first."""
+def takes(
+    options: type[OptionsT], without: Collection[str] = ()
+) -> Callable[[Callable[[OptionsT], int]], Callable[..., int]]:
+    """Turn a command of `options` into one with a parameter for each of its fields, those of a subclass first.
+
+    The fields in `without` cannot be given, and have their defaults.
+    """
     annotations = get_type_hints(options, include_extras=True)
     own_first = sorted(annotations, key=lambda name: name not in options.__annotations__)
     declared: dict[str, Declared] = {name: annotations[name].__metadata__[0] for name in own_first}
 
     def decorate(command: Callable[[OptionsT], int]) -> Callable[..., int]:
         def typed(**texts: Any) -> int:
-            return command(options(**{name: one.parse(texts[name]) for name, one in declared.items()}))
+            given = {name: one.default for name, one in declared.items()} | texts
+            return command(options(**{name: one.parse(given[name]) for name, one in declared.items()}))
 
-        hints = {name: Annotated[one.kind, one.info] for name, one in declared.items()}
+        offered = {name: one for name, one in declared.items() if name not in without}
+        hints = {name: Annotated[one.kind, one.info] for name, one in offered.items()}
         parameters = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[name])
-            for name, one in declared.items()
+            for name, one in offered.items()
         ]
         typed.__name__, typed.__doc__, typed.__annotations__ = command.__name__, command.__doc__, hints
         typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -161,6 +170,14 @@ def writable_file(text: str, flag: str) -> Path:
         if new:
             path.unlink()
     return path
+
+
+STDOUT: Literal["-"] = "-"
+
+
+def file_or_stdout(text: str, flag: str) -> Path | Literal["-"]:
+    """A parser: `STDOUT`, or the path of a file that can be written."""
+    return STDOUT if text == STDOUT else writable_file(text, flag)
 
 
 def writable_folder(text: str, flag: str) -> Path:

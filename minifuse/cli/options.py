@@ -20,7 +20,7 @@ from minifuse.simulate.cost import hardware
 from minifuse.techniques import Technique
 from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths
 
-__all__ = ["Options", "refuse_contradictions"]
+__all__ = ["ModelOptions", "Options", "refuse_contradictions"]
 
 
 def _hardware(text: str, flag: str) -> str:
@@ -62,15 +62,21 @@ SYNTHETIC = "conversations: sharegpt, sharegpt:scale=0.05, ...; for cells: wmt15
 
 
 @dataclass(frozen=True)
-class Options:
-    """The options that `run` and `compare` share, as values. None: not given, and without a default of its own."""
+class ModelOptions:
+    """Which model is loaded, and as what."""
 
     model: Annotated[str, _model("--model", MODEL, "MODEL", default="tiny")]
     dtype: Annotated[str, _model("--dtype", "data type to compute in", choices=tuple(DTYPE_BYTES), default="float32")]
+    device: Annotated[str, _model("--device", "where to compute", choices=("auto", "cpu", "cuda"), default="auto")]
+
+
+@dataclass(frozen=True)
+class Options(ModelOptions):
+    """The options that `run` and `compare` share, as values. None: not given, and without a default of its own."""
+
     numerics: Annotated[
         Literal["fast", "reference"], _model("--numerics", REFERENCE, choices=("fast", "reference"), default="fast")
     ]
-    device: Annotated[str, _model("--device", "where to compute", choices=("auto", "cpu", "cuda"), default="auto")]
     tensor_parallel: Annotated[
         int, _model("--tensor-parallel", "processes that share the model", "N", parse=whole(), default="1")
     ]

@@ -54,16 +54,16 @@ def plugin_files() -> list[Path]:
     return [path for file in files if file and not folders.isdisjoint((path := Path(file)).resolve().parents)]
 
 
-def refuse_overwriting(trace: Path, model: str, prompts: str | None) -> None:
-    """Refuse a trace that is one of the files which the run reads, by whatever name or link."""
-    if not trace.exists():
+def refuse_overwriting(written: Path, model: str, prompts: str | None, flag: str = "--trace") -> None:
+    """Refuse to write to one of the files which the command reads, by whatever name or link."""
+    if not written.exists():
         return
     folder = Path(model)
     read = [Path(prompts)] if prompts is not None else []
-    read += [*plugin_files(), *(folder.iterdir() if folder.is_dir() else ())]
+    read += [*plugin_files(), *folder.glob("*.json"), *folder.glob("*.safetensors")]
     for path in read:
-        if path.is_file() and trace.samefile(path):
-            raise UsageError(f'--trace is "{trace}", which this run reads: give a file of its own.')
+        if path.is_file() and written.samefile(path):
+            raise UsageError(f'{flag} is "{written}", which this run reads: give a file of its own.')
 
 
 def _folders() -> set[Path]:

@@ -23,7 +23,7 @@ from minifuse.workload.laws import Uniform
 from minifuse.workload.sharegpt import Found, read_sharegpt
 from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, synthetic
 
-__all__ = ["Workload", "make_workload", "note_priorities"]
+__all__ = ["MAX_NEW_TOKENS", "Workload", "make_workload", "note_priorities", "tell_of_unused_sampling"]
 
 MAX_NEW_TOKENS = 256
 MAX_PROMPTS = 1_000_000
@@ -58,11 +58,11 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = ()) -
         ModelError: the tokenizer cannot be read, or there is none for a typed prompt.
     """
     workload = _Maker(options, source).make(texts)
-    _tell_of_unused_sampling(workload.requests, options)
+    tell_of_unused_sampling(workload.requests, options)
     return workload
 
 
-def _tell_of_unused_sampling(requests: Sequence[Request], options: Options) -> None:
+def tell_of_unused_sampling(requests: Sequence[Request], options: Options) -> None:
     """Refuse a top-k or top-p that no request can use, as each takes the most likely token; note those of a file.
 
     Raises:

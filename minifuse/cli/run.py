@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from minifuse.cli.declare import argument, option, switch, takes, writable_file
+from minifuse.cli.declare import STDOUT, argument, file_or_stdout, option, switch, takes
 from minifuse.cli.failures import told
 from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.requests import Workload, make_workload, note_priorities
+from minifuse.cli.state import STATE, open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, result_stream, silence
 from minifuse.cli.text import first_few, one_line
 from minifuse.cores import OtherWork, share_cores
@@ -35,12 +36,12 @@ from minifuse.trace import Event
 
 if TYPE_CHECKING:
     from minifuse.engine import Engine
+    from minifuse.serve.conversations import Conversations
 
-__all__ = ["exit_code", "load", "placeholders", "run", "show_served"]
+__all__ = ["RunOptions", "chosen", "exit_code", "load", "placeholders", "run", "show_served"]
 
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines (- is standard output)"
-STDOUT: Literal["-"] = "-"
 WHY = "show for each iteration which requests it admits, and why each other that waits is not among them"
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
 NAMED = 3  # requests, in a message
@@ -49,20 +50,17 @@ FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED, FinishReason.NAN)
 _stage = partial(option, panel="Technique")
 
 
-def _trace(text: str, flag: str) -> Path | Literal["-"]:
-    return STDOUT if text == STDOUT else writable_file(text, flag)
-
-
 @dataclass(frozen=True)
 class RunOptions(Options):
     """The options of `run`: one technique, its stages exchanged at will, its trace."""
 
     texts: Annotated[list[str], argument("PROMPT", "texts, each in quotes", many=True)]
+    state: Annotated[Path | None, STATE]
     technique: Annotated[str | None, _stage("--technique", "see minifuse list: orca, or cellular for cells", "NAME")]
     batching: Annotated[str | None, _stage("--batching", "another batching stage", "NAME")]
     memory: Annotated[str | None, _stage("--memory", "another memory stage", "NAME")]
     attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
-    trace: Annotated[Path | Literal["-"] | None, option("--trace", TRACE, "FILE", panel="Output", parse=_trace)]
+    trace: Annotated[Path | Literal["-"] | None, option("--trace", TRACE, "FILE", panel="Output", parse=file_or_stdout)]
     why: Annotated[bool, switch("--why", WHY, panel="Output")]
 
 
@@ -72,16 +70,15 @@ def run(options: RunOptions) -> int:
 
     Without a prompt and without --prompts, synthetic requests are served. With --trace - the answers go to stderr.
     """
-    from minifuse.cli.answers import answer_json, note_unevicted, show_metrics
-    from minifuse.cli.judge import report_wrong
-    from minifuse.cli.why import WhyLines
-
     if options.json and options.trace == STDOUT:
         raise UsageError("--json and --trace - are both given, and each fills standard output: give --trace a file.")
     source = resolve(options.model)
-    row = _chosen(options, source.kind)
+    row = chosen(options, source.kind, DEFAULT[source.kind])
     if isinstance(options.trace, Path):
         refuse_overwriting(options.trace, options.model, options.prompts)
+    refuse_overwriting_state(
+        options.state, options.model, options.prompts, options.trace if isinstance(options.trace, Path) else None
+    )
     settings = replace(options.settings, stage_options=options.stage_options(row), why=options.why)
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts)
@@ -89,7 +86,25 @@ def run(options: RunOptions) -> int:
     with loading(source.name):
         outline = source.outline(settings.dtype, settings.seed)
     build_engine(row, source, settings, outline)  # refuse before any weights are loaded
-    model, settings = load(source, settings, outline)
+    names = [request.conversation for request in workload.requests]
+    with open_state(options.state, source, names, not placeholders(source, settings)) as conversations:
+        model, settings = load(source, settings, outline)
+        return _served(options, row, workload, settings, model, conversations)
+
+
+def _served(
+    options: RunOptions,
+    row: Technique,
+    workload: Workload,
+    settings: Settings,
+    model: Any,
+    conversations: Conversations | None,
+) -> int:
+    from minifuse.cli.answers import answer_json, note_unevicted, show_metrics
+    from minifuse.cli.judge import report_wrong
+    from minifuse.cli.why import WhyLines
+
+    source = workload.source
     counted = RunningMetrics()
     failures: list[Exception] = []
     readers = [counted.read, *([WhyLines().read] if options.why else [])]
@@ -101,7 +116,11 @@ def run(options: RunOptions) -> int:
     trace = result_stream() if options.trace == STDOUT else options.trace
     engine = build_engine(row, source, settings, model, trace, into=into)
     try:
-        served = show_served(engine, row, workload, not options.json, failures.append, live=not options.why)
+        served = show_served(
+            *(engine, row, workload, not options.json, failures.append),
+            live=not options.why,
+            conversations=conversations,
+        )
     except BrokenPipeError:
         silence()
         return 1  # the reader went away before the last answer
@@ -115,10 +134,12 @@ def run(options: RunOptions) -> int:
             "model": source.name,
             "outputs": [answer_json(workload, answer) for answer in served.answers],
             "metrics": metrics,
+            **({} if conversations is None else {"not_stored": [*conversations.failures]}),
         }
         print_result(json.dumps(result))
     else:
         show_metrics(workload, served, metrics)
+    unstored = report_unstored(conversations)
     if engine.trace.failure:
         print(f"error: {engine.trace.failure}", file=sys.stderr)
     if failures:  # told here: a broken pipe among them is the plugin's, not that of who reads the answers
@@ -126,12 +147,12 @@ def run(options: RunOptions) -> int:
         print(f"error: {message}", file=sys.stderr, flush=True)
         return code
     wrong = report_wrong(row, workload, served, settings, model)
-    return exit_code(served) or int(wrong or bool(engine.trace.failure))
+    return exit_code(served) or int(wrong or bool(engine.trace.failure or unstored))
 
 
-def _chosen(options: RunOptions, kind: str) -> Technique:
+def chosen(options: RunOptions, kind: str, default: str) -> Technique:
     """The technique for this kind of model, with the stages that were exchanged."""
-    row = for_model(technique(DEFAULT[kind] if options.technique is None else options.technique), kind)
+    row = for_model(technique(default if options.technique is None else options.technique), kind)
     mixed = mix(row, batching=options.batching, memory=options.memory, attention=options.attention)
     for place, name in mixed.stages.items():
         if kind not in stage(place, name).serves:
@@ -190,10 +211,11 @@ def show_served(
     answers: bool,
     on_failure: Callable[[Exception], None] | None = None,
     live: bool = True,
+    conversations: Conversations | None = None,
 ) -> Served:
     """Serve the requests, showing refusals, failures and progress on stderr, and the answers on stdout if wanted.
 
-    `on_failure` is as for `serve`, `live` as for `Display`.
+    `on_failure` and `conversations` are as for `serve`, `live` as for `Display`.
     """
     from minifuse.cli.answers import answer_line
     from minifuse.cli.display import Display
@@ -209,7 +231,7 @@ def show_served(
                     display.answer(answer_line(workload, answer) if answers else None)
                 shown.add(id(answer))
 
-        served = serve(engine, workload.requests, show, display.step, on_failure)
+        served = serve(engine, workload.requests, show, display.step, on_failure, conversations=conversations)
         for answer in served.answers:  # Ctrl-C may have come just before one was shown
             if id(answer) not in shown:
                 show(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
@@ -68,12 +69,16 @@ class _Entry(NamedTuple):
     chunk: Chunk
 
 
+Worth = tuple[float, int, tuple[float, int], Chunk]  # the value, and what decides between equal ones
+
+
 class Idle:
     """Idle chunks, of which the one of least value is asked for.
 
     Their values change as time passes, and which of two is lower may change with them: Cost / T falls faster for one
     that has been idle for shorter. But of chunks with as much context, the one that has been idle for longest always
-    has the least: so only the first for each length of context is looked at, however many conversations there are.
+    has the least: so only the first for each length of context is looked at, however many conversations there are, and
+    each once for all the chunks that are asked for at one time.
     """
 
     def __init__(self, eviction: Eviction, size: int) -> None:
@@ -81,13 +86,22 @@ class Idle:
         self._size = size
         self._by_index: dict[int, list[_Entry]] = {}
         self._num = 0
+        self._now = math.nan  # the time that the heap is of
+        self._heap: list[Worth] = []  # the first for each index, and some that no longer are
 
     def __len__(self) -> int:
         return self._num
 
     def add(self, chunk: Chunk) -> None:
-        insort(self._by_index.setdefault(chunk.index, []), _Entry(chunk.rank, chunk), key=_rank)
+        entries = self._by_index.setdefault(chunk.index, [])
+        insort(entries, _Entry(chunk.rank, chunk), key=_rank)
         self._num += 1
+        if entries[0].chunk is not chunk:
+            return
+        if len(self._heap) > 2 * len(self._by_index):
+            self._now, self._heap = math.nan, []  # made anew when it is needed
+        else:
+            heapq.heappush(self._heap, (*self.value(chunk, self._now), chunk))
 
     def remove(self, chunk: Chunk) -> None:
         entries = self._by_index[chunk.index]
@@ -103,15 +117,22 @@ class Idle:
 
     def lowest(self, now: float) -> Chunk | None:
         """The chunk of least value at time `now`; None if there is none."""
-        found: list[Chunk] = []
-        oldest = math.inf
-        by_index = self._by_index
-        for index in sorted(by_index):
-            (since, _), chunk = by_index[index][0]
-            if since < oldest:  # otherwise it is worth no less than the last found, see `Eviction`
-                oldest = since
-                found.append(chunk)
-        return min(found, key=lambda chunk: self.value(chunk, now), default=None)
+        if now != self._now:
+            self._now = now
+            firsts = [entries[0].chunk for entries in self._by_index.values()]
+            self._heap = [(*self.value(chunk, now), chunk) for chunk in firsts]
+            heapq.heapify(self._heap)
+        heap = self._heap
+        while heap:
+            chunk = heap[0][-1]
+            entries = self._by_index.get(chunk.index)
+            if entries and entries[0].chunk is chunk:
+                return chunk
+            heapq.heappop(heap)
+            if entries:
+                first = entries[0].chunk
+                heapq.heappush(heap, (*self.value(first, now), first))
+        return None
 
 
 def _rank(entry: _Entry) -> tuple[float, int]:

@@ -14,10 +14,7 @@ class Eviction(Protocol):
     """A policy of eviction: chunks of the least value go first."""
 
     def value(self, num_context: int, idle_s: float) -> float:
-        """The value of a chunk that ends after `num_context` tokens and was last used `idle_s` seconds ago.
-
-        It is never lower for a longer context, nor for one that has been idle for shorter.
-        """
+        """The value of a chunk that ends after `num_context` tokens and was last used `idle_s` seconds ago."""
         ...
 
 

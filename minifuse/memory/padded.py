@@ -9,6 +9,7 @@ from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
 from minifuse.memory.fixed import FixedRoom
 from minifuse.memory.reserved import ReservedMemory
+from minifuse.parsing import number
 from minifuse.place import Extent
 from minifuse.plan import Placement, Plan, Proposal, Reason
 from minifuse.request import Request, Sequence
@@ -52,7 +53,7 @@ class _Room(FixedRoom):
             return Reason(
                 "batch-closed",
                 sequence.id,
-                f"not admitted: the padded batch still holds {self.running} requests",
+                f"not admitted: the padded batch still holds {number(self.running, 'request')}",
             )
         grown = self.shape.with_row(sequence.request)
         if grown.num_tokens > self.capacity:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from minifuse.errors import UsageError
 
-__all__ = ["ASSUMED", "Profile"]
+__all__ = ["ASSUMED", "Profile", "powers_of_two"]
 
 FORMAT = "minifuse recomputation profile 1"
 
@@ -37,21 +37,21 @@ class Profile(NamedTuple):
         return _cost(self, num_context)
 
     @classmethod
-    def read(cls, given: str) -> Profile:
+    def read(cls, given: str, advice: str = "give a file made by minifuse calibrate") -> Profile:
         """Read what `minifuse calibrate` has written: the file of this path, or its text.
 
         Raises:
-            UsageError: the file cannot be read, or is no profile.
+            UsageError: the file cannot be read, or is no profile; it ends with the `advice`.
         """
         inline = given.startswith("{")
         name = "The text of memory.profile" if inline else given
         try:
             raw = json.loads(given if inline else Path(given).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{name} cannot be read ({error}): give a file made by minifuse calibrate.") from None
+            raise UsageError(f"{name} cannot be read ({error}): {advice}.") from None
         profile = cls._of(raw)
         if profile is None:
-            raise UsageError(f"{name} is no profile of recomputation costs: give a file made by minifuse calibrate.")
+            raise UsageError(f"{name} is no profile of recomputation costs: {advice}.")
         return profile
 
     @classmethod
@@ -70,10 +70,10 @@ class Profile(NamedTuple):
             return None
         return cls(float(other), tuple(contexts), tuple(map(float, attention)))
 
-    def text(self) -> str:
-        """What `read` reads."""
+    def text(self, **about: Any) -> str:
+        """What `read` reads; what it is `about`, as the model, stands beside it for people."""
         found = {"format": FORMAT, "contexts": self.contexts, "attention_s": self.attention, "other_s": self.other}
-        return json.dumps(found)
+        return json.dumps({**found, **about})
 
 
 @cache
@@ -85,6 +85,15 @@ def _cost(profile: Profile, num_context: int) -> float:
     i = min(bisect_left(contexts, num_context), len(contexts) - 1)
     slope = (attention[i] - attention[i - 1]) / (contexts[i] - contexts[i - 1])
     return profile.other + attention[i - 1] + slope * (num_context - contexts[i - 1])
+
+
+def powers_of_two(chunk: int, longest: int) -> tuple[int, ...]:
+    """The contexts at which the cost of a chunk is profiled: powers of two that hold the chunk, up to `longest` tokens.
+
+    >>> powers_of_two(48, 512)
+    (64, 128, 256, 512)
+    """
+    return tuple(1 << n for n in range((chunk - 1).bit_length(), longest.bit_length()))
 
 
 # Without a profile of the model: attention to 4096 tokens costs as much as all the rest of a layer (as in Figure 3.4).

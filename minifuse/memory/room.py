@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from minifuse.memory.chunks import Chunk
-from minifuse.memory.conversations import Conversations
+from minifuse.memory.owners import Owners
+from minifuse.parsing import number
 from minifuse.plan import Reason
 from minifuse.request import Sequence
 
@@ -18,8 +19,9 @@ class TieredRoom:
     What a newcomer finds, on whichever tier, stays for it: it is no longer available to others.
     """
 
-    def __init__(self, books: Conversations, reserve: int) -> None:
+    def __init__(self, books: Owners, reserve: int) -> None:
         self._books = books
+        self._size = books.size
         self._reserve = reserve
         self._busy = bool(books.running)
         self._free = books.num_available
@@ -41,11 +43,8 @@ class TieredRoom:
         kept = self._reserve if growing and self._busy else 0
         if needed > self._free - own - kept:
             left = f", {kept} of them kept for running requests" if kept else ""
-            return Reason(
-                "memory-full",
-                sequence.id,
-                f"not admitted: needs {needed} chunks of {books.size} KV tokens, {self._free - own} are free{left}",
-            )
+            lacks = f"needs {number(needed, 'chunk')} of {books.size} KV tokens, {self._free - own} are free{left}"
+            return Reason("memory-full", sequence.id, f"not admitted: {lacks}")
         self._free -= own + needed
         self._claimed.update(idle)
         self._extra[sequence.id] = whole
@@ -55,7 +54,11 @@ class TieredRoom:
         return chunk.users == self._left[chunk] and chunk not in self._claimed
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        return self.extend_to(sequence.request.id, len(sequence.tokens))
+        name, length = sequence.request.id, len(sequence.tokens)
+        owner = self._books.running.get(name)
+        if owner is not None and length <= len(owner.chunks) * self._size:
+            return None  # as in most iterations
+        return self.extend_to(name, length)
 
     def extend_to(self, name: str, length: int) -> Reason | None:
         """As `extend`, so that a sequence, in the books or admitted here, can hold so many tokens."""
@@ -64,11 +67,11 @@ class TieredRoom:
         have, promised = (len(owner.chunks), owner.promised) if owner is not None else (0, 0)
         needed = books.chunks_of(length) - have
         if needed <= 0:
-            return None  # as in most iterations
+            return None
         needed -= promised + self._extra[name]
         if needed > 0:
             if needed > self._free:
-                text = f"has no room for its next token: needs {needed} chunks, {self._free} are free"
+                text = f"has no room for its next token: needs {number(needed, 'chunk')}, {self._free} are free"
                 return Reason("memory-full", name, text)
             self._free -= needed
             self._extra[name] += needed

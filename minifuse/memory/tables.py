@@ -11,6 +11,7 @@ from typing import Literal
 from minifuse.errors import LawBroken
 from minifuse.memory.blocks import BlockPool
 from minifuse.memory.prefixes import Prefixes
+from minifuse.parsing import number
 from minifuse.place import Pages
 from minifuse.plan import Move, Tier
 from minifuse.request import Sequence
@@ -115,9 +116,8 @@ class Tables:
             kept = (
                 f", {self.watermark} of them kept for running requests" if growing and busy and self.watermark else ""
             )
-            raise NoRoom(
-                f"not admitted: needs {needed} blocks of {self.size} KV tokens, {self.num_available} are free{kept}"
-            )
+            lacks = f"needs {number(needed, 'block')} of {self.size} KV tokens, {self.num_available} are free{kept}"
+            raise NoRoom(f"not admitted: {lacks}")
         self.sequences[name] = sequence
         table = self.pages[parent].blocks[: self.blocks_of(shared)] if shared else ()
         for block in table:
@@ -155,7 +155,9 @@ class Tables:
         needed = max(0, new) + len(shared)
         promised = self.promised.get(name, 0)
         if needed - promised > self.num_available:
-            raise NoRoom(f"has no room for its next token: needs {needed} blocks, {self.num_available} are free")
+            raise NoRoom(
+                f"has no room for its next token: needs {number(needed, 'block')}, {self.num_available} are free"
+            )
         moves: list[Move] = []
         taken = [self.device.take() for _ in range(needed)]
         if shared:

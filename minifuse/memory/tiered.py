@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.memory.conversations import Conversations
 from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed
+from minifuse.memory.owners import Owners
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.room import TieredRoom
 from minifuse.memory.tiers import Tiers
@@ -61,7 +61,9 @@ class Tiered:
             choices=("cost", "lru"),
         )
         profile: str | None = option(
-            None, "a file by minifuse calibrate, with what a chunk costs; none: that of the model and machine, if known"
+            None,
+            "a file by minifuse calibrate, with what a chunk costs; none: that of the model and machine, if known",
+            offered=True,
         )
         ahead: float = option(
             0.25, "copy chunks to the host while less than this part of the device is available", minimum=0, maximum=1
@@ -94,7 +96,7 @@ class Tiered:
         self.threshold = int(self.options.ahead * num_device)
         self.reserve = int(self.options.reserve * num_device)
         self.tiers = Tiers(num_device, num_host, size, self._eviction())
-        self.books = Conversations(self.tiers, share=self.options.share, keep=self.options.keep)
+        self.books = Owners(self.tiers, share=self.options.share, keep=self.options.keep)
 
     def _eviction(self) -> Eviction:
         if self.options.eviction == "lru":
@@ -131,12 +133,15 @@ class Tiered:
         for sequence in proposal.admit:  # what they have may not be reclaimed for each other
             books.begin(sequence)
         reused = [books.fill(sequence, proposal.growing, now, moves) for sequence in proposal.admit]
+        size, running = books.size, books.running
         for name, _, stop, _ in proposal.work:
-            books.grow(name, stop, now, moves)
+            owner = running[name]
+            if not owner.working or stop > len(owner.chunks) * size:
+                books.grow(owner, stop, now, moves)
         if self.options.transfer == "overlapped":
             moves = [move._replace(moment="before") for move in moves]
         books.forget_empty()
-        places = tuple([books.pages(work.sequence) for work in proposal.work])
+        places = tuple([running[work.sequence].pages or books.pages(running[work.sequence]) for work in proposal.work])
         return Placement(places, None, tuple(moves), reused=tuple(one for one in reused if one.num_tokens))
 
     def _check(self, proposal: Proposal) -> None:
@@ -153,7 +158,10 @@ class Tiered:
                 raise LawBroken("budget", f"the proposal does not fit: {full}")
         admitted = {sequence.id for sequence in proposal.admit}
         for name, _, stop, _ in proposal.work:
-            if name not in books.running and name not in admitted:
+            owner = books.running.get(name)
+            if owner is not None and stop <= len(owner.chunks) * books.size:
+                continue  # as in most iterations
+            if owner is None and name not in admitted:
                 raise LawBroken("conservation", f"work was proposed for {name}, which was never admitted")
             if full := room.extend_to(name, stop):
                 raise LawBroken("budget", f"the proposal does not fit: {full}")

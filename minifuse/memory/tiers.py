@@ -77,6 +77,11 @@ class Tiers:
         chunk.num_tokens = num_tokens
         self._count(chunk, 1)
 
+    def wrote_next(self, chunk: Chunk) -> None:
+        """The KV of one more token of a chunk with work is written: `wrote`, in short."""
+        chunk.num_tokens += 1
+        self.num_used += 1
+
     def _count(self, chunk: Chunk, sign: int) -> None:
         """Add a chunk to the sums, or take it out."""
         tokens = sign * chunk.num_tokens

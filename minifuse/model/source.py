@@ -61,6 +61,10 @@ class Source(Protocol):
         """The model's tokenizer. Raises `ModelError` if there is none: prompts must then be token ids."""
         ...
 
+    def digest(self) -> str:
+        """What tells it from other models without reading its weights: its shape and vocabulary, and where it lies."""
+        ...
+
     def slot_bytes(self, dtype: str) -> int:
         """Bytes of one slot of memory: the KV of a token, or the states of a node."""
         ...

@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from minifuse.cores import processor
+
 __all__ = ["provenance"]
 
 
@@ -23,7 +25,7 @@ def provenance(**run: Any) -> dict[str, Any]:
         "commit": commit,
         "clean": None if commit is None else not _git("status", "--porcelain", "--untracked-files=no"),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), **_torch()},
+        "machine": {"processor": processor(), "cores": os.cpu_count(), **_torch()},
         "versions": {"python": platform.python_version(), **versions},
         **run,
     }
@@ -51,11 +53,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,8 +14,9 @@ from minifuse.engine import Engine
 from minifuse.errors import UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source
-from minifuse.serve.assembly import Stages, make_batching
-from minifuse.serve.served import ServedModel
+from minifuse.options import offered
+from minifuse.serve.assembly import Stages, check_settings, make_batching
+from minifuse.serve.served import Offer, ServedModel
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model
 from minifuse.trace import Event, Trace
@@ -64,12 +65,15 @@ def build_engine(
             f"{served.slot} of {source.name} in {settings.dtype}: raise --kv-memory."
         )
     served.check()
-    stages = Stages.of(row, capacity, settings.stage_options, batching)
+    offers = _offers(row, settings, served)
+    values = {name: offer.value for name, offer in offers.items()}
+    stages = Stages.of(row, capacity, {**settings.stage_options, **values}, batching)
     if model is not None or settings.clock == "real":
         stages.attention.check(settings.device, settings.dtype)
     batching.check(source.name, served.cell_types)
     path = Path(trace_path) if isinstance(trace_path, str) else trace_path
-    trace = _open_trace(path, into, row, source, settings, served.slot_bytes, capacity)
+    sources = {name: offer.source for name, offer in offers.items()}
+    trace = _open_trace(path, into, row, source, settings, served.slot_bytes, capacity, sources)
     runner = served.runner(stages)
     clock: RealClock | VirtualClock
     executor: RealExecutor | VirtualExecutor
@@ -102,6 +106,16 @@ def _check_given(technique: object, source: object, settings: object, into: obje
         raise UsageError(f"build_engine was given into={into!r:.60}: give a function of an event, or leave it out.")
 
 
+def _offers(row: Technique, settings: Settings, served: ServedModel) -> dict[str, Offer]:
+    """The value of each option, as `stage.option`, that the model may offer one for, and where the value comes from."""
+    found = {}
+    for kind, options in check_settings(row, settings.stage_options).items():
+        for name, given in offered(options).items():
+            offer = served.offer(name, asdict(options)) if given is None else Offer(given, "given")
+            found[f"{kind}.{name}"] = offer or Offer(None, "assumed")
+    return found
+
+
 def _open_trace(
     path: Path | TextIO | None,
     into: Callable[[Event], None] | None,
@@ -110,8 +124,12 @@ def _open_trace(
     settings: Settings,
     slot_bytes: int,
     capacity: int,
+    sources: dict[str, str],
 ) -> Trace:
-    """The log of a run, which begins with how it is set up: memory has `capacity` slots, of a token or of a state."""
+    """The log of a run, which begins with how it is set up: memory has `capacity` slots, of a token or of a state.
+
+    `sources` tell where the values of options come from that the model may offer; mostly there are none.
+    """
     return Trace(
         path,
         into,
@@ -124,6 +142,7 @@ def _open_trace(
         numerics=settings.numerics,
         seed=settings.seed,
         options={name: str(value) for name, value in settings.stage_options.items()},
+        **({"option_sources": sources} if sources else {}),
         kv_bytes_per_token=slot_bytes,
         kv_capacity_tokens=capacity,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -58,6 +59,9 @@ class ServedCells:
             raise UsageError(
                 f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
             )
+
+    def offer(self, option: str, beside: Mapping[str, Any]) -> None:
+        """Nothing: no stage for cells asks for anything."""
 
     def runner(self, stages: Stages) -> PlanRunner:
         """On a GPU plans are issued and polled for; on a CPU one worker runs in the caller's thread, several share the

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minifuse.engine import Engine
 from minifuse.errors import RequestRefused, UsageError
@@ -16,6 +16,9 @@ from minifuse.request import FinishReason, Request, by_request, check_are_reques
 from minifuse.serve.interrupt import InterruptibleExecutor, uninterrupted
 from minifuse.serve.rows import to_frame
 from minifuse.trace import Trace
+
+if TYPE_CHECKING:
+    from minifuse.serve.conversations import Conversations
 
 __all__ = ["Answer", "Served", "serve"]
 
@@ -112,6 +115,8 @@ def serve(
     on_answer: Callable[[Answer], None] = lambda answer: None,
     on_step: Callable[[StepReport], None] = lambda report: None,
     on_failure: Callable[[Exception], None] | None = None,
+    *,
+    conversations: Conversations | None = None,
 ) -> Served:
     """Serve all requests. A refused one stops no other; Ctrl-C keeps what has been answered and marks the rest.
 
@@ -123,15 +128,23 @@ def serve(
         on_step: called after every iteration.
         on_failure: called with what a stage or the model raised in the middle of the run, when every request has an
             answer: those that had not ended are interrupted. Without it, that is raised then.
+        conversations: of a state file. Requests go on behind what it has of them, and each turn that is answered to
+            its end is in it, durably, before `on_answer` is called; `conversations.failures` tells what could not be
+            stored.
 
     Raises:
-        UsageError: these are no requests, or the engine serves already or has served.
+        UsageError: these are no requests, the engine serves already or has served, or it has another model than the
+            conversations.
     """
     if isinstance(requests, (str, Request)) or not isinstance(requests, Iterable):
         raise UsageError(f"serve was given {requests!r:.60}: give a list of requests.")
     requests = list(requests)
     check_are_requests(requests)
+    if conversations is not None:
+        conversations.check(engine.trace.header.get("model"))
     engine.serve_once()
+    if conversations is not None:
+        engine.arrivals.stored = conversations.text
     answers: dict[int, Answer] = {}
     index: dict[str, int] = {}
     first: dict[str, float] = {}
@@ -149,6 +162,8 @@ def serve(
             num_history=sequence.num_history,
         )
         answers[index[name] if name in index else index.setdefault(name, next(later))] = answer
+        if conversations is not None:
+            conversations.keep(sequence)
         on_answer(answer)
 
     def ended_between() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from minifuse.errors import UsageError
 from minifuse.execute.link import Link
@@ -16,7 +16,7 @@ from minifuse.serve.assembly import Stages
 from minifuse.serve.settings import Settings
 from minifuse.stages import Reader, RunPlan
 
-__all__ = ["PlanRunner", "ServedModel", "check_model", "without_model"]
+__all__ = ["Offer", "PlanRunner", "ServedModel", "check_model", "without_model"]
 
 
 def check_model(settings: Settings, **loaded: object) -> None:
@@ -44,6 +44,13 @@ class PlanRunner(NamedTuple):
     behind: Callable[[Plan], Future[Ran]] | None = None  # begins with a plan of moves alone; done when they have landed
 
 
+class Offer(NamedTuple):
+    """A value for an option of a stage, and where it comes from."""
+
+    value: Any
+    source: str
+
+
 class ServedModel(Protocol):
     """A model in the settings of one run: loaded, or only described, as virtual time needs no weights."""
 
@@ -55,6 +62,18 @@ class ServedModel(Protocol):
 
     def check(self) -> None:
         """Raise `UsageError` if the model cannot be served in these settings, whatever the stages."""
+        ...
+
+    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer | None:
+        """A value for an option that its stage lets a model offer, and that was not given; None: nothing is known.
+
+        Args:
+            option: its name, without the stage's.
+            beside: all options of the stage, by name.
+
+        Raises:
+            UsageError: what is known of it cannot be read.
+        """
         ...
 
     def runner(self, stages: Stages) -> PlanRunner:

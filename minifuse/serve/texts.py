@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minifuse.cores import usable_cores
 from minifuse.errors import MachineError, UsageError
 from minifuse.execute.link import Link
 from minifuse.execute.run_ahead import RunAhead
 from minifuse.execute.virtual import placeholder_tokens
+from minifuse.memory.profile import powers_of_two
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import TextSource
 from minifuse.parallel.config import shard_config
 from minifuse.plan import Plan
 from minifuse.request import TextReader
 from minifuse.serve.assembly import Stages
-from minifuse.serve.served import PlanRunner, check_model, without_model
+from minifuse.serve.served import Offer, PlanRunner, check_model, without_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
+from minifuse.simulate.profiles import KeptProfile
 from minifuse.work import TRANSFORMER
 
 if TYPE_CHECKING:
@@ -69,6 +71,22 @@ class ServedText:
             raise UsageError(f"The model that was given is not {self.source.name}: give what source.load returned.")
         numerics = "reference" if model.row_by_row else "fast"
         check_model(self.settings, dtype=model.dtype, device=model.device.type, numerics=numerics)
+
+    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer | None:
+        """As `profile`, what a `chunk` costs to compute again: on the simulated machine, or as measured on this one."""
+        if option != "profile" or "chunk" not in beside:
+            return None
+        config, settings, chunk = self.source.config, self.settings, beside["chunk"]
+        if settings.clock == "virtual":
+            cost = Roofline(config, settings.dtype, hardware(settings.hardware))
+            contexts = powers_of_two(chunk, max(config.max_context, 4 * chunk))  # at least two, however large a chunk
+            named = settings.hardware if isinstance(settings.hardware, str) else "given"
+            return Offer(cost.recomputation(chunk, contexts).text(), f"computed from the hardware: {named}")
+        if self.model is None:
+            return None  # where it is to run is not known yet
+        kept = KeptProfile(config, settings.dtype, str(self.model.device), chunk)
+        profile = kept.read(self.source.name)
+        return None if profile is None else Offer(profile.text(), f"the cache: {kept.path}")
 
     def runner(self, stages: Stages) -> PlanRunner:
         run = placeholder_tokens if self.settings.clock == "virtual" else without_model

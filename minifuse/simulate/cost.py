@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from minifuse.layout import Rectangle, Region
+from minifuse.memory.profile import Profile
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 from minifuse.parsing import unknown
@@ -80,6 +83,7 @@ class Roofline:
 
     def __init__(self, config: ModelConfig, dtype: str, machine: Hardware) -> None:
         self.config = config
+        self.layer_weights = config.num_matrix_weights - config.head_weights
         self.element = DTYPE_BYTES[dtype]
         self.machine = machine
 
@@ -97,10 +101,30 @@ class Roofline:
             pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)
         crossing = 1 if self.machine.link else 0
         touched = context + sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
-        moved = (config.num_matrix_weights + touched * config.kv_elements_per_token) * self.element
         # The head acts on one token per sequence, the layers on every token computed.
-        layer_weights = config.num_matrix_weights - config.head_weights
-        arithmetic: float = 2 * (layer_weights * plan.num_computed + config.head_weights * len(plan.work))
-        arithmetic += 4 * config.num_layers * config.q_size * pairs
-        computing = arithmetic / self.machine.rate(self.element)
-        return max(moved / self.machine.bandwidth, computing) + self.machine.overhead_s
+        products = self.layer_weights * plan.num_computed + config.head_weights * len(plan.work)
+        return self._bound(config.num_matrix_weights, touched, products, pairs) + self.machine.overhead_s
+
+    def recomputation(self, chunk: int, contexts: Sequence[int]) -> Profile:
+        """What it costs to compute `chunk` tokens again, by the context that they end (Pensieve, 3.4.3.1).
+
+        Attention is what a context adds to the time of the layers. A chunk that is computed again has no token to
+        sample and no iteration to itself: there is neither a head in it nor an overhead.
+        """
+        products = self.layer_weights * chunk
+        other = self._bound(self.layer_weights, 0, products, 0)
+        pairs = [chunk * (context - (chunk - 1) / 2) for context in contexts]
+        whole = [self._bound(self.layer_weights, *at) for at in zip(contexts, repeat(products), pairs)]
+        return Profile(other, tuple(contexts), tuple(seconds - other for seconds in whole))
+
+    def _bound(self, weights: int, context: int, products: int, pairs: float) -> float:
+        """Seconds of reading weights and KV of `context` tokens, or of the arithmetic, whichever take longer.
+
+        Args:
+            products: of a weight and a token's element, two flops each.
+            pairs: of a query and a key, in every head.
+        """
+        config = self.config
+        moved = (weights + context * config.kv_elements_per_token) * self.element
+        arithmetic = 2 * products + 4 * config.num_layers * config.q_size * pairs
+        return max(moved / self.machine.bandwidth, arithmetic / self.machine.rate(self.element))

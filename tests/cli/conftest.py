@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from registers import keep_registers
 
 from minifuse.cli import main
-from minifuse.cli.plugin import PREFIX
+from minifuse.cli.plugin import PREFIX, plugin_files
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.load import TINY, build, random_weights, resolve_text
 
@@ -90,6 +91,26 @@ def minifuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         out, err = capsys.readouterr()
         assert "Traceback" not in out + err
         return Outcome(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def afresh(minifuse: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """The command line in this process, as in one of its own: what a call has loaded is gone when it has ended."""
+
+    def call(*arguments: object) -> Outcome:
+        before = {*sys.modules}
+        with pytest.MonkeyPatch.context() as patch:
+            keep_registers(patch)
+            try:
+                return minifuse(*arguments)
+            finally:
+                files = {*map(str, plugin_files())}
+                loaded = {name for name in {*sys.modules} - before if name.startswith(PREFIX)}
+                loaded |= {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in files}
+                for name in loaded:
+                    del sys.modules[name]
 
     return call
 

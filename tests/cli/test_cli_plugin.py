@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
+import runpy
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from minifuse.cli.plugin import load_plugin
+from minifuse.testing import check_laws
 
 Cli = Callable[..., Any]
 
@@ -42,14 +44,14 @@ def test_the_readmes_stage_fits_in_30_lines() -> None:
     assert len(_stage_of_readme().splitlines()) <= 30
 
 
-def test_plugin_is_listed_explained_and_run(process: Cli, shortest: Path, tmp_path: Path) -> None:
-    listed = process("--plugin", shortest, "list", "--json").json()
+def test_plugin_is_listed_explained_and_run(afresh: Cli, process: Cli, shortest: Path, tmp_path: Path) -> None:
+    listed = afresh("--plugin", shortest, "list", "--json").json()
     assert "shortest-prompt" in [stage["name"] for stage in listed["batching"]]
-    explained = process("--plugin", shortest, "explain", "shortest-prompt").out
+    explained = afresh("--plugin", shortest, "explain", "shortest-prompt").out
     assert "max_batch" in explained
     (line,) = (line for line in explained.splitlines() if line.startswith("    minifuse "))
     given = ["--model", "random:small", "--clock", "virtual", "--requests", "1", "--json"]
-    assert process(*shlex.split(line)[1:], *given).json()["stages"]["batching"] == "shortest-prompt"
+    assert afresh(*shlex.split(line)[1:], *given).json()["stages"]["batching"] == "shortest-prompt"
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"id": "long", "prompt_token_ids": [1, 2, 3, 4]}\n{"id": "short", "prompt_token_ids": [5]}\n')
     options = ["--model", "random:small", "--clock", "virtual", "--max-batch", "1", "--max-new-tokens", "3"]
@@ -59,7 +61,7 @@ def test_plugin_is_listed_explained_and_run(process: Cli, shortest: Path, tmp_pa
 
 
 @pytest.mark.parametrize("below", [False, True])
-def test_a_trace_is_not_written_over_the_plugin(process: Cli, shortest: Path, below: bool) -> None:
+def test_a_trace_is_not_written_over_the_plugin(afresh: Cli, shortest: Path, below: bool) -> None:
     trace = shortest
     if below:
         trace = shortest.parent / "below" / "deep.py"
@@ -67,17 +69,17 @@ def test_a_trace_is_not_written_over_the_plugin(process: Cli, shortest: Path, be
         trace.write_text("# imported\n")
         shortest.write_text(f"import below.deep\n{shortest.read_text()}")
     before = trace.read_text()
-    ran = process("--plugin", shortest, "run", "--clock", "virtual", "--trace", trace)
+    ran = afresh("--plugin", shortest, "run", "--clock", "virtual", "--trace", trace)
     assert (ran.code, ran.out) == (2, "")
     assert "which this run reads" in ran.err
     assert trace.read_text() == before
 
 
-def test_the_readmes_model_is_served_alike_by_all_techniques_for_chains(process: Cli, tmp_path: Path) -> None:
+def test_the_readmes_model_is_served_alike_by_all_techniques_for_chains(afresh: Cli, tmp_path: Path) -> None:
     path = tmp_path / "gru.py"
     path.write_text(_of_readme("model"))
     typed = ["--model", "gru:hidden=8,vocab=50", "--dtype", "float64", "--requests", "6", "--json"]
-    ran = process("--plugin", path, "compare", "cellular", "graph-padded", "graph-merged", *typed)
+    ran = afresh("--plugin", path, "compare", "cellular", "graph-padded", "graph-merged", *typed)
     assert ran.code == 0, ran.err
     rows = ran.json()["techniques"]
     assert [row["technique"] for row in rows] == ["cellular", "graph-padded", "graph-merged"]
@@ -85,17 +87,10 @@ def test_the_readmes_model_is_served_alike_by_all_techniques_for_chains(process:
     assert [row["metrics"]["requests"]["stop"] for row in rows] == [6, 6, 6]
 
 
-def test_the_readmes_stage_keeps_the_laws(shortest: Path) -> None:
-    code = "import shortest; from minifuse.testing import check_laws; check_laws(2, batching='shortest-prompt')"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=shortest.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+@pytest.mark.parametrize("others", [{"memory": "paged"}, pytest.param({}, marks=pytest.mark.long)], ids=str)
+def test_the_readmes_stage_keeps_the_laws(own_register: None, shortest: Path, others: dict[str, str]) -> None:
+    load_plugin(str(shortest))
+    assert "queue" in check_laws(2, batching="shortest-prompt", **others)
 
 
 @pytest.mark.parametrize(
@@ -107,28 +102,28 @@ def test_the_readmes_stage_keeps_the_laws(shortest: Path) -> None:
         ("1 / 0", "ZeroDivisionError"),
     ],
 )
-def test_a_plugin_that_fails_is_one_sentence(process: Cli, tmp_path: Path, text: str | None, words: str) -> None:
+def test_a_plugin_that_fails_is_one_sentence(afresh: Cli, tmp_path: Path, text: str | None, words: str) -> None:
     path = tmp_path / "broken.py"
     if text is not None:
         path.write_text(text)
-    done = process("--plugin", path, "list")
+    done = afresh("--plugin", path, "list")
     assert done.code == 2
     assert words in done.err
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_name_is_registered_once(process: Cli, shortest: Path, tmp_path: Path) -> None:
+def test_a_name_is_registered_once(afresh: Cli, shortest: Path, tmp_path: Path) -> None:
     twin = tmp_path / "twin.py"
     twin.write_text(shortest.read_text())
-    done = process("--plugin", shortest, "--plugin", twin, "list")
+    done = afresh("--plugin", shortest, "--plugin", twin, "list")
     assert done.code == 2
     assert "shortest-prompt" in done.err
 
 
-def test_a_mistake_in_a_stage_is_the_plugins(process: Cli, shortest: Path) -> None:
+def test_a_mistake_in_a_stage_is_the_plugins(afresh: Cli, shortest: Path) -> None:
     shortest.write_text(shortest.read_text().replace("sequence.request.prompt", "sequence.request.promt"))
     options = ["--model", "random:small", "--clock", "virtual"]
-    done = process("--plugin", shortest, "run", "--batching", "shortest-prompt", *options)
+    done = afresh("--plugin", shortest, "run", "--batching", "shortest-prompt", *options)
     assert done.code == 1
     assert re.search(
         r"ShortestPrompt\.rank \(shortest\.py, line \d+\) raised Attr.*promt.* at shortest\.py, line \d+, in rank",
@@ -149,14 +144,14 @@ def test_ctrl_c_while_a_plugin_loads(start: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_a_plugin_that_fails_in_the_middle_costs_no_answer(process: Cli, shortest: Path, form: tuple[str, ...]) -> None:
+def test_a_plugin_that_fails_in_the_middle_costs_no_answer(afresh: Cli, shortest: Path, form: tuple[str, ...]) -> None:
     """It looks at r4 when r3 runs, which is interrupted with it."""
     rule = "        if len(self.running) + joining"
     mistake = "        assert sequence.id != 'r4', 'not this one'\n"
     shortest.write_text(shortest.read_text().replace(rule, mistake + rule))
     options = ("--model", "random:small", "--requests", "6", "--prompt-length", "3", "--output-length", "4")
     run = ("run", "--batching", "shortest-prompt", "--max-batch", "1", "--clock", "virtual", *options)
-    ran = process("--plugin", shortest, *run, *form)
+    ran = afresh("--plugin", shortest, *run, *form)
     assert ran.code == 1
     assert re.search(
         r"ShortestPrompt\.admission \(shortest\.py, line \d+\) raised AssertionError \(not this one\) at", ran.err
@@ -169,12 +164,11 @@ def test_a_plugin_that_fails_in_the_middle_costs_no_answer(process: Cli, shortes
     assert reasons == {f"r{i}": "length" if i < 3 else "interrupted" for i in range(6)}
 
 
-def test_the_readmes_engine_runs(tmp_path: Path) -> None:
+def test_the_readmes_engine_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     script = tmp_path / "drive.py"
     script.write_text(_of_readme("library"))
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    ended = ast.literal_eval(ran.stdout)
+    runpy.run_path(str(script), run_name="__main__")
+    ended = ast.literal_eval(capsys.readouterr().out)
     assert {name: (reason, len(answer)) for name, (reason, answer) in ended.items()} == {
         "ask": ("length", 8),
         "other": ("aborted", 8),
@@ -202,11 +196,11 @@ class Aimless(PerSequenceStage):
 """
 
 
-def test_wrong_answers_of_a_plugin_are_a_failure(process: Cli, tmp_path: Path, tiny: str) -> None:
+def test_wrong_answers_of_a_plugin_are_a_failure(afresh: Cli, tmp_path: Path, tiny: str) -> None:
     """A student's attention looks at all tokens alike, whatever is asked."""
     plugin = tmp_path / "mine.py"
     plugin.write_text(AIMLESS)
-    wrong = process(
+    wrong = afresh(
         "--plugin", plugin, "run", "--model", tiny, "--requests", "8", "--arrival", "none", "--attention", "aimless"
     )
     assert wrong.code == 1
@@ -222,15 +216,6 @@ def test_mistakes_of_the_model_are_not_the_plugins(minifuse: Cli, tiny: str, mon
 
 
 RUN = ("run", "--model", "random:small", "--clock", "virtual", "--requests", "3", "--batching", "shortest-prompt")
-
-
-@pytest.fixture
-def forgotten(monkeypatch: pytest.MonkeyPatch, own_register: None) -> None:
-    """Plugins that are loaded into this process are forgotten."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("minifuse_plugin_shortest", "beside_it"):
-        monkeypatch.setitem(sys.modules, name, sys)
-        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.parametrize(
@@ -250,10 +235,10 @@ def forgotten(monkeypatch: pytest.MonkeyPatch, own_register: None) -> None:
     ],
 )
 def test_every_mistake_is_the_plugins(
-    minifuse: Cli, shortest: Path, forgotten: None, before: str, after: str, code: int, words: str
+    afresh: Cli, shortest: Path, before: str, after: str, code: int, words: str
 ) -> None:
     shortest.write_text(shortest.read_text().replace(before, after, 1))
-    ran = minifuse("--plugin", shortest, *RUN)
+    ran = afresh("--plugin", shortest, *RUN)
     said = next(line for line in ran.err.splitlines() if line.startswith("error: "))
     assert (ran.code, said.count("error:")) == (code, 1)
     assert words in said
@@ -273,22 +258,22 @@ BESIDE = "def limit(sequence):\n    return sequence.request.limit\n"
     ],
 )
 def test_a_mistake_in_a_module_beside_the_plugin_is_the_plugins(
-    minifuse: Cli, shortest: Path, forgotten: None, beside: str, code: int, words: str
+    afresh: Cli, shortest: Path, beside: str, code: int, words: str
 ) -> None:
     (shortest.parent / "beside_it.py").write_text(beside)
     text = shortest.read_text().replace("joining >= self", "joining >= limit(sequence) + self")
     shortest.write_text(text.replace("\n\n@register", "\nfrom beside_it import limit\n\n@register"))
-    ran = minifuse("--plugin", shortest, *RUN)
+    ran = afresh("--plugin", shortest, *RUN)
     assert ran.code == code
     assert words in ran.err
     assert "beside_it.py, line 2" in ran.err or "beside_it.py, line 1" in ran.err
     assert "minifuse has a defect" not in ran.err
 
 
-def test_a_law_that_is_broken_names_the_plugins_stages(minifuse: Cli, shortest: Path, forgotten: None) -> None:
+def test_a_law_that_is_broken_names_the_plugins_stages(afresh: Cli, shortest: Path) -> None:
     """Nothing is wrong with any single answer of this policy: it never lets a request in."""
     shortest.write_text(shortest.read_text().replace(">= self.options.max_batch", ">= 0"))
-    ran = minifuse("--plugin", shortest, *RUN)
+    ran = afresh("--plugin", shortest, *RUN)
     assert ran.code == 1
     assert re.search(
         r"broke a law \(progress: nothing runs.*\): look at ShortestPrompt \(shortest\.py, line \d+\)\.", ran.err

@@ -129,19 +129,10 @@ class Raising(Iteration):
 
 @pytest.mark.parametrize("raised", ["BrokenPipeError", "GeneratorExit", "SystemExit"])
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_whatever_a_stage_raises_is_its_own(
-    minifuse: Cli,
-    own_register: None,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    raised: str,
-    form: tuple[str, ...],
-) -> None:
+def test_whatever_a_stage_raises_is_its_own(afresh: Cli, tmp_path: Path, raised: str, form: tuple[str, ...]) -> None:
     path = tmp_path / "raising.py"
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setitem(sys.modules, "minifuse_plugin_raising", sys)  # so that it is as before when the test has ended
     path.write_text(RAISING.format(f"raise {raised}"))
-    done = minifuse("--plugin", path, *RUN, "--batching", "raising", *form)
+    done = afresh("--plugin", path, *RUN, "--batching", "raising", *form)
     assert done.code == 1
     assert f"error: Raising.propose (raising.py, line 10) raised {raised} at raising.py, line 11" in done.err
     if form:

@@ -106,20 +106,3 @@ def test_the_order_of_a_hash_decides_nothing(process: Cli, tmp_path: Path) -> No
         traces.append(decisions(read_trace(path)))
     assert b"swap_in" in traces[0]
     assert traces[0] == traces[1] == traces[2]
-
-
-@pytest.mark.parametrize("technique", ["vllm", "static", "fusion"])
-def test_the_kernels_through_the_command_line(process: Cli, technique: str) -> None:
-    """In a process of its own: Triton's interpreter must be chosen before a kernel is defined."""
-    backend = ("--set", "attention.backend=triton")
-    command = ("run", "sort 4 2", "--technique", technique, *backend, "--max-new-tokens", 4)
-    outcome = process(*command, TRITON_INTERPRET="1")
-    assert (outcome.code, outcome.out) == (0, "r0 sort 4 2 -> 2 4\n"), outcome.err
-
-
-def test_the_interpreter_is_not_asked_for_what_it_gets_wrong(process: Cli) -> None:
-    typed = ("--set", "attention.backend=triton", "--dtype", "bfloat16")
-    half = process("run", "sort 4 2", "--technique", "vllm", *typed, TRITON_INTERPRET="1")
-    assert half.code == 2
-    assert half.err.startswith("error: ")
-    assert "gets bfloat16 wrong" in half.err

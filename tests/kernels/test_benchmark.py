@@ -1,38 +1,28 @@
-"""benchmarks/kernels.py without a GPU: its arithmetic, its tables, and in the interpreter its cases."""
+"""benchmarks/kernels.py without a GPU: its arithmetic and its tables. Its cases run in interpreted/test_race.py."""
 
 from __future__ import annotations
 
 import json
-import os
 import runpy
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from kernel_race import timing
+from kernel_race.attention import Heads, attention_work, buffers, chunks, decode
+from kernel_race.case import Case, Contender, Limits, Trial, Work, error_of
+from kernel_race.cases import full, quick
+from kernel_race.copies import Storage, moves, staged, swaps
+from kernel_race.measure import BESIDE, COMPUTE, measured, unmeasured
+from kernel_race.page import NOT_MEASURED, page, write
+from kernel_race.pointwise import choices, gates, lstm, norms, rotations
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-from kernel_race import measure, timing  # noqa: E402
-from kernel_race.attention import Heads, attention_work, buffers, chunks, decode  # noqa: E402
-from kernel_race.case import Case, Contender, Limits, Trial, Work, error_of  # noqa: E402
-from kernel_race.cases import full, quick  # noqa: E402
-from kernel_race.copies import Storage, moves, staged, swaps  # noqa: E402
-from kernel_race.measure import BESIDE, COMPUTE, measured, unmeasured  # noqa: E402
-from kernel_race.page import NOT_MEASURED, page, write  # noqa: E402
-from kernel_race.pointwise import choices, gates, lstm, norms, rotations  # noqa: E402
-
 main = runpy.run_path(str(BENCHMARKS / "kernels.py"))["main"]
-sys.path.remove(str(BENCHMARKS))
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 CPU = torch.device("cpu")
-in_the_interpreter = pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1, see the last test")
-on_a_cpu = pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="as on a machine without CUDA")
+on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="as on a machine without CUDA")
 
 
 # The floor: bytes and flops by hand.
@@ -130,16 +120,12 @@ def test_error() -> None:
 # Tables.
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCHMARKS / "kernels.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 @on_a_cpu
-def test_without_a_device_the_tables_have_no_figures(tmp_path: Path) -> None:
-    ran = run("--out", tmp_path / "new")
-    assert (ran.returncode, ran.stderr.count("\n")) == (0, 1), ran.stderr
-    assert "no CUDA device: nothing was measured" in ran.stderr
+def test_without_a_device_the_tables_have_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--out", str(tmp_path / "new")]) == 0
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "no CUDA device: nothing was measured" in said
     results = json.loads((tmp_path / "new" / "kernels.json").read_text())
     assert set(results["limits"].values()) == {None}
     assert [(row["kernel"], row["size"]) for row in results["rows"]] == [(c.kernel, c.size) for c in full()]
@@ -182,24 +168,6 @@ def test_the_committed_results_are_of_these_cases() -> None:
 
 
 # Measuring, with events that read the host's clock.
-
-
-class Event:
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        self.at = time.perf_counter()
-
-    def elapsed_time(self, end: Event) -> float:
-        return 1e3 * (end.at - self.at)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(measure, "limits_of", lambda device, rounds: LIMITS)
 
 
 def test_a_race(clock: None) -> None:
@@ -273,55 +241,3 @@ def test_time_that_a_swap_exposes(clock: None) -> None:
     contenders = {"ours": takes(0.0), COMPUTE: takes(0.01), BESIDE: takes(0.03)}
     (row,) = measured([toy(**contenders)], CPU, torch.float32, rounds=3)["rows"]
     assert 0.015 <= row["exposed_s"] <= 0.2
-
-
-TINY = [
-    chunks([(20, 40)], Heads(4, 2, 16), page=4),
-    chunks([(20, 20)], Heads(4, 2, 16), page=4),
-    chunks([(20, 40), (1, 33), (7, 7)], Heads(4, 2, 16), page=4),
-    decode([40, 7], Heads(4, 2, 16), "skewed", page=4),
-    decode([40, 40], Heads(4, 2, 16), "equal", page=4),
-    buffers([40, 7, 33], 44, Heads(4, 2, 16), "buffers", page=4),
-    moves(3, 5, Storage(2, 2, 16), "shuffle"),
-    *(staged(kernel, 3, 4, Storage(2, 2, 16)) for kernel in ("gather_slots", "scatter_slots")),
-    *(swaps(kind, 3, 4, Storage(2, 2, 16)) for kind in ("swap_out", "swap_in")),
-    *(norms(5, 100, residual) for residual in (False, True)),
-    rotations(5, Heads(4, 2, 16)),
-    gates(5, 100),
-    lstm(5, 100),
-    *(choices(5, 300, noisy) for noisy in (False, True)),
-]
-
-
-@in_the_interpreter
-@pytest.mark.parametrize("case", TINY, ids=lambda case: f"{case.kernel} {case.size}")
-def test_a_case_as_it_would_be_measured(case: Case, clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel and every peer that runs on a CPU agree with the twin; compiled peers run in eager mode here."""
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    monkeypatch.setattr(timing, "WARMUP", 0)
-    (row,) = measured([case], CPU, torch.float32, rounds=1)["rows"]
-    assert row["failure"] is None
-    assert row["seconds"] > 0
-    for name, contender in row["contenders"].items():
-        excused = name.startswith("sdpa") or (name == BESIDE and "CUDA" in contender["reason"])
-        assert (
-            contender["error"] is not None
-            or excused
-            or contender["reason"]
-            in (
-                "does not add",
-                "takes one length for all sequences",
-            )
-        ), f"{name}: {contender['reason']}"
-    assert set(row["contenders"]) == set(case.contenders)
-
-
-@pytest.mark.skipif(INTERPRETED, reason="this is that process")
-def test_in_the_interpreter() -> None:
-    """The tests above that need it, in a process of their own."""
-    pytest.importorskip("triton", reason="Triton is for Linux only")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTEST_XDIST_WORKER", None)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, "-k", "as_it_would_be_measured"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent / "interpreted"
 FILES = sorted(map(str, FOLDER.glob("test_*.py")))
 
 
-PROCESSES = 4  # each takes seconds to start
+PROCESSES = 2  # each takes seconds to start
 
 
 @pytest.mark.parametrize("number", range(PROCESSES))

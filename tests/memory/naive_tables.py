@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 from minifuse.memory.tables import NoRoom
+from minifuse.parsing import number
 from minifuse.plan import Move
 from minifuse.request import Sequence
 
@@ -65,7 +66,9 @@ class NaiveTables:
         needed = self.blocks_of(len(sequence) if growing else sequence.request.max_cached) - shared // self.size
         if needed > self.num_available - (self.watermark if growing and busy else 0):
             kept = f", {self.watermark} of them kept" if growing and busy and self.watermark else ""
-            raise NoRoom(f"needs {needed} blocks of {self.size} KV tokens, {self.num_available} are free{kept}")
+            raise NoRoom(
+                f"needs {number(needed, 'block')} of {self.size} KV tokens, {self.num_available} are free{kept}"
+            )
         self.sequences[name] = sequence
         self.blocks[name] = self.blocks.get(parent, [])[: self.blocks_of(shared)]
         self.blocks[name] += [self.free.pop() for _ in away]
@@ -85,7 +88,7 @@ class NaiveTables:
         shared = [i for i in range(start // self.size, last) if self.is_shared(table[i])]
         needed = max(0, self.blocks_of(stop) - len(table)) + len(shared)
         if needed - self.promised[name] > self.num_available:
-            raise NoRoom(f"needs {needed} blocks, {self.num_available} are free")
+            raise NoRoom(f"needs {number(needed, 'block')}, {self.num_available} are free")
         for i in shared:
             source, table[i] = table[i], self.free.pop()
             self.copied.setdefault(name, []).append(source)

@@ -32,12 +32,14 @@ MEMORIES: dict[str, Callable[[int], Memory]] = {
 
 def cost_of(do: Callable[[], object]) -> tuple[int, int]:
     """The lines of Python that it runs, and the bytes that it takes at most."""
+    gc.disable()  # a collection would be counted as well
     tracemalloc.start()
     try:
         _, lines = lines_of(do)
         return lines, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+        gc.enable()
 
 
 def iteration(memory: Memory, work: tuple[Work, ...], admit: tuple[Sequence, ...] = (), **more: Any) -> None:
@@ -72,7 +74,6 @@ def decode(make: Callable[[int], Memory], count: int, capacity: int) -> tuple[in
             for sequence in sequences[:5]:
                 sequence.tokens.append(0)
 
-    gc.collect()
     return cost_of(run)
 
 
@@ -109,7 +110,6 @@ def test_sharing_costs_no_more_with_more_running_sequences_that_begin_alike(comm
             assert memory.room().admit(newcomer, growing=True) is None
             iteration(memory, (Work("new", *span),), (newcomer,), growing=True)
 
-        gc.collect()
         return cost_of(run)
 
     few, many = cost(10), cost(100)
@@ -141,6 +141,7 @@ def test_a_longer_run_holds_no_more_reports() -> None:
 
     def held(count: int) -> int:
         """Step reports that a run of so many requests holds in the end."""
+        gc.freeze()  # what other tests have left is not looked through
         counted = RunningMetrics()
         engine = make_engine("vllm", capacity=200, trace=Trace(into=counted.read))
         for i in range(count):
@@ -149,6 +150,8 @@ def test_a_longer_run_holds_no_more_reports() -> None:
             pass
         gc.collect()
         assert counted.result()["requests"]["length"] == count
-        return sum(type(one) is StepReport for one in gc.get_objects())
+        reports = sum(type(one) is StepReport for one in gc.get_objects())
+        gc.unfreeze()
+        return reports
 
     assert held(200) <= held(20)

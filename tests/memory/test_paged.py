@@ -64,14 +64,14 @@ def test_the_blocks_of_the_longest_answer_are_set_aside_by_number() -> None:
     assert room.admit(served.ask("b", 4, new=13)) == full
     assert room.admit(served.ask("c", 12), growing=True) is None  # nor may a growing newcomer have it
     assert room.admit(served.ask("d", 4), growing=True) == Reason(
-        "memory-full", "d", "not admitted: needs 1 blocks of 4 KV tokens, 0 are free"
+        "memory-full", "d", "not admitted: needs 1 block of 4 KV tokens, 0 are free"
     )
     served.iterate(admit="c")
     while len(a) < a.request.max_length:
         served.iterate("a")
     assert served.memory.usage() == KVUsage(24, 24, 24, 0)
     assert served.memory.room().extend(served.sequences["c"]) == Reason(
-        "memory-full", "c", "has no room for its next token: needs 1 blocks, 0 are free"
+        "memory-full", "c", "has no room for its next token: needs 1 block, 0 are free"
     )
 
 

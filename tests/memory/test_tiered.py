@@ -161,7 +161,7 @@ def test_a_chunk_on_its_way_is_neither_given_out_nor_copied_again() -> None:
     scene.ask("x", 4)
     full = scene.memory.room().admit(scene.sequences["x"], growing=True)
     assert full is not None
-    assert full.text == "not admitted: needs 1 chunks of 4 KV tokens, 0 are free"
+    assert full.text == "not admitted: needs 1 chunk of 4 KV tokens, 0 are free"
     scene.memory.landed(moves, 2.0)
     assert scene.memory.room().admit(scene.sequences["x"], growing=True) is None
 
@@ -237,7 +237,7 @@ def test_what_two_newcomers_find_is_not_reclaimed_for_either() -> None:
     assert room.admit(scene.sequences["x"], growing=True) is None  # the fourth block, and one of c's
     full = room.admit(scene.sequences["y"], growing=True)
     assert full is not None
-    assert "needs 1 chunks" in full.text
+    assert "needs 1 chunk" in full.text
 
 
 def test_texts_that_begin_alike_share_chunks() -> None:

@@ -11,7 +11,7 @@ from minifuse.reproduce import EXPERIMENTS, experiments
 FIGURES = {
     "Flover": ["flover-fig7", "flover-fig8", "flover-fig9"],
     "BatchMaker": [f"batchmaker-fig2.{number}" for number in (3, 5, 7, 8, 9, 11, 13, 14, 15)],
-    "Pensieve": [f"pensieve-fig3.{number}" for number in range(12, 19)],
+    "Pensieve": [f"pensieve-fig3.{number}" for number in (3, 4, *range(12, 19))],
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,19 @@ from helpers import asks, sentence
 
 from minifuse.engine import Engine
 from minifuse.errors import MachineError, UsageError
+from minifuse.memory import Tiered
+from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.model.source import Source, resolve
 from minifuse.model.text.load import TINY, TextSource
+from minifuse.options import option
 from minifuse.report import StepReport
 from minifuse.request import FinishReason, Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
+from minifuse.simulate.profiles import KeptProfile
+from minifuse.stages import register
 from minifuse.techniques import mix, technique
 from minifuse.testing.texts.models import CONFIGS, small_model
 
@@ -95,6 +101,70 @@ def test_the_header_of_the_trace() -> None:
         "kv_bytes_per_token": 128,
         "kv_capacity_tokens": 7,
     }
+
+
+def _profile(engine: Engine) -> tuple[Profile, str]:
+    """What chunks cost in the memory of an engine, and what its trace tells of where that comes from."""
+    given = engine.memory.options.profile  # type: ignore[attr-defined]
+    (header,) = engine.trace.events()
+    return ASSUMED if given is None else Profile.read(given), header["option_sources"]["memory.profile"]
+
+
+def test_in_virtual_time_a_chunk_costs_what_the_simulated_machine_takes() -> None:
+    found, source = _profile(_build("pensieve", hardware="h200", stage_options={"memory.chunk": "8"}))
+    assert source == "computed from the hardware: h200"
+    assert found == Roofline(LLAMA, "float32", hardware("h200")).recomputation(8, (8, 16, 32))
+    large, _ = _profile(_build("pensieve", stage_options={"memory.chunk": 64}))
+    assert large.contexts == (64, 128, 256)  # larger than the model's context
+    own = replace(hardware("h200"), flops=1e9)
+    found, source = _profile(_build("pensieve", hardware=own))
+    assert found == Roofline(LLAMA, "float32", own).recomputation(32, (32, 64, 128))
+    assert source == "computed from the hardware: given"
+
+
+def test_a_profile_that_is_given_is_used_as_it_is() -> None:
+    given = Profile(1.0, (8, 16), (3.0, 4.0))
+    assert _profile(_build("pensieve", stage_options={"memory.profile": given.text()})) == (given, "given")
+    found, source = _profile(_build("pensieve", stage_options={"memory.profile": "none"}))
+    assert (found == given, source) == (False, "computed from the hardware: cpu")
+
+
+def test_in_real_time_a_chunk_costs_what_was_measured_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def built(**options: Any) -> Engine:
+        settings = Settings(dtype="float64", stage_options={f"memory.{name}": v for name, v in options.items()})
+        return build_engine(technique("pensieve"), SOURCE, settings, small_model("llama"))
+
+    kept = KeptProfile(LLAMA, "float64", "cpu", 32)
+    assert _profile(built()) == (ASSUMED, "assumed")
+    measured = Profile(1.0, (8, 16), (3.0, 4.0))
+    kept.write(measured.text())
+    assert _profile(built()) == (measured, f"the cache: {kept.path}")
+    assert _profile(built(chunk=16)) == (ASSUMED, "assumed")
+    kept.path.write_text("{")
+    with pytest.raises(UsageError) as error:
+        built()
+    sentence(error.value, str(kept.path), "minifuse calibrate --model random:toy --dtype float64")
+    assert _profile(built(profile=measured.text())) == (measured, "given")  # what is damaged is not looked at
+
+
+@pytest.mark.usefixtures("own_register")
+def test_of_an_option_that_no_model_knows_nothing_is_offered() -> None:
+    @register
+    class Asking(Tiered):
+        """It asks for what no model offers."""
+
+        name = "asking"
+
+        @dataclass(frozen=True)
+        class Options(Tiered.Options):
+            colour: str | None = option(None, "of the memory", offered=True)
+
+    engine = build_engine(mix(technique("pensieve"), memory="asking"), SOURCE, Settings(clock="virtual"))
+    (header,) = engine.trace.events()
+    sources = {"memory.profile": "computed from the hardware: cpu", "memory.colour": "assumed"}
+    assert header["option_sources"] == sources
 
 
 def test_the_context_and_the_vocabulary_are_the_models() -> None:

@@ -98,9 +98,10 @@ def test_a_frame_of_pandas() -> None:
     assert frame["e2e_s"].mean() > 0
 
 
-def test_the_examples_of_the_library_page_run() -> None:
+def test_the_examples_of_the_library_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", LIBRARY.read_text(), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 6
+    monkeypatch.chdir(tmp_path)  # one writes a state file
     printed = io.StringIO()
     names: dict[str, Any] = {}
     with contextlib.redirect_stdout(printed):
@@ -109,8 +110,10 @@ def test_the_examples_of_the_library_page_run() -> None:
     lines = printed.getvalue().splitlines()
     assert lines[0] == "['3 4 5 6 7 8 9', '2 5 7', 'fox fish queen']"
     assert [line.split()[:2] for line in lines[1:4]] == [[f"r{i}", "stop"] for i in range(3)]
-    assert [line.split()[:2] for line in lines[-5:-1]] == [[a, b] for a in ("static", "orca") for b in ("1ms", "20ms")]
-    assert lines[-1] == "{'ask': 'length', 'long': 'aborted'}"
+    assert [line.split()[:2] for line in lines[-11:-7]] == [[a, b] for a in ("static", "orca") for b in ("1ms", "20ms")]
+    assert lines[-7] == "{'ask': 'length', 'long': 'aborted'}"
+    assert lines[-6:-2] == ["{}", "['ok', '2 5 7']", "{}", "['ann 17']"]
+    assert lines[-2:] == [" ok 0 0 0", " bob 4 4 0 0"]
 
 
 def test_the_table_of_the_library_page_has_every_column() -> None:

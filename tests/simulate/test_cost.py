@@ -9,6 +9,7 @@ from helpers import sentence
 
 from minifuse.errors import UsageError
 from minifuse.layout import Layout, Rectangle
+from minifuse.memory.profile import Profile
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.presets import preset
 from minifuse.place import Extent
@@ -111,3 +112,20 @@ def test_hardware() -> None:
     with pytest.raises(UsageError) as error:
         hardware("a100")
     sentence(error.value, "'a100'", "a100-40g", *HARDWARE)
+
+
+def test_recomputation_by_hand() -> None:
+    """Three tokens through 864 weights of the layers; a context of 4, then 8, of 16 numbers a token; no head."""
+    cost = Roofline(TOY, "float32", replace(MEMORY_BOUND, overhead_s=5.0))
+    assert cost.recomputation(3, (4, 8)) == Profile(4 * 864, (4, 8), (4 * 4 * 16, 4 * 8 * 16))
+    attention = [4 * (2 * 8) * pairs for pairs in (2 + 3 + 4, 6 + 7 + 8)]
+    cost = Roofline(TOY, "float32", COMPUTE_BOUND)
+    assert cost.recomputation(3, (4, 8)) == Profile(2 * 864 * 3, (4, 8), tuple(attention))
+
+
+def test_recomputation_is_what_virtual_time_charges() -> None:
+    """What a chunk's context adds is what a plan of the chunk takes longer with it."""
+    cost = Roofline(preset("opt-13b"), "float16", hardware("a100-80g"))
+    found = cost.recomputation(32, (64, 2048))
+    plans = [Plan(0, 0, (Work("c", at - 32, at),), (Extent(0, at),)) for at in (64, 2048)]
+    assert cost(plans[1]) - cost(plans[0]) == pytest.approx(found.attention[1] - found.attention[0])

@@ -6,6 +6,7 @@ resolve_cells("lstm:hidden=256,vocab=8000")  ->  CellSource("lstm:hidden=256,voc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from minifuse.errors import ModelError, UsageError
@@ -33,6 +34,9 @@ class CellSource:
     kind: ClassVar[str] = "cells"
     has_weights: ClassVar[bool] = False
     has_tokenizer: ClassVar[bool] = False
+
+    def digest(self) -> str:
+        return blake2b(repr(self.config).encode(), digest_size=16).hexdigest()
 
     def slot_bytes(self, dtype: str) -> int:
         """Bytes of the states of one node."""

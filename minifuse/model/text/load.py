@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -46,6 +47,19 @@ class TextSource:
     @property
     def has_tokenizer(self) -> bool:
         return self.directory is not None and (self.directory / "tokenizer.json").exists()
+
+    def digest(self) -> str:
+        """Of the name of its folder, its config.json and its tokenizer.json; of random weights, of its preset.
+
+        Models that were trained further from one have all else in common, so their folders tell them apart.
+        """
+        if self.directory is None:
+            return blake2b(self.name.encode(), digest_size=16).hexdigest()
+        digest = blake2b(self.directory.resolve().name.encode(), digest_size=16)
+        for name in ("config.json", "tokenizer.json"):
+            path = self.directory / name
+            digest.update(blake2b(path.read_bytes() if path.exists() else b"").digest())
+        return digest.hexdigest()
 
     def slot_bytes(self, dtype: str) -> int:
         """Bytes of the KV of one token."""

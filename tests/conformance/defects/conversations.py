@@ -13,8 +13,8 @@ from minifuse.batching.unified import Unified
 from minifuse.errors import LawBroken
 from minifuse.memory import Tiered
 from minifuse.memory.chunks import Chunk, Idle
-from minifuse.memory.conversations import Conversations
 from minifuse.memory.eviction import CostAware
+from minifuse.memory.owners import Owners
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.room import TieredRoom
 from minifuse.memory.tiers import Tiers
@@ -28,27 +28,27 @@ talk = partial(defect, "pensieve", kinds=("talk",))
 
 
 @defect("pensieve", "conservation", kinds=("few",))
-@instead_of(Conversations, "_forget")
-def a_request_without_a_conversation_is_kept(forget: Any, self: Conversations, owner: Any) -> None:
+@instead_of(Owners, "_forget")
+def a_request_without_a_conversation_is_kept(forget: Any, self: Owners, owner: Any) -> None:
     """After the last request nothing may be left, and nothing is in use: it is the books that notice."""
 
 
 @talk("exact", "conservation", "ghost", "counting")
-@instead_of(Conversations, "_end")
-def one_token_too_many_is_taken_for_computed(end: Any, self: Conversations, sequence: Sequence, chunks: Any) -> int:
+@instead_of(Owners, "_end")
+def one_token_too_many_is_taken_for_computed(end: Any, self: Owners, sequence: Sequence, chunks: Any) -> int:
     found: int = end(self, sequence, chunks)
     return min(found + 1, len(sequence) - 1) if found else found
 
 
 @talk("exact", "conservation", "counting")
-@instead_of(Conversations, "missing")
-def dropped_tokens_are_not_computed(missing: Any, self: Conversations, sequence: Sequence) -> tuple[Span, ...]:
+@instead_of(Owners, "missing")
+def dropped_tokens_are_not_computed(missing: Any, self: Owners, sequence: Sequence) -> tuple[Span, ...]:
     return missing(self, sequence)[-1:]  # type: ignore[no-any-return]
 
 
 @talk("exact", "conservation", "ghost", "counting", "layout")
-@instead_of(Conversations, "missing")
-def the_two_spans_are_taken_for_one(missing: Any, self: Conversations, sequence: Sequence) -> tuple[Span, ...]:
+@instead_of(Owners, "missing")
+def the_two_spans_are_taken_for_one(missing: Any, self: Owners, sequence: Sequence) -> tuple[Span, ...]:
     """As if what was dropped lay just before the new prompt."""
     *holes, tail = missing(self, sequence)
     dropped = sum(hole.stop - hole.start for hole in holes)
@@ -100,18 +100,16 @@ def the_threshold_of_tokens_is_forgotten(fill: Any, self: Unified, *arguments: A
 
 
 @talk("exact", "conservation", memory__share=True)
-@instead_of(Conversations, "_digest")
-def chunks_of_the_same_tokens_are_shared_behind_any_text(
-    digest: Any, self: Conversations, sequence: Sequence
-) -> list[bytes]:
+@instead_of(Owners, "_digest")
+def chunks_of_the_same_tokens_are_shared_behind_any_text(digest: Any, self: Owners, sequence: Sequence) -> list[bytes]:
     size, tokens = self.size, sequence.tokens
     self._digests[sequence.id] = [repr(tokens[i : i + size]).encode() for i in range(0, len(tokens) - size + 1, size)]
     return self._digests[sequence.id]
 
 
 @talk("counting")
-@instead_of(Conversations, "fill")
-def what_is_swapped_in_is_told_as_found_on_the_device(fill: Any, self: Conversations, *arguments: Any) -> Any:
+@instead_of(Owners, "fill")
+def what_is_swapped_in_is_told_as_found_on_the_device(fill: Any, self: Owners, *arguments: Any) -> Any:
     reuse = fill(self, *arguments)
     return reuse._replace(on_device=reuse.num_tokens, on_host=0)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interpreter import prepared_once
 from torch import Tensor
 
 collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
@@ -64,6 +65,12 @@ def _span(tensor: Tensor) -> tuple[int, int]:
 
 @pytest.fixture(autouse=True, scope="session")
 def bounds_are_checked() -> Iterator[None]:
+    with prepared_once(), pytest.MonkeyPatch.context() as patch:
+        _check_bounds(patch)
+        yield
+
+
+def _check_bounds(patch: pytest.MonkeyPatch) -> None:
     from triton.runtime import interpreter
 
     allowed = Allowed({})
@@ -87,16 +94,14 @@ def bounds_are_checked() -> Iterator[None]:
 
         return wrapped
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter.GridExecutor, "_init_args_hst", record_tensors)
-        for name, access, pointers, mask in (
-            ("create_masked_load", "load", 0, 1),
-            ("create_masked_store", "store", 0, 2),
-            ("create_atomic_rmw", "atomic operation", 1, 3),
-            ("create_atomic_cas", "atomic operation", 0, None),
-        ):
-            patch.setattr(interpreter.InterpreterBuilder, name, checked(name, access, pointers, mask))
-        yield
+    patch.setattr(interpreter.GridExecutor, "_init_args_hst", record_tensors)
+    for name, access, pointers, mask in (
+        ("create_masked_load", "load", 0, 1),
+        ("create_masked_store", "store", 0, 2),
+        ("create_atomic_rmw", "atomic operation", 1, 3),
+        ("create_atomic_cas", "atomic operation", 0, None),
+    ):
+        patch.setattr(interpreter.InterpreterBuilder, name, checked(name, access, pointers, mask))
 
 
 @pytest.fixture

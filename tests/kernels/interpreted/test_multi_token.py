@@ -49,7 +49,7 @@ def test_any_lengths(heads: int, kv_heads: int, dim: int, page: int) -> None:
 
 @pytest.mark.parametrize("page", [0, 16])
 def test_decode(page: int) -> None:
-    parts = parts_of([(1, 1), (1, 200), (0, 3), *[(1, 7 * n) for n in range(1, 20)]])
+    parts = parts_of([(1, 1), (1, 200), (0, 3), *[(1, n) for n in (7, 15, 16, 17, 112, 133)]])
     arguments = lay_out(parts, page)
     assert arguments[3].max_queries == 1
     assert_close(attend(*arguments), expected(parts))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -118,22 +115,3 @@ def test_the_fastest_way_that_is_right_is_the_ideal(monkeypatch: pytest.MonkeyPa
     with pytest.raises(MachineError) as refused:
         contenders(scene)
     sentence(refused.value, "fused attentions")
-
-
-IN_THE_INTERPRETER = """
-import torch
-from minifuse.reproduce.pensieve.contenders import contenders
-from minifuse.reproduce.pensieve.scene import Scene, error, wanted_of
-for pasts in ([20, 20], [0, 33, 17]):
-    scene = Scene.drawn(3, pasts, (4, 2, 16), torch.float32, torch.device("cpu"), kernels=True)
-    wanted = wanted_of(scene)
-    for contender in contenders(scene)[0].values():
-        assert error(contender.rows(contender.run()), wanted, scene) < 1e-6
-"""
-
-
-def test_the_kernels_compute_the_same() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", IN_THE_INTERPRETER]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""Which chunks belong to which conversation, and what its next request finds of them (Pensieve, 3.4.3)."""
+"""Which chunks belong to which owner, and what its next request finds of them (Pensieve, 3.4.3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minifuse.plan import Move, Reuse
 from minifuse.request import Sequence
 from minifuse.work import Span, Work
 
-__all__ = ["Conversations"]
+__all__ = ["Owners"]
 
 
 def owner_of(sequence: Sequence) -> str:
@@ -21,7 +21,7 @@ def owner_of(sequence: Sequence) -> str:
     return f"request {request.id}" if request.conversation is None else f"conversation {request.conversation}"
 
 
-class Conversations:
+class Owners:
     """The chunks of conversations, and of requests without one.
 
     Args:
@@ -180,27 +180,22 @@ class Conversations:
         self.num_promised += count - owner.promised
         owner.promised = count
 
-    def grow(self, name: str, stop: int, now: float, moves: list[Move]) -> None:
-        """A sequence is given work that ends with token `stop`: it has blocks for that."""
-        owner = self.running[name]
+    def grow(self, owner: Owner, stop: int, now: float, moves: list[Move]) -> None:
+        """An admitted sequence is given work that ends with token `stop`: it has blocks for that."""
         if not owner.working:
             owner.working = True
             for chunk in owner.chunks:
                 assert chunk is not None
                 self.tiers.work(chunk, 1)
-        if stop <= len(owner.chunks) * self.size:
-            return  # as in most iterations
         for index in range(len(owner.chunks), self.chunks_of(stop)):
             self.tiers.fetch(self._new(owner, index), now, moves)
             self._promise(owner, max(0, owner.promised - 1))
-        owner.pages = None
+            owner.pages = None
 
-    def pages(self, name: str) -> Pages:
-        """The block table of a running sequence; the same object until it changes."""
-        owner = self.running[name]
-        if owner.pages is None:
-            blocks = [chunk.device for chunk in owner.chunks if chunk is not None and chunk.device is not None]
-            owner.pages = Pages(tuple(blocks), self.size)
+    def pages(self, owner: Owner) -> Pages:
+        """The block table of an admitted sequence, made anew; it is the same object until it changes."""
+        blocks = [chunk.device for chunk in owner.chunks if chunk is not None and chunk.device is not None]
+        owner.pages = Pages(tuple(blocks), self.size)
         return owner.pages
 
     def wrote(self, work: Work) -> None:
@@ -211,6 +206,14 @@ class Conversations:
             raise LawBroken("conservation", f"{name} was computed, and memory has released it")
         if stop > len(owner.chunks) * self.size or start > owner.end:
             raise LawBroken("ghost", f"{work} leaves a gap before it or exceeds its {len(owner.chunks)} chunks")
+        if start == owner.end == stop - 1 and not owner.holes:  # as in most iterations
+            owner.end = stop
+            chunk = owner.chunks[start // self.size]
+            assert chunk is not None
+            self.tiers.wrote_next(chunk)
+            if self.share and stop % self.size == 0:
+                self._share(owner, chunk)
+            return
         if stop > owner.end:
             owner.end = stop
         if owner.holes:

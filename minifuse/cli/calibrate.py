@@ -1,0 +1,106 @@
+"""`minifuse calibrate`: what it costs this machine to compute a chunk of KV again (Pensieve, 3.4.3.1)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from minifuse.cli.declare import STDOUT, file_or_stdout, option, takes, whole
+from minifuse.cli.options import ModelOptions
+from minifuse.cli.plugin import refuse_overwriting
+from minifuse.cli.run import load
+from minifuse.cli.streams import print_result
+from minifuse.cli.tables import BUSY, in_time, plain
+from minifuse.cli.text import console
+from minifuse.cores import OtherWork, usable_cores
+from minifuse.errors import UsageError
+from minifuse.model.source import resolve
+from minifuse.model.text.load import resolve_text
+from minifuse.serve.settings import Settings
+
+if TYPE_CHECKING:
+    from minifuse.simulate.calibration import Measured
+
+__all__ = ["calibrate"]
+
+MOST_CHUNK, MOST_ROUNDS = 4096, 1000
+OUT = "write the profile here instead of to the cache folder (- is standard output)"
+
+
+@dataclass(frozen=True)
+class CalibrateOptions(ModelOptions):
+    """The options of `calibrate`: a model, the chunk whose cost is measured, and where the profile goes."""
+
+    chunk: Annotated[
+        int, option("--chunk", "tokens of a chunk, as memory.chunk", "N", parse=whole(1, MOST_CHUNK), default="32")
+    ]
+    rounds: Annotated[
+        int, option("--rounds", "times that each context is measured", "N", parse=whole(1, MOST_ROUNDS), default="15")
+    ]
+    out: Annotated[Path | Literal["-"] | None, option("--out", OUT, "FILE", parse=file_or_stdout)]
+
+
+@takes(CalibrateOptions)
+def calibrate(options: CalibrateOptions) -> int:
+    """Measure what it costs this machine to compute a chunk of KV again, by the chunk's context.
+
+    Memory that drops KV of conversations (pensieve) drops what is cheap to compute again. In real time it finds the
+    profile of its machine, model, dtype, device and chunk in the cache folder; --set memory.profile=FILE gives another.
+    """
+    if resolve(options.model).kind != "transformer":
+        raise UsageError(
+            f"--model is {options.model}, made of cells, whose states are not computed again: give a transformer."
+        )
+    source = resolve_text(options.model)
+    if isinstance(options.out, Path):
+        refuse_overwriting(options.out, options.model, None, "--out")
+    from minifuse.simulate.calibration import contexts_of, measure
+    from minifuse.simulate.profiles import KeptProfile
+
+    contexts = contexts_of(options.chunk, source.config.max_context, source.name)
+    model, settings = load(source, Settings(dtype=options.dtype, device=options.device), None)
+    kept = KeptProfile(source.config, settings.dtype, str(model.device), options.chunk)
+    if options.out is None:
+        kept.check()
+    others = OtherWork()
+    measured = measure(model, contexts, options.chunk, options.rounds)
+    about = {"model": source.name, "dtype": settings.dtype, "device": settings.device, "chunk": options.chunk}
+    text = measured.profile.text(**about, machine=kept.machine, rounds=options.rounds)
+    _show(measured, f"{source.name} in {settings.dtype} on {kept.machine}", options)
+    if (used := others.cores() or 0.0) >= BUSY:
+        busy = f"other processes used {plain(used)} of {len(usable_cores())} cores"
+        print(f"note: {busy} meanwhile: measure again when the machine is quiet.", file=sys.stderr)
+    if options.out == STDOUT:
+        print_result(text)
+        return 0
+    if options.out is None:
+        kept.write(text)
+    else:
+        options.out.write_text(text, encoding="utf-8")
+    console().print(f"Written to {options.out or kept.path}", soft_wrap=True)
+    return 0
+
+
+def _show(measured: Measured, of: str, options: CalibrateOptions) -> None:
+    """The medians and their spread; on stderr where standard output is for the profile."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for head in ("context", "median", "shortest", "longest", "of the rest"):
+        table.add_column(head, justify="right", no_wrap=True)
+    rest = median(measured.other_s)
+    table.add_row("the rest", *_spread(measured.other_s), "")
+    for context, seconds in measured.attention_s.items():
+        table.add_row(f"{context:,}", *_spread(seconds), f"{median(seconds) / rest:.3f}x")
+    out = console(stderr=options.out == STDOUT)
+    rounds = f"{options.rounds} rounds" if options.rounds > 1 else "1 round"
+    out.print(f"{of}: a chunk of {options.chunk} tokens in all layers, {rounds}", soft_wrap=True)
+    out.print("Attention by context, and the rest of the layers:", table, sep="\n")
+
+
+def _spread(seconds: Sequence[float]) -> tuple[str, str, str]:
+    return in_time(median(seconds)), in_time(min(seconds)), in_time(max(seconds))

@@ -1,0 +1,238 @@
+"""`minifuse chat`: a conversation on the terminal, and what every turn found of the text before it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from minifuse.cli.declare import option, takes
+from minifuse.cli.requests import MAX_NEW_TOKENS, tell_of_unused_sampling
+from minifuse.cli.run import RunOptions, chosen, load
+from minifuse.cli.state import open_state, refuse_overwriting_state, report_unstored
+from minifuse.cli.streams import print_result, silence
+from minifuse.cli.text import one_line
+from minifuse.ctrl_c import INTERRUPTED, dealt_with
+from minifuse.errors import ModelError, RequestRefused, UsageError
+from minifuse.model.source import resolve
+from minifuse.model.text.load import TextSource
+from minifuse.model.text.tokenizer import Tokenizer
+from minifuse.request import FinishReason, Request
+from minifuse.serve.build import build_engine
+from minifuse.serve.interrupt import uninterrupted
+from minifuse.serve.talk import Exchange, Talk
+
+__all__ = ["chat"]
+
+SCHEMA = "minifuse.chat/1"
+TECHNIQUE = "pensieve"
+CONVERSATION = "chat"
+PROMPT = "> "
+UNFINISHED = "\ufffd"  # what stands for the bytes of a letter whose last ones are still to come
+NOT_HERE = (
+    *("texts", "prompts", "requests", "workload", "prompts_per_request", "prompt_length", "output_length", "arrival"),
+    *("ignore_eos", "clock", "hardware", "goodput", "trace", "why", "max_batch"),
+)
+
+
+@dataclass(frozen=True)
+class ChatOptions(RunOptions):
+    """The options of `chat`: those of `run` that mean something to a single user."""
+
+    technique: Annotated[
+        str | None, option("--technique", f"see minifuse list: {TECHNIQUE}", "NAME", panel="Technique")
+    ]
+    conversation: Annotated[
+        str | None,
+        option("--conversation", f"which of the state file's to go on with: {CONVERSATION}", "NAME", panel="Workload"),
+    ]
+
+
+@takes(ChatOptions, without=NOT_HERE)
+def chat(options: ChatOptions) -> int:
+    """Talk to the model over several turns: a line of standard input is a prompt.
+
+    The shipped model can look up what it was told in an earlier turn:
+
+    \b
+        printf 'remember ann 17\\nsort 7 2 5\\nrecall ann\\n' | minifuse chat
+
+    After each answer a line on stderr tells how many tokens of the text before it were reused on the device, swapped
+    in from the host and recomputed, and how many were new: the prompt, and the last token of the answer before it.
+
+    Ctrl-C ends an answer, and what it has said stays in the text; Ctrl-D ends the chat. With --state FILE the next
+    chat goes on, and every answer that has ended is stored before its line is shown.
+    """
+    source = resolve(options.model)
+    if not isinstance(source, TextSource) or not source.has_tokenizer:
+        raise UsageError(
+            f"minifuse chat reads text, and {source.name} has no tokenizer: choose another --model, or give token ids "
+            "with minifuse run --prompts."
+        )
+    if options.conversation is not None and options.state is None:
+        raise UsageError(
+            f"--conversation is {options.conversation!r}, one of those that a state file has: add --state FILE, or "
+            "leave it out."
+        )
+    row = chosen(options, source.kind, TECHNIQUE)
+    refuse_overwriting_state(options.state, options.model, None, None)
+    tell_of_unused_sampling([Request("", (), sampling=options.sampling)], options)
+    settings, tokenizer = replace(options.settings, stage_options=options.stage_options(row)), source.tokenizer()
+    build_engine(row, source, settings)  # refuse before any weights are loaded
+    name = CONVERSATION if options.conversation is None else options.conversation
+    with open_state(options.state, source, [name], computes=True) as conversations:
+        model, settings = load(source, settings, None)
+        engine = build_engine(row, source, settings, model, into=lambda event: None)
+        try:
+            talk = Talk(engine, name, conversations)
+            code = _Chat(talk, options, source, tokenizer).run()
+        except KeyboardInterrupt:  # there was no answer to end
+            code = INTERRUPTED
+        except BrokenPipeError:
+            silence()
+            return 1  # the reader went away
+        finally:
+            engine.close()
+        return int(bool(report_unstored(conversations))) or code
+
+
+class _Chat:
+    def __init__(self, talk: Talk, options: ChatOptions, source: TextSource, tokenizer: Tokenizer) -> None:
+        self.talk, self.options, self.source, self.tokenizer = talk, options, source, tokenizer
+        self.on_terminal = sys.stdin is not None and sys.stdin.isatty()
+        self.code = 0
+
+    def run(self) -> int:
+        """Until the input ends: 0, or 1 if a prompt was refused or an answer failed, or that of Ctrl-C."""
+        if self.on_terminal:
+            print(f"{self.source.name}: Ctrl-C ends an answer, Ctrl-D the chat.", file=sys.stderr)
+        if self.talk.num_turns:
+            _note(f"goes on behind {self.talk.num_turns} turns of {self.talk.num_tokens} tokens")
+        for number, line in enumerate(self._lines(), start=1):
+            if text := line.strip():
+                try:
+                    exchange = self._turn(text)
+                except (RequestRefused, ModelError) as error:
+                    self._refused(number, text, str(error))
+                    continue
+                if exchange.answer.finish_reason is FinishReason.ABORTED:
+                    if not self.on_terminal:
+                        return INTERRUPTED  # there is no user who would type something else
+                    dealt_with()
+        return self.code
+
+    def _lines(self) -> Iterator[str]:
+        if sys.stdin is None:
+            raise UsageError("Standard input is closed: type prompts, or redirect it from a file of them.")
+        if not self.on_terminal:
+            for number, line in enumerate(sys.stdin.buffer, start=1):
+                try:
+                    yield line.decode()
+                except UnicodeDecodeError as error:
+                    self._refused(number, "", f"Byte {error.start + 1} is not UTF-8: give UTF-8.")
+                    yield ""
+            return
+        import readline  # noqa: F401 (input() then lets the user edit the line)
+
+        while True:
+            try:
+                yield input(PROMPT)
+            except EOFError:
+                print(file=sys.stderr)
+                return
+            except KeyboardInterrupt:  # with nothing to end
+                dealt_with()
+                print("\nCtrl-D ends the chat.", file=sys.stderr)
+            except UnicodeDecodeError:
+                self._refused(0, "", "The line is not UTF-8: type it as UTF-8.")
+
+    def _turn(self, text: str) -> Exchange:
+        prompt = self.tokenizer.encode(text)
+        room = self.source.config.max_context - self.talk.num_tokens - len(prompt)
+        if room < 1:
+            raise RequestRefused(
+                f"The text so far has {self.talk.num_tokens} tokens and the prompt {len(prompt)}, and the context is "
+                f"{self.source.config.max_context}: begin another chat, or with --state another --conversation."
+            )
+        stream = _Stream(self.tokenizer, shown=not self.options.json)
+        exchange = self.talk.say(
+            prompt,
+            stream.add,
+            max_new_tokens=min(self.options.max_new_tokens or MAX_NEW_TOKENS, room),
+            stop_ids=self.source.config.eos_ids,
+            sampling=self.options.sampling,
+        )
+        with uninterrupted():
+            stream.end()
+            if exchange.answer.finish_reason is FinishReason.NAN:
+                self.code = 1
+            if self.options.json:
+                print_result(json.dumps(self._as_json(text, exchange)))
+            else:
+                _note(self._told(exchange))
+        return exchange
+
+    def _told(self, exchange: Exchange) -> str:
+        """`turn 3: 12 reused on the device, 0 swapped in, 0 recomputed, 4 new; 3 tokens in 0.02 s, stored`."""
+        answer = exchange.answer
+        found = f"{exchange.on_device} reused on the device, {exchange.on_host} swapped in"
+        said = f"{len(answer.token_ids)} tokens in {(answer.finish_s or 0.0) - answer.request.arrival_s:.2f} s"
+        why = f", {answer.finish_reason.value}" if answer.finish_reason is not FinishReason.STOP else ""
+        stored = "" if self.talk.conversations is None else ", stored" if exchange.stored else ", not stored"
+        counts = f"{found}, {exchange.recomputed} recomputed, {exchange.new} new"
+        return f"turn {self.talk.num_turns}: {counts}; {said}{why}{stored}"
+
+    def _as_json(self, text: str, exchange: Exchange) -> dict[str, Any]:
+        answer = exchange.answer
+        return {
+            "schema": SCHEMA,
+            "turn": self.talk.num_turns,
+            "prompt": text,
+            "text": self.tokenizer.decode(list(answer.token_ids)),
+            **answer.row(),
+            "reused_on_device": exchange.on_device,
+            "swapped_in": exchange.on_host,
+            "recomputed": exchange.recomputed,
+            "new": exchange.new,
+            "stored": exchange.stored,
+            "prompt_token_ids": list(answer.new_prompt),
+            "token_ids": list(answer.token_ids),
+        }
+
+    def _refused(self, number: int, text: str, why: str) -> None:
+        self.code = 1
+        print(f"error: {f'line {number}: ' if number and not self.on_terminal else ''}{why}", file=sys.stderr)
+        if self.options.json:
+            refused = {"schema": SCHEMA, "turn": None, "prompt": text, "finish_reason": "refused", "error": why}
+            print_result(json.dumps(refused))
+
+
+class _Stream:
+    """Prints an answer as it comes, without the space that many tokenizers put before its first word."""
+
+    def __init__(self, tokenizer: Tokenizer, shown: bool) -> None:
+        self._tokenizer, self._shown = tokenizer, shown
+        self._tokens: list[int] = []
+        self._printed = ""
+
+    def add(self, tokens: tuple[int, ...]) -> None:
+        self._tokens += tokens
+        text = self._tokenizer.decode(self._tokens).lstrip()
+        if self._shown and not text.endswith(UNFINISHED):
+            self._print(text)
+
+    def end(self) -> None:
+        if self._shown:
+            self._print(self._tokenizer.decode(self._tokens).strip())
+            print(flush=True)
+
+    def _print(self, text: str) -> None:
+        new = text[len(self._printed) :]
+        print("\n".join(map(one_line, new.split("\n"))), end="", flush=True)
+        self._printed += new
+
+
+def _note(text: str) -> None:
+    print(f"({text})", file=sys.stderr, flush=True)

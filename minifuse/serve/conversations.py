@@ -1,0 +1,134 @@
+"""Conversations that outlive a run: it goes on behind what a state file has of them, and adds its own turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minifuse.errors import MachineError, RequestRefused, UsageError
+from minifuse.memory.history import History, ModelIdentity, Turn
+from minifuse.model.source import Source
+from minifuse.request import FinishReason, Request, Sequence
+
+__all__ = ["Conversations"]
+
+ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
+WITHOUT_TEXT = (FinishReason.REFUSED, FinishReason.INTERRUPTED)  # no request can follow such a one
+
+
+class Conversations:
+    """The conversations of a state file, for one run of an engine.
+
+    The first request of a conversation in a run goes on behind the text that the file has of it (`text`). A turn is
+    in the file, and survives the death of the process, before its answer is shown (`keep`).
+
+    Only turns that were answered to their end are stored. One that was refused, or cut off by Ctrl-C, leaves no trace:
+    the next run goes on behind the last finished turn. One that was aborted, or ended for its logits were NaN, is
+    stored with the next finished turn of its conversation in the same run, which has gone on behind its text; and so
+    is one that could not be stored, as on a disk that was full for a while.
+
+    Args:
+        path: the state file; a new one is made.
+        source: the model; a conversation that was begun with another is refused.
+
+    Attributes:
+        failures: the conversations with turns that could not be stored, and why the last of them could not.
+
+    Raises:
+        UsageError: the file cannot be used, as `minifuse.memory.history.History` tells; or the model is not one of
+            texts.
+    """
+
+    def __init__(self, path: Path | str, source: Source) -> None:
+        if source.kind != "transformer":
+            raise UsageError(
+                f"The state file {path} is for conversations in text, and {source.name} is made of cells: leave it "
+                "out, or give a transformer."
+            )
+        self.model = ModelIdentity(source.name, source.digest())
+        self.history = History(path)
+        self.failures: dict[str, str] = {}
+        self._texts: dict[str, tuple[int, ...]] = {}  # as this run found them
+        self._waiting: dict[str, Sequence] = {}  # requests that ended and are not stored
+
+    def __enter__(self) -> Conversations:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.history.close()
+
+    @property
+    def path(self) -> Path:
+        return self.history.path
+
+    def check(self, model: str | None) -> None:
+        """Raise `UsageError` unless the engine that is to serve them has this model, too."""
+        if model not in (None, self.model.name):
+            raise UsageError(
+                f"The conversations of {self.path} were opened for {self.model.name}, and the engine serves {model}: "
+                "give both the same source."
+            )
+
+    def text(self, request: Request) -> tuple[int, ...]:
+        """The text that the conversation of a request had before this run: what `Arrivals.stored` is to be.
+
+        Raises:
+            RequestRefused: it has been begun with another model, or cannot be read.
+        """
+        name = request.conversation
+        if name is None:
+            return ()
+        if name not in self._texts:
+            try:
+                model = self.history.model(name)
+                if model is not None and model.digest != self.model.digest:
+                    raise RequestRefused(self._begun_with(request, model))
+                self._texts[name] = self.history.text(name)
+            except MachineError as error:
+                why = str(error).replace("The", "the", 1)
+                raise RequestRefused(f"Request {request.id!r} cannot continue {name!r}, for {why}") from None
+        return self._texts[name]
+
+    def _begun_with(self, request: Request, other: ModelIdentity) -> str:
+        changed = ", whose config.json or vocabulary has changed since" if other.name == self.model.name else ""
+        return (
+            f"Request {request.id!r} belongs to the conversation {request.conversation!r}, which {self.path} has with "
+            f"the model {other.name}{changed or f', and not with {self.model.name}'}: give that model, another "
+            "conversation, or another state file."
+        )
+
+    def keep(self, sequence: Sequence) -> None:
+        """Store a turn that has ended, durably; call this before the answer is shown, for every request that ends.
+
+        It never raises for what is wrong with the file: `failures` tells.
+        """
+        request = sequence.request
+        name, reason = request.conversation, sequence.finish_reason
+        if name is None or reason in WITHOUT_TEXT:
+            return
+        self._waiting[request.id] = sequence
+        if reason not in ANSWERED:
+            return
+        if min(sequence.tokens) < 0:
+            self.failures[name] = (
+                "Its tokens are placeholders, as virtual time has them of a model without weights: give it a model."
+            )
+            return
+        chain: list[Sequence] = []
+        after: str | None = request.id
+        while after in self._waiting:
+            chain.insert(0, self._waiting[after])
+            after = chain[0].request.after
+        try:
+            self.history.add(name, self.model, [_turn(one) for one in chain])
+        except MachineError as error:
+            self.failures[name] = str(error)
+            return
+        self.failures.pop(name, None)
+        for one in chain:
+            del self._waiting[one.id]
+
+
+def _turn(sequence: Sequence) -> Turn:
+    assert sequence.finish_reason is not None
+    prompt = sequence.request.prompt[sequence.num_history :]
+    return Turn(prompt, tuple(sequence.answer), sequence.finish_reason.value)

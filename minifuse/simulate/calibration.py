@@ -1,0 +1,122 @@
+"""What it costs this machine to compute a chunk of KV again, measured on the model (Pensieve, 3.4.3.1; Figure 3.4)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from minifuse.attention.layouts import PagedStage
+from minifuse.errors import MachineError, UsageError
+from minifuse.memory.profile import Profile, powers_of_two
+from minifuse.memory.storage import KVStorage
+from minifuse.model.text.transformer import Transformer
+from minifuse.place import Pages
+from minifuse.plan import Placement, Plan
+from minifuse.request import Request, Sequence
+from minifuse.timing import time_in_turns
+from minifuse.work import Work
+
+__all__ = ["CHUNK", "Measured", "contexts_of", "measure"]
+
+CHUNK = 32  # tokens, as in the thesis
+MOST_KV = 2**30  # bytes; where the KV of all layers is more, several layers read the same
+OTHER = "other"
+
+
+class Measured(NamedTuple):
+    """Seconds of all layers together, in every round: of attention by context, and of everything else."""
+
+    attention_s: dict[int, tuple[float, ...]]
+    other_s: tuple[float, ...]
+
+    @property
+    def profile(self) -> Profile:
+        """The medians."""
+        attention = tuple(median(seconds) for seconds in self.attention_s.values())
+        return Profile(median(self.other_s), tuple(self.attention_s), attention)
+
+
+def contexts_of(chunk: int, max_context: int, model: str) -> tuple[int, ...]:
+    """The contexts to measure: powers of two from the chunk up to the model's context.
+
+    Raises:
+        UsageError: fewer than two are left, and nothing could be interpolated.
+    """
+    contexts = powers_of_two(chunk, max_context)
+    if len(contexts) < 2:
+        most = 1 << max(0, max_context.bit_length() - 2)
+        raise UsageError(
+            f"The chunk has {chunk} tokens, and the context of {model} is {max_context}: give a chunk of at most "
+            f"{most}, so that two powers of two lie between them."
+        )
+    return contexts
+
+
+@torch.inference_mode()
+def measure(model: Transformer, contexts: tuple[int, ...], chunk: int = CHUNK, rounds: int = 1) -> Measured:
+    """Time the last `chunk` tokens of every context: their attention, and everything else, in turns.
+
+    Attention is what `minifuse.attention.layouts.PagedStage` uses on the model's device, over blocks of a chunk in a
+    random order, rotating and writing the chunk's own KV included. Everything else are the two halves of every layer:
+    a chunk that is computed again has no token to sample.
+
+    Raises:
+        MachineError: the KV of a context does not fit the device.
+    """
+    stage = PagedStage()
+    attention = stage.backend(model.device.type, str(model.dtype).removeprefix("torch."))
+    ops = attention.operators
+    cache = _cache(model, -(-max(contexts) // chunk) * chunk)
+    blocks = random.Random("chunks").sample(range(cache.keys.shape[1] // chunk), cache.keys.shape[1] // chunk)
+    sequences = {"chunk": Sequence(Request("chunk", (0,) * max(contexts)))}
+
+    def attend(context: int) -> Callable[[], None]:
+        work = (Work("chunk", context - chunk, context),)
+        placement = Placement((Pages(tuple(blocks[: -(-context // chunk)]), chunk),))
+        plan = Plan(0, 0, work, placement.places, layout=stage.layout(work, placement))
+        batch = attention.batch(plan, sequences, cache)
+        rotary = model.rotary(batch.positions)
+
+        def every_layer() -> None:
+            for index in range(len(model.layers)):
+                attention.attend(heads, rotary, cache, index % len(cache.keys), batch.waves[0])
+
+        return every_layer
+
+    tokens = torch.arange(chunk, device=model.device)
+    embedded = model.embed(tokens % model.config.vocab_size, tokens)
+    attended = torch.zeros((chunk, model.config.q_size), dtype=model.dtype, device=model.device)
+    heads = next(iter(model.layers)).pre_attention(embedded, ops)
+
+    def others() -> None:
+        x = embedded
+        for layer in model.layers:
+            layer.pre_attention(x, ops)
+            x = layer.post_attention(x, attended, ops)
+
+    runs = {OTHER: others, **{str(context): attend(context) for context in contexts}}
+    with ops.lock:
+        taken = time_in_turns(runs, rounds, model.device.type)
+    return Measured({context: taken[str(context)] for context in contexts}, taken[OTHER])
+
+
+def _cache(model: Transformer, num_slots: int) -> KVStorage:
+    """KV of as many layers as may be had at once, at least one. Written, so that every page of it is memory."""
+    config = model.config
+    of_layer = num_slots * 2 * config.kv_size * model.dtype.itemsize
+    layers = max(1, min(config.num_layers, MOST_KV // of_layer))
+    try:
+        cache = KVStorage(replace(config, num_layers=layers), num_slots, model.dtype, model.device)
+        cache.keys.fill_(1.0)
+        cache.values.fill_(1.0)
+    except (RuntimeError, MemoryError):
+        raise MachineError(
+            f"KV of {num_slots} tokens, {of_layer / 2**20:.0f} MiB in one layer, could not be allocated on "
+            f"{model.device}: free memory, or choose a model of a shorter context."
+        ) from None
+    return cache

@@ -1,0 +1,97 @@
+"""Profiles of recomputation in the user's cache folder: one file a machine, model, dtype, device and chunk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from minifuse.cores import processor, usable_cores
+from minifuse.errors import UsageError
+from minifuse.memory.profile import Profile
+from minifuse.model.text.config import ModelConfig
+
+__all__ = ["KeptProfile"]
+
+
+class KeptProfile:
+    """The file with the profile of a model on this machine. A model is its shape here: all weights cost the same.
+
+    Args:
+        device: cpu, cuda, or cuda:0 and so on.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: str, device: str, chunk: int) -> None:
+        kind = device.partition(":")[0]
+        self.machine = _machine(device)
+        self.flags = ["--dtype", dtype, "--device", kind, "--chunk", str(chunk)]
+        shape = repr(replace(config, eos_ids=()))
+        digest = hashlib.blake2b(f"{self.machine}\n{shape}".encode(), digest_size=6).hexdigest()
+        name = f"{config.family}-{config.num_layers}x{config.hidden_size}-{dtype}-{kind}-{chunk}"
+        self.path = _folder() / "profiles" / f"{name}-{digest}.json"
+
+    def read(self, model: str) -> Profile | None:
+        """What is in the file; None: there is no file.
+
+        Args:
+            model: its name, for the command that makes the file anew.
+
+        Raises:
+            UsageError: it cannot be read, or is damaged.
+        """
+        if not os.path.lexists(self.path):
+            return None
+        given = shlex.join(["--model", model, *self.flags])
+        return Profile.read(str(self.path), f"make it anew with minifuse calibrate {given}, or delete it")
+
+    def check(self) -> None:
+        """Raise `UsageError` unless the file can be written: before hours of measuring are lost."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.path.parent).close()
+        except (OSError, ValueError) as error:
+            raise self._unwritable(error) from None
+
+    def write(self, text: str) -> None:
+        """Write the file as a whole: a reader finds the old text or the new one.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".", suffix=".json")
+            try:
+                with open(number, "w", encoding="utf-8") as file:
+                    file.write(text)
+                os.replace(name, self.path)
+            except BaseException:
+                os.unlink(name)
+                raise
+        except (OSError, ValueError) as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: Exception) -> UsageError:
+        reason = getattr(error, "strerror", None) or error
+        return UsageError(
+            f"The profile cannot be written to the cache folder {self.path.parent} ({reason}): set XDG_CACHE_HOME to a "
+            "folder that you may write to, or give --out FILE."
+        )
+
+
+def _folder() -> Path:
+    """minifuse's folder in the user's cache (XDG base directory specification: a relative path does not count)."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(home if os.path.isabs(home) else os.path.expanduser("~/.cache")) / "minifuse"
+
+
+def _machine(device: str) -> str:
+    """What computes there."""
+    if device.startswith("cuda"):
+        import torch
+
+        return str(torch.cuda.get_device_name(device))
+    return f"{processor()}, {len(usable_cores())} cores"

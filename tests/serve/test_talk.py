@@ -1,0 +1,120 @@
+"""A talk: turns on one engine, and what each found of the text before it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import asks, make_engine, make_real_engine, sentence
+
+from minifuse.errors import RequestRefused, UsageError
+from minifuse.model.source import resolve
+from minifuse.request import FinishReason, Request
+from minifuse.serve.conversations import Conversations
+from minifuse.serve.talk import Talk
+from minifuse.testing.texts.models import CONTEXT, expected_answer
+
+SOURCE = resolve("random:small")
+SMALL = {"memory.chunk": 4, "memory.host": 64}
+
+
+def test_every_turn_finds_the_text_before_it_on_the_device() -> None:
+    talk = Talk(make_engine("pensieve", model="llama", settings=SMALL))
+    text: tuple[int, ...] = ()
+    seen: list[int] = []
+    for i, prompt in enumerate([(5, 6, 7), (8,), (9, 2)]):
+        exchange = talk.say(prompt, on_tokens=seen.extend, max_new_tokens=4)
+        had_kv = max(0, len(text) - 1)
+        assert (exchange.on_device, exchange.on_host, exchange.recomputed) == (had_kv, 0, 0)
+        assert exchange.new == len(prompt) + (i > 0)
+        assert exchange.answer.token_ids == expected_answer("llama", Request("", text + prompt, 4))
+        text += prompt + exchange.answer.token_ids
+        assert (talk.num_turns, talk.num_tokens) == (i + 1, len(text))
+    assert tuple(seen) == text[3:7] + text[8:12] + text[14:]
+
+
+@pytest.mark.parametrize(("technique", "times"), [("orca", 1), ("naive", 2)])
+def test_without_kept_kv_the_history_is_recomputed(technique: str, times: int) -> None:
+    """By naive for every token of the answer."""
+    talk = Talk(make_engine(technique, model="llama"))
+    talk.say((5, 6, 7), max_new_tokens=2)
+    exchange = talk.say((8,), max_new_tokens=2)
+    assert (exchange.on_device, exchange.on_host, exchange.recomputed, exchange.new) == (0, 0, 4 * times, 2)
+
+
+def test_what_another_conversation_has_displaced_is_swapped_in_or_recomputed() -> None:
+    """c has 11 tokens of KV in three chunks of 4; the other request takes 7 of the 8 chunks of the device."""
+    for host, swapped in ((64, True), (0, False)):
+        engine = make_engine("pensieve", model="llama", capacity=32, settings={"memory.chunk": 4, "memory.host": host})
+        talk = Talk(engine, "c")
+        talk.say((5, 6, 7, 8, 9, 1, 2, 3), max_new_tokens=4)
+        engine.submit(asks("other", 24, 3))
+        list(engine.run())
+        exchange = talk.say((4,), max_new_tokens=2)
+        assert exchange.on_device + exchange.on_host + exchange.recomputed == 11
+        assert (exchange.on_host > 0, exchange.recomputed > 0) == (swapped, not swapped)
+        text = (5, 6, 7, 8, 9, 1, 2, 3)
+        text += expected_answer("llama", Request("", text, 4))
+        assert exchange.answer.token_ids == expected_answer("llama", Request("", (*text, 4), 2))
+
+
+def test_ctrl_c_ends_the_answer_and_the_next_turn_goes_on_behind_what_it_has() -> None:
+    talk = Talk(make_engine("pensieve", model="llama"))
+    seen: list[int] = []
+
+    def interrupted(tokens: tuple[int, ...]) -> None:
+        seen.extend(tokens)
+        if len(seen) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    cut_off = talk.say((5, 6), on_tokens=interrupted, max_new_tokens=30)
+    assert cut_off.answer.finish_reason is FinishReason.ABORTED
+    assert list(cut_off.answer.token_ids) == seen == list(expected_answer("llama", Request("", (5, 6), 3)))
+    text = (5, 6, *seen, 7)
+    assert talk.say((7,), max_new_tokens=2).answer.token_ids == expected_answer("llama", Request("", text, 2))
+
+
+def test_a_refused_turn_changes_nothing() -> None:
+    talk = Talk(make_engine("pensieve", model="llama"))
+    with pytest.raises(RequestRefused):
+        talk.say((), max_new_tokens=2)
+    first = talk.say((5, 6), max_new_tokens=2).answer
+    with pytest.raises(RequestRefused) as error:
+        talk.say((7,), max_new_tokens=CONTEXT)
+    sentence(error.value, "turn-3", f"context is {CONTEXT}")
+    text = (5, 6, *first.token_ids, 8)
+    assert talk.say((8,), max_new_tokens=2).answer.token_ids == expected_answer("llama", Request("", text, 2))
+    assert talk.num_turns == 2
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_talk_goes_on_in_the_next_process(real: bool, tmp_path: Path) -> None:
+    def talk(*prompts: tuple[int, ...]) -> list[Any]:
+        with Conversations(tmp_path / "state.sqlite", SOURCE) as conversations:
+            engine = (make_real_engine if real else make_engine)("pensieve", model="llama")
+            talk = Talk(engine, "c", conversations)
+            begins = talk.num_turns, talk.num_tokens
+            found = [talk.say(prompt, max_new_tokens=2) for prompt in prompts]
+            engine.close()
+            assert all(exchange.stored for exchange in found)
+            return [begins, *((e.answer.num_history, e.on_device, e.recomputed) for e in found)]
+
+    assert talk((5, 6), (7,)) == [(0, 0), (0, 0, 0), (4, 3, 0)]
+    assert talk((8,), (9, 1)) == [(2, 7), (7, 0, 6), (10, 9, 0)]
+    with Conversations(tmp_path / "state.sqlite", SOURCE) as conversations:
+        text: tuple[int, ...] = ()
+        for turn in conversations.history.turns("c"):
+            text += turn.prompt
+            assert turn.answer == expected_answer("llama", Request("", text, 2))
+            text += turn.answer
+
+
+def test_a_talk_of_another_model(tmp_path: Path) -> None:
+    with Conversations(tmp_path / "state.sqlite", SOURCE) as conversations:
+        Talk(make_engine(model="llama"), "c", conversations).say((5,), max_new_tokens=1)
+    with Conversations(tmp_path / "state.sqlite", resolve("random:medium")) as conversations:
+        with pytest.raises(UsageError) as error:
+            Talk(make_engine(model="llama"), "c", conversations)
+        sentence(error.value, "'c'", "random:small", "random:medium")

@@ -1,0 +1,111 @@
+"""Profiles in the user's cache folder: one file for each machine, model, dtype, device and chunk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import sentence
+
+from minifuse.errors import UsageError
+from minifuse.memory.profile import Profile
+from minifuse.simulate import profiles
+from minifuse.simulate.profiles import KeptProfile
+from minifuse.testing.texts.models import CONFIGS
+
+LLAMA = CONFIGS["llama"]
+PROFILE = Profile(2.0, (32, 64), (1.0, 2.0))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def _kept(**changes: Any) -> KeptProfile:
+    given = {"config": LLAMA, "dtype": "float32", "device": "cpu", "chunk": 32, **changes}
+    return KeptProfile(**given)
+
+
+def test_what_is_written_is_read(folder: Path) -> None:
+    kept = _kept()
+    assert kept.read("toy") is None
+    kept.check()
+    kept.write(PROFILE.text(model="toy", rounds=3))
+    assert kept.read("toy") == PROFILE
+    assert kept.path.is_relative_to(folder / "minifuse")
+    kept.write(PROFILE._replace(other=3.0).text())
+    assert kept.read("toy") == PROFILE._replace(other=3.0)
+    assert [path.name for path in kept.path.parent.iterdir()] == [kept.path.name]
+
+
+def test_each_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = replace(LLAMA, num_kv_heads=1)
+    changes: list[dict[str, Any]] = [{}, {"config": shape}, {"dtype": "bfloat16"}, {"chunk": 16}]
+    paths = {_kept(**change).path for change in changes}
+    monkeypatch.setattr(profiles, "processor", lambda: "another")
+    paths.add(_kept().path)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"GPU at {device}")
+    paths |= {_kept(device="cuda:0").path, _kept(device="cuda:1").path}
+    assert len(paths) == len(changes) + 3
+
+
+def test_a_model_is_its_shape() -> None:
+    assert _kept(config=replace(LLAMA, eos_ids=(3, 4))).path == _kept().path
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "another"}', "\xff"])
+def test_a_damaged_file_is_named_and_how_to_make_it_anew(text: str) -> None:
+    kept = _kept(chunk=16)
+    kept.check()
+    kept.path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError) as error:
+        kept.read("my model")
+    command = "minifuse calibrate --model 'my model' --dtype float32 --device cpu --chunk 16"
+    sentence(error.value, str(kept.path), command, "or delete it")
+
+
+def test_a_folder_in_its_place_is_damage_too() -> None:
+    kept = _kept()
+    kept.path.mkdir(parents=True)
+    with pytest.raises(UsageError) as error:
+        kept.read("toy")
+    sentence(error.value, str(kept.path), "minifuse calibrate")
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = _kept()
+    kept.write(PROFILE.text())
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UsageError) as error:
+        kept.write("new")
+    sentence(error.value, "No space left", str(kept.path.parent), "XDG_CACHE_HOME", "--out")
+    assert kept.read("toy") == PROFILE
+    assert [path.name for path in kept.path.parent.iterdir()] == [kept.path.name]
+
+
+def test_a_folder_that_cannot_be_written(folder: Path) -> None:
+    (folder / "minifuse").touch()
+    for write in (_kept().check, lambda: _kept().write("text")):
+        with pytest.raises(UsageError) as error:
+            write()
+        sentence(error.value, str(folder / "minifuse"), "XDG_CACHE_HOME", "--out")
+
+
+def test_without_a_cache_folder_of_its_own_it_is_that_of_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("", "relative/path"):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert _kept().path.is_relative_to(tmp_path / ".cache" / "minifuse")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert _kept().path.is_relative_to(tmp_path / ".cache" / "minifuse")
