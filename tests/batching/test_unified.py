@@ -84,7 +84,7 @@ SMALL: dict[str, Any] = {"chunks": 8, "host": 48, "ahead": 0.25, "reserve": 0.1,
 TALK = [
     request
     for i, conversation in enumerate("cdef")
-    for request in _turns(conversation, 5, 4, 3, new=6, delay_s=3.0 + i, at=float(i))
+    for request in _turns(conversation, 5, 4, 3, new=7, delay_s=2.0 + i, at=float(i))
 ]
 FOUND = {"found on the device", "found on the host"}
 ALL = {*FOUND, "two spans", "suspended", "swap_out behind", "swap_out before", "swap_in before"}

@@ -156,12 +156,12 @@ def test_a_chunk_on_its_way_is_neither_given_out_nor_copied_again() -> None:
     scene = TieredScene(2, ahead=1.0)
     scene.turn("a", "c", 8, 0.0)
     moves = scene.ahead(1.0, land=False)
-    assert scene.tiers("c") == ">>"
+    assert scene.tiers("c") == ">d"  # one at a time, of so few
     assert scene.ahead(1.0, land=False) == ()
-    scene.ask("x", 4)
+    scene.ask("x", 8)
     full = scene.memory.room().admit(scene.sequences["x"], growing=True)
     assert full is not None
-    assert full.text == "not admitted: needs 1 chunk of 4 KV tokens, 0 are free"
+    assert full.text == "not admitted: needs 2 chunks of 4 KV tokens, 1 are free"
     scene.memory.landed(moves, 2.0)
     assert scene.memory.room().admit(scene.sequences["x"], growing=True) is None
 
@@ -279,7 +279,9 @@ def test_a_shared_chunk_stays_while_any_of_its_owners_uses_it() -> None:
     scene.end("b", 2.0)
     assert (scene.tiers("c"), scene.tiers("d")) == ("dd", "ddd")
     scene.iterate(admit="x", now=3.0)
-    assert (scene.tiers("c"), scene.tiers("d")) == ("-d", "-dd")  # both have lost it
+    assert (scene.tiers("c"), scene.tiers("d")) == ("", "-dd")  # both have lost it; c has nothing of its own left
+    scene.ask("e", 1, conversation="c")
+    assert scene.memory.missing(scene.sequences["e"]) == (Span(0, 4), Span(8, 9))  # and finds what d has
 
 
 @pytest.mark.parametrize(
