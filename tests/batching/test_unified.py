@@ -91,8 +91,8 @@ ALL = {*FOUND, "two spans", "suspended", "swap_out behind", "swap_out before", "
 VARIANTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "pensieve": ({}, ALL),
     "lru": ({"eviction": "lru"}, ALL),
-    "device cache only": ({"host": 0}, {"found on the device", "two spans", "suspended"}),
-    "stateless": ({"keep": False}, ALL - {"two spans"}),  # what is suspended is kept meanwhile
+    "device cache only": ({"host": 0}, {"found on the device", "suspended"}),
+    "stateless": ({"keep": False}, {"found on the device", "suspended", "swap_out behind"}),  # of the suspended
     "without unification": ({"unify": False}, ALL),
     "blocking": ({"transfer": "blocking"}, {name.replace("before", "first") for name in ALL}),
     "sharing": ({"share": True}, ALL - {"two spans"}),  # the beginning, which all have in common, is never dropped
