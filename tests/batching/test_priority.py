@@ -25,6 +25,7 @@ ONE_AT_A_TIME: dict[str, dict[str, Any]] = {
     "instances": {"batching.instances": 1},
     "fusion": {"memory.slots": 1},
     "vllm": {"batching.max_batch": 1},
+    "pensieve": {"batching.max_batch": 1},
 }
 
 

@@ -147,7 +147,7 @@ def test_room_of_a_rectangle() -> None:
     _admit(memory, _sequence("a", 3, 3))
     reason = memory.room().admit(_sequence("d", 1, 1))
     assert reason is not None
-    assert (reason.code, str(reason)) == ("batch-closed", "d not admitted: the padded batch still holds 1 requests")
+    assert (reason.code, str(reason)) == ("batch-closed", "d not admitted: the padded batch still holds 1 request")
 
 
 @every_memory
