@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from minifuse.memory.tables import NoRoom, Tables
 from minifuse.memory.trial import Trial
+from minifuse.parsing import number
 from minifuse.plan import Move
 from minifuse.request import Sequence
 from minifuse.work import Work
@@ -219,7 +220,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         if not fits:
             self._refused(
                 lambda: self.tables.admit(sequence, growing=growing, busy=busy),
-                f"not admitted: needs {needed} blocks of {self.size} KV tokens, ",
+                f"not admitted: needs {number(needed, 'block')} of {self.size} KV tokens, ",
             )
             return False
         moves = self.tables.admit(sequence, growing=growing, busy=busy)
@@ -245,7 +246,8 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         if short > self.available():
             assert name not in self.lifelong, f"{name} was promised all its blocks"
             self._refused(
-                lambda: self.tables.grow(name, start, stop), f"has no room for its next token: needs {needed} blocks, "
+                lambda: self.tables.grow(name, start, stop),
+                f"has no room for its next token: needs {number(needed, 'block')}, ",
             )
             return
         moves = self.tables.grow(name, start, stop)
