@@ -20,12 +20,13 @@ class Talked(Outcome):
     """As an outcome, of the requests that arrive in the measured period; its percentiles are of the normalized latency:
     end-to-end seconds a token of the answer. Throughput counts the requests that end in the period.
 
-    Hits are the parts of histories found on either tier; recomputed tokens count from the run's beginning to its end,
-    and so does `history`, all tokens of histories that were asked for.
+    Hits are the parts of histories found on a tier, and on either. Recomputed tokens count from the run's beginning to
+    its end, and so does `history`, all tokens of histories that were asked for.
     """
 
     device_hits: float
     host_hits: float
+    hits: float
     recomputed: float
     history: float
     suspended: float
@@ -58,6 +59,7 @@ class Talked(Outcome):
             gathering_share=0.0,
             device_hits=metrics["history"]["device_hit_rate"] or 0.0,
             host_hits=metrics["history"]["host_hit_rate"] or 0.0,
+            hits=(metrics["history"]["device_hit_rate"] or 0.0) + (metrics["history"]["host_hit_rate"] or 0.0),
             recomputed=metrics["tokens"]["recomputed"],
             history=metrics["history"]["tokens"],
             suspended=metrics["evictions"],

@@ -98,9 +98,11 @@ def test_histories_are_those_of_long_runs() -> None:
 
 def talked(throughput: float, p90: float, recomputed: float = 0.0, hits: float = 0.0) -> Talked:
     times = dict.fromkeys(("p50", "p99", *(f"{a}_p{b}" for a in ("queueing", "computing") for b in (50, 90, 99))), 0.0)
-    others = dict.fromkeys(("mean_batch", "idle_share", "gathering_share", "host_hits", "history", "suspended"), 0.0)
+    others = dict.fromkeys(
+        ("mean_batch", "idle_share", "gathering_share", "device_hits", "host_hits", "history", "suspended"), 0.0
+    )
     return Talked(
-        throughput=throughput, p90=p90, **times, **others, recomputed=recomputed, device_hits=hits,
+        throughput=throughput, p90=p90, **times, **others, recomputed=recomputed, hits=hits,
         rounds_throughput=(throughput,), rounds_latency=(p90 * 1e3,),
     )  # fmt: skip
 
@@ -128,11 +130,11 @@ def test_what_never_reaches_the_latency_has_at_least_its_last_throughput() -> No
 def test_recomputed_tokens_are_set_against_those_of_lru() -> None:
     ours = curve(0.0, {1.0: talked(1, 1, 90, 0.5), 2.0: talked(2, 2, 80, 0.45)}, "pensieve")
     lru = curve(0.0, {1.0: talked(1, 1, 100, 0.48), 2.0: talked(2, 2, 100, 0.4)}, "lru")
-    fewer, hits = _verdicts(Sweep("x", 1.0, {"pensieve": ours, "lru": lru}))
-    assert ": met: 20.0% fewer at 2 requests/s (by rate: 10.0% at 1, 20.0% at 2)" in fewer
+    fewer, hits = _verdicts(Sweep("x", 1.0, {"pensieve": ours, "lru": lru}), "pensieve")
+    assert ": met: -15.0% (by requests/s: -10.0% at 1, -20.0% at 2)" in fewer
     assert ": met: +5.0 points at 2 requests/s" in hits
     nothing = curve(0.0, {1.0: talked(1, 1)}, "lru")
-    fewer, hits = _verdicts(Sweep("x", 1.0, {"pensieve": curve(0.0, {1.0: talked(1, 1)}), "lru": nothing}))
+    fewer, hits = _verdicts(Sweep("x", 1.0, {"pensieve": curve(0.0, {1.0: talked(1, 1)}), "lru": nothing}), "pensieve")
     assert "cannot be judged: nothing was dropped" in fewer
     assert "not met" in hits
 
@@ -181,7 +183,7 @@ def test_latency_against_throughput() -> None:
 @pytest.mark.parametrize(
     ("name", "contenders", "verdict"),
     [
-        ("3.14", ("pensieve", "lru"), "Aim, recomputed tokens"),
+        ("3.14", ("pensieve", "by_fig_4", "lru"), "Aim, recomputed tokens"),
         ("3.16", ("pensieve_30", "pensieve_60", "pensieve_120", "vllm"), "Peak throughput by mean reaction time"),
         ("3.18", ("pensieve", "separate"), "Aim, Fig. 3.18: small, p90 below that without"),
     ],
