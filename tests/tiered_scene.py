@@ -65,12 +65,16 @@ class TieredScene:
         self.end(name, now)
 
     def ahead(self, now: float, land: bool = True) -> tuple[Move, ...]:
-        moves = self.memory.ahead(now)
-        self.memory.check_integrity()
-        if land:
+        """What is copied ahead: all that follows one another, each landing before the next, or what begins at once."""
+        every: tuple[Move, ...] = ()
+        while moves := self.memory.ahead(now):
+            self.memory.check_integrity()
+            every += moves
+            if not land:
+                break
             self.memory.landed(moves, now)
             self.memory.check_integrity()
-        return moves
+        return every
 
     def tiers(self, conversation: str) -> str:
         """Where the chunks of a conversation lie: d device, b both, h host, - dropped, > on its way to the host."""

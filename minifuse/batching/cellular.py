@@ -181,7 +181,8 @@ class Cellular:
         task = next(self.turns[worker], None)
         if task is None:
             return Proposal(reasons=tuple(reasons))
-        work = tuple([subgraph.work(node, memory) for subgraph, nodes in task.nodes.items() for node in nodes])
+        nodes = [(subgraph, node) for subgraph, nodes in task.nodes.items() for node in nodes]
+        work = tuple([piece for subgraph, node in nodes for piece in subgraph.work(node, memory)])
         return Proposal(work, tuple(task.admit), tuple(task.reasons))
 
     def schedule(self, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:

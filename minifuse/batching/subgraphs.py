@@ -40,9 +40,9 @@ class Subgraph:
         self.num_running = 0  # tasks with nodes of it that have not completed
         self.pinned: int | None = None
 
-    def work(self, node: int, memory: Memory) -> Work:
-        """A node as work."""
-        return Work(self.sequence.id, node, node + 1, self.cell)
+    def work(self, node: int, memory: Memory) -> tuple[Work, ...]:
+        """A node as work: one piece, or of a prompt one for each span that memory misses."""
+        return (Work(self.sequence.id, node, node + 1, self.cell),)
 
     def submit(self, node: int) -> None:
         """UpdateNodesDependency (Algorithm 1, line 18): a ready node is in a task; its readers may become ready.
@@ -75,10 +75,12 @@ class Iterations(Subgraph):
         self.num_running = 0
         self.pinned = None
 
-    def work(self, node: int, memory: Memory) -> Work:
+    def work(self, node: int, memory: Memory) -> tuple[Work, ...]:
         """The token that a node reads; of the prompt, what memory misses of it."""
-        stop = len(self.sequence.request.prompt) + node
-        return Work(self.sequence.id, stop - 1 if node else memory.missing(self.sequence)[0].start, stop)
+        name, stop = self.sequence.id, len(self.sequence.request.prompt) + node
+        if node:
+            return (Work(name, stop - 1, stop),)
+        return tuple([Work(name, *span) for span in memory.missing(self.sequence)])
 
     def submit(self, node: int) -> None:
         self.ready.popleft()

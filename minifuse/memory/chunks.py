@@ -124,9 +124,9 @@ class Idle:
             heapq.heapify(self._heap)
         heap = self._heap
         while heap:
-            chunk = heap[0][-1]
-            entries = self._by_index.get(chunk.index)
-            if entries and entries[0].chunk is chunk:
+            _, index, rank, chunk = heap[0]
+            entries = self._by_index.get(index)
+            if entries and entries[0] == (rank, chunk):  # it may have been used meanwhile
                 return chunk
             heapq.heappop(heap)
             if entries:

@@ -56,7 +56,7 @@ class Owners:
         if owner.sequence is not None:
             return f"the last request of its conversation, {owner.sequence.id}, is still in memory"
         if any(chunk is not None and chunk.arriving for chunk in owner.chunks):
-            return "its KV is being swapped out"
+            return "its KV is being moved"
         return ""
 
     def found(self, sequence: Sequence) -> list[Chunk | None]:
@@ -66,15 +66,16 @@ class Owners:
             return []
         chunks = [] if owner is None else list(owner.chunks)
         if self.share:
-            whole = (len(sequence) - 1) // self.size  # the last token is computed
+            own, whole = len(chunks), (len(sequence) - 1) // self.size  # the last token is computed
             for i, digest in enumerate(self._digests.get(sequence.id, [])[:whole]):
                 chunk = self.tiers.alike.get(digest)
-                if i == len(chunks):
-                    if chunk is None or chunk.arriving:
-                        break
-                    chunks.append(None)
-                if chunks[i] is None and chunk is not None and not chunk.arriving:
-                    chunks[i] = chunk
+                shared = None if chunk is None or chunk.arriving else chunk
+                if i >= own:
+                    chunks.append(shared)
+                elif chunks[i] is None:
+                    chunks[i] = shared
+            while len(chunks) > own and chunks[-1] is None:
+                chunks.pop()
         return chunks
 
     def receive(self, sequence: Sequence) -> None:
@@ -109,8 +110,9 @@ class Owners:
     def _end(self, sequence: Sequence, chunks: list[Chunk | None]) -> int:
         """The end of the text that these chunks, which a newcomer finds, are of."""
         owner = self.owners.get(owner_of(sequence))
-        own, end = (0, 0) if owner is None else (len(owner.chunks), owner.end)
-        return end if len(chunks) <= own else len(chunks) * self.size  # shared chunks are whole
+        last = chunks[-1] if chunks else None
+        found = 0 if last is None else (len(chunks) - 1) * self.size + last.num_tokens  # it may be shared
+        return max(found, 0 if owner is None else owner.end)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         """The tokens of a sequence whose KV must be computed: dropped ones, and those behind the end."""
@@ -272,7 +274,8 @@ class Owners:
 
     def _forget(self, owner: Owner) -> None:
         """Free what an idle owner has, but for what others share."""
-        self.owners.pop(owner.name, None)
+        if self.owners.pop(owner.name, None) is None:
+            return
         for chunk in owner.chunks:
             if chunk is not None:
                 chunk.owners.remove(owner)
@@ -280,10 +283,10 @@ class Owners:
                     self.tiers.drop(chunk)
 
     def forget_empty(self) -> None:
-        """Forget the owners that have no chunk left."""
+        """Forget the owners that have no chunk of their own left."""
         for owner in self.tiers.emptied:
-            if not owner.num_chunks and owner.sequence is None:
-                self.owners.pop(owner.name, None)
+            if owner.sequence is None and not self.tiers.has_its_own(owner):  # another may have been forgotten first
+                self._forget(owner)
         self.tiers.emptied.clear()
 
     def check(self) -> None:

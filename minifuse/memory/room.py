@@ -48,6 +48,7 @@ class TieredRoom:
         self._free -= own + needed
         self._claimed.update(idle)
         self._extra[sequence.id] = whole
+        self._busy = True
         return None
 
     def _is_idle(self, chunk: Chunk) -> bool:

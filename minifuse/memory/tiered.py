@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,7 +22,8 @@ from minifuse.work import Span
 
 __all__ = ["Tiered"]
 
-HOST = 4  # times the device, by default
+HOST_TIMES = 4  # the host's room by default, as a multiple of the device's
+ROUNDING = 1e-9
 
 
 @register
@@ -32,7 +34,8 @@ class Tiered:
     blocks are overwritten only when they are needed. When the host is full, chunks of least value are dropped there.
     A request of a conversation swaps in what is on the host, layer by layer, and computes what was dropped together
     with its new prompt: two spans of queries over one block table. A sequence that is evicted keeps its KV as a
-    conversation does between its requests.
+    conversation does between its requests; the thesis (3.4.3.5) swaps it out at once, here its blocks are taken one by
+    one as they are needed. Newcomers leave a part of the blocks free, unless no sequence runs.
 
     >>> # chunks of 4; a conversation of 14 tokens, of which [0, 4) were dropped and [4, 8) lie on the host, goes on
     >>> # with 3 new tokens: missing is [0, 4) and [14, 17), and [4, 8) is swapped in
@@ -50,7 +53,7 @@ class Tiered:
         chunk: int = option(32, "tokens of a chunk, the unit of eviction and of a block", minimum=1)
         host: int | None = option(
             None,
-            f"KV tokens that the host has room for, 0 to keep KV on the device alone; none: {HOST} times the device's",
+            f"KV tokens that the host has room for; 0: none is kept there; none: {HOST_TIMES} times the device's",
             minimum=0,
             maximum=10**8,
         )
@@ -89,12 +92,13 @@ class Tiered:
                 "--kv-memory."
             )
         host = self.options.host
-        num_host = (HOST * capacity if host is None else host) // size
+        num_host = (HOST_TIMES * capacity if host is None else host) // size
         if host and not num_host:
             raise UsageError(f"memory.host is {host}, less than a chunk of {size} tokens: raise it, or give 0.")
         self.host_capacity = num_host * size
-        self.threshold = int(self.options.ahead * num_device)
-        self.reserve = int(self.options.reserve * num_device)
+        self.threshold, self.reserve = (
+            math.ceil(part * num_device - ROUNDING) for part in (self.options.ahead, self.options.reserve)
+        )
         self.tiers = Tiers(num_device, num_host, size, self._eviction())
         self.books = Owners(self.tiers, share=self.options.share, keep=self.options.keep)
 
@@ -178,7 +182,7 @@ class Tiered:
 
     def ahead(self, now: float) -> tuple[Move, ...]:
         """Copies to the host, while few blocks are available (3.4.3.2)."""
-        moves = tuple(self.tiers.copy_ahead(self.threshold, now))
+        moves = tuple(self.tiers.copy_ahead(self.threshold, self.books.num_available, now))
         self.books.forget_empty()
         return moves
 
@@ -189,9 +193,8 @@ class Tiered:
     def usage(self) -> KVUsage:
         tiers, size = self.tiers, self.tiers.size
         reserved = tiers.device.num_blocks - tiers.device.num_free - tiers.blocks_kept + self.books.num_promised
-        return KVUsage(
-            tiers.num_used, reserved * size, self.capacity, kept=tiers.num_kept, kept_on_host=tiers.num_kept_on_host
-        )
+        kept = min(tiers.num_kept, self.capacity - reserved * size)  # what is promised may be reclaimed from it
+        return KVUsage(tiers.num_used, reserved * size, self.capacity, kept=kept, kept_on_host=tiers.num_kept_on_host)
 
     def check_integrity(self) -> None:
         self.books.check()

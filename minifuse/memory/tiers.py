@@ -13,6 +13,8 @@ from minifuse.plan import Move
 
 __all__ = ["Tiers"]
 
+AT_ONCE = 16  # a sixteenth of the device's blocks is copied ahead at once, at most: the link carries one by one anyway
+
 
 class Tiers:
     """Where every chunk lies, and which block is given out next. Sums are kept beside the books.
@@ -30,7 +32,8 @@ class Tiers:
         self.size = size
         self.device, self.host = BlockPool(num_device), BlockPool(num_host)
         self.on_device, self.on_both, self.on_host = (Idle(eviction, size) for _ in range(3))
-        self.by_host_block: dict[int, Chunk] = {}  # chunks that are being copied to the host, by their block there
+        self.by_host_block: dict[int, Chunk] = {}  # chunks with a copy under way, by their block on the host
+        self.num_copying = 0  # those that are copied behind everything
         self.alike: dict[bytes, Chunk] = {}  # chunks that texts may share, by the digest of the text up to their end
         self.emptied: list[Owner] = []  # owners whose last chunk has been dropped, to be forgotten
         self.num_used = 0  # tokens on the device that sequences with work have
@@ -177,7 +180,7 @@ class Tiers:
         for owner in chunk.owners:
             owner.chunks[chunk.index] = None
             owner.num_chunks -= 1
-            if not owner.num_chunks and owner.sequence is None:
+            if owner.sequence is None and not self.has_its_own(owner):
                 self.emptied.append(owner)
         chunk.owners.clear()
         if chunk.copying or chunk.arriving:
@@ -191,19 +194,31 @@ class Tiers:
             self.host.give_back(chunk.host)
         chunk.device = chunk.host = None
 
+    def has_its_own(self, owner: Owner) -> bool:
+        """Whether it has a chunk that is no other's: what it shares it would find without being known."""
+        if not self.alike:
+            return owner.num_chunks > 0
+        return any(chunk is not None and len(chunk.owners) == 1 for chunk in owner.chunks)
+
     # --- copies ahead of time
 
-    def copy_ahead(self, threshold: int, now: float) -> list[Move]:
-        """Copies to the host, until `threshold` blocks of the device are free, backed up, or on their way to that."""
+    def copy_ahead(self, threshold: int, spare: int, now: float) -> list[Move]:
+        """Copies to the host, until `threshold` blocks of the device are free, backed up, or on their way to that.
+
+        What is being copied can be given to no sequence: so few chunks are copied at once, of the `spare` blocks that
+        are available and promised to none.
+        """
         moves: list[Move] = []
-        under_way = sum(chunk.copying and not chunk.users for chunk in self.by_host_block.values())
-        missing = threshold - self.device.num_free - len(self.on_both) - under_way
+        at_once = max(1, self.device.num_blocks // AT_ONCE) - self.num_copying
+        lacking = threshold - self.device.num_free - len(self.on_both) - self.num_copying
+        missing = min(lacking, at_once, spare)
         while missing > 0 and (chunk := self.on_device.lowest(now)) is not None:
             if not self._find_host_block(chunk, now, moves):
                 break  # all that is on the host is worth more
             self.on_device.remove(chunk)
             moves.append(self._swap_out(chunk)._replace(moment="behind"))
             chunk.copying = True
+            self.num_copying += 1
             missing -= 1
         return moves
 
@@ -225,6 +240,7 @@ class Tiers:
 
     def _arrived_on_host(self, chunk: Chunk, num_tokens: int) -> None:
         ahead, chunk.copying, chunk.arriving = chunk.copying, False, False
+        self.num_copying -= ahead
         if not chunk.owners:
             self.free(chunk)
         elif ahead and (chunk.users or chunk.num_tokens != num_tokens):  # it is used, or has grown since

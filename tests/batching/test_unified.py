@@ -84,15 +84,15 @@ SMALL: dict[str, Any] = {"chunks": 8, "host": 48, "ahead": 0.25, "reserve": 0.1,
 TALK = [
     request
     for i, conversation in enumerate("cdef")
-    for request in _turns(conversation, 5, 4, 3, new=6, delay_s=3.0 + i, at=float(i))
+    for request in _turns(conversation, 5, 4, 3, new=7, delay_s=2.0 + i, at=float(i))
 ]
 FOUND = {"found on the device", "found on the host"}
 ALL = {*FOUND, "two spans", "suspended", "swap_out behind", "swap_out before", "swap_in before"}
 VARIANTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "pensieve": ({}, ALL),
     "lru": ({"eviction": "lru"}, ALL),
-    "device cache only": ({"host": 0}, {"found on the device", "two spans", "suspended"}),
-    "stateless": ({"keep": False}, ALL - {"two spans"}),  # what is suspended is kept meanwhile
+    "device cache only": ({"host": 0}, {"found on the device", "suspended"}),
+    "stateless": ({"keep": False}, {"found on the device", "suspended", "swap_out behind"}),  # of the suspended
     "without unification": ({"unify": False}, ALL),
     "blocking": ({"transfer": "blocking"}, {name.replace("before", "first") for name in ALL}),
     "sharing": ({"share": True}, ALL - {"two spans"}),  # the beginning, which all have in common, is never dropped

@@ -156,12 +156,12 @@ def test_a_chunk_on_its_way_is_neither_given_out_nor_copied_again() -> None:
     scene = TieredScene(2, ahead=1.0)
     scene.turn("a", "c", 8, 0.0)
     moves = scene.ahead(1.0, land=False)
-    assert scene.tiers("c") == ">>"
+    assert scene.tiers("c") == ">d"  # one at a time, of so few
     assert scene.ahead(1.0, land=False) == ()
-    scene.ask("x", 4)
+    scene.ask("x", 8)
     full = scene.memory.room().admit(scene.sequences["x"], growing=True)
     assert full is not None
-    assert full.text == "not admitted: needs 1 chunk of 4 KV tokens, 0 are free"
+    assert full.text == "not admitted: needs 2 chunks of 4 KV tokens, 1 are free"
     scene.memory.landed(moves, 2.0)
     assert scene.memory.room().admit(scene.sequences["x"], growing=True) is None
 
@@ -194,6 +194,37 @@ def test_blocks_are_kept_for_running_sequences() -> None:
     assert full.text == ("not admitted: needs 9 chunks of 4 KV tokens, 9 are free, 1 of them kept for running requests")
     scene.ask("d", 32)
     assert scene.memory.room().admit(scene.sequences["d"], growing=True) is None
+
+
+def test_newcomers_of_one_iteration_leave_the_reserve_as_well() -> None:
+    scene = TieredScene(10, reserve=0.3)
+    scene.ask("a", 20)
+    scene.ask("b", 20)
+    room = scene.memory.room()
+    assert room.admit(scene.sequences["a"], growing=True) is None
+    assert room.admit(scene.sequences["b"], growing=True) is not None
+
+
+def test_what_is_promised_is_not_copied_ahead() -> None:
+    """While it is being copied it could not be given out."""
+    scene = TieredScene(4, ahead=1.0)
+    scene.turn("a", "c", 8, 0.0)
+    scene.ask("x", 8, new=9)
+    scene.iterate(admit="x", now=1.0, growing=False)  # two blocks, and two promised
+    assert scene.ahead(2.0) == ()
+
+
+def test_a_partial_chunk_that_was_dropped_is_found_whole_with_another() -> None:
+    """d goes on as c has, and further; what c has of the same text counts to its end."""
+    scene = TieredScene(8, share=True, host=0, ahead=0.0)
+    scene.turn("a", "c", 6, 0.0)
+    scene.turn("b", "d", 12, 1.0)
+    owner = scene.memory.books.owners["conversation c"]
+    scene.memory.tiers.drop(owner.chunks[1])  # type: ignore[arg-type]
+    scene.ask("e", tuple(range(6, 14)), conversation="c")
+    assert scene.memory.missing(scene.sequences["e"]) == (Span(12, 14),)
+    placement, _ = scene.iterate(admit="e", now=2.0)
+    assert placement.reused == (Reuse("e", 12, 0),)
 
 
 def test_a_suspended_sequence_keeps_its_kv_until_it_is_reclaimed() -> None:
@@ -279,7 +310,9 @@ def test_a_shared_chunk_stays_while_any_of_its_owners_uses_it() -> None:
     scene.end("b", 2.0)
     assert (scene.tiers("c"), scene.tiers("d")) == ("dd", "ddd")
     scene.iterate(admit="x", now=3.0)
-    assert (scene.tiers("c"), scene.tiers("d")) == ("-d", "-dd")  # both have lost it
+    assert (scene.tiers("c"), scene.tiers("d")) == ("", "-dd")  # both have lost it; c has nothing of its own left
+    scene.ask("e", 1, conversation="c")
+    assert scene.memory.missing(scene.sequences["e"]) == (Span(0, 4), Span(8, 9))  # and finds what d has
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ class TextBooks(Books):
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
         self.turns: dict[str, int] = {}  # conversation, or evicted sequence -> tokens computed of its text, at most
         self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
+        self.behind: dict[str, set[Slot]] = {}  # what a sequence has behind its last work: behind a hole
         self.written: dict[str, int] = {}  # how many of them a completed plan has written
         self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
         self.twins: dict[Slot, Slot] = {}  # slots of the device, and those of the host that have the same KV
@@ -105,10 +106,10 @@ class TextBooks(Books):
             elif self.contents.get(slot) != text[: i + 1] or self.arriving.get(slot, step) != step:
                 raise LawBroken("conservation", f"{work} reads token {i} from {slot}, where it is not")
         if self.reclaims:  # behind a hole there may be more
-            for i, number in enumerate(place.slots(work.stop, min(len(text), place.capacity)), work.stop):
-                if self.contents.get(("device", number)) != text[: i + 1]:
-                    break
-                now.append(("device", number))
+            rest = enumerate(place.slots(work.stop, min(len(text), place.capacity)), work.stop)
+            self.behind[work.sequence] = {
+                ("device", slot) for i, slot in rest if self.contents.get(("device", slot)) == text[: i + 1]
+            }
         self.slots[work.sequence] = now
 
     def _evict(self, plan: Plan) -> None:
@@ -224,6 +225,7 @@ class TextBooks(Books):
             )
         ended_s, left = self.dropped  # what left with another plan that ended now counted when this one was committed
         lying = {slot for slots in self.slots.values() for slot in slots if slot[0] == "device"}
+        lying |= {slot for name, slots in self.behind.items() if name in self.slots for slot in slots}
         lying |= left if ended_s == report.ended_s else set()
         for plan in self.queued.values():  # a beginning that is shared counts from when it was placed
             for work, place in zip(plan.work, plan.places, strict=True):
@@ -249,7 +251,7 @@ class TextBooks(Books):
         """Forget the sequences that memory need not hold."""
         gone = {slot for name, slots in self.slots.items() if name not in held for slot in slots}
         self.dropped = now, gone | (self.dropped[1] if self.dropped[0] == now else set())
-        for books in (self.slots, self.written, self.texts):
+        for books in (self.slots, self.written, self.texts, self.behind):
             for name in [name for name in books if name not in held]:
                 del books[name]
 

@@ -147,20 +147,25 @@ def _kept(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+def _any(rng: Random, count: int) -> list[int]:
+    return [rng.randrange(VOCAB) for _ in range(count)]
+
+
 @st.composite
 def _talk(draw: st.DrawFn) -> TextScenario:
     """Two or three conversations of up to four turns each, most of which begin alike, and perhaps a request without."""
     rng = Random(draw(st.integers(0, 99)))
-    beginning = [rng.randrange(VOCAB) for _ in range(6)]
+    beginning = _any(rng, 6)
     requests: list[Request] = []
+    same = rng.random() < 0.4  # all conversations go on alike, one perhaps further than the other
     for conversation in "cde"[: draw(st.sampled_from([2, 3]))]:
         after: str | None = None
         for turn in range(draw(st.sampled_from([2, 3, 4]))):
-            own = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 5))]
+            own = [(7 * turn + i) % VOCAB for i in range(4)] if same else _any(rng, rng.randint(1, 5))
             request = Request(
                 id=f"{conversation}{turn}",
-                prompt=tuple((beginning if turn == 0 and rng.random() < 0.7 else []) + own),
-                max_new_tokens=rng.randint(1, 5),
+                prompt=tuple((beginning if turn == 0 and (same or rng.random() < 0.7) else []) + own),
+                max_new_tokens=3 if same else rng.randint(1, 5),
                 ignore_eos=True,
                 arrival_s=rng.choice([0.0, 0.0, 0.03]),
                 conversation=conversation,
@@ -170,7 +175,7 @@ def _talk(draw: st.DrawFn) -> TextScenario:
             requests.append(request)
             after = request.id
     if draw(st.booleans()):
-        requests.append(Request("r", tuple(rng.randrange(VOCAB) for _ in range(9)), 6, ignore_eos=True, arrival_s=0.05))
+        requests.append(Request("r", tuple(_any(rng, 9)), 6, ignore_eos=True, arrival_s=0.05))
     options = {
         **_kept(draw),
         "batching.max_batch": draw(st.integers(1, 4)),

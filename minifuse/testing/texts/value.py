@@ -44,6 +44,7 @@ class _Kept:
     size: int
     chunks: list[_Chunk] = field(default_factory=list)
     tables: dict[str, tuple[Pages, int]] = field(default_factory=dict)  # of each sequence, with the tokens computed
+    flying: set[int] = field(default_factory=set)  # blocks of the device that are being copied behind everything
 
     def leave(self, name: str, owner: str, now: float) -> None:
         """A sequence has ended, or is evicted: its chunks are idle."""
@@ -51,7 +52,8 @@ class _Kept:
             return
         pages, computed = self.tables.pop(name)
         count = -(-computed // self.size)
-        self.chunks += [_Chunk(owner, i, now, block) for i, block in enumerate(pages.blocks[:count])]
+        for i, block in enumerate(pages.blocks[:count]):
+            self.chunks.append(_Chunk(owner, i, now, block, flying=block in self.flying))
 
     def places(self) -> list[list[_Chunk]]:
         """The chunks on the device alone, on both tiers, and on the host alone, but those that are being copied."""
@@ -73,7 +75,8 @@ def check_value(case: Case, seen: Observation) -> None:
     row, options = case.row, _options(case)
     if "memory.eviction" not in row.option_names or case.scenario.aborts or options["share"]:
         return
-    if stage("batching", row.batching).workers != 1 or stage("batching", row.batching).depth != 1:
+    policy = stage("batching", row.batching)(check_settings(row, case.settings)["batching"])
+    if (policy.workers, policy.depth) != (1, 1):
         return
     if case.settings.get("batching.token_budget") is not None:
         return  # a prompt that is evicted before its end has blocks without KV
@@ -110,6 +113,8 @@ def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> N
                 chunk.host = None
             if chunk.device == source:
                 chunk.host, chunk.flying = target, move.moment == "behind"
+        if move.moment == "behind":
+            kept.flying.add(source)
     tables: dict[str, Pages] = {}
     for work, place in zip(plan.work, plan.places, strict=True):
         assert isinstance(place, Pages)
@@ -138,9 +143,12 @@ def _check(kept: _Kept, before: list[list[_Chunk]], plan: Plan, options: Mapping
 
 
 def _complete(kept: _Kept, report: StepReport, case: Case, owners: Mapping[str, str], keep: bool) -> None:
-    for chunk in kept.chunks if not report.plan.work else ():
-        if any(chunk.host == move.target // kept.size for move in report.plan.moves):
-            chunk.flying = False
+    for move in report.plan.moves if not report.plan.work else ():
+        source = move.source // kept.size
+        kept.flying.discard(source)
+        for chunk in kept.chunks:
+            if chunk.device == source:
+                chunk.flying = False
     conversations = {request.id: request.conversation for request in case.requests}
     for name in report.finished:
         if keep and conversations[name] is not None:
