@@ -155,7 +155,8 @@ class Serving:
         asked = crowd.asked
         turns = [len(draw_lengths(asked, number, self.settings.seed)) for number in range(SAMPLE)]
         mean_turns = sum(turns) / SAMPLE
-        rates = offered(self.conditions.rates or self.scale.shares, capacity)
+        given = self.conditions.rates
+        rates = offered(given, capacity) if given else tuple(share * capacity for share in self.scale.shares)
         curves = {one.key: Curve(one, MAX_BATCH, 0.0) for one in contenders}
         sweep = Sweep(title, capacity, curves)
         made: dict[float, Any] = {}
@@ -165,7 +166,8 @@ class Serving:
                 made.clear()
                 made[rate] = crowd.requests(rate, self.num_requests, mean_turns)
             served = self.serve(curve.contender, made[rate])
-            return Talked.measured(served, crowd.period(rate, self.num_requests))
+            period = crowd.period(rate, self.num_requests)
+            return Talked.measured(served, period, crowd.offered(made[rate], period))
 
         load_at(
             curves, rates, run, self.rounds, lambda what: say(f"{title}: {what}"), lambda: say.keep(curves_panel(sweep))
@@ -232,7 +234,9 @@ class Serving:
             "the run; a text so far is sent once before the measured period, so that memory holds what it would. Rates "
             "are shares of what vllm serves when everything comes at once, and grow until a contender's throughput "
             "grows no more. p90 is the 90th percentile of the normalized latency, of the requests that arrive in the "
-            "period; throughput counts those that end in it. Hits are of histories, by tier; recomputed are all "
+            "period; throughput counts those that end in it, offered those that were to arrive in it. Loads at equal "
+            "p90 are those offered, where p90 is twice the lowest of the baseline. Hits are of histories, by tier; "
+            "recomputed are all "
             "tokens of the run that had been computed before."
         )
 

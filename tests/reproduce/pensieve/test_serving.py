@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -102,7 +103,7 @@ def talked(throughput: float, p90: float, recomputed: float = 0.0, hits: float =
         ("mean_batch", "idle_share", "gathering_share", "device_hits", "host_hits", "history", "suspended"), 0.0
     )
     return Talked(
-        throughput=throughput, p90=p90, **times, **others, recomputed=recomputed, hits=hits,
+        throughput=throughput, offered=throughput, p90=p90, **times, **others, recomputed=recomputed, hits=hits,
         rounds_throughput=(throughput,), rounds_latency=(p90 * 1e3,),
     )  # fmt: skip
 
@@ -110,9 +111,9 @@ def talked(throughput: float, p90: float, recomputed: float = 0.0, hits: float =
 def test_throughputs_are_compared_at_twice_the_lowest_latency_of_the_baseline() -> None:
     baseline = curve(0.0, {1.0: talked(1.0, 0.1), 2.0: talked(2.0, 0.3)}, "vllm")
     ours = curve(0.0, {1.0: talked(1.0, 0.05), 2.0: talked(2.0, 0.1), 3.0: talked(3.0, 0.3)}, "pensieve")
-    assert gain(ours, baseline) == pytest.approx((0.2, 2.5, 1.5, 5 / 3))
+    assert gain(ours, baseline) == pytest.approx((0.2, 2.5, 1.5))
     text = gain_at_equal_latency("x", ours, baseline, 1.7, 1.6)
-    assert text.startswith("Aim, x, throughput of pensieve over vllm at equal p90: met: 1.67x, 2.5 against 1.5")
+    assert text.startswith("Aim, x, requests/s of pensieve over vllm at equal p90: met: 1.67x, 2.5 against 1.5")
     assert text.endswith("(thesis: 1.70x; aimed at 1.6x).")
     assert "not met: 1.67x" in gain_at_equal_latency("x", ours, baseline, 1.7)
     assert "met: 1.67x" in gain_at_equal_latency("x", ours, baseline, None)
@@ -205,6 +206,12 @@ def test_contenders_have_the_same_memory_and_the_thesis_sizes() -> None:
     assert "four of them as one machine" in large.note()
     assert PENSIEVE.options == {}
     assert LRU.options == {"memory.eviction": "lru"}
+
+
+def test_shares_may_exceed_those_that_an_option_can_give(toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(serving.SCALES, "paper", replace(serving.SCALES["paper"], shares=(0.5, 3.0)))
+    (panel,) = of("3.18").panels
+    assert [point.at["share"] for point in panel.points] == pytest.approx([0.5, 3.0])
 
 
 def test_an_empty_period_is_refused(toy: None) -> None:
