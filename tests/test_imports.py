@@ -10,6 +10,8 @@ import ast
 import graphlib
 from pathlib import Path
 
+import pytest
+
 import minifuse
 
 SOURCE = Path(minifuse.__file__).parent
@@ -59,24 +61,29 @@ def _room(module: str) -> str:
 
 
 MODULES = _modules()
-IMPORTS = {module: _imports(module, path, MODULES) for module, path in MODULES.items()}
 TOP = {"minifuse", "minifuse.__main__"}  # what users import, and what they run: above all rooms
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    """What every module imports."""
+    return {module: _imports(module, path, MODULES) for module, path in MODULES.items()}
 
 
 def test_every_room_is_in_the_order() -> None:
     assert {_room(module) for module in MODULES} == set(ROOMS)
 
 
-def test_rooms_import_from_rooms_below_them() -> None:
+def test_rooms_import_from_rooms_below_them(imports: dict[str, set[str]]) -> None:
     upwards = [
         f"{module} imports {other}"
-        for module, others in IMPORTS.items()
+        for module, others in imports.items()
         for other in others
         if module not in TOP and other not in TOP and ROOMS.index(_room(other)) > ROOMS.index(_room(module))
     ]
     assert upwards == []
 
 
-def test_no_circles() -> None:
-    order = tuple(graphlib.TopologicalSorter(IMPORTS).static_order())  # raises CycleError, which names the circle
+def test_no_circles(imports: dict[str, set[str]]) -> None:
+    order = tuple(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError, which names the circle
     assert set(MODULES) <= set(order)

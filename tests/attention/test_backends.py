@@ -210,15 +210,15 @@ BACKENDS: dict[str, tuple[AttentionBackend, Callable[..., Case]]] = {
     "paged, in runs": (PagedAttention(), ragged),
 }
 every_backend = pytest.mark.parametrize("name", BACKENDS)
-every_heads = pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
+HEADS = [(4, 4), (4, 2), (6, 1)]  # and KV heads
 
 
 @every_backend
-@every_heads
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=90, deadline=None, derandomize=True)
 @given(rng=st.randoms(use_true_random=False))
-def test_backends_agree_with_the_oracle(name: str, heads: int, kv_heads: int, rng: random.Random) -> None:
+def test_backends_agree_with_the_oracle(name: str, rng: random.Random) -> None:
     backend, make = BACKENDS[name]
+    heads, kv_heads = rng.choice(HEADS)
     case = make(_config(heads, kv_heads), rng)
     cache = case.cache()
     batch, out = case.attend(backend, cache)
@@ -230,7 +230,7 @@ def test_backends_agree_with_the_oracle(name: str, heads: int, kv_heads: int, rn
 
 
 @every_backend
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(rng=st.randoms(use_true_random=False))
 def test_slots_of_other_sequences_do_not_matter(name: str, rng: random.Random) -> None:
     """The same bits, whatever lies in the slots that no token of the sequence occupies."""
@@ -322,7 +322,7 @@ def test_two_waves_attend_as_one(name: str, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@every_heads
+@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
 def test_single_queries_in_the_serving_dtypes(heads: int, kv_heads: int, dtype: torch.dtype) -> None:
     """Decode steps take another path in 16 bits than in 32: both agree with the oracle to their rounding."""
     config, lengths = _config(heads, kv_heads), (1, 4, 9)

@@ -50,9 +50,10 @@ def _moved(plans: list[Plan], kind: str) -> int:
     return sum(any(move.kind == kind for move in plan.moves) for plan in plans)
 
 
+@pytest.mark.parametrize("examples", [5, pytest.param(60, marks=pytest.mark.long)])
 @pytest.mark.parametrize("share", [False, True], ids=["alone", "share"])
 @pytest.mark.parametrize("fate", FATES)
-def test_laws_hold(fate: str, share: bool) -> None:
+def test_laws_hold(fate: str, share: bool, examples: int) -> None:
     """In nine of ten of these scenarios a sequence is evicted, in most of them one is swapped out if possible.
 
     That is what is found; half as many are demanded, so that another version of hypothesis may draw others.
@@ -66,7 +67,7 @@ def test_laws_hold(fate: str, share: bool) -> None:
         plans = _plans(case)
         found.append((sum(len(plan.evicted) for plan in plans), _moved(plans, "swap_out")))
 
-    _on_each(10, check, memory__share=share, **FATES[fate])
+    _on_each(examples, check, memory__share=share, **FATES[fate])
     evictions, swaps = zip(*found, strict=True)
     assert sum(map(bool, evictions)) >= 0.45 * len(found)
     if fate == "recompute":

@@ -46,8 +46,15 @@ def _case(row: Technique, seed: int) -> Case:
     return TEXTS.case(row, scenario)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("row", MIXES.values(), ids=MIXES.keys())
+@pytest.mark.parametrize(
+    ("row", "seed"),
+    [
+        pytest.param(row, seed, id=f"{name}-{seed}", marks=() if shorter else pytest.mark.long)
+        for i, (name, row) in enumerate(MIXES.items())
+        for seed in (0, 1)
+        for shorter in [name in TECHNIQUES or seed == i % 2]
+    ],
+)
 def test_a_run_of_tiny_keeps_the_laws(row: Technique, seed: int) -> None:
     """None is refused: the laws do not see a run in which all are."""
     case = _case(row, seed)

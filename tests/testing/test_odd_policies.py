@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import pytest
+
 from minifuse.batching.policy import QueuePolicy
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason
@@ -12,7 +14,8 @@ from minifuse.stages import Memory, register
 from minifuse.testing import check_laws
 
 
-def test_a_sequence_may_be_behind_the_others_in_its_rectangle(own_register: None) -> None:
+@pytest.mark.parametrize("examples", [4, pytest.param(40, marks=pytest.mark.long)])
+def test_a_sequence_may_be_behind_the_others_in_its_rectangle(own_register: None, examples: int) -> None:
     """Only the first three pieces of work run, so that others of the batch wait in rows that have been opened."""
 
     @register
@@ -34,4 +37,4 @@ def test_a_sequence_may_be_behind_the_others_in_its_rectangle(own_register: None
             return replace(proposal, work=proposal.work[:3])
 
     for stages in ({"memory": "padded", "attention": "padded"}, {"memory": "contiguous", "attention": "per_sequence"}):
-        assert "three" in check_laws(8, batching="three", **stages)
+        assert "three" in check_laws(examples, batching="three", **stages)

@@ -48,7 +48,7 @@ def padding_is_seen(patch: Patch) -> None:
     patch.setattr(padded, "view_of", seeing_more)
 
 
-@defect("static", "exact")
+@defect("static", "exact", kinds=("growing",))
 @instead_of(padded.PaddedAttention, "batch")
 def padding_counts_as_position(batch: Any, self: Any, plan: Any, sequences: Any, cache: Any) -> Any:
     """A token's position is taken from its column, so left padding shifts it."""
@@ -116,7 +116,7 @@ def rotary_theta_doubled(rotary: Any, self: Transformer, positions: torch.Tensor
     return RotaryTable(wrong, self.config.max_context).to(self.dtype)(positions)
 
 
-@defect("orca", "exact")
+@defect("orca", "exact", kinds=("crowd",))
 @instead_of(sampling, "keep_top")
 def top_p_one_token_too_wide(keep_top: Any, scaled: torch.Tensor, top_k: Any, top_p: Any) -> torch.Tensor:
     kept = keep_top(scaled, top_k, top_p)

@@ -91,7 +91,7 @@ def two_workers_one_sequence(patch: Patch) -> None:
     patch.setattr(QueuePolicy, "workers", 2)
 
 
-@defect("fusion", "conservation")
+@defect("fusion", "conservation", kinds=("crowd",))
 def fused_before_it_is_ready(patch: Patch) -> None:
     """Every sequence that has a place in memory is taken for ready."""
     iterate = Fusion._iterate
@@ -140,7 +140,7 @@ def ageing_reversed(right: Any, options: QueueOptions, request: Request) -> floa
     return -request.arrival_s - request.priority * (options.ageing or 1)
 
 
-@defect("vllm", "queue", memory__watermark=0.0)
+@defect("vllm", "queue", kinds=("growing",), memory__watermark=0.0)
 @instead_of(QueuePolicy, "_fill")
 def overtaken_when_memory_is_full(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
     """Where the first in the queue finds no room, a smaller one is let in."""

@@ -78,14 +78,14 @@ def history_without_its_last_token(due: Any, self: Arrivals, now: float) -> Any:
             yield request, num_history
 
 
-@defect("serial", "in turn", "progress")
+@defect("serial", "in turn", "progress", kinds=("few", "crowd"))
 @instead_of(Arrivals, "ended")
 def thinking_time_forgotten(ended: Any, self: Arrivals, sequence: Sequence) -> Any:
     self._behind[sequence.id] = [replace(request, delay_s=0.0) for request in self._behind.get(sequence.id, ())]
     return ended(self, sequence)
 
 
-@defect("orca", "refuse early", "progress")
+@defect("orca", "refuse early", "progress", kinds=("few",))
 @instead_of(ReservedMemory, "check")
 def history_takes_no_memory(check: Any, self: ReservedMemory, *prompts: Request) -> None:
     """A turn is checked as it was submitted, without the text before it."""
