@@ -114,13 +114,16 @@ class Curve:
 
         >>> # 100 requests/s at 10 ms, 200 at 30 ms: 150 at 20 ms
         """
-        outcomes = list(self.points.values())
-        if not outcomes or min(outcome.p90 for outcome in outcomes) > p90_s:
+        return self.load_at(p90_s, [outcome.throughput for outcome in self.points.values()])
+
+    def load_at(self, p90_s: float, loads: Sequence[float]) -> float | None:
+        """As `throughput_at`, but of another measure of the load, given for each rate."""
+        points = [(outcome.p90, load) for outcome, load in zip(self.points.values(), loads, strict=True)]
+        if not points or min(points)[0] > p90_s:
             return None
-        for low, high in reversed(list(pairwise(outcomes))):
-            if high.p90 <= p90_s:
-                return high.throughput
-            if low.p90 <= p90_s:
-                part = (p90_s - low.p90) / (high.p90 - low.p90)
-                return low.throughput + part * (high.throughput - low.throughput)
-        return outcomes[-1].throughput
+        for (low_s, low), (high_s, high) in reversed(list(pairwise(points))):
+            if high_s <= p90_s:
+                return high
+            if low_s <= p90_s:
+                return low + (p90_s - low_s) / (high_s - low_s) * (high - low)
+        return points[-1][1]

@@ -2,70 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from minifuse.reproduce.curve import Curve
 from minifuse.reproduce.experiment import Column, Panel, Say
-from minifuse.reproduce.pensieve.serving import LRU, PENSIEVE, Serving, experiment
+from minifuse.reproduce.pensieve.serving import BY_FIG_4, LRU, PENSIEVE, Serving, experiment
 from minifuse.reproduce.pensieve.sweeps import Sweep, curves_panel
 from minifuse.reproduce.pensieve.talked import Talked
 from minifuse.reproduce.verdict import aim
 
 __all__ = ["EXPERIMENT"]
 
-FEWER, HITS = 0.146, 0.044  # recomputed tokens and hit rate: up to so much better than LRU
+FEWER, HITS = 0.146, 4.4  # recomputed tokens, and points of the hit rate: up to so much better than LRU
 
+# Where the host is full, and with more requests: the policies differ by little.
+OTHER = {"paper": {"shares": (1.0, 1.2, 1.4, 1.6), "requests": 300}}
+
+CONTENDERS = (PENSIEVE, BY_FIG_4, LRU)
 COLUMNS = tuple(
-    Column(f"{head}\n{what}", "measured", f"{key}_{name}", form)
-    for key, head in (("pensieve", "pensieve"), ("lru", "LRU"))
-    for what, name, form in (("on device", "device_hits", "{:.1%}"), ("on host", "host_hits", "{:.1%}"))
-) + tuple(Column(f"{key}\nrecomp.", "measured", f"{key}_recomputed", "{:,.0f}") for key in ("pensieve", "lru"))
+    Column(f"{one.head}\n{what}", "measured", f"{one.key}_{name}", form)
+    for one in CONTENDERS
+    for what, name, form in (("hits", "hits", "{:.1%}"), ("recomp.", "recomputed", "{:,.0f}"))
+)
 
 
 def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """Latency against throughput, hit rates and recomputed tokens of both policies."""
-    (serving,) = servings[:1]
+    (serving,) = servings
     say.expect(serving.num_reports())
-    sweep = serving.sweep(say, f"Fig. 3.14: {serving.source.name.removeprefix('random:')}", (PENSIEVE, LRU))
-    panel = curves_panel(sweep, COLUMNS)
-    return (panel,), tuple(_verdicts(sweep))
+    sweep = serving.sweep(say, f"Fig. 3.14: {serving.source.name.removeprefix('random:')}", CONTENDERS)
+    about = (
+        "Pensieve's policy takes what a chunk costs to compute again from this machine, on whose roofline attention "
+        "adds little: 13% at 4,096 tokens of context for OPT-13B on an A100. So nearly the time alone decides, as "
+        "for LRU. Under Fig. 3.4 the same policy takes attention to 4,096 tokens to cost as much as all the "
+        "rest, which is what minifuse assumes of the thesis' figure where it knows no machine."
+    )
+    return (curves_panel(sweep, COLUMNS),), (about, *_verdicts(sweep, "pensieve"), *_verdicts(sweep, "by_fig_4"))
 
 
-def _verdicts(sweep: Sweep) -> Sequence[str]:
-    pairs = _pairs(sweep)
-    fewer = {rate: 1 - ours.recomputed / lru.recomputed for rate, (ours, lru) in pairs.items() if lru.recomputed}
-    more = {
-        rate: ours.device_hits + ours.host_hits - lru.device_hits - lru.host_hits for rate, (ours, lru) in pairs.items()
-    }
+def _verdicts(sweep: Sweep, name: str) -> tuple[str, str]:
+    """Recomputed tokens and hit rates of a contender against those of LRU, at the rates at which both were measured."""
+    ours, lru = (_talked(sweep.curves[key]) for key in (name, "lru"))
+    head = sweep.curves[name].contender.head
+    rates = [rate for rate in ours if rate in lru]
+    few, many = (sum(outcomes[rate].recomputed for rate in rates) for outcomes in (ours, lru))
+    fewer = {rate: 1 - ours[rate].recomputed / lru[rate].recomputed for rate in rates if lru[rate].recomputed}
+    more = {rate: 100 * (ours[rate].hits - lru[rate].hits) for rate in rates}
+    by_rate = ", ".join(f"{-part:+.1%} at {rate:.3g}" for rate, part in fewer.items())
+    best = max(more, key=more.__getitem__)
     return (
         aim(
-            "recomputed tokens, at the rate at which they are fewest against LRU's",
-            _best(fewer, "fewer") if fewer else "nothing was dropped at any rate",
-            f"up to {FEWER:.1%} fewer",
-            max(fewer.values()) >= FEWER if fewer else None,
+            f"recomputed tokens, {head} against LRU, of all rates",
+            f"{few / many - 1:+.1%} (by requests/s: {by_rate})" if many else "nothing was dropped at any rate",
+            f"up to {-FEWER:.1%}",
+            1 - few / many >= FEWER if many else None,
         ),
         aim(
-            "hit rate, at the rate at which it is highest against LRU's",
-            f"{100 * max(more.values()):+.1f} points at {max(more, key=more.__getitem__):.3g} requests/s",
-            f"up to {100 * HITS:.1f} points more",
-            max(more.values()) >= HITS,
+            f"hit rate, {head} against LRU, where it is highest",
+            f"{more[best]:+.1f} points at {best:.3g} requests/s",
+            f"up to {HITS:+.1f} points",
+            more[best] >= HITS,
         ),
     )
 
 
-def _best(fewer: Mapping[float, float], what: str) -> str:
-    best = max(fewer, key=fewer.__getitem__)
-    others = ", ".join(f"{part:.1%} at {rate:.3g}" for rate, part in fewer.items())
-    return f"{fewer[best]:.1%} {what} at {best:.3g} requests/s (by rate: {others})"
-
-
-def _pairs(sweep: Sweep) -> dict[float, tuple[Talked, Talked]]:
-    """Both outcomes at each rate at which both were measured."""
-    found = {}
-    for rate, ours in sweep.curves["pensieve"].points.items():
-        lru = sweep.curves["lru"].points.get(rate)
-        if isinstance(ours, Talked) and isinstance(lru, Talked):
-            found[rate] = (ours, lru)
-    return found
+def _talked(curve: Curve) -> dict[float, Talked]:
+    return {rate: outcome for rate, outcome in curve.points.items() if isinstance(outcome, Talked)}
 
 
 EXPERIMENT = experiment(

@@ -19,7 +19,7 @@ GAINS = {60: 1.52, 120: 1.4}  # the thesis gives none for 30
 
 def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """Latency against throughput with three mean reaction times, beside that of vllm, for which they do not count."""
-    serving = servings[-1]
+    (serving,) = servings
     say.expect(serving.num_reports() + 2 * serving.num_reports(capacity=False))
     title = f"Fig. 3.16: {serving.source.name.removeprefix('random:')}"
     curves: dict[str, Curve] = {}

@@ -14,7 +14,7 @@ __all__ = ["EXPERIMENT"]
 
 def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """Latency against throughput with and without unification."""
-    serving = servings[-1]
+    (serving,) = servings
     say.expect(serving.num_reports())
     title = f"Fig. 3.18: {serving.source.name.removeprefix('random:')}"
     sweep = serving.sweep(say, title, (PENSIEVE, SEPARATE))

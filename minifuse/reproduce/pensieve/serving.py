@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from minifuse.errors import UsageError
+from minifuse.memory.profile import ASSUMED
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.presets import preset
 from minifuse.reproduce.contest import serve_counted
@@ -22,13 +23,14 @@ from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import hardware
 from minifuse.workload.conversations import Asked, draw_lengths
 
-__all__ = ["DEVICE", "LRU", "PENSIEVE", "SEPARATE", "STATELESS", "VLLM", "Serving", "experiment"]
+__all__ = ["BY_FIG_4", "DEVICE", "LRU", "PENSIEVE", "SEPARATE", "STATELESS", "VLLM", "Serving", "experiment"]
 
 PENSIEVE = Contender("pensieve", "pensieve", "pensieve")
 DEVICE = Contender("device", "device only", "pensieve", {"memory.host": 0})
 STATELESS = Contender("stateless", "stateless", "pensieve", {"memory.keep": False})
 VLLM = Contender("vllm", "vllm", "vllm")
 LRU = Contender("lru", "LRU", "pensieve", {"memory.eviction": "lru"})
+BY_FIG_4 = Contender("by_fig_4", "Fig. 3.4", "pensieve", {"memory.profile": ASSUMED.text()})
 SEPARATE = Contender("separate", "not unified", "pensieve", {"batching.unify": False})
 
 MACHINE, DTYPE = "a100-80g", "float16"
@@ -60,20 +62,23 @@ SMALL = {"opt": "small-opt", "llama": "small"}
 SCALES = {
     "quick": _Scale("real", 0.02, 0.5, 0.01, 24, 1, (0.5, 1.5), SMALL),
     "cpu": _Scale("real", 0.1, 0.5, 1 / 10, 100, 5, (0.4, 0.7, 1.0, 1.4, 2.0), SMALL),
-    "paper": _Scale("virtual", 1.0, 1.0, 1.0, 200, 1, (0.5, 0.75, 1.0, 1.25, 1.6), {}),
+    "paper": _Scale("virtual", 1.0, 1.0, 1.0, 200, 1, (0.7, 1.0, 1.3, 1.8, 2.5), {}),
 }
 
 
 class Serving:
     """The machine of a figure, and one of the thesis' models, or a smaller one of the same shape, on it.
 
+    Args:
+        other: values of the scale that a figure needs to differ; the conditions count before either.
+
     Raises:
         UsageError: it cannot run.
     """
 
-    def __init__(self, conditions: Conditions, published: str) -> None:
+    def __init__(self, conditions: Conditions, published: str, **other: Any) -> None:
         self.conditions = conditions
-        self.scale = scale = SCALES[conditions.scale]
+        self.scale = scale = replace(SCALES[conditions.scale], **other)
         self.published, self.gpus = published, GPUS[published]
         self.source = resolve_text(f"random:{scale.models.get(published.partition('-')[0], published)}")
         self.num_requests = conditions.requests or scale.requests
@@ -150,7 +155,8 @@ class Serving:
         asked = crowd.asked
         turns = [len(draw_lengths(asked, number, self.settings.seed)) for number in range(SAMPLE)]
         mean_turns = sum(turns) / SAMPLE
-        rates = offered(self.conditions.rates or self.scale.shares, capacity)
+        given = self.conditions.rates
+        rates = offered(given, capacity) if given else tuple(share * capacity for share in self.scale.shares)
         curves = {one.key: Curve(one, MAX_BATCH, 0.0) for one in contenders}
         sweep = Sweep(title, capacity, curves)
         made: dict[float, Any] = {}
@@ -160,7 +166,8 @@ class Serving:
                 made.clear()
                 made[rate] = crowd.requests(rate, self.num_requests, mean_turns)
             served = self.serve(curve.contender, made[rate])
-            return Talked.measured(served, crowd.period(rate, self.num_requests))
+            period = crowd.period(rate, self.num_requests)
+            return Talked.measured(served, period, crowd.offered(made[rate], period))
 
         load_at(
             curves, rates, run, self.rounds, lambda what: say(f"{title}: {what}"), lambda: say.keep(curves_panel(sweep))
@@ -227,7 +234,9 @@ class Serving:
             "the run; a text so far is sent once before the measured period, so that memory holds what it would. Rates "
             "are shares of what vllm serves when everything comes at once, and grow until a contender's throughput "
             "grows no more. p90 is the 90th percentile of the normalized latency, of the requests that arrive in the "
-            "period; throughput counts those that end in it. Hits are of histories, by tier; recomputed are all "
+            "period; throughput counts those that end in it, offered those that were to arrive in it. Loads at equal "
+            "p90 are those offered, where p90 is twice the lowest of the baseline. Hits are of histories, by tier; "
+            "recomputed are all "
             "tokens of the run that had been computed before."
         )
 
@@ -235,11 +244,18 @@ class Serving:
 Draw = Callable[[Sequence[Serving], Say], tuple[tuple[Panel, ...], tuple[str, ...]]]
 
 
-def experiment(number: str, shows: str, models: Sequence[str], draw: Draw) -> Experiment:
+def experiment(
+    number: str,
+    shows: str,
+    models: Sequence[str],
+    draw: Draw,
+    other: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Experiment:
     """The experiment of a figure on some of the thesis' models, each with a panel of its own.
 
     Args:
-        draw: panels and verdicts; models that the scale replaces by the same one are one.
+        draw: panels and verdicts.
+        other: by scale, what differs from it.
     """
 
     def prepare(conditions: Conditions) -> Run:
@@ -247,10 +263,8 @@ def experiment(number: str, shows: str, models: Sequence[str], draw: Draw) -> Ex
             raise UsageError(
                 f"--requests is {conditions.requests:,}, of each run of this figure: give at most 100,000."
             )
-        servings = {
-            serving.source.name: serving for serving in (Serving(conditions, name) for name in reversed(models))
-        }
-        return partial(_run, list(reversed(servings.values())), draw)
+        differing = (other or {}).get(conditions.scale, {})
+        return partial(_run, [Serving(conditions, name, **differing) for name in models], draw)
 
     return Experiment("Pensieve", number, shows, prepare, frozenset({"rates", "requests"}))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from minifuse.reproduce.curve import Curve
 from minifuse.reproduce.experiment import Column, Panel, Point, Value
+from minifuse.reproduce.pensieve.talked import Talked
 from minifuse.reproduce.verdict import aim, shown
 
 __all__ = ["Sweep", "curves_panel", "gain", "gain_at_equal_latency"]
@@ -34,8 +35,10 @@ def curves_panel(sweep: Sweep, more: Sequence[Column] = ()) -> Panel:
                 spread = getattr(curve.points[rate], "rounds_latency", ())
                 if len(spread) > 1:
                     measured[f"{key}_spread"] = f"{min(spread):.3g}-{max(spread):.3g}"
-        points.append(Point({"rate": rate, "share": rate / sweep.capacity}, measured, {}))
-    columns = [Column("offered\nreq/s", "at", "rate")]
+        offered = next(load for curve in sweep.curves.values() for load in _offered_at(curve, rate))
+        at = {"rate": rate, "share": rate / sweep.capacity, "offered": offered}
+        points.append(Point(at, measured, {}))
+    columns = [Column("offered\nreq/s", "at", "offered")]
     for key, curve in sweep.curves.items():
         head = curve.contender.head
         columns += [
@@ -47,37 +50,49 @@ def curves_panel(sweep: Sweep, more: Sequence[Column] = ()) -> Panel:
     return Panel(sweep.title, (*columns, *more), tuple(points))
 
 
-def gain(ours: Curve, baseline: Curve) -> tuple[float, float, float, float] | None:
-    """The latency (seconds) at which throughputs are compared, both throughputs there, and their ratio.
+def gain(ours: Curve, baseline: Curve) -> tuple[float, float, float] | None:
+    """The latency (seconds) at which loads are compared, and both loads there, as requests per second.
 
-    The latency is twice the lowest of the baseline. None: ours is above it at every rate.
+    The latency is twice the lowest of the baseline. A load is what was offered in the measured period: it is the same
+    for all contenders, where what ends in so short a period also depends on what waited when it began. Below what a
+    contender can serve, and only there are latencies that low, the two are equal in the long run. None: ours is above
+    that latency at every rate.
     """
     bound = BOUND * baseline.lowest_p90
-    here, there = ours.throughput_at(bound), baseline.throughput_at(bound)
-    if here is None or there is None:
-        return None
-    return bound, here, there, here / there
+    here, there = (curve.load_at(bound, _offered(curve)) for curve in (ours, baseline))
+    return None if here is None or there is None else (bound, here, there)
+
+
+def _offered(curve: Curve) -> list[float]:
+    return [load for rate in curve.points for load in _offered_at(curve, rate)]
+
+
+def _offered_at(curve: Curve, rate: float) -> list[float]:
+    """What was offered at a nominal rate; empty if it was not measured there."""
+    outcome = curve.points.get(rate)
+    return [outcome.offered] if isinstance(outcome, Talked) else []
 
 
 def gain_at_equal_latency(
     title: str, ours: Curve, baseline: Curve, published: float | None, wanted: float | None = None
 ) -> str:
-    """The verdict on our throughput at equal latency.
+    """The verdict on the load that we serve at equal latency.
 
     Args:
         published: the thesis' gain, as a factor; None: it gives no number.
         wanted: the project's own aim, where it has one.
     """
-    what = f"{title}, throughput of {ours.contender.head} over {baseline.contender.head} at equal p90"
+    what = f"{title}, requests/s of {ours.contender.head} over {baseline.contender.head} at equal p90"
     found = gain(ours, baseline)
     aimed = wanted or published or 1.0
     thesis = "better" if published is None else f"{published:.2f}x"
     thesis += "" if wanted is None else f"; aimed at {wanted:g}x"
     if found is None:
         return aim(what, "its p90 is never as low as twice the baseline's lowest", thesis, False)
-    bound, here, there, factor = found
-    open_end = max(ours.points.values(), key=lambda outcome: outcome.throughput).p90 <= bound
-    least = "at least " if open_end else ""
+    bound, here, there = found
+    factor = here / there
+    *_, last = ours.points.values()
+    least = "at least " if last.p90 <= bound else ""  # it was offered no more
     text = (
         f"{least}{factor:.2f}x, {shown(here)} against {shown(there)} requests/s at {bound * 1e3:.3g} ms a token; peaks "
         f"{shown(ours.peak)} and {shown(baseline.peak)}"

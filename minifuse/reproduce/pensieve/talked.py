@@ -20,12 +20,14 @@ class Talked(Outcome):
     """As an outcome, of the requests that arrive in the measured period; its percentiles are of the normalized latency:
     end-to-end seconds a token of the answer. Throughput counts the requests that end in the period.
 
-    Hits are the parts of histories found on either tier; recomputed tokens count from the run's beginning to its end,
-    and so does `history`, all tokens of histories that were asked for.
+    Hits are the parts of histories found on a tier, and on either. Recomputed tokens count from the run's beginning to
+    its end, and so does `history`, all tokens of histories that were asked for.
     """
 
+    offered: float  # requests per second that were to arrive in the period, the same for all contenders
     device_hits: float
     host_hits: float
+    hits: float
     recomputed: float
     history: float
     suspended: float
@@ -33,8 +35,8 @@ class Talked(Outcome):
     rounds_latency: tuple[float, ...] = ()  # the 90th percentile of each, in ms
 
     @classmethod
-    def measured(cls, run: RunningMetrics, period: Period) -> Talked:
-        """The outcome of a run."""
+    def measured(cls, run: RunningMetrics, period: Period, offered: float) -> Talked:
+        """The outcome of a run, to which so many requests per second were offered in the period."""
         metrics, (begin_s, end_s) = run.result(), period
         lives = [life for life in run.lives.values() if begin_s <= life.arrival_s < end_s and life.finished]
         if not lives:
@@ -56,8 +58,10 @@ class Talked(Outcome):
             mean_batch=metrics["mean_batch_size"],
             idle_share=metrics["tokens"]["idle_share"],
             gathering_share=0.0,
+            offered=offered,
             device_hits=metrics["history"]["device_hit_rate"] or 0.0,
             host_hits=metrics["history"]["host_hit_rate"] or 0.0,
+            hits=(metrics["history"]["device_hit_rate"] or 0.0) + (metrics["history"]["host_hit_rate"] or 0.0),
             recomputed=metrics["tokens"]["recomputed"],
             history=metrics["history"]["tokens"],
             suspended=metrics["evictions"],

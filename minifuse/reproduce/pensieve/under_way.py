@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,6 +64,19 @@ class Crowd:
             for number, begin_s in enumerate(begins)
             for request in self._of(number, begin_s - before_s, start_s, length_s)
         ]
+
+    def offered(self, requests: Sequence[Request], period: Period) -> float:
+        """Requests per second that are to arrive in the period, if answers take about as long as is expected."""
+        times: dict[str, float] = {}
+        answers: dict[str, int] = {}
+        for request in requests:
+            earliest = 0.0
+            if request.after is not None:
+                took_s = TOKEN_S * self.asked.reaction * answers[request.after]
+                earliest = times[request.after] + took_s + request.delay_s
+            times[request.id], answers[request.id] = max(request.arrival_s, earliest), request.max_new_tokens
+        begin_s, end_s = period
+        return sum(begin_s <= time_s < end_s for time_s in times.values()) / (end_s - begin_s)
 
     def at_once(self, count: int) -> list[Request]:
         """About `count` turns without a conversation, at once, each with its history in its prompt."""

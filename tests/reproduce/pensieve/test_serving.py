@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -98,9 +99,11 @@ def test_histories_are_those_of_long_runs() -> None:
 
 def talked(throughput: float, p90: float, recomputed: float = 0.0, hits: float = 0.0) -> Talked:
     times = dict.fromkeys(("p50", "p99", *(f"{a}_p{b}" for a in ("queueing", "computing") for b in (50, 90, 99))), 0.0)
-    others = dict.fromkeys(("mean_batch", "idle_share", "gathering_share", "host_hits", "history", "suspended"), 0.0)
+    others = dict.fromkeys(
+        ("mean_batch", "idle_share", "gathering_share", "device_hits", "host_hits", "history", "suspended"), 0.0
+    )
     return Talked(
-        throughput=throughput, p90=p90, **times, **others, recomputed=recomputed, device_hits=hits,
+        throughput=throughput, offered=throughput, p90=p90, **times, **others, recomputed=recomputed, hits=hits,
         rounds_throughput=(throughput,), rounds_latency=(p90 * 1e3,),
     )  # fmt: skip
 
@@ -108,9 +111,9 @@ def talked(throughput: float, p90: float, recomputed: float = 0.0, hits: float =
 def test_throughputs_are_compared_at_twice_the_lowest_latency_of_the_baseline() -> None:
     baseline = curve(0.0, {1.0: talked(1.0, 0.1), 2.0: talked(2.0, 0.3)}, "vllm")
     ours = curve(0.0, {1.0: talked(1.0, 0.05), 2.0: talked(2.0, 0.1), 3.0: talked(3.0, 0.3)}, "pensieve")
-    assert gain(ours, baseline) == pytest.approx((0.2, 2.5, 1.5, 5 / 3))
+    assert gain(ours, baseline) == pytest.approx((0.2, 2.5, 1.5))
     text = gain_at_equal_latency("x", ours, baseline, 1.7, 1.6)
-    assert text.startswith("Aim, x, throughput of pensieve over vllm at equal p90: met: 1.67x, 2.5 against 1.5")
+    assert text.startswith("Aim, x, requests/s of pensieve over vllm at equal p90: met: 1.67x, 2.5 against 1.5")
     assert text.endswith("(thesis: 1.70x; aimed at 1.6x).")
     assert "not met: 1.67x" in gain_at_equal_latency("x", ours, baseline, 1.7)
     assert "met: 1.67x" in gain_at_equal_latency("x", ours, baseline, None)
@@ -128,11 +131,11 @@ def test_what_never_reaches_the_latency_has_at_least_its_last_throughput() -> No
 def test_recomputed_tokens_are_set_against_those_of_lru() -> None:
     ours = curve(0.0, {1.0: talked(1, 1, 90, 0.5), 2.0: talked(2, 2, 80, 0.45)}, "pensieve")
     lru = curve(0.0, {1.0: talked(1, 1, 100, 0.48), 2.0: talked(2, 2, 100, 0.4)}, "lru")
-    fewer, hits = _verdicts(Sweep("x", 1.0, {"pensieve": ours, "lru": lru}))
-    assert ": met: 20.0% fewer at 2 requests/s (by rate: 10.0% at 1, 20.0% at 2)" in fewer
+    fewer, hits = _verdicts(Sweep("x", 1.0, {"pensieve": ours, "lru": lru}), "pensieve")
+    assert ": met: -15.0% (by requests/s: -10.0% at 1, -20.0% at 2)" in fewer
     assert ": met: +5.0 points at 2 requests/s" in hits
     nothing = curve(0.0, {1.0: talked(1, 1)}, "lru")
-    fewer, hits = _verdicts(Sweep("x", 1.0, {"pensieve": curve(0.0, {1.0: talked(1, 1)}), "lru": nothing}))
+    fewer, hits = _verdicts(Sweep("x", 1.0, {"pensieve": curve(0.0, {1.0: talked(1, 1)}), "lru": nothing}), "pensieve")
     assert "cannot be judged: nothing was dropped" in fewer
     assert "not met" in hits
 
@@ -181,7 +184,7 @@ def test_latency_against_throughput() -> None:
 @pytest.mark.parametrize(
     ("name", "contenders", "verdict"),
     [
-        ("3.14", ("pensieve", "lru"), "Aim, recomputed tokens"),
+        ("3.14", ("pensieve", "by_fig_4", "lru"), "Aim, recomputed tokens"),
         ("3.16", ("pensieve_30", "pensieve_60", "pensieve_120", "vllm"), "Peak throughput by mean reaction time"),
         ("3.18", ("pensieve", "separate"), "Aim, Fig. 3.18: small, p90 below that without"),
     ],
@@ -203,6 +206,12 @@ def test_contenders_have_the_same_memory_and_the_thesis_sizes() -> None:
     assert "four of them as one machine" in large.note()
     assert PENSIEVE.options == {}
     assert LRU.options == {"memory.eviction": "lru"}
+
+
+def test_shares_may_exceed_those_that_an_option_can_give(toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(serving.SCALES, "paper", replace(serving.SCALES["paper"], shares=(0.5, 3.0)))
+    (panel,) = of("3.18").panels
+    assert [point.at["share"] for point in panel.points] == pytest.approx([0.5, 3.0])
 
 
 def test_an_empty_period_is_refused(toy: None) -> None:
