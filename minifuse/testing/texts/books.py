@@ -93,7 +93,7 @@ class TextBooks(Books):
             if work and work[-1].stop == length and computed + reused.get(name, 0) != length:
                 raise LawBroken("counting", f"{name} has {length} tokens, of which {work} and {plan.reused} are told")
         swapped = sum(move.num_tokens for move in plan.moves if move.kind == "swap_in")
-        if swapped != sum(one.on_host for one in plan.reused):
+        if plan.admitted and swapped != sum(one.on_host for one in plan.reused):
             raise LawBroken("counting", f"step {plan.step} swaps in {swapped} tokens, and tells {plan.reused}")
 
     def _compute(self, step: int, work: Work, place: Place, fresh: set[Slot]) -> None:
