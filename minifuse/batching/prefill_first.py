@@ -37,11 +37,11 @@ class PrefillFirst(Iteration):
 
 
 def _single_token(sequence: Sequence, missing: int, planned: int) -> Reason | None:
-    return _other_phase(sequence) if missing == 1 else None
+    return None if missing > 1 else _other_phase(sequence)
 
 
 def _prompt(sequence: Sequence, missing: int, planned: int) -> Reason | None:
-    return _other_phase(sequence) if missing > 1 else None
+    return None if missing == 1 else _other_phase(sequence)
 
 
 def _other_phase(sequence: Sequence) -> Reason:
