@@ -30,17 +30,17 @@ class PrefillFirst(Iteration):
         room = memory.room()
         running = self._missing(memory)
         prompts = [item for item in running if num_missing(item[1]) > 1]
-        found = self._fill(now, memory, prompts, _single_token, room)
+        found = self._fill(now, memory, prompts, _unless_a_prompt, room)
         if found.work:
             return found
-        return self._fill(now, memory, running, _prompt, room)
+        return self._fill(now, memory, running, _unless_a_single_token, room)
 
 
-def _single_token(sequence: Sequence, missing: int, planned: int) -> Reason | None:
+def _unless_a_prompt(sequence: Sequence, missing: int, planned: int) -> Reason | None:
     return None if missing > 1 else _other_phase(sequence)
 
 
-def _prompt(sequence: Sequence, missing: int, planned: int) -> Reason | None:
+def _unless_a_single_token(sequence: Sequence, missing: int, planned: int) -> Reason | None:
     return None if missing == 1 else _other_phase(sequence)
 
 
