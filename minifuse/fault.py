@@ -25,7 +25,7 @@ __all__ = [
     "shown",
 ]
 
-PASSED = (StageFault, KeyboardInterrupt, GeneratorExit)  # whatever else a stage raises is its own
+PASSED = (StageFault, KeyboardInterrupt)  # whatever else a stage raises is its own
 NOTED = (MinifuseError, LookupError, ValueError)  # of a request or a time, where others are of the code
 LONGEST = 120  # characters of a value in a sentence
 

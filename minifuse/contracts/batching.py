@@ -30,6 +30,9 @@ MOST_WORKERS = 1024
 DONE = -1  # instead of the worker that a node is planned on
 
 
+END: Any = object()
+
+
 class BatchingContract(Contract):
     """What a batching policy was told and has proposed, and whether what it proposes next can be done."""
 
@@ -118,13 +121,17 @@ class BatchingContract(Contract):
         return self._each(result, running)
 
     def _each(self, victims: Iterable[Sequence], running: Seq[Sequence]) -> Iterator[Sequence]:
-        with blamed(self.cls, "victims"):
-            left = {sequence.id: sequence for sequence in running}
-            for victim in victims:
+        left = {sequence.id: sequence for sequence in running}
+        given: Iterator[Any] = iter(victims)
+        while True:
+            with blamed(self.cls, "victims"):  # but where it waits: what is closed there is no fault
+                victim = next(given, END)
+                if victim is END:
+                    return
                 if not isinstance(victim, Sequence) or left.pop(victim.id, None) is not victim:
                     found = shown(victim) if not isinstance(victim, Sequence) else f"the sequence {victim.id!r}"
                     raise Wrong(f"{found} among others", "give sequences of the list it was given, none of them twice")
-                yield victim
+            yield victim
 
     def wake_at(self, policy: Any, result: Any, now: float) -> float | None:
         check_time("", result, now)
