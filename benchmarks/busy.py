@@ -62,8 +62,8 @@ def seconds(way: str, typed: list[str]) -> float:
     return float(json.loads(done.stdout)["metrics"]["duration_s"])
 
 
-def measure(models: dict[str, list[str]], rounds: int) -> list[dict[str, Any]]:
-    found = []
+def measure(models: dict[str, list[str]], rounds: int) -> Iterator[dict[str, Any]]:
+    """Row by row, each once it is known."""
     for model, typed in models.items():
         for others in range(CORES + 1):
             times: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -71,8 +71,7 @@ def measure(models: dict[str, list[str]], rounds: int) -> list[dict[str, Any]]:
                 for turn in range(rounds):
                     for way in list(WAYS) if turn % 2 else list(WAYS)[::-1]:
                         times[way].append(seconds(way, ["--model", model, *typed]))
-            found.append({"model": model, "others": others, "seconds": times})
-    return found
+            yield {"model": model, "others": others, "seconds": times}
 
 
 def report(found: dict[str, Any]) -> str:
@@ -107,15 +106,17 @@ def main(
     if not quick:
         models["random:small"] = ["--requests", "16"]
         models["random:medium"] = ["--requests", "8", "--max-new-tokens", "16"]
-    found: dict[str, Any] = {"measured": measure(models, 1 if quick else rounds)}
     import torch  # noqa: F401  # provenance asks it, if it is there
 
-    found["provenance"] = provenance()
-    text = report(found)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "busy.json").write_text(json.dumps(found, indent=1) + "\n")
-    (out / "busy.md").write_text(text)
-    typer.echo(text)
+    rows: list[dict[str, Any]] = []
+    found = {"measured": rows, "provenance": provenance()}
+    for row in measure(models, 1 if quick else rounds):
+        rows.append(row)
+        (out / "busy.json").write_text(json.dumps(found, indent=1) + "\n")
+        (out / "busy.md").write_text(report(found))
+        typer.echo(f"{row['model']} beside {row['others']}: {row['seconds']}")
+    typer.echo(report(found))
 
 
 if __name__ == "__main__":

@@ -35,12 +35,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from minifuse.errors import UsageError
 from minifuse.lives import Life, most_overtaken
 from minifuse.parsing import check_goodput, parse_goodput
-from minifuse.plan import Move
+from minifuse.plan import MOVE_KINDS
 from minifuse.request import FinishReason, Phase
 from minifuse.trace import Event
 from minifuse.work import TRANSFORMER
@@ -48,7 +48,6 @@ from minifuse.work import TRANSFORMER
 __all__ = ["Metrics", "RunningMetrics", "compute_metrics", "parse_goodput", "percentile"]
 
 Metrics = dict[str, Any]
-MOVE_KINDS: tuple[str, ...] = get_args(get_type_hints(Move)["kind"])
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from minifuse.errors import LawBroken
 from minifuse.layout import RAGGED, Layout, Shape
@@ -17,10 +17,14 @@ from minifuse.place import Extent, Place, Runs
 from minifuse.request import Phase, Sequence
 from minifuse.work import Span, Work
 
-__all__ = ["Move", "Placement", "Plan", "Proposal", "Reason", "Reuse", "Tier", "sampled_work"]
+__all__ = ["MOMENTS", "MOVE_KINDS", "Move", "Placement", "Plan", "Proposal", "Reason", "Reuse", "Tier", "sampled_work"]
 
 
 Tier = Literal["device", "host"]
+MoveKind = Literal["shuffle", "copy", "swap_in", "swap_out", "upload", "offload", "embed"]
+Moment = Literal["first", "before", "after", "behind"]
+MOVE_KINDS: tuple[MoveKind, ...] = get_args(MoveKind)
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
 
 class Reason(NamedTuple):
@@ -58,13 +62,13 @@ class Move(NamedTuple):
     >>> Move("swap_in", 8, 0, 4, "host", moment="before", wave=0)  # layer i of the attention waits for layer i alone
     """
 
-    kind: Literal["shuffle", "copy", "swap_in", "swap_out", "upload", "offload", "embed"]
+    kind: MoveKind
     source: int  # first slot, in the source's tier
     target: int  # first slot, in the target's tier
     num_tokens: int
     source_tier: Tier = "device"
     target_tier: Tier = "device"
-    moment: Literal["first", "before", "after", "behind"] = "first"
+    moment: Moment = "first"
     wave: int = 0  # that it is made before, or after
 
     @property

@@ -66,7 +66,7 @@ def _work(typed: list[str]) -> int:
         return _parse(typed)()
     except BrokenPipeError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # no code of minifuse's own exits within a command
         if isinstance(error, OSError) and error.filename is None:
             print(file=result_stream(), flush=True)  # raises it again, if that is what cannot be written to
         return _fail(*told(error))

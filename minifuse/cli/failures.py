@@ -13,7 +13,7 @@ FAILED, MACHINE = 1, 3
 TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened
 
 
-def told(error: Exception) -> tuple[str, int]:
+def told(error: BaseException) -> tuple[str, int]:
     """The sentence that tells the user of an error, and the exit code; a defect is raised again if `TRACEBACK` is set.
 
     A `MinifuseError` has a sentence of its own. Anything else is a mistake of a plugin, if the error passed through its

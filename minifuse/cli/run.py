@@ -106,7 +106,7 @@ def _served(
 
     source = workload.source
     counted = RunningMetrics()
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
     readers = [counted.read, *([WhyLines().read] if options.why else [])]
 
     def into(event: Event) -> None:
@@ -209,7 +209,7 @@ def show_served(
     row: Technique,
     workload: Workload,
     answers: bool,
-    on_failure: Callable[[Exception], None] | None = None,
+    on_failure: Callable[[BaseException], None] | None = None,
     live: bool = True,
     conversations: Conversations | None = None,
 ) -> Served:

@@ -12,7 +12,7 @@ from minifuse.request import Request
 from minifuse.work import TRANSFORMER, Work
 
 if TYPE_CHECKING:
-    from minifuse.testing.observe import Observation
+    from minifuse.testing.observation import Observation
 
 __all__ = ["decided", "legend", "timeline"]
 

@@ -25,7 +25,7 @@ from minifuse.testing.search import LEFT_OUT
 from minifuse.testing.statements import statement
 
 if TYPE_CHECKING:
-    from minifuse.testing.observe import Observation
+    from minifuse.testing.observation import Observation
 
 __all__ = ["Place", "Tally", "broken_json", "broken_text", "held_text", "undecided_text"]
 

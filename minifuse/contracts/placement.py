@@ -12,7 +12,7 @@ from minifuse.errors import LawBroken
 from minifuse.fault import Wrong, shown
 from minifuse.layout import Rectangle, Region, Shape, StateRows
 from minifuse.place import Extent, Pages, Place, Runs, State
-from minifuse.plan import Move, Placement, Proposal
+from minifuse.plan import MOMENTS, MOVE_KINDS, Move, Placement, Proposal
 from minifuse.request import Phase
 from minifuse.work import Span, Work
 
@@ -29,8 +29,6 @@ PLACES: dict[str, tuple[type[Any], ...]] = {  # by what a memory offers
     "rows": (State,),
 }
 SHAPES: dict[str, type[Any]] = {"rectangle": Rectangle, "slots": Region}
-KINDS = ("shuffle", "copy", "swap_in", "swap_out", "upload", "offload", "embed")
-MOMENTS = ("first", "before", "after", "behind")
 
 
 def check_place(work: Work, place: Place, last: Place | None, capacity: int) -> None:
@@ -179,9 +177,13 @@ def check_states(proposal: Proposal, placement: Placement, graphs: Mapping[str, 
 def check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:
     found = f"{where}{shown(move)}"
     sizes = {"device": memory.capacity, "host": memory.host_capacity}
-    if move.kind not in KINDS or move.moment not in MOMENTS or not {move.source_tier, move.target_tier} <= sizes.keys():
+    if (
+        move.kind not in MOVE_KINDS
+        or move.moment not in MOMENTS
+        or not {move.source_tier, move.target_tier} <= sizes.keys()
+    ):
         raise Wrong(
-            found, f"a kind is one of {', '.join(KINDS)}, a moment of {', '.join(MOMENTS)}, a tier device or host"
+            found, f"a kind is one of {', '.join(MOVE_KINDS)}, a moment of {', '.join(MOMENTS)}, a tier device or host"
         )
     if not all(is_whole(n) for n in (move.source, move.target, move.num_tokens, move.wave)):
         raise Wrong(found, "slots, tokens and waves are whole numbers")

@@ -114,7 +114,7 @@ def serve(
     requests: Iterable[Request],
     on_answer: Callable[[Answer], None] = lambda answer: None,
     on_step: Callable[[StepReport], None] = lambda report: None,
-    on_failure: Callable[[Exception], None] | None = None,
+    on_failure: Callable[[BaseException], None] | None = None,
     *,
     conversations: Conversations | None = None,
 ) -> Served:
@@ -148,7 +148,7 @@ def serve(
     answers: dict[int, Answer] = {}
     index: dict[str, int] = {}
     first: dict[str, float] = {}
-    failure: Exception | None = None
+    failure: BaseException | None = None
     interrupted = False
     later = count(len(requests))  # the numbers of the requests that are submitted while the engine runs
 
@@ -206,7 +206,7 @@ def serve(
             while True:
                 try:
                     reports = next(turns, None)
-                except Exception as error:  # of a stage or of the model, and of no callback
+                except (Exception, SystemExit) as error:  # of a stage or of the model, and of no callback
                     failure = error
                     given_up(stages_failed=True)
                     break

@@ -18,7 +18,8 @@ from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.testing.capacity import is_counted
 from minifuse.testing.graphs import GRAPHS
-from minifuse.testing.observe import Observation, observe
+from minifuse.testing.observation import Observation
+from minifuse.testing.observe import observe
 from minifuse.testing.overtaking import check_overtaking
 from minifuse.testing.subject import Case, Subject, alike
 from minifuse.testing.texts import TEXTS

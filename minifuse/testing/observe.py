@@ -1,82 +1,30 @@
-"""A run under observation: the stages at work, with independent books, and everything that the laws compare."""
+"""A run under observation: the stages at work, with independent books, checked after every step."""
 
 from __future__ import annotations
 
-import copyreg
-import io
-import math
-import pickle
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import islice, pairwise, takewhile
-from types import FunctionType
-from typing import Any, NamedTuple
+from itertools import islice, takewhile
 
-from torch import Tensor
-
-from minifuse.cell_graph import CellGraph
 from minifuse.clock import VirtualClock
-from minifuse.contracts.contract import check_cover, check_lanes
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused, StageFailed
-from minifuse.execute import VirtualExecutor
-from minifuse.execute.link import Link
-from minifuse.fault import Hung, Wrong
-from minifuse.plan import Plan, Proposal
-from minifuse.report import KVUsage, Ran, StepReport
-from minifuse.request import FinishReason, Request, Sequence
+from minifuse.fault import Hung
+from minifuse.plan import Plan
+from minifuse.request import FinishReason, Request
 from minifuse.serve.assembly import Stages
-from minifuse.stages import Batching, Memory, RunPlan
+from minifuse.stages import Memory, RunPlan
 from minifuse.testing.alarm import alarm
-from minifuse.testing.subject import Books, Case, Tokens
+from minifuse.testing.fingerprint import fingerprint, state
+from minifuse.testing.observation import Observation
+from minifuse.testing.subject import Books, Case
 from minifuse.testing.waiting import WaitingBooks
-from minifuse.trace import Event, Trace
+from minifuse.testing.watched import WatchedExecutor, WatchedPolicy, WatchedTrace, watch_time
 
-__all__ = ["Observation", "Proposed", "observe"]
+__all__ = ["observe"]
 
 MAX_STEPS = 2000
 PATIENCE_S = 10.0  # for a run of some milliseconds
-
-
-@dataclass
-class Observation:
-    """What one run did, up to its end or to where a law was broken. `submitted_s` is when each step was decided."""
-
-    case: Case
-    trace: Trace
-    tokens: Tokens
-    submitted_s: dict[int, float]
-    steps: list[StepReport] = field(default_factory=list)
-    answers: dict[str, Sequence] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    ended_s: dict[str, float] = field(default_factory=dict)  # when each request finished, or was aborted
-    handed: list[Event] = field(default_factory=list)  # every event, as a run that keeps none hands them on
-    costs: dict[int, float] = field(default_factory=dict)  # seconds of each plan on a device of its own
-    usage_at_end: KVUsage | None = None
-    arrived_s: dict[str, float] = field(default_factory=dict)
-    proposals: list[Proposed] = field(default_factory=list)
-    plans: dict[int, Plan] = field(default_factory=dict)  # in the order in which they were submitted
-    happened: list[tuple[float, Plan | StepReport]] = field(default_factory=list)  # plans submitted, steps completed
-    room_at_end: int = 0  # of one sequence, how often memory has room for it when all have ended
-    room_at_start: int = 0
-
-    def never_arrived(self, request: Request) -> bool:
-        """Whether it was aborted before its time had come, or before the request that it follows had ended."""
-        before = (
-            -math.inf if request.after is None else self.ended_s.get(request.after, math.inf)
-        )  # inf: it was refused
-        arrival_s, aborted_s = max(request.arrival_s, before + request.delay_s), self.ended_s.get(request.id, math.inf)
-        ended = self.answers.get(request.id)
-        return ended is not None and ended.finish_reason is FinishReason.ABORTED and aborted_s <= arrival_s
-
-
-class Proposed(NamedTuple):
-    """What a policy proposed for a worker at a time. With work it becomes a plan, unless memory cannot place it."""
-
-    now: float
-    worker: int
-    proposal: Proposal | None = None  # None: it raised an error, or did not return
 
 
 def observe(
@@ -101,7 +49,7 @@ def observe(
     run = run or case.runner()
     if stages.batching.depth > 1:
         run = case.running_ahead(run)
-    _watch_time(stages.memory, clock)
+    watch_time(stages.memory, clock)
     trace = WatchedTrace(technique=case.row.name)
     seen = Observation(case, trace, books.tokens, {}, handed=trace.handed)
     policy = WatchedPolicy(stages.batching, books, WaitingBooks(case.row, case.settings), clock, seen)
@@ -190,191 +138,10 @@ def _abort(engine: Engine, name: str, books: Books, seen: Observation) -> None:
 
 
 def _submit(engine: Engine, prompts: tuple[Request, ...], seen: Observation) -> None:
-    before = _fingerprint(_state(engine.memory))
+    before = fingerprint(state(engine.memory))
     try:
         engine.submit(*prompts)
     except RequestRefused as refusal:
         seen.refused |= dict.fromkeys((prompt.id for prompt in prompts), str(refusal))
-        if _fingerprint(_state(engine.memory)) != before:
+        if fingerprint(state(engine.memory)) != before:
             raise LawBroken("refuse early", f"refusing {prompts[0].id} changed memory") from None
-
-
-def _check_time(clock: VirtualClock, now: float, what: str) -> None:
-    if now != clock.now():
-        raise LawBroken("time", f"{what} was told {now} s, and the time is {clock.now()} s")
-
-
-def _watch_time(memory: Memory, clock: VirtualClock) -> None:
-    """Law "time": memory is told when each thing happens. The class is exchanged, so that nothing else is watched."""
-
-    def told(method: str) -> Callable[..., Any]:
-        right = getattr(type(memory), method)
-
-        def checked(self: Memory, *arguments: Any) -> Any:
-            _check_time(clock, arguments[-1], f"the memory's {method}")
-            return right(self, *arguments)
-
-        return checked
-
-    methods = ("place", "commit", "release", "ahead", "landed")
-    memory.__class__ = type(type(memory).__name__, (type(memory),), {name: told(name) for name in methods})
-
-
-class WatchedTrace(Trace):
-    """A trace that keeps every event, and the same as a run hands them on that keeps none."""
-
-    def __init__(self, **header: Any) -> None:
-        self.handed: list[Event] = []
-        self._handing = Trace(into=self.handed.append, **header)
-        super().__init__(**header)
-
-    def _add(self, event: Event | StepReport) -> None:
-        super()._add(event)
-        self._handing._add(event)
-
-
-class WatchedPolicy:
-    """A batching policy whose `propose` must leave memory and sequences as they are (law "pure").
-
-    It is told when each thing happens (law "time").
-    """
-
-    def __init__(
-        self, policy: Batching, books: Books, waiting: WaitingBooks, clock: VirtualClock, seen: Observation
-    ) -> None:
-        self.clock = clock
-        self.seen = seen
-        self.policy = policy
-        self.name = policy.name
-        self.growing = False  # whether it has proposed newcomers with no more memory than they need at once
-        self.books = books
-        self.waiting = waiting
-        self.workers = policy.workers
-        self.depth = policy.depth
-        self.held: dict[str, Sequence] = {}
-
-    def receive(self, sequence: Sequence) -> None:
-        self.seen.arrived_s[sequence.id] = self.clock.now()
-        self.policy.receive(sequence)
-        self.held[sequence.id] = sequence
-        self.books.receive(sequence)
-        self.waiting.receive(sequence)
-
-    def release(self, sequence: Sequence) -> None:
-        self.held.pop(sequence.id, None)
-        self.policy.release(sequence)
-        self.waiting.release(sequence, self.clock.now())
-
-    def commit(self, plan: Plan, now: float) -> None:
-        _check_time(self.clock, now, "the policy's commit")
-        self.policy.commit(plan, now)
-        self.waiting.commit(now)
-
-    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        _check_time(self.clock, now, "the policy's propose")
-        before = _fingerprint((_state(memory), self.held))
-        self.seen.proposals.append(Proposed(now, worker))
-        proposal = self.policy.propose(worker, now, memory)
-        self.seen.proposals[-1] = Proposed(now, worker, proposal)
-        if _fingerprint((_state(memory), self.held)) != before:
-            raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
-        _check_work(worker, proposal)
-        self.books.propose(worker, proposal)
-        self.waiting.propose(proposal, now)
-        self.growing |= proposal.growing
-        return proposal
-
-
-# Graphs and tensors by identity: what a graph has found out about its own shape is no change.
-_BY_IDENTITY = {**copyreg.dispatch_table, **dict.fromkeys((CellGraph, Tensor), lambda held: (int, (id(held),)))}
-
-
-def _fingerprint(held: Any) -> bytes:
-    """The same bytes for as long as nothing in it changes."""
-    try:
-        return _pickled(pickle.Pickler, held)
-    except Exception:  # a stage may hold what cannot be pickled
-        return _pickled(_Tolerant, held)
-
-
-def _pickled(kind: type[pickle.Pickler], held: Any) -> bytes:
-    file = io.BytesIO()
-    pickler = kind(file)
-    pickler.dispatch_table = _BY_IDENTITY
-    pickler.dump(held)
-    return file.getvalue()
-
-
-class _Tolerant(pickle.Pickler):
-    """Takes by identity what cannot be pickled: a lock, a lambda, an object whose class was made in a function."""
-
-    def reducer_override(self, held: Any) -> Any:
-        if held is int or type(held) in _BY_IDENTITY:
-            return NotImplemented
-        if isinstance(held, type | FunctionType):
-            return int, (id(held),)
-        try:
-            held.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
-        except Exception:
-            return int, (id(held),)
-        return NotImplemented
-
-
-def _state(memory: Memory) -> Any:
-    """What a memory's attributes are, those in `__slots__` too."""
-    return object.__getstate__(memory)
-
-
-class WatchedExecutor(VirtualExecutor):
-    """Tells the books of every plan that is submitted, begins, and has been computed."""
-
-    def __init__(
-        self,
-        books: Books,
-        clock: VirtualClock,
-        cost: Callable[[Plan], float],
-        run: RunPlan,
-        link: Link,
-        seen: Observation,
-    ) -> None:
-        super().__init__(
-            *(clock, lambda plan: seen.costs.setdefault(plan.step, cost(plan)), self.compute),
-            link=link,
-            shared=seen.case.scenario.shared,
-        )
-        self.books = books
-        self.run = run
-        self.seen = seen
-
-    def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
-        self.seen.plans[plan.step] = plan
-        self.seen.submitted_s[plan.step] = now
-        self.seen.happened.append((now, plan))
-        _check_layout(plan)
-        self.books.submit(plan)
-        super().submit(plan, sequences, now)
-
-    def start(self, plan: Plan, sequences: dict[str, Sequence]) -> None:
-        self.books.begin(plan, sequences)
-        super().start(plan, sequences)
-
-    def compute(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-        ran = self.run(plan, sequences)
-        self.books.ran(plan, ran)
-        return ran
-
-
-def _check_layout(plan: Plan) -> None:
-    """Waves are consecutive ranges that cover the work; lanes, if there are any, name each piece of work once."""
-    try:
-        check_cover("the waves ", plan.waves, len(plan.work))
-        check_lanes("the lanes ", plan.layout.lanes, len(plan.work))
-    except Wrong as wrong:
-        raise LawBroken("layout", f"step {plan.step} has {wrong.found}: {wrong.allowed}") from None
-
-
-def _check_work(worker: int, proposal: Proposal) -> None:
-    """No token, or node, is computed twice by one plan."""
-    for one, two in pairwise(sorted(proposal.work)):
-        if one.sequence == two.sequence and two.start < one.stop:
-            raise LawBroken("conservation", f"worker {worker} got the same work twice in one plan: {one} and {two}")

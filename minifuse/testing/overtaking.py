@@ -7,7 +7,7 @@ import math
 from minifuse.errors import LawBroken
 from minifuse.metrics import compute_metrics
 from minifuse.stages import stage
-from minifuse.testing.observe import Observation
+from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 
 __all__ = ["check_overtaking"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from minifuse.errors import LawBroken
 from minifuse.metrics import compute_metrics
 from minifuse.report import StepReport
-from minifuse.testing.observe import Observation
+from minifuse.testing.observation import Observation
 from minifuse.trace import Event
 
 __all__ = ["check_trace"]

@@ -51,15 +51,21 @@ class _Broken(Exception):
     """What a stage raises."""
 
 
-@pytest.mark.parametrize("method", ["propose", "place", "commit", "release", "layout", "run"])
-def test_a_stage_that_raises_costs_no_answer(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        *((method, _Broken) for method in ("propose", "place", "commit", "release", "layout", "run")),
+        ("run", SystemExit),
+    ],
+)
+def test_a_stage_that_raises_costs_no_answer(method: str, kind: type[BaseException], tmp_path: Path) -> None:
     """The first request has been answered; whatever fails then, the others are interrupted, and the trace ends."""
     path = tmp_path / "t.jsonl"
     engine = make_engine(trace=Trace(path))
     ended: list[Answer] = []
 
     def fail(*arguments: Any, **named: Any) -> Any:
-        raise _Broken(method)
+        raise kind(method)
 
     def answered(answer: Answer) -> None:
         ended.append(answer)
@@ -68,9 +74,9 @@ def test_a_stage_that_raises_costs_no_answer(method: str, tmp_path: Path) -> Non
             setattr(stages.get(method, engine.memory), {"run": "_run"}.get(method, method), fail)
 
     requests = [asks("a", 2, 1), asks("b", 2, 9), asks("late", 2, 1, at=50.0), asks("x", ())]
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
     served = serve(engine, requests, answered, on_failure=failures.append)
-    assert [(type(error), str(error)) for error in failures] == [(_Broken, method)]
+    assert [(type(error), str(error)) for error in failures] == [(kind, method)]
     reason = LENGTH if method == "release" else INTERRUPTED  # of b, which has all of its answer when it is released
     assert _reasons(served.answers) == [("a", LENGTH), ("b", reason), ("late", INTERRUPTED), ("x", REFUSED)]
     assert sorted(map(id, ended)) == sorted(map(id, served.answers))

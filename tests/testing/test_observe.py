@@ -17,8 +17,9 @@ from minifuse.request import Request
 from minifuse.stages import Kind, register
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, Observation, observe
-from minifuse.testing.observe import _check_layout, _fingerprint
+from minifuse.testing.fingerprint import fingerprint
 from minifuse.testing.texts import TextScenario
+from minifuse.testing.watched import _check_layout
 from minifuse.work import Span
 
 SCENARIO = TextScenario(
@@ -62,10 +63,10 @@ def test_a_memory_that_holds_what_cannot_be_pickled(changes: bool) -> None:
 
 def test_a_change_beside_what_cannot_be_pickled_shows() -> None:
     held: dict[str, Any] = {"lock": threading.Lock(), "rows": [1]}
-    before = _fingerprint(held)
-    assert _fingerprint(held) == before
+    before = fingerprint(held)
+    assert fingerprint(held) == before
     held["rows"].append(2)
-    assert _fingerprint(held) != before
+    assert fingerprint(held) != before
 
 
 @pytest.mark.usefixtures("own_register")

@@ -13,7 +13,7 @@ from minifuse.serve.run import Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.testing.graphs.case import GraphCase
 from minifuse.testing.graphs.models import cell_model
-from minifuse.testing.observe import Observation
+from minifuse.testing.observation import Observation
 
 __all__ = ["in_real_time"]
 

@@ -17,7 +17,7 @@ from minifuse.request import FinishReason, Request, Sequence, TextReader
 from minifuse.serve.assembly import Stages
 from minifuse.stages import RunPlan, stage
 from minifuse.testing.capacity import slots_needed
-from minifuse.testing.observe import Observation
+from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case, Expected, Tokens
 from minifuse.testing.texts.books import TextBooks
 from minifuse.testing.texts.ghost import GhostRunner

@@ -14,7 +14,7 @@ from minifuse.plan import Plan
 from minifuse.report import StepReport
 from minifuse.serve.assembly import check_settings
 from minifuse.stages import stage
-from minifuse.testing.observe import Observation
+from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 
 __all__ = ["check_value"]

@@ -17,8 +17,8 @@ from minifuse.batching.queue import QueueOptions
 from minifuse.batching.serial import Serial
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Request, Sequence
-from minifuse.testing.observe import WatchedPolicy
 from minifuse.testing.waiting import WaitingBooks
+from minifuse.testing.watched import WatchedPolicy
 from minifuse.work import Work
 
 

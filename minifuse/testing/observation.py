@@ -1,0 +1,55 @@
+"""Everything that the laws compare of a run that was observed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from minifuse.plan import Plan, Proposal
+from minifuse.report import KVUsage, StepReport
+from minifuse.request import FinishReason, Request, Sequence
+from minifuse.testing.subject import Case, Tokens
+from minifuse.trace import Event, Trace
+
+__all__ = ["Observation", "Proposed"]
+
+
+@dataclass
+class Observation:
+    """What one run did, up to its end or to where a law was broken. `submitted_s` is when each step was decided."""
+
+    case: Case
+    trace: Trace
+    tokens: Tokens
+    submitted_s: dict[int, float]
+    steps: list[StepReport] = field(default_factory=list)
+    answers: dict[str, Sequence] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    ended_s: dict[str, float] = field(default_factory=dict)  # when each request finished, or was aborted
+    handed: list[Event] = field(default_factory=list)  # every event, as a run that keeps none hands them on
+    costs: dict[int, float] = field(default_factory=dict)  # seconds of each plan on a device of its own
+    usage_at_end: KVUsage | None = None
+    arrived_s: dict[str, float] = field(default_factory=dict)
+    proposals: list[Proposed] = field(default_factory=list)
+    plans: dict[int, Plan] = field(default_factory=dict)  # in the order in which they were submitted
+    happened: list[tuple[float, Plan | StepReport]] = field(default_factory=list)  # plans submitted, steps completed
+    room_at_end: int = 0  # of one sequence, how often memory has room for it when all have ended
+    room_at_start: int = 0
+
+    def never_arrived(self, request: Request) -> bool:
+        """Whether it was aborted before its time had come, or before the request that it follows had ended."""
+        before = (
+            -math.inf if request.after is None else self.ended_s.get(request.after, math.inf)
+        )  # inf: it was refused
+        arrival_s, aborted_s = max(request.arrival_s, before + request.delay_s), self.ended_s.get(request.id, math.inf)
+        ended = self.answers.get(request.id)
+        return ended is not None and ended.finish_reason is FinishReason.ABORTED and aborted_s <= arrival_s
+
+
+class Proposed(NamedTuple):
+    """What a policy proposed for a worker at a time. With work it becomes a plan, unless memory cannot place it."""
+
+    now: float
+    worker: int
+    proposal: Proposal | None = None  # None: it raised an error, or did not return

@@ -1,0 +1,166 @@
+"""The stages of a run under observation, which tell the independent books what happens, and what is wrong at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from minifuse.clock import VirtualClock
+from minifuse.contracts.contract import check_cover, check_lanes
+from minifuse.errors import LawBroken
+from minifuse.execute import VirtualExecutor
+from minifuse.execute.link import Link
+from minifuse.fault import Wrong
+from minifuse.plan import Plan, Proposal
+from minifuse.report import Ran, StepReport
+from minifuse.request import Sequence
+from minifuse.stages import Batching, Memory, RunPlan
+from minifuse.testing.fingerprint import fingerprint, state
+from minifuse.testing.observation import Observation, Proposed
+from minifuse.testing.subject import Books
+from minifuse.testing.waiting import WaitingBooks
+from minifuse.trace import Event, Trace
+
+__all__ = ["WatchedExecutor", "WatchedPolicy", "WatchedTrace", "watch_time"]
+
+
+def _check_time(clock: VirtualClock, now: float, what: str) -> None:
+    if now != clock.now():
+        raise LawBroken("time", f"{what} was told {now} s, and the time is {clock.now()} s")
+
+
+def watch_time(memory: Memory, clock: VirtualClock) -> None:
+    """Law "time": memory is told when each thing happens. The class is exchanged, so that nothing else is watched."""
+
+    def told(method: str) -> Callable[..., Any]:
+        right = getattr(type(memory), method)
+
+        def checked(self: Memory, *arguments: Any) -> Any:
+            _check_time(clock, arguments[-1], f"the memory's {method}")
+            return right(self, *arguments)
+
+        return checked
+
+    methods = ("place", "commit", "release", "ahead", "landed")
+    memory.__class__ = type(type(memory).__name__, (type(memory),), {name: told(name) for name in methods})
+
+
+class WatchedTrace(Trace):
+    """A trace that keeps every event, and the same as a run hands them on that keeps none."""
+
+    def __init__(self, **header: Any) -> None:
+        self.handed: list[Event] = []
+        self._handing = Trace(into=self.handed.append, **header)
+        super().__init__(**header)
+
+    def _add(self, event: Event | StepReport) -> None:
+        super()._add(event)
+        self._handing._add(event)
+
+
+class WatchedPolicy:
+    """A batching policy whose `propose` must leave memory and sequences as they are (law "pure").
+
+    It is told when each thing happens (law "time").
+    """
+
+    def __init__(
+        self, policy: Batching, books: Books, waiting: WaitingBooks, clock: VirtualClock, seen: Observation
+    ) -> None:
+        self.clock = clock
+        self.seen = seen
+        self.policy = policy
+        self.name = policy.name
+        self.growing = False  # whether it has proposed newcomers with no more memory than they need at once
+        self.books = books
+        self.waiting = waiting
+        self.workers = policy.workers
+        self.depth = policy.depth
+        self.held: dict[str, Sequence] = {}
+
+    def receive(self, sequence: Sequence) -> None:
+        self.seen.arrived_s[sequence.id] = self.clock.now()
+        self.policy.receive(sequence)
+        self.held[sequence.id] = sequence
+        self.books.receive(sequence)
+        self.waiting.receive(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        self.held.pop(sequence.id, None)
+        self.policy.release(sequence)
+        self.waiting.release(sequence, self.clock.now())
+
+    def commit(self, plan: Plan, now: float) -> None:
+        _check_time(self.clock, now, "the policy's commit")
+        self.policy.commit(plan, now)
+        self.waiting.commit(now)
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        _check_time(self.clock, now, "the policy's propose")
+        before = fingerprint((state(memory), self.held))
+        self.seen.proposals.append(Proposed(now, worker))
+        proposal = self.policy.propose(worker, now, memory)
+        self.seen.proposals[-1] = Proposed(now, worker, proposal)
+        if fingerprint((state(memory), self.held)) != before:
+            raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
+        _check_work(worker, proposal)
+        self.books.propose(worker, proposal)
+        self.waiting.propose(proposal, now)
+        self.growing |= proposal.growing
+        return proposal
+
+
+class WatchedExecutor(VirtualExecutor):
+    """Tells the books of every plan that is submitted, begins, and has been computed."""
+
+    def __init__(
+        self,
+        books: Books,
+        clock: VirtualClock,
+        cost: Callable[[Plan], float],
+        run: RunPlan,
+        link: Link,
+        seen: Observation,
+    ) -> None:
+        super().__init__(
+            *(clock, lambda plan: seen.costs.setdefault(plan.step, cost(plan)), self.compute),
+            link=link,
+            shared=seen.case.scenario.shared,
+        )
+        self.books = books
+        self.run = run
+        self.seen = seen
+
+    def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
+        self.seen.plans[plan.step] = plan
+        self.seen.submitted_s[plan.step] = now
+        self.seen.happened.append((now, plan))
+        _check_layout(plan)
+        self.books.submit(plan)
+        super().submit(plan, sequences, now)
+
+    def start(self, plan: Plan, sequences: dict[str, Sequence]) -> None:
+        self.books.begin(plan, sequences)
+        super().start(plan, sequences)
+
+    def compute(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        ran = self.run(plan, sequences)
+        self.books.ran(plan, ran)
+        return ran
+
+
+def _check_layout(plan: Plan) -> None:
+    """Waves are consecutive ranges that cover the work; lanes, if there are any, name each piece of work once."""
+    try:
+        check_cover("the waves ", plan.waves, len(plan.work))
+        check_lanes("the lanes ", plan.layout.lanes, len(plan.work))
+    except Wrong as wrong:
+        raise LawBroken("layout", f"step {plan.step} has {wrong.found}: {wrong.allowed}") from None
+
+
+def _check_work(worker: int, proposal: Proposal) -> None:
+    """No token, or node, is computed twice by one plan."""
+    for one, two in pairwise(sorted(proposal.work)):
+        if one.sequence == two.sequence and two.start < one.stop:
+            raise LawBroken("conservation", f"worker {worker} got the same work twice in one plan: {one} and {two}")
