@@ -63,7 +63,10 @@ class Tiers:
         if chunk.users:
             return
         chunk.active_s = now
-        if not chunk.owners or not chunk.num_tokens:
+        if chunk.arriving:  # the run was interrupted: its plan will never complete, and its KV never be there
+            chunk.arriving = False
+            self.free(chunk)
+        elif not chunk.owners or not chunk.num_tokens:
             self.free(chunk)
         elif not chunk.copying:
             self._pool(chunk).add(chunk)

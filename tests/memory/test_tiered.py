@@ -353,3 +353,21 @@ def test_what_cannot_be_placed_breaks_a_law_and_changes_nothing() -> None:
         scene.memory.check_integrity()
         assert scene.memory.usage() == before
     scene.memory.release(Sequence(asks("never admitted")), 0.0)
+
+
+def test_what_a_plan_that_is_given_up_was_to_swap_in_is_dropped() -> None:
+    """An interrupted run releases b while its two chunks are still on their way to the device."""
+    scene = TieredScene(3)
+    scene.turn("a", "c", 2 * SIZE, 0.0)
+    scene.turn("x", "d", 2 * SIZE, 1.0)
+    assert scene.tiers("c") == "hd"
+    scene.ask("b", 3, conversation="c")
+    b = scene.sequences["b"]
+    work = tuple(Work("b", *span) for span in scene.memory.missing(b))
+    placement = scene.memory.place(Proposal(work, (b,), growing=True), 2.0)
+    assert [move.kind for move in placement.moves] == ["swap_out", "swap_in", "swap_out"]
+    scene.memory.release(b, 3.0)
+    scene.memory.check_integrity()
+    assert scene.memory.usage().reserved == 0
+    assert scene.tiers("c") == "-d"
+    assert scene.memory.books.num_available == 3
