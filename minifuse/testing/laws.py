@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from minifuse.errors import LawBroken
+from minifuse.execute.link import Link
 from minifuse.kernels.operators import NOT_FINITE
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
@@ -151,6 +152,27 @@ def _time(case: Case, seen: Observation) -> None:
         if abs(served[step.plan.step] - costs) > 1e-9:
             raise LawBroken(
                 "time", f"step {step.plan.step} got {served[step.plan.step]} s of its device, and costs {costs}"
+            )
+    if len({step.plan.worker for step in steps}) == 1:  # the link of others may be in use
+        _waits(case.link, seen, steps)
+
+
+def _waits(link: Link, seen: Observation, steps: list[StepReport]) -> None:
+    """A plan waits for its own copies alone, and layer by layer where they are made so. One move that goes out ahead of
+    time may have begun before."""
+    ahead = (move for plan in seen.plans.values() if not plan.work for move in plan.moves)
+    begun_s = max((link.seconds([move]) for move in ahead), default=0.0)
+    for step in steps:
+        plan, costs = step.plan, seen.costs[step.plan.step]
+        longest_s = link.seconds(plan.moves)
+        if len(plan.waves) == 1 and all(move.moment == "before" for move in plan.moves if move.crosses):
+            # Layer i of L waits for its own copies: see the formula of `Link`.
+            longest_s = max(longest_s / link.num_layers, longest_s + costs / link.num_layers - costs)
+        if step.transfers.exposed_s > longest_s + begun_s + 1e-9:
+            raise LawBroken(
+                "time",
+                f"step {plan.step} waits {step.transfers.exposed_s} s for the link, and its own copies take "
+                f"{longest_s} s more than its computing hides",
             )
 
 

@@ -71,7 +71,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     ),
     "budget": Statement(
         "KV never exceeds the bytes given; no step exceeds its token budget; under a policy with the option "
-        "`batching.max_tokens`, a newcomer joins only an iteration of fewer tokens",
+        "`batching.max_tokens`, a newcomer joins only an iteration of fewer tokens; newcomers leave `memory.reserve` "
+        "of the device to the sequences that run, where there is that option",
         "the tensors' size, the reports, the proposals",
         {"memory": ("room", "place"), "batching": ("propose", "token_budget", "admission"), "attention": ("layout",)},
         "Room.",
@@ -108,7 +109,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     ),
     "queue": Statement(
         "under a policy with the option `batching.order`, no request is admitted before one that precedes it in "
-        "that order, however full memory is; of the running ones the first is never evicted",
+        "that order, however full memory is; of the running ones the first is never evicted, and none that precedes "
+        "one which runs on, unless the policy has `victims` of its own",
         "an order computed from requests and the time",
         {
             "batching": ("rank", "admission", "victims", "receive", "propose"),
@@ -119,7 +121,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     ),
     "value": Statement(
         "under a memory with the option `memory.eviction`, of the KV that may be reclaimed in a place, what is worth "
-        "least goes first, and what has no copy only when nothing else is left",
+        "least goes first, and what has no copy only when nothing else is left; under a policy that evicts, chunks are "
+        "copied ahead of time if, and only if, less than `memory.ahead` of the device is free or backed up",
         "times and positions, as plans and reports tell them",
         {"memory": ("place", "ahead", "release"), "batching": ("propose",), "attention": ("layout",)},
         "Owners that last",
@@ -132,7 +135,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "Waiting.",
     ),
     "together": Statement(
-        "under a policy with `starts_together`, the prompts of a request are admitted together",
+        "under a policy with `starts_together`, the prompts of a request are admitted together; with the option "
+        "`batching.unify` off, prompts and single tokens are computed apart",
         "the proposals",
         {"batching": ("propose",), "memory": ("room", "place"), "attention": ("layout",)},
         "Claims.",
@@ -160,7 +164,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     ),
     "time": Statement(
         "every stage is told when things happen: when a plan is made and completes, a sequence ends, copies "
-        "land; a plan takes the seconds that it costs, and of a device that workers share its part",
+        "land; a plan takes the seconds that it costs, and of a device that workers share its part; it waits for its "
+        "own copies, layer by layer, and for one that goes out ahead of time at most",
         "the clock; the reports",
         {"batching": ("commit", "propose"), "memory": ("place", "commit", "release"), "attention": ("layout",)},
         "Time.",

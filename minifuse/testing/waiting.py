@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from minifuse.batching.policy import QueuePolicy
 from minifuse.errors import LawBroken
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
@@ -24,10 +26,12 @@ class WaitingBooks:
 
     Queue, for policies with the option `batching.order`: no request is overtaken, whatever the reason. A sequence is
     admitted only with or after all that precede it in the order. Of those that run, the first in the order is never
-    evicted. The order is computed here from requests and the time alone: the level of a request is its priority and
-    what its waiting adds to it.
+    evicted; and where a policy names no victims of its own, none is that precedes one which runs on. The order is
+    computed here from requests and the time alone: the level of a request is its priority and what its waiting adds to
+    it.
 
-    Together, for policies that say so (`starts_together`): the prompts of a request are admitted by one proposal.
+    Together, for policies that say so (`starts_together`): the prompts of a request are admitted by one proposal. With
+    the option `batching.unify` off, sequences that miss a single token have no work beside others.
 
     Budget, for policies with the option `batching.max_tokens`: a newcomer joins an iteration that has fewer tokens.
 
@@ -44,8 +48,11 @@ class WaitingBooks:
         self.by_priority = options.get("order") == "priority"
         self.ageing: float | None = options.get("ageing")
         self.window: float | None = options.get("window")
+        self.apart = options.get("unify") is False
         self.max_tokens: int | None = options.get("max_tokens")
-        self.together: bool = stage("batching", row.batching).starts_together
+        policy = stage("batching", row.batching)
+        self.together: bool = policy.starts_together
+        self.newest_first = self.ordered and getattr(policy, "victims", None) is QueuePolicy.victims
         self.arrived: list[str] = []  # every sequence that was ever received
         self.waiting: dict[str, Sequence] = {}
         self.running: dict[str, Sequence] = {}
@@ -82,10 +89,15 @@ class WaitingBooks:
             return
         self._check_explained()
         self._check_threshold(proposal)
+        self._check_apart(proposal)
         self.num_plans += 1
         for evicted in proposal.evict if self.ordered else ():
             if all(other is evicted or self._precedes(evicted, other, now) for other in self.running.values()):
                 raise LawBroken("queue", f"{evicted.id} was evicted, and it precedes all others that run")
+        for evicted in proposal.evict if self.newest_first else ():
+            for other in self.running.values():
+                if other not in proposal.evict and self._precedes(evicted, other, now):
+                    raise LawBroken("queue", f"{evicted.id} was evicted, and {other.id}, which it precedes, runs on")
         for evicted in proposal.evict:
             self.waiting[evicted.id] = self.running.pop(evicted.id, evicted)
         for newcomer in proposal.admit:
@@ -125,6 +137,14 @@ class WaitingBooks:
             if joins and self.max_tokens is not None and tokens >= self.max_tokens:
                 raise LawBroken("budget", f"{work.sequence} joined an iteration of {tokens} tokens")
             tokens, last = tokens + work.num_tokens, work.sequence
+
+    def _check_apart(self, proposal: Proposal) -> None:
+        counts: Counter[str] = Counter()
+        for work in proposal.work:
+            counts[work.sequence] += work.num_tokens
+        single = [name for name, count in counts.items() if count == 1]
+        if self.apart and single and len(single) < len(counts):
+            raise LawBroken("together", f"{single[0]} computes a single token beside prompts, and unify is off")
 
     def _check_window(self, now: float) -> None:
         if self.window is None or not self.idle or not self.waiting:

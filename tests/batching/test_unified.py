@@ -17,6 +17,9 @@ from minifuse.metrics import compute_metrics
 from minifuse.plan import Reuse
 from minifuse.report import StepReport
 from minifuse.request import Request
+from minifuse.techniques import technique
+from minifuse.testing import TEXTS, laws_of, observe
+from minifuse.testing.texts import TextScenario
 from minifuse.testing.texts.models import expected_answer
 
 
@@ -80,7 +83,8 @@ def test_a_request_waits_for_the_last_of_its_conversation() -> None:
 
 
 # Device and host are so small that all of it happens in one run.
-SMALL: dict[str, Any] = {"chunks": 8, "host": 48, "ahead": 0.25, "reserve": 0.1, "max_batch": 3}
+SMALL: dict[str, Any] = {"memory.chunk": 4, "memory.host": 48, "batching.max_batch": 3}
+CAPACITY = 32
 TALK = [
     request
     for i, conversation in enumerate("cdef")
@@ -90,12 +94,12 @@ FOUND = {"found on the device", "found on the host"}
 ALL = {*FOUND, "two spans", "suspended", "swap_out behind", "swap_out before", "swap_in before"}
 VARIANTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "pensieve": ({}, ALL),
-    "lru": ({"eviction": "lru"}, ALL),
-    "device cache only": ({"host": 0}, {"found on the device", "suspended"}),
-    "stateless": ({"keep": False}, {"found on the device", "suspended", "swap_out behind"}),  # of the suspended
-    "without unification": ({"unify": False}, ALL),
-    "blocking": ({"transfer": "blocking"}, {name.replace("before", "first") for name in ALL}),
-    "sharing": ({"share": True}, ALL - {"two spans"}),  # the beginning, which all have in common, is never dropped
+    "lru": ({"memory.eviction": "lru"}, ALL),
+    "device cache only": ({"memory.host": 0, "capacity": 40}, {"found on the device", "two spans", "suspended"}),
+    "stateless": ({"memory.keep": False}, {"found on the device", "suspended", "swap_out behind"}),  # of the suspended
+    "without unification": ({"batching.unify": False}, ALL),
+    "blocking": ({"memory.transfer": "blocking"}, {name.replace("before", "first") for name in ALL}),
+    "sharing": ({"memory.share": True, "memory.host": 24}, ALL),
 }
 
 
@@ -113,14 +117,22 @@ def _happened(steps: list[StepReport]) -> set[str]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_evicted_dropped_recovered_and_suspended_in_one_run(variant: str) -> None:
+def test_all_laws_hold_where_all_is_evicted_dropped_recovered_and_suspended_in_one_run(variant: str) -> None:
     options, happens = VARIANTS[variant]
-    engine = _engine(model="llama", **{**SMALL, **options})
-    steps = run_all(engine, TALK)
-    assert len(engine.finished) == len(TALK)
-    for name, sequence in engine.finished.items():
-        assert tuple(sequence.answer) == expected_answer("llama", sequence.request), name
-    assert _happened(steps) == happens
+    scenario = TextScenario(
+        requests=tuple(TALK),
+        options=tuple({**SMALL, **{name: value for name, value in options.items() if name != "capacity"}}.items()),
+        model="llama",
+        capacity=options.get("capacity", CAPACITY),
+        seconds_per_step=1.0,
+        seconds_per_transfer=0.01,
+    )
+    case = TEXTS.case(technique("pensieve"), scenario)
+    seen = observe(case)
+    for law in laws_of(TEXTS).values():
+        law(case, seen)
+    assert len(seen.answers) == len(TALK)
+    assert _happened(seen.steps) == happens
 
 
 def test_the_same_in_real_time() -> None:

@@ -1,7 +1,9 @@
-"""The law "value": of the KV that may be reclaimed, what is worth least goes first (Pensieve, 3.4.3.1)."""
+"""The law "value": of the KV that may be reclaimed, what is worth least goes first (Pensieve, 3.4.3.1); the thresholds
+from which on it is copied ahead of time, and up to which newcomers are admitted (3.4.3.2, 3.4.3.5)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,7 +14,7 @@ from minifuse.memory.profile import Profile
 from minifuse.place import Pages
 from minifuse.plan import Plan
 from minifuse.report import StepReport
-from minifuse.serve.assembly import check_settings
+from minifuse.serve.assembly import Stages, check_settings
 from minifuse.stages import stage
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
@@ -42,9 +44,12 @@ class _Kept:
     """Every idle chunk, as plans and reports tell."""
 
     size: int
+    num_blocks: int  # of the device
+    num_host_blocks: int
     chunks: list[_Chunk] = field(default_factory=list)
     tables: dict[str, tuple[Pages, int]] = field(default_factory=dict)  # of each sequence, with the tokens computed
     flying: set[int] = field(default_factory=set)  # blocks of the device that are being copied behind everything
+    fetched: set[int] = field(default_factory=set)  # blocks of the host that the plan in flight swaps in
 
     def leave(self, name: str, owner: str, now: float) -> None:
         """A sequence has ended, or is evicted: its chunks are idle."""
@@ -62,12 +67,29 @@ class _Kept:
             for on in ((True, False), (True, True), (False, True))
         ]
 
+    def needed(self) -> set[int]:
+        """Blocks of the device that admitted sequences have."""
+        return {block for pages, _ in self.tables.values() for block in pages.blocks}
+
+    def num_without_copy(self) -> int:
+        """Blocks of the device that are neither free nor backed up, nor on their way to that."""
+        alone = {chunk.device for chunk in self.places()[0]}
+        return len(self.needed() | alone | self.flying) - len(self.flying)
+
+    def host_has_room(self) -> bool:
+        held = {chunk.host for chunk in self.chunks if chunk.host is not None} | self.fetched
+        return len(held) < self.num_host_blocks
+
 
 def check_value(case: Case, seen: Observation) -> None:
     """Of the chunks on the device alone, on both tiers, and on the host alone, those of least value go first.
 
     Value = Cost(l) / T (3.4), or under least recently used the time idle, computed from times and positions alone. A
     chunk is taken from the device alone only when none is on both tiers, unless it is copied ahead of time.
+
+    Under a policy that admits with no more than is needed at once, chunks are copied ahead of time if, and only if,
+    less than the part `ahead` of the device is free or backed up; and newcomers leave the part `reserve` of it
+    available to sequences that run (law "budget").
 
     It holds for one worker without aborts, whose events have one order, and for memories with the option `eviction`
     that share nothing.
@@ -80,16 +102,28 @@ def check_value(case: Case, seen: Observation) -> None:
         return
     if case.settings.get("batching.token_budget") is not None:
         return  # a prompt that is evicted before its end has blocks without KV
-    kept = _Kept(options["chunk"])
+    memory = Stages.of(row, case.capacity, case.settings).memory
+    kept = _Kept(options["chunk"], memory.capacity // options["chunk"], memory.host_capacity // options["chunk"])
     owners = {request.id: request.conversation or request.id for request in case.requests}
+    grows = getattr(policy, "grows", False)
+    asked_s: float | None = None  # when memory was asked for copies ahead of time, and has answered with none
     for now, event in seen.happened:
+        if asked_s is not None and now > asked_s:
+            _check_nothing_owed(kept, options)
+            asked_s = None
         if isinstance(event, Plan):
+            if grows and not event.work:
+                _check_needed(kept, event, options)
+                asked_s = None
             used = {owners[name] for name in event.admitted}
             before = [[chunk for chunk in chunks if chunk.owner not in used] for chunks in kept.places()]
             _decide(kept, event, owners, now)
             _check(kept, before, event, options, now)
+            if grows:
+                _check_reserve(kept, event, options)
         else:
             _complete(kept, event, case, owners, options["keep"])
+            asked_s = now if grows else None  # after the plans that are made at once
 
 
 def _options(case: Case) -> Mapping[str, Any]:
@@ -106,6 +140,7 @@ def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> N
     kept.chunks = [chunk for chunk in kept.chunks if chunk.owner not in used]
     for move in plan.moves:
         if move.kind != "swap_out":
+            kept.fetched.add(move.source // kept.size)
             continue
         source, target = move.source // kept.size, move.target // kept.size
         for chunk in kept.chunks:
@@ -142,7 +177,44 @@ def _check(kept: _Kept, before: list[list[_Chunk]], plan: Plan, options: Mapping
             raise LawBroken("value", f"step {plan.step} takes {left[0]}, and {after[1][0]} is on both tiers")
 
 
+def _blocks(kept: _Kept, part: float) -> int:
+    return math.ceil(part * kept.num_blocks - ROUNDING)
+
+
+def _check_needed(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
+    """No more is copied ahead of time than lacks to the threshold."""
+    backed = kept.num_blocks - kept.num_without_copy()
+    if backed + len(plan.moves) > _blocks(kept, options["ahead"]):
+        raise LawBroken(
+            "value",
+            f"step {plan.step} copies {len(plan.moves)} chunks ahead of time, and {backed} of {kept.num_blocks} are "
+            f"free or backed up: {options['ahead']:.0%} was asked for",
+        )
+
+
+def _check_nothing_owed(kept: _Kept, options: Mapping[str, Any]) -> None:
+    """Where too little is free or backed up, and the host has room, a copy is under way."""
+    backed, alone = kept.num_blocks - kept.num_without_copy(), kept.places()[0]
+    if backed < _blocks(kept, options["ahead"]) and alone and not kept.flying and kept.host_has_room():
+        raise LawBroken(
+            "value",
+            f"{backed} of {kept.num_blocks} chunks of the device are free or backed up, less than "
+            f"{options['ahead']:.0%}, and {alone[0]} is not copied",
+        )
+
+
+def _check_reserve(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
+    """Newcomers leave the reserve to the sequences that run, and to each other."""
+    if not plan.admitted or kept.tables.keys() == {plan.admitted[0]}:
+        return
+    available, reserve = kept.num_blocks - len(kept.needed() | kept.flying), _blocks(kept, options["reserve"])
+    if available < reserve:
+        raise LawBroken("budget", f"step {plan.step} admits, and leaves {available} chunks of a reserve of {reserve}")
+
+
 def _complete(kept: _Kept, report: StepReport, case: Case, owners: Mapping[str, str], keep: bool) -> None:
+    if report.plan.work:
+        kept.fetched.clear()
     for move in report.plan.moves if not report.plan.work else ():
         source = move.source // kept.size
         kept.flying.discard(source)

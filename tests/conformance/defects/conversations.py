@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from conformance.defects.harness import defect, instead_of
 
+from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.unified import Unified
 from minifuse.errors import LawBroken
+from minifuse.execute.link import Link
 from minifuse.memory import Tiered
 from minifuse.memory.chunks import Chunk, Idle
 from minifuse.memory.eviction import CostAware
@@ -183,3 +186,56 @@ def what_has_no_copy_is_taken_before_what_has_one(take: Any, self: Tiers, now: f
         return take(self, now, moves)  # type: ignore[no-any-return]
     finally:
         self.on_both = both
+
+
+@talk("value", memory__share=False, memory__host=30, memory__ahead=0.25)
+@instead_of(Tiers, "copy_ahead")
+def all_that_is_idle_is_copied_ahead(copy: Any, self: Tiers, threshold: int, *arguments: Any) -> list[Move]:
+    return copy(self, self.device.num_blocks, *arguments)  # type: ignore[no-any-return]
+
+
+@talk("value", memory__share=False, memory__host=30, memory__ahead=0.6)
+@instead_of(Tiers, "copy_ahead")
+def nothing_is_copied_ahead(copy: Any, self: Tiers, *arguments: Any) -> list[Move]:
+    return []
+
+
+@talk("budget", memory__share=False, memory__reserve=0.3)
+@instead_of(TieredRoom, "__init__")
+def newcomers_take_the_reserve(init: Any, self: TieredRoom, books: Owners, reserve: int) -> None:
+    init(self, books, 0)
+
+
+@talk("queue", batching__max_batch=4)
+@instead_of(QueuePolicy, "victims")
+def the_oldest_is_suspended_first(victims: Any, self: QueuePolicy, running: Any) -> Any:
+    return running
+
+
+@talk("together", batching__unify=False)
+@instead_of(Unified, "propose")
+def prompts_run_beside_single_tokens_with_unify_off(propose: Any, self: Unified, *arguments: Any) -> Any:
+    _, now, memory = arguments
+    return self._fill(now, memory, self._missing(memory))
+
+
+@talk("time", memory__transfer="overlapped")
+@instead_of(Link, "_layer_by_layer")
+def the_first_layer_waits_for_the_copies_of_all(
+    wait: Any, self: Link, plan: Any, layered: Any, computing_s: float, link: float
+) -> tuple[float, float]:
+    link += sum(self.seconds(copy.moves) for copy in layered)
+    return link, link
+
+
+@talk("time", memory__chunk=1, memory__host=30, memory__ahead=0.6)
+@instead_of(Link, "run")
+def evictions_go_before_retrievals(run: Any, self: Link, plan: Any, computing_s: float, now: float) -> Any:
+    """A plan that swaps in waits for all that was to be copied ahead of time."""
+    self.advance(now)
+    while self._queue and any(move.crosses for move in plan.moves):
+        first = heapq.heappop(self._queue)[2]
+        self._free_s = max(self._free_s, first.since_s) + first.seconds
+        if first.is_last:
+            self._landing.append((self._free_s, first.plan))
+    return run(self, plan, computing_s, now)
