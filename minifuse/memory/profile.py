@@ -37,11 +37,16 @@ class Profile(NamedTuple):
         return _cost(self, num_context)
 
     @classmethod
-    def read(cls, given: str, advice: str = "give a file made by minifuse calibrate") -> Profile:
+    def read(
+        cls, given: str, advice: str = "give a file made by minifuse calibrate", chunk: int | None = None
+    ) -> Profile:
         """Read what `minifuse calibrate` has written: the file of this path, or its text.
 
+        Args:
+            chunk: the tokens of a chunk, which those that were measured must have had, where the file tells.
+
         Raises:
-            UsageError: the file cannot be read, or is no profile; it ends with the `advice`.
+            UsageError: the file cannot be read, or is no profile, or one of other chunks; it ends with the `advice`.
         """
         inline = given.startswith("{")
         name = "The text of memory.profile" if inline else given
@@ -52,6 +57,11 @@ class Profile(NamedTuple):
         profile = cls._of(raw)
         if profile is None:
             raise UsageError(f"{name} is no profile of recomputation costs: {advice}.")
+        if chunk is not None and raw.get("chunk", chunk) != chunk:
+            raise UsageError(
+                f"{name} tells what a chunk of {raw['chunk']} tokens costs, and memory.chunk is {chunk}: {advice} "
+                f"--chunk {chunk}, or set memory.chunk to {raw['chunk']}."
+            )
         return profile
 
     @classmethod

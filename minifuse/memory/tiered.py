@@ -106,7 +106,7 @@ class Tiered:
         if self.options.eviction == "lru":
             return LeastRecentlyUsed()
         profile: str | None = self.options.profile
-        return CostAware(ASSUMED if profile is None else Profile.read(profile))
+        return CostAware(ASSUMED if profile is None else Profile.read(profile, chunk=self.options.chunk))
 
     def check(self, *prompts: Request) -> None:
         needed = sum(self.books.chunks_of(request.max_cached) for request in prompts)

@@ -11,6 +11,7 @@ import pytest
 from helpers import sentence
 
 from minifuse.errors import UsageError
+from minifuse.memory import Tiered
 from minifuse.memory.chunks import Chunk, Idle
 from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed
 from minifuse.memory.profile import ASSUMED, Profile
@@ -90,6 +91,14 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_text(PROFILE.text())
     assert Profile.read(str(path)) == Profile.read(PROFILE.text()) == PROFILE
+
+
+def test_a_profile_of_other_chunks_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(PROFILE.text(chunk=16))
+    with pytest.raises(UsageError, match=r"a chunk of 16 tokens costs, and memory.chunk is 32: .* --chunk 32, or set"):
+        Tiered(64, Tiered.Options(profile=str(path)))
+    assert Tiered(64, Tiered.Options(profile=str(path), chunk=16)).capacity == 64
     assert ASSUMED.cost(4096) == 2.0
 
 
