@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +37,7 @@ SEPARATE = Contender("separate", "not unified", "pensieve", {"batching.unify": F
 MACHINE, DTYPE = "a100-80g", "float16"
 DEVICE_BYTES, HOST_BYTES = 40e9, 220e9  # of KV, for each GPU (3.6.1)
 MAX_BATCH = 256
+FARTHER, MORE = 1.4, 4  # beyond the last rate: so much higher, so often, until latency says which one is better
 # The thesis' models (Table 3.1), and the GPUs that serve each.
 GPUS = {"opt-13b-16k": 1, "llama-2-13b-gqa-16k": 1, "opt-66b-16k": 4, "llama-2-70b-16k": 4}
 REACTION_S = 60.0
@@ -62,7 +64,7 @@ SMALL = {"opt": "small-opt", "llama": "small"}
 SCALES = {
     "quick": _Scale("real", 0.02, 0.5, 0.01, 24, 1, (0.5, 1.5), SMALL),
     "cpu": _Scale("real", 0.1, 0.5, 1 / 10, 100, 5, (0.4, 0.7, 1.0, 1.4, 2.0), SMALL),
-    "paper": _Scale("virtual", 1.0, 1.0, 1.0, 200, 1, (0.7, 1.0, 1.3, 1.8, 2.5), {}),
+    "paper": _Scale("virtual", 1.0, 1.0, 1.0, 500, 3, (0.7, 1.0, 1.3, 1.8, 2.5), {}),
 }
 
 
@@ -82,7 +84,7 @@ class Serving:
         self.published, self.gpus = published, GPUS[published]
         self.source = resolve_text(f"random:{scale.models.get(published.partition('-')[0], published)}")
         self.num_requests = conditions.requests or scale.requests
-        self.rounds = 1 if self.virtual else max(conditions.rounds, scale.rounds)
+        self.rounds = max(conditions.rounds, scale.rounds)
         dtype = conditions.dtype
         if dtype == "auto":
             dtype = DTYPE if self.virtual else half_precision()
@@ -114,10 +116,11 @@ class Serving:
     def virtual(self) -> bool:
         return self.scale.clock == "virtual"
 
-    def crowd(self, reaction_s: float, min_turns: int) -> Crowd:
-        """Conversations with this mean reaction time, in the thesis' seconds, and this least number of turns."""
+    def crowd(self, reaction_s: float, min_turns: int, number: int = 0) -> Crowd:
+        """The conversations of a round, with this mean reaction time, in the thesis' seconds, and this least number of
+        turns. In virtual time, where the same requests would give the same result, each round has others."""
         asked = Asked(self.scale.lengths, reaction_s * self.scale.second, min_turns)
-        return Crowd(asked, self.source.config.vocab_size, self.conditions.seed)
+        return Crowd(asked, self.source.config.vocab_size, self.conditions.seed + (number if self.virtual else 0))
 
     def serve(self, contender: Contender, requests: Any) -> Any:
         """Serve requests with one contender; raises as `serve_counted` does."""
@@ -148,35 +151,46 @@ class Serving:
         capacity: float | None = None,
     ) -> Sweep:
         """Offer growing rates to all contenders, the same requests to each."""
-        crowd = self.crowd(reaction_s, min_turns)
+        crowds = [self.crowd(reaction_s, min_turns, number) for number in range(self.rounds)]
         if capacity is None:
             say(f"{title}: all at once")
-            capacity = self.capacity(crowd)
-        asked = crowd.asked
+            capacity = self.capacity(crowds[0])
+        asked = crowds[0].asked
         turns = [len(draw_lengths(asked, number, self.settings.seed)) for number in range(SAMPLE)]
         mean_turns = sum(turns) / SAMPLE
         given = self.conditions.rates
         rates = offered(given, capacity) if given else tuple(share * capacity for share in self.scale.shares)
         curves = {one.key: Curve(one, MAX_BATCH, 0.0) for one in contenders}
         sweep = Sweep(title, capacity, curves)
-        made: dict[float, Any] = {}
+        made: dict[tuple[float, int], Any] = {}
+        runs: Counter[tuple[str, float]] = Counter()
 
         def run(curve: Curve, rate: float) -> Outcome:
-            if rate not in made:
+            number = runs[curve.contender.key, rate]  # of the round
+            runs[curve.contender.key, rate] += 1
+            crowd = crowds[number]
+            if (rate, number) not in made:
                 made.clear()
-                made[rate] = crowd.requests(rate, self.num_requests, mean_turns)
-            served = self.serve(curve.contender, made[rate])
-            period = crowd.period(rate, self.num_requests)
-            return Talked.measured(served, period, crowd.offered(made[rate], period))
+                made[rate, number] = crowd.requests(rate, self.num_requests, mean_turns)
+            requests, period = made[rate, number], crowd.period(rate, self.num_requests)
+            return Talked.measured(self.serve(curve.contender, requests), period, crowd.offered(requests, period))
 
-        load_at(
-            curves, rates, run, self.rounds, lambda what: say(f"{title}: {what}"), lambda: say.keep(curves_panel(sweep))
-        )
+        def measure(*rates: float) -> None:
+            load_at(
+                *(curves, rates, run, self.rounds),
+                *(lambda what: say(f"{title}: {what}"), lambda: say.keep(curves_panel(sweep))),
+            )
+
+        measure(*rates)
+        more = 0 if given else MORE
+        while more and not all(map(sweep.ends, curves.values())):
+            more -= 1
+            measure(max(rate for curve in curves.values() for rate in curve.points) * FARTHER)
         return sweep
 
     def num_reports(self, capacity: bool = True) -> int:
         """How often a sweep reports, at most."""
-        return capacity + len(self.conditions.rates or self.scale.shares)
+        return capacity + (len(self.conditions.rates) if self.conditions.rates else len(self.scale.shares) + MORE)
 
     def facts(self) -> dict[str, Any]:
         """The conditions of all measurements, as plain values."""
@@ -223,17 +237,15 @@ class Serving:
 
     def method(self) -> str:
         """How all figures measure."""
-        rounds = (
-            f", medians of {self.rounds} interleaved rounds (those of each round are in the JSON)"
-            if self.rounds > 1
-            else ""
-        )
+        which = "rounds with requests of their own" if self.virtual else "interleaved rounds"
+        rounds = f", medians of {self.rounds} {which}" if self.rounds > 1 else ""
         return (
             f"Conversations with ShareGPT's published statistics (minifuse.workload.conversations), about "
             f"{self.num_requests} requests in the measured period{rounds}. They begin as a Poisson process long before "
             "the run; a text so far is sent once before the measured period, so that memory holds what it would. Rates "
             "are shares of what vllm serves when everything comes at once, and grow until a contender's throughput "
-            "grows no more. p90 is the 90th percentile of the normalized latency, of the requests that arrive in the "
+            "grows no more, or its p90 exceeds what is compared. "
+            "p90 is the 90th percentile of the normalized latency, of the requests that arrive in the "
             "period; throughput counts those that end in it, offered those that were to arrive in it. Loads at equal "
             "p90 are those offered, where p90 is twice the lowest of the baseline. Hits are of histories, by tier; "
             "recomputed are all "

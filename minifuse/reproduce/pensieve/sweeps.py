@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from minifuse.reproduce.curve import Curve
+from minifuse.reproduce.curve import Curve, Outcome
 from minifuse.reproduce.experiment import Column, Panel, Point, Value
 from minifuse.reproduce.pensieve.talked import Talked
 from minifuse.reproduce.verdict import aim, shown
@@ -22,6 +22,12 @@ class Sweep:
     title: str
     capacity: float  # requests per second of vllm, all at once
     curves: Mapping[str, Curve]
+
+    def ends(self, curve: Curve) -> bool:
+        """Whether a higher rate would tell nothing more: throughput has stopped to grow, or the p90 exceeds every one
+        at which contenders are compared."""
+        *_, last = curve.points.values()
+        return curve.saturated or last.p90 > BOUND * max(other.lowest_p90 for other in self.curves.values())
 
 
 def curves_panel(sweep: Sweep, more: Sequence[Column] = ()) -> Panel:
@@ -63,6 +69,24 @@ def gain(ours: Curve, baseline: Curve) -> tuple[float, float, float] | None:
     return None if here is None or there is None else (bound, here, there)
 
 
+def _by_round(ours: Curve, baseline: Curve) -> list[float]:
+    """Our gain in each round in which there is one."""
+    outcomes = [outcome for curve in (ours, baseline) for outcome in curve.points.values()]
+    talked = [outcome for outcome in outcomes if isinstance(outcome, Talked)]
+    found = []
+    for number in range(min(len(outcome.rounds_offered) for outcome in talked)):
+        if (compared := gain(_of_round(ours, number), _of_round(baseline, number))) is not None:
+            found.append(compared[1] / compared[2])
+    return found
+
+
+def _of_round(curve: Curve, number: int) -> Curve:
+    points: dict[float, Outcome] = {
+        rate: one.of_round(number) for rate, one in curve.points.items() if isinstance(one, Talked)
+    }
+    return Curve(curve.contender, curve.max_batch, curve.capacity, points)
+
+
 def _offered(curve: Curve) -> list[float]:
     return [load for rate in curve.points for load in _offered_at(curve, rate)]
 
@@ -93,8 +117,10 @@ def gain_at_equal_latency(
     factor = here / there
     *_, last = ours.points.values()
     least = "at least " if last.p90 <= bound else ""  # it was offered no more
+    by_round = _by_round(ours, baseline)
+    spread = f" (by round {', '.join(f'{one:.2f}x' for one in by_round)})" if len(by_round) > 1 else ""
     text = (
-        f"{least}{factor:.2f}x, {shown(here)} against {shown(there)} requests/s at {bound * 1e3:.3g} ms a token; peaks "
-        f"{shown(ours.peak)} and {shown(baseline.peak)}"
+        f"{least}{factor:.2f}x{spread}, {shown(here)} against {shown(there)} requests/s at {bound * 1e3:.3g} ms a "
+        f"token; peaks {shown(ours.peak)} and {shown(baseline.peak)}"
     )
     return aim(what, text, thesis, factor >= aimed)

@@ -33,6 +33,7 @@ class Talked(Outcome):
     suspended: float
     rounds_throughput: tuple[float, ...] = ()  # of each round, of which the others are medians
     rounds_latency: tuple[float, ...] = ()  # the 90th percentile of each, in ms
+    rounds_offered: tuple[float, ...] = ()
 
     @classmethod
     def measured(cls, run: RunningMetrics, period: Period, offered: float) -> Talked:
@@ -67,6 +68,7 @@ class Talked(Outcome):
             suspended=metrics["evictions"],
             rounds_throughput=(throughput,),
             rounds_latency=(values["p90"] * 1e3,),
+            rounds_offered=(offered,),
         )
 
     @classmethod
@@ -79,7 +81,12 @@ class Talked(Outcome):
             **{name: median(getattr(one, name) for one in runs) for name in names},
             rounds_throughput=tuple(one.throughput for one in runs),
             rounds_latency=tuple(one.p90 * 1e3 for one in runs),
+            rounds_offered=tuple(one.offered for one in runs),
         )
+
+    def of_round(self, number: int) -> Talked:
+        """As it was in one round: its load and its 90th percentile."""
+        return replace(self, p90=self.rounds_latency[number] / 1e3, offered=self.rounds_offered[number])
 
 
 def _ascending(lives: Sequence[Life], name: str) -> list[float]:

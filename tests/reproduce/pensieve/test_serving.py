@@ -104,7 +104,7 @@ def talked(throughput: float, p90: float, recomputed: float = 0.0, hits: float =
     )
     return Talked(
         throughput=throughput, offered=throughput, p90=p90, **times, **others, recomputed=recomputed, hits=hits,
-        rounds_throughput=(throughput,), rounds_latency=(p90 * 1e3,),
+        rounds_throughput=(throughput,), rounds_latency=(p90 * 1e3,), rounds_offered=(throughput,),
     )  # fmt: skip
 
 
@@ -147,6 +147,16 @@ def test_medians_keep_what_each_round_came_to() -> None:
     assert middle.rounds_throughput == (3.0, 1.0, 2.0)
     assert middle.rounds_latency == pytest.approx((300, 200, 100))
     assert middle.values("x")["x_p90_ms"] == pytest.approx(200)
+    assert (middle.of_round(0).offered, middle.of_round(0).p90) == pytest.approx((3.0, 0.3))
+
+
+def test_the_gain_of_each_round_stands_beside_that_of_the_medians() -> None:
+    """Ours serves 2 and 3 requests/s at the latency at which the baseline serves 1: medians 2.5 and 1."""
+    low, high = talked(1.0, 0.1), talked(9.0, 0.9)
+    baseline = curve(0.0, {1.0: low.median([low, low]), 9.0: talked(1.0, 0.3).median([talked(1.0, 0.3)] * 2)}, "vllm")
+    ours = curve(0.0, {1.0: low.median([talked(2.0, 0.2), talked(3.0, 0.2)]), 9.0: high.median([high, high])}, "p")
+    text = gain_at_equal_latency("x", ours, baseline, 2.0)
+    assert ": met: 2.50x (by round 2.00x, 3.00x), 2.5 against 1 requests/s at 200 ms" in text
 
 
 # --- the figures
@@ -209,9 +219,40 @@ def test_contenders_have_the_same_memory_and_the_thesis_sizes() -> None:
 
 
 def test_shares_may_exceed_those_that_an_option_can_give(toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MORE", 0)
     monkeypatch.setitem(serving.SCALES, "paper", replace(serving.SCALES["paper"], shares=(0.5, 3.0)))
     (panel,) = of("3.18").panels
     assert [point.at["share"] for point in panel.points] == pytest.approx([0.5, 3.0])
+
+
+@pytest.mark.usefixtures("toy")
+def test_in_virtual_time_each_round_has_requests_of_its_own() -> None:
+    (panel,) = of("3.18", rates=(0.7,), rounds=2).panels
+    measured = panel.points[0].measured
+    assert measured["pensieve_spread"].count("-") == 1  # type: ignore[union-attr]
+    first, second = (of("3.18", rates=(0.7,), seed=seed).panels[0].points[0].measured for seed in (0, 1))
+    assert first["pensieve_p90_ms"] != second["pensieve_p90_ms"]
+
+
+@pytest.mark.usefixtures("toy")
+def test_rates_grow_until_latency_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(serving.SCALES, "paper", replace(serving.SCALES["paper"], shares=(0.5,)))
+    (panel,) = of("3.18").panels
+    shares = [point.at["share"] for point in panel.points]
+    assert shares == pytest.approx([0.5 * 1.4**i for i in range(len(shares))])
+    assert 2 <= len(shares) <= 1 + serving.MORE
+
+
+def test_a_curve_ends_above_every_latency_that_is_compared() -> None:
+    quick, slow = curve(0.0, {1.0: talked(1.0, 0.1)}, "a"), curve(0.0, {1.0: talked(1.0, 0.2)}, "b")
+    sweep = Sweep("x", 1.0, {"a": quick, "b": slow})
+    quick.points[2.0] = talked(2.0, 0.39)
+    assert not sweep.ends(quick)
+    quick.points[3.0] = talked(3.0, 0.41)
+    assert sweep.ends(quick)
+    assert not sweep.ends(slow)
+    slow.points[2.0] = talked(1.0, 0.3)
+    assert sweep.ends(slow)  # its throughput has stopped to grow
 
 
 def test_an_empty_period_is_refused(toy: None) -> None:
