@@ -214,7 +214,7 @@ HEADS = [(4, 4), (4, 2), (6, 1)]  # and KV heads
 
 
 @every_backend
-@settings(max_examples=90, deadline=None, derandomize=True)
+@settings(max_examples=45, deadline=None, derandomize=True)
 @given(rng=st.randoms(use_true_random=False))
 def test_backends_agree_with_the_oracle(name: str, rng: random.Random) -> None:
     backend, make = BACKENDS[name]
@@ -245,7 +245,7 @@ def test_slots_of_other_sequences_do_not_matter(name: str, rng: random.Random) -
 
 
 @pytest.mark.parametrize("make", [padded, living])
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(rng=st.randoms(use_true_random=False))
 def test_rows_that_change_hands_are_cleared(make: Callable[..., Case], rng: random.Random) -> None:
     """NaN lies everywhere but in the sequences' own slots, and all of the rows are new in this plan."""
@@ -268,7 +268,7 @@ def test_rows_that_change_hands_are_cleared(make: Callable[..., Case], rng: rand
     assert torch.equal(cache.values, before.values)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(rng=st.randoms(use_true_random=False))
 def test_buffers_that_change_hands_are_cleared(rng: random.Random) -> None:
     """NaN lies everywhere but in the sequences' own slots, and all of them begin here or have been shuffled here."""
@@ -286,7 +286,7 @@ def test_buffers_that_change_hands_are_cleared(rng: random.Random) -> None:
 
 
 @every_backend
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(rng=st.randoms(use_true_random=False))
 def test_keys_and_values_are_written_in_their_slots_and_nowhere_else(name: str, rng: random.Random) -> None:
     backend, make = BACKENDS[name]
@@ -306,7 +306,7 @@ def test_keys_and_values_are_written_in_their_slots_and_nowhere_else(name: str, 
 
 
 @pytest.mark.parametrize("name", ["per_sequence", "paged", "paged, in runs"])
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(rng=st.randoms(use_true_random=False))
 def test_two_waves_attend_as_one(name: str, rng: random.Random) -> None:
     backend, make = BACKENDS[name]

@@ -64,7 +64,7 @@ def test_a_file_of_ones_own(minifuse: Cli, wordless: Path, cache: Path, tmp_path
     assert f"Written to {file}" in done.out
     assert not cache.exists()
     run = ("run", "--technique", "pensieve", "--clock", "virtual", "--model", wordless, "--requests", 1)
-    run += ("--prompt-length", 4, "--output-length", 2)
+    run += ("--prompt-length", 4, "--output-length", 2, "--set", "memory.chunk=16")
     assert minifuse(*run, "--set", f"memory.profile={file}", "--json").code == 0
 
 
