@@ -64,7 +64,7 @@ SMALL = {"opt": "small-opt", "llama": "small"}
 SCALES = {
     "quick": _Scale("real", 0.02, 0.5, 0.01, 24, 1, (0.5, 1.5), SMALL),
     "cpu": _Scale("real", 0.1, 0.5, 1 / 10, 100, 5, (0.4, 0.7, 1.0, 1.4, 2.0), SMALL),
-    "paper": _Scale("virtual", 1.0, 1.0, 1.0, 300, 3, (0.7, 1.0, 1.3, 1.8, 2.5), {}),
+    "paper": _Scale("virtual", 1.0, 1.0, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}),
 }
 
 
