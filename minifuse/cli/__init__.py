@@ -95,6 +95,8 @@ def _fail_text(error: Any) -> str:
     """A usage error of typer as one sentence that ends with the help to read."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "minifuse"
+    if getattr(error, "option_name", None) == "--plugin":
+        return f"--plugin stands before the command: minifuse --plugin FILE.py {command.partition(' ')[2]}."
     message = one_sentence(error.format_message())
     return f"{message} See {command} --help." if message.endswith("?") else f"{message}: see {command} --help."
 

@@ -112,6 +112,12 @@ def test_a_plugin_that_fails_is_one_sentence(afresh: Cli, tmp_path: Path, text: 
     assert len(done.err.splitlines()) == 1
 
 
+def test_behind_the_command_it_is_told_where_it_belongs(minifuse: Cli) -> None:
+    said = minifuse("run", "--plugin", "mine.py", "--requests", 1)
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "error: --plugin stands before the command: minifuse --plugin FILE.py run.\n"
+
+
 def test_a_name_is_registered_once(afresh: Cli, shortest: Path, tmp_path: Path) -> None:
     twin = tmp_path / "twin.py"
     twin.write_text(shortest.read_text())
