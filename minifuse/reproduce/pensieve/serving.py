@@ -37,7 +37,7 @@ SEPARATE = Contender("separate", "not unified", "pensieve", {"batching.unify": F
 MACHINE, DTYPE = "a100-80g", "float16"
 DEVICE_BYTES, HOST_BYTES = 40e9, 220e9  # of KV, for each GPU (3.6.1)
 MAX_BATCH = 256
-FARTHER, MORE = 1.4, 4  # beyond the last rate: so much higher, so often, until latency says which one is better
+FARTHER = 1.4  # times the last rate is the next, until latency says which contender is better
 # The thesis' models (Table 3.1), and the GPUs that serve each.
 GPUS = {"opt-13b-16k": 1, "llama-2-13b-gqa-16k": 1, "opt-66b-16k": 4, "llama-2-70b-16k": 4}
 REACTION_S = 60.0
@@ -48,7 +48,8 @@ SAMPLE = 2000  # conversations from which the mean number of turns is taken, whe
 class _Scale:
     """`shares` are the rates, as shares of what vllm serves when all requests come at once; `lengths` and `memory` the
     scale of all lengths and of the conversations that memory holds, `second` what a second of the thesis' reaction
-    times takes, `requests` those in the measured period, and `models` what stands for the thesis' models."""
+    times takes, `requests` those in the measured period, `models` what stands for the thesis' models, and `more` how
+    many rates may follow the last."""
 
     clock: Literal["real", "virtual"]
     lengths: float
@@ -58,13 +59,14 @@ class _Scale:
     rounds: int
     shares: tuple[float, ...]
     models: Mapping[str, str]
+    more: int = 0
 
 
 SMALL = {"opt": "small-opt", "llama": "small"}
 SCALES = {
     "quick": _Scale("real", 0.02, 0.5, 0.01, 24, 1, (0.5, 1.5), SMALL),
-    "cpu": _Scale("real", 0.1, 0.5, 1 / 10, 100, 5, (0.4, 0.7, 1.0, 1.4, 2.0), SMALL),
-    "paper": _Scale("virtual", 1.0, 1.0, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}),
+    "cpu": _Scale("real", 0.1, 0.5, 1 / 60, 60, 5, (0.5, 1.0, 1.5), SMALL, more=1),
+    "paper": _Scale("virtual", 1.0, 1.0, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
 }
 
 
@@ -182,7 +184,7 @@ class Serving:
             )
 
         measure(*rates)
-        more = 0 if given else MORE
+        more = 0 if given else self.scale.more
         while more and not all(map(sweep.ends, curves.values())):
             more -= 1
             measure(max(rate for curve in curves.values() for rate in curve.points) * FARTHER)
@@ -190,7 +192,9 @@ class Serving:
 
     def num_reports(self, capacity: bool = True) -> int:
         """How often a sweep reports, at most."""
-        return capacity + (len(self.conditions.rates) if self.conditions.rates else len(self.scale.shares) + MORE)
+        return capacity + (
+            len(self.conditions.rates) if self.conditions.rates else len(self.scale.shares) + self.scale.more
+        )
 
     def facts(self) -> dict[str, Any]:
         """The conditions of all measurements, as plain values."""

@@ -219,7 +219,6 @@ def test_contenders_have_the_same_memory_and_the_thesis_sizes() -> None:
 
 
 def test_shares_may_exceed_those_that_an_option_can_give(toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MORE", 0)
     monkeypatch.setitem(serving.SCALES, "paper", replace(serving.SCALES["paper"], shares=(0.5, 3.0)))
     (panel,) = of("3.18").panels
     assert [point.at["share"] for point in panel.points] == pytest.approx([0.5, 3.0])
@@ -236,11 +235,11 @@ def test_in_virtual_time_each_round_has_requests_of_its_own() -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_rates_grow_until_latency_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(serving.SCALES, "paper", replace(serving.SCALES["paper"], shares=(0.5,)))
+    monkeypatch.setitem(serving.SCALES, "paper", replace(serving.SCALES["paper"], shares=(0.5,), more=4))
     (panel,) = of("3.18").panels
     shares = [point.at["share"] for point in panel.points]
     assert shares == pytest.approx([0.5 * 1.4**i for i in range(len(shares))])
-    assert 2 <= len(shares) <= 1 + serving.MORE
+    assert 2 <= len(shares) <= 5
 
 
 def test_a_curve_ends_above_every_latency_that_is_compared() -> None:
