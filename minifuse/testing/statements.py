@@ -127,6 +127,13 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         {"memory": ("place", "ahead", "release"), "batching": ("propose",), "attention": ("layout",)},
         "Owners that last",
     ),
+    "alike": Statement(
+        "under a memory with the options `memory.share` and `memory.chunk`, a newcomer computes no whole chunk of its "
+        "text again that a running sequence has, whose text is the same up to there",
+        "texts and plans",
+        {"memory": ("missing", "place", "receive"), "batching": ("propose",), "attention": ("layout",)},
+        "Owners that last",
+    ),
     "window": Statement(
         "under a policy with the option `batching.window`, where nothing runs the oldest waiting request has not "
         "waited for longer, whatever has arrived since",

@@ -16,5 +16,5 @@ TEXTS = Subject(
     scenarios=text_scenarios,
     case=TextCase,
     laws={"same_bits": same_bits},
-    law_names=("value",),
+    law_names=("value", "alike"),
 )

@@ -19,6 +19,7 @@ from minifuse.stages import RunPlan, stage
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case, Expected, Tokens
+from minifuse.testing.texts.alike import check_alike
 from minifuse.testing.texts.books import TextBooks
 from minifuse.testing.texts.ghost import GhostRunner
 from minifuse.testing.texts.models import expected_answer, model_config, small_model
@@ -105,6 +106,7 @@ class TextCase(Case):
 
     def of_one_run(self, seen: Observation) -> None:
         check_value(self, seen)
+        check_alike(self, seen)
 
     def running_ahead(self, run: RunPlan) -> RunPlan:
         return RunAhead(run)

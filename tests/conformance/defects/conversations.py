@@ -239,3 +239,18 @@ def evictions_go_before_retrievals(run: Any, self: Link, plan: Any, computing_s:
         if first.is_last:
             self._landing.append((self._free_s, first.plan))
     return run(self, plan, computing_s, now)
+
+
+@talk("alike", memory__share=True)
+@instead_of(Owners, "receive")
+def nothing_is_found_that_others_have(receive: Any, self: Owners, sequence: Sequence) -> None:
+    """No digest is taken of a newcomer's text."""
+
+
+@talk("alike", memory__share=True, memory__chunk=2)
+@instead_of(Owners, "found")
+def only_the_first_chunk_is_shared(found: Any, self: Owners, sequence: Sequence) -> list[Chunk | None]:
+    chunks: list[Chunk | None] = found(self, sequence)
+    name = None if sequence.request.conversation is None else f"conversation {sequence.request.conversation}"
+    own = self.owners.get(name or f"request {sequence.id}")
+    return chunks[: max(1, 0 if own is None else len(own.chunks))]

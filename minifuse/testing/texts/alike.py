@@ -1,0 +1,72 @@
+"""The law "alike": what another text has computed of a common beginning is not computed again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from minifuse.errors import LawBroken
+from minifuse.plan import Plan
+from minifuse.serve.assembly import check_settings
+from minifuse.stages import stage
+from minifuse.testing.observation import Observation
+from minifuse.testing.subject import Case
+
+__all__ = ["check_alike"]
+
+
+def check_alike(case: Case, seen: Observation) -> None:
+    """With the options `share` and `chunk` of a memory, an admitted sequence computes no whole chunk, from its first
+    token on, that a running sequence has, whose text up to the end of that chunk is the same.
+
+    The last token of a text is always computed, and so is a chunk that has it. What two sequences computed at once lies
+    in memory twice, and only one of both is found: such chunks are left out. So are runs whose events have no single
+    order, and those with a token budget.
+
+    >>> # chunks of 4: a has computed 1 2 3 4 5 6; b with 1 2 3 4 9 computes 9 alone, and b with 1 2 3 4 all of it
+    """
+    options: dict[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
+    policy = stage("batching", case.row.batching)(check_settings(case.row, case.settings)["batching"])
+    if not options.get("share") or "chunk" not in options or (policy.workers, policy.depth) != (1, 1):
+        return
+    if case.settings.get("batching.token_budget") is not None:
+        return
+    size = options["chunk"]
+    texts = {name: tuple(sequence.tokens) for name, sequence in seen.answers.items()}
+    computed: dict[str, int] = {}  # tokens of each running sequence
+    times: Counter[tuple[int, ...]] = Counter()  # how often a chunk was computed, by the text up to its end
+    for _, event in seen.happened:
+        if not isinstance(event, Plan):
+            for work in event.plan.work:
+                if work.sequence in computed:
+                    computed[work.sequence] = max(computed[work.sequence], work.stop)
+            for name in event.finished:
+                computed.pop(name, None)
+            continue
+        for name in event.evicted:
+            computed.pop(name, None)
+        for work in event.work:
+            if work.sequence not in texts:
+                continue
+            text = texts[work.sequence]
+            last = max(other.stop for other in event.work if other.sequence == work.sequence) - 1
+            for end in range(size * (work.start // size + 1), work.stop + 1, size):
+                again = work.sequence in event.admitted and work.start <= end - size and end <= last
+                holder = _holder(text[:end], computed, texts) if again and times[text[:end]] == 1 else None
+                if holder is not None:
+                    raise LawBroken(
+                        "alike", f"step {event.step} computes [{end - size}, {end}) of {work.sequence}, as {holder} has"
+                    )
+        for work in event.work:
+            for end in range(size * (work.start // size + 1), work.stop + 1, size):
+                times[texts.get(work.sequence, ())[:end]] += 1
+        computed |= {work.sequence: computed.get(work.sequence, 0) for work in event.work}
+
+
+def _holder(beginning: tuple[int, ...], computed: dict[str, int], texts: dict[str, tuple[int, ...]]) -> str | None:
+    """A running sequence that has computed this text."""
+    length = len(beginning)
+    return next(
+        (name for name, count in computed.items() if count >= length and texts.get(name, ())[:length] == beginning),
+        None,
+    )
