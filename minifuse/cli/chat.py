@@ -19,6 +19,7 @@ from minifuse.errors import ModelError, RequestRefused, UsageError
 from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.tokenizer import Tokenizer
+from minifuse.parsing import number as counted
 from minifuse.request import FinishReason, Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
@@ -63,7 +64,8 @@ def chat(options: ChatOptions) -> int:
     in from the host and recomputed, and how many were new: the prompt, and the last token of the answer before it.
 
     Ctrl-C ends an answer, and what it has said stays in the text; Ctrl-D ends the chat. With --state FILE the next
-    chat goes on, and every answer that has ended is stored before its line is shown.
+    chat goes on, and every answer that has ended is stored before its line is shown; one that Ctrl-C ended is stored
+    with the next.
     """
     source = resolve(options.model)
     if not isinstance(source, TextSource) or not source.has_tokenizer:
@@ -151,6 +153,10 @@ class _Chat:
     def _turn(self, text: str) -> Exchange:
         prompt = self.tokenizer.encode(text)
         room = self.source.config.max_context - self.talk.num_tokens - len(prompt)
+        if len(prompt) >= self.source.config.max_context:
+            raise RequestRefused(
+                f"The prompt has {len(prompt)} tokens, and the context is {self.source.config.max_context}: shorten it."
+            )
         if room < 1:
             raise RequestRefused(
                 f"The text so far has {self.talk.num_tokens} tokens and the prompt {len(prompt)}, and the context is "
@@ -178,11 +184,20 @@ class _Chat:
         """`turn 3: 12 reused on the device, 0 swapped in, 0 recomputed, 4 new; 3 tokens in 0.02 s, stored`."""
         answer = exchange.answer
         found = f"{exchange.on_device} reused on the device, {exchange.on_host} swapped in"
-        said = f"{len(answer.token_ids)} tokens in {(answer.finish_s or 0.0) - answer.request.arrival_s:.2f} s"
+        seconds = (answer.finish_s or 0.0) - answer.request.arrival_s
+        said = f"{counted(len(answer.token_ids), 'token')} in {seconds:.2f} s"
         why = f", {answer.finish_reason.value}" if answer.finish_reason is not FinishReason.STOP else ""
-        stored = "" if self.talk.conversations is None else ", stored" if exchange.stored else ", not stored"
         counts = f"{found}, {exchange.recomputed} recomputed, {exchange.new} new"
-        return f"turn {self.talk.num_turns}: {counts}; {said}{why}{stored}"
+        return f"turn {self.talk.num_turns}: {counts}; {said}{why}{self._stored(exchange)}"
+
+    def _stored(self, exchange: Exchange) -> str:
+        conversations = self.talk.conversations
+        if conversations is None:
+            return ""
+        if exchange.stored:
+            return ", stored"
+        later = exchange.answer.finish_reason is FinishReason.ABORTED and not conversations.failures
+        return ", to be stored with the next answer" if later else ", not stored"
 
     def _as_json(self, text: str, exchange: Exchange) -> dict[str, Any]:
         answer = exchange.answer

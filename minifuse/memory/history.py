@@ -153,6 +153,8 @@ class History:
         """The model whose tokens a conversation has; None if there is no such conversation."""
         with self._use() as file:
             row = file.execute("SELECT model, digest FROM conversation WHERE name = ?", (conversation,)).fetchone()
+        if row is None and self.turns(conversation):
+            raise self._error("SQLITE_CORRUPT", f"{conversation!r} has turns, and no model")
         return None if row is None else ModelIdentity(*row)
 
     def turns(self, conversation: str) -> list[Turn]:
@@ -187,7 +189,7 @@ class History:
             tokens = json.loads(text) if isinstance(text, str) else None
         except ValueError:
             tokens = None
-        if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
             raise self._error("SQLITE_CORRUPT", f"{text!r:.40} is no list of tokens")
         return tuple(tokens)
 

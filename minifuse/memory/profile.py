@@ -52,8 +52,10 @@ class Profile(NamedTuple):
         name = "The text of memory.profile" if inline else given
         try:
             raw = json.loads(given if inline else Path(given).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{name} cannot be read ({error}): {advice}.") from None
+        except OSError as error:
+            raise UsageError(f"{name} cannot be read ({error.strerror or error}): {advice}.") from None
+        except (ValueError, RecursionError):
+            raw = None
         profile = cls._of(raw)
         if profile is None:
             raise UsageError(f"{name} is no profile of recomputation costs: {advice}.")

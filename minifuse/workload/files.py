@@ -102,6 +102,8 @@ def _take(taken: dict[str, str], prompts: list[Request], fields: Fields) -> None
 def _in_turn(last: dict[str, str], prompts: list[Request], fields: Fields) -> list[Request]:
     """The request of a line behind the last turn of its conversation, if there was one; and note it as the last."""
     conversation = prompts[0].conversation
+    if conversation == "":
+        raise fields.error('conversation is "": give it a name, or leave it out')
     if conversation is not None and len(prompts) > 1:
         raise fields.error("conversation is given beside several prompts: give the prompts of a turn one line each")
     after = None if conversation is None else last.get(conversation)

@@ -110,9 +110,15 @@ def test_ctrl_c_ends_the_answer_and_with_it_the_input_that_is_no_terminal(
     state = tmp_path / "s.sqlite"
     outcome = talk(("add 2 and 3", "count from 3 to 90", "sort 2 1"), "--state", state)
     assert (outcome.code, outcome.out) == (130, "5\n3 4\n")
-    assert "aborted, not stored" in outcome.err
+    assert "aborted, to be stored with the next answer" in outcome.err
     with History(state) as history:
         assert [turn.finish_reason for turn in history.turns("chat")] == ["stop"]
+
+
+def test_a_prompt_longer_than_the_context_is_to_be_shortened(talk: Cli, tiny: str) -> None:
+    outcome = talk(("count from 3 to 9 " * 300, "add 2 and 3"))
+    assert (outcome.code, outcome.out) == (1, "5\n")
+    assert "tokens, and the context is 1024: shorten it." in outcome.err
 
 
 def test_ctrl_c_before_there_is_an_answer(talk: Cli, monkeypatch: pytest.MonkeyPatch, tiny: str) -> None:

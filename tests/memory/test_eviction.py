@@ -91,6 +91,7 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_text(PROFILE.text())
     assert Profile.read(str(path)) == Profile.read(PROFILE.text()) == PROFILE
+    assert ASSUMED.cost(4096) == 2.0
 
 
 def test_a_profile_of_other_chunks_is_refused(tmp_path: Path) -> None:
@@ -99,7 +100,6 @@ def test_a_profile_of_other_chunks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a chunk of 16 tokens costs, and memory.chunk is 32: .* --chunk 32, or set"):
         Tiered(64, Tiered.Options(profile=str(path)))
     assert Tiered(64, Tiered.Options(profile=str(path), chunk=16)).capacity == 64
-    assert ASSUMED.cost(4096) == 2.0
 
 
 @pytest.mark.parametrize(

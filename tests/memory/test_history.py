@@ -200,6 +200,7 @@ def test_a_file_that_was_removed_while_it_was_in_use(path: Path) -> None:
         "UPDATE turn SET prompt = '[5, ' WHERE number = 0",
         "UPDATE turn SET prompt = '[5, true]' WHERE number = 0",
         "UPDATE turn SET answer = x'00ff' WHERE number = 0",
+        "UPDATE turn SET answer = '[-1]' WHERE number = 0",
         "DELETE FROM turn WHERE number = 0",
     ],
 )
@@ -220,3 +221,12 @@ def test_a_closed_history(path: Path) -> None:
     with pytest.raises(UsageError, match="has been closed"):
         history.turns("c")
     history.close()
+
+
+def test_turns_without_the_model_that_they_belong_to_are_damage(path: Path) -> None:
+    with History(path) as history:
+        history.add("c", TINY, [FIRST])
+        history._file.execute("DELETE FROM conversation")
+        with pytest.raises(MachineError, match="is damaged \\('c' has turns, and no model\\)"):
+            history.model("c")
+        assert history.model("another") is None
