@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers import answers_of, asks, make_engine, run_all, schedule, sentence
 
-from minifuse.errors import RequestRefused
+from minifuse.errors import RequestRefused, UsageError
 from minifuse.metrics import compute_metrics
 from minifuse.request import FinishReason, Request
 from minifuse.techniques import serving
@@ -210,6 +210,13 @@ def test_the_turns_of_a_file_follow_each_other(tmp_path: Path) -> None:
         *(("r0", None, 0.0, 1.0), ("r1", None, 0.0, 0.0), ("again", "r0", 2.5, 0.0)),
         *(("r3", None, 0.0, 0.0), ("r4", "again", 0.0, 30.0)),
     ]
+
+
+def test_a_conversation_has_a_name() -> None:
+    from minifuse.workload.files import read_jsonl
+
+    with pytest.raises(UsageError, match='conversation is "": give it a name, or leave it out'):
+        read_jsonl(['{"prompt_token_ids": [1], "conversation": ""}'], lambda text: ())
 
 
 def test_the_trace_of_a_file_is_read_back(tmp_path: Path) -> None:
