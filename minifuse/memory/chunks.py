@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
@@ -68,34 +69,39 @@ class _Entry(NamedTuple):
     chunk: Chunk
 
 
+Worth = tuple[float, int, tuple[float, int], Chunk]  # the value, and what decides between equal ones
+
+
 class Idle:
     """Idle chunks, of which the one of least value is asked for.
 
     Their values change as time passes, and which of two is lower may change with them: Cost / T falls faster for one
-    that has been idle for shorter. But a longer context never costs less. So no chunk is lower than one with no more
-    context that has been idle for no shorter: of each length of context only the first is looked at, and of those only
-    such as have been idle for longer than all with less. They are few, however many conversations there are.
-
-    >>> # contexts of 32, 64, 96, 128 tokens, the first of each idle for 5, 9, 7, 20 s: 96 is not looked at
+    that has been idle for shorter. But of chunks with as much context, the one that has been idle for longest always
+    has the least: so only the first for each length of context is looked at, however many conversations there are, and
+    each once for all the chunks that are asked for at one time.
     """
 
     def __init__(self, eviction: Eviction, size: int) -> None:
         self._eviction = eviction
         self._size = size
-        self._by_index: dict[int, list[_Entry]] = {}  # ascending by rank
-        self._indices: list[int] = []  # ascending, those of which there are chunks
+        self._by_index: dict[int, list[_Entry]] = {}
         self._num = 0
+        self._now = math.nan  # the time that the heap is of
+        self._heap: list[Worth] = []  # the first for each index, and some that no longer are
 
     def __len__(self) -> int:
         return self._num
 
     def add(self, chunk: Chunk) -> None:
-        entries = self._by_index.get(chunk.index)
-        if entries is None:
-            entries = self._by_index[chunk.index] = []
-            insort(self._indices, chunk.index)
+        entries = self._by_index.setdefault(chunk.index, [])
         insort(entries, _Entry(chunk.rank, chunk), key=_rank)
         self._num += 1
+        if entries[0].chunk is not chunk:
+            return
+        if len(self._heap) > 2 * len(self._by_index):
+            self._now, self._heap = math.nan, []  # made anew when it is needed
+        else:
+            heapq.heappush(self._heap, (*self.value(chunk, self._now), chunk))
 
     def remove(self, chunk: Chunk) -> None:
         entries = self._by_index[chunk.index]
@@ -103,7 +109,6 @@ class Idle:
         self._num -= 1
         if not entries:
             del self._by_index[chunk.index]
-            del self._indices[bisect_left(self._indices, chunk.index)]
 
     def value(self, chunk: Chunk, now: float) -> tuple[float, int, tuple[float, int]]:
         """What a chunk is worth at time `now`; of equal values that nearer to the beginning of its text is lower."""
@@ -112,14 +117,22 @@ class Idle:
 
     def lowest(self, now: float) -> Chunk | None:
         """The chunk of least value at time `now`; None if there is none."""
-        candidates: list[Chunk] = []
-        earliest_s = math.inf
-        for index in self._indices:
-            (active_s, _), chunk = self._by_index[index][0]
-            if active_s < earliest_s:
-                earliest_s = active_s
-                candidates.append(chunk)
-        return min(candidates, key=lambda chunk: self.value(chunk, now), default=None)
+        if now != self._now:
+            self._now = now
+            firsts = [entries[0].chunk for entries in self._by_index.values()]
+            self._heap = [(*self.value(chunk, now), chunk) for chunk in firsts]
+            heapq.heapify(self._heap)
+        heap = self._heap
+        while heap:
+            _, index, rank, chunk = heap[0]
+            entries = self._by_index.get(index)
+            if entries and entries[0] == (rank, chunk):  # it may have been used meanwhile
+                return chunk
+            heapq.heappop(heap)
+            if entries:
+                first = entries[0].chunk
+                heapq.heappush(heap, (*self.value(first, now), first))
+        return None
 
 
 def _rank(entry: _Entry) -> tuple[float, int]:

@@ -11,11 +11,7 @@ __all__ = ["CostAware", "Eviction", "LeastRecentlyUsed"]
 
 
 class Eviction(Protocol):
-    """A policy of eviction: chunks of the least value go first.
-
-    A chunk is worth no more than another that has at least as much context and has been idle for no longer: `Idle` looks
-    at no more chunks than that leaves.
-    """
+    """A policy of eviction: chunks of the least value go first."""
 
     def value(self, num_context: int, idle_s: float) -> float:
         """The value of a chunk that ends after `num_context` tokens and was last used `idle_s` seconds ago."""
