@@ -31,8 +31,9 @@ class Sweep:
 
 
 def curves_panel(sweep: Sweep, more: Sequence[Column] = ()) -> Panel:
-    """A row for each rate that was offered, columns for each contender."""
-    points = []
+    """A row for each rate that was offered, columns for each contender. Where contenders were offered different
+    conversations, by reaction time, the rate is the one that was aimed at."""
+    points, alike = [], True
     for rate in sorted({rate for curve in sweep.curves.values() for rate in curve.points}):
         measured: dict[str, Value] = {}
         for key, curve in sweep.curves.items():
@@ -41,10 +42,11 @@ def curves_panel(sweep: Sweep, more: Sequence[Column] = ()) -> Panel:
                 spread = getattr(curve.points[rate], "rounds_latency", ())
                 if len(spread) > 1:
                     measured[f"{key}_spread"] = f"{min(spread):.3g}-{max(spread):.3g}"
-        offered = next(load for curve in sweep.curves.values() for load in _offered_at(curve, rate))
-        at = {"rate": rate, "share": rate / sweep.capacity, "offered": offered}
+        offered = [load for curve in sweep.curves.values() for load in _offered_at(curve, rate)]
+        alike = alike and min(offered) == max(offered)
+        at = {"rate": rate, "share": rate / sweep.capacity, "offered": offered[0]}
         points.append(Point(at, measured, {}))
-    columns = [Column("offered\nreq/s", "at", "offered")]
+    columns = [Column("offered\nreq/s", "at", "offered") if alike else Column("nominal\nreq/s", "at", "rate")]
     for key, curve in sweep.curves.items():
         head = curve.contender.head
         columns += [
