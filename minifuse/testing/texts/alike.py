@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -35,16 +36,14 @@ def check_alike(case: Case, seen: Observation) -> None:
     texts = {name: tuple(sequence.tokens) for name, sequence in seen.answers.items()}
     computed: dict[str, int] = {}  # tokens of each running sequence
     times: Counter[tuple[int, ...]] = Counter()  # how often a chunk was computed, by the text up to its end
-    for _, event in seen.happened:
+    for now, event in seen.happened:
         if not isinstance(event, Plan):
             for work in event.plan.work:
                 if work.sequence in computed:
                     computed[work.sequence] = max(computed[work.sequence], work.stop)
-            for name in event.finished:
-                computed.pop(name, None)
             continue
-        for name in event.evicted:
-            computed.pop(name, None)
+        gone = {*event.evicted, *(name for name in computed if seen.ended_s.get(name, math.inf) <= now)}  # or aborted
+        computed = {name: count for name, count in computed.items() if name not in gone}
         for work in event.work:
             if work.sequence not in texts:
                 continue

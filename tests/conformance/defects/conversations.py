@@ -69,7 +69,7 @@ def a_block_is_given_out_while_its_copy_is_under_way(copy: Any, self: Tiers, *ar
     return moves
 
 
-@talk("conservation", "budget", "value", memory__ahead=0.6)
+@talk("conservation", "budget", "value", memory__ahead=0.6, memory__share=False)
 @instead_of(Tiers, "landed")
 def host_blocks_are_never_given_back(landed: Any, self: Tiers, moves: Any) -> None:
     landed(self, [move for move in moves if move.target_tier == "host"])
