@@ -65,7 +65,7 @@ class _Scale:
 SMALL = {"opt": "small-opt", "llama": "small"}
 SCALES = {
     "quick": _Scale("real", 0.02, 0.5, 0.01, 24, 1, (0.5, 1.5), SMALL),
-    "cpu": _Scale("real", 0.1, 0.5, 1 / 60, 60, 5, (0.5, 1.0, 1.5), SMALL, more=1),
+    "cpu": _Scale("real", 0.1, 0.5, 1 / 60, 100, 5, (0.5, 1.0, 1.5), SMALL, more=1),
     "paper": _Scale("virtual", 1.0, 1.0, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
 }
 
@@ -120,9 +120,9 @@ class Serving:
 
     def crowd(self, reaction_s: float, min_turns: int, number: int = 0) -> Crowd:
         """The conversations of a round, with this mean reaction time, in the thesis' seconds, and this least number of
-        turns. In virtual time, where the same requests would give the same result, each round has others."""
+        turns. Each round has others: a few hundred requests are of few conversations, whose lengths differ widely."""
         asked = Asked(self.scale.lengths, reaction_s * self.scale.second, min_turns)
-        return Crowd(asked, self.source.config.vocab_size, self.conditions.seed + (number if self.virtual else 0))
+        return Crowd(asked, self.source.config.vocab_size, self.conditions.seed + number)
 
     def serve(self, contender: Contender, requests: Any) -> Any:
         """Serve requests with one contender; raises as `serve_counted` does."""
@@ -241,8 +241,7 @@ class Serving:
 
     def method(self) -> str:
         """How all figures measure."""
-        which = "rounds with requests of their own" if self.virtual else "interleaved rounds"
-        rounds = f", medians of {self.rounds} {which}" if self.rounds > 1 else ""
+        rounds = f", medians of {self.rounds} interleaved rounds with requests of their own" if self.rounds > 1 else ""
         return (
             f"Conversations with ShareGPT's published statistics (minifuse.workload.conversations), about "
             f"{self.num_requests} requests in the measured period{rounds}. They begin as a Poisson process long before "

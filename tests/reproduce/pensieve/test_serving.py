@@ -225,7 +225,7 @@ def test_shares_may_exceed_those_that_an_option_can_give(toy: None, monkeypatch:
 
 
 @pytest.mark.usefixtures("toy")
-def test_in_virtual_time_each_round_has_requests_of_its_own() -> None:
+def test_each_round_has_requests_of_its_own() -> None:
     (panel,) = of("3.18", rates=(0.7,), rounds=2).panels
     measured = panel.points[0].measured
     assert measured["pensieve_spread"].count("-") == 1  # type: ignore[union-attr]
