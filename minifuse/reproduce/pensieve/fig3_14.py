@@ -15,7 +15,7 @@ __all__ = ["EXPERIMENT"]
 
 FEWER, HITS = 0.146, 4.4  # recomputed tokens, and points of the hit rate: up to so much better than LRU
 
-# Where the host is full, and with more requests: the policies differ by little.
+# Where the host is full, or nearly.
 OTHER = {"paper": {"shares": (1.0, 1.2, 1.4, 1.6)}}
 
 CONTENDERS = (PENSIEVE, BY_FIG_4, LRU)

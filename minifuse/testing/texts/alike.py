@@ -12,6 +12,7 @@ from minifuse.serve.assembly import check_settings
 from minifuse.stages import stage
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
+from minifuse.work import Work
 
 __all__ = ["check_alike"]
 
@@ -49,7 +50,7 @@ def check_alike(case: Case, seen: Observation) -> None:
                 continue
             text = texts[work.sequence]
             last = max(other.stop for other in event.work if other.sequence == work.sequence) - 1
-            for end in range(size * (work.start // size + 1), work.stop + 1, size):
+            for end in _ends(work, size):
                 again = work.sequence in event.admitted and work.start <= end - size and end <= last
                 holder = _holder(text[:end], computed, texts) if again and times[text[:end]] == 1 else None
                 if holder is not None:
@@ -57,9 +58,14 @@ def check_alike(case: Case, seen: Observation) -> None:
                         "alike", f"step {event.step} computes [{end - size}, {end}) of {work.sequence}, as {holder} has"
                     )
         for work in event.work:
-            for end in range(size * (work.start // size + 1), work.stop + 1, size):
+            for end in _ends(work, size):
                 times[texts.get(work.sequence, ())[:end]] += 1
         computed |= {work.sequence: computed.get(work.sequence, 0) for work in event.work}
+
+
+def _ends(work: Work, size: int) -> range:
+    """Where the chunks end that this work completes: of [3, 9) in chunks of 4, at 4 and 8."""
+    return range(size * (work.start // size + 1), work.stop + 1, size)
 
 
 def _holder(beginning: tuple[int, ...], computed: dict[str, int], texts: dict[str, tuple[int, ...]]) -> str | None:

@@ -17,7 +17,7 @@ from minifuse.execute.link import Link
 from minifuse.memory import Tiered
 from minifuse.memory.chunks import Chunk, Idle
 from minifuse.memory.eviction import CostAware
-from minifuse.memory.owners import Owners
+from minifuse.memory.owners import Owners, owner_of
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.room import TieredRoom
 from minifuse.memory.tiers import Tiers
@@ -69,7 +69,7 @@ def a_block_is_given_out_while_its_copy_is_under_way(copy: Any, self: Tiers, *ar
     return moves
 
 
-@talk("conservation", "budget", "value", memory__ahead=0.6, memory__share=False)
+@talk("conservation", "budget", "value", memory__ahead=0.6)
 @instead_of(Tiers, "landed")
 def host_blocks_are_never_given_back(landed: Any, self: Tiers, moves: Any) -> None:
     landed(self, [move for move in moves if move.target_tier == "host"])
@@ -251,6 +251,5 @@ def nothing_is_found_that_others_have(receive: Any, self: Owners, sequence: Sequ
 @instead_of(Owners, "found")
 def only_the_first_chunk_is_shared(found: Any, self: Owners, sequence: Sequence) -> list[Chunk | None]:
     chunks: list[Chunk | None] = found(self, sequence)
-    name = None if sequence.request.conversation is None else f"conversation {sequence.request.conversation}"
-    own = self.owners.get(name or f"request {sequence.id}")
+    own = self.owners.get(owner_of(sequence))
     return chunks[: max(1, 0 if own is None else len(own.chunks))]
