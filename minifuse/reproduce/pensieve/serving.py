@@ -19,7 +19,7 @@ from minifuse.reproduce.load import load_at, offered
 from minifuse.reproduce.machine import half_precision
 from minifuse.reproduce.pensieve.sweeps import Sweep, curves_panel
 from minifuse.reproduce.pensieve.talked import Talked
-from minifuse.reproduce.pensieve.under_way import Crowd
+from minifuse.reproduce.pensieve.under_way import REMEMBERED, Crowd
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import hardware
 from minifuse.workload.conversations import Asked, draw_lengths
@@ -47,26 +47,29 @@ SAMPLE = 2000  # conversations from which the mean number of turns is taken, whe
 @dataclass(frozen=True, slots=True)
 class _Scale:
     """`shares` are the rates, as shares of what vllm serves when all requests come at once; `lengths` and `memory` the
-    scale of all lengths and of the conversations that memory holds, `second` what a second of the thesis' reaction
-    times takes, `requests` those in the measured period, `models` what stands for the thesis' models, and `more` how
-    many rates may follow the last."""
+    scale of all lengths and, by model family, of the conversations that memory holds, `second` what a second of the
+    thesis' reaction times takes, `requests` those in the measured period, `models` what stands for the thesis' models,
+    `more` how many rates may follow the last, and `remembered` as in `Crowd`."""
 
     clock: Literal["real", "virtual"]
     lengths: float
-    memory: float
+    memory: Mapping[str, float]
     second: float
     requests: int
     rounds: int
     shares: tuple[float, ...]
     models: Mapping[str, str]
     more: int = 0
+    remembered: float = REMEMBERED
 
 
 SMALL = {"opt": "small-opt", "llama": "small"}
+# On a CPU few conversations are under way at once: as much memory as holds some of them, or the longest.
+FEW = {"opt": 0.4, "llama": 0.1}
 SCALES = {
-    "quick": _Scale("real", 0.02, 0.5, 0.01, 24, 1, (0.5, 1.5), SMALL),
-    "cpu": _Scale("real", 0.1, 0.5, 1 / 60, 100, 5, (0.5, 1.0, 1.5), SMALL, more=1),
-    "paper": _Scale("virtual", 1.0, 1.0, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
+    "quick": _Scale("real", 0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, 1, (0.5, 1.5), SMALL),
+    "cpu": _Scale("real", 0.125, FEW, 1 / 48, 60, 5, (0.5, 0.9, 1.3), SMALL, remembered=1.5),
+    "paper": _Scale("virtual", 1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
 }
 
 
@@ -84,7 +87,9 @@ class Serving:
         self.conditions = conditions
         self.scale = scale = replace(SCALES[conditions.scale], **other)
         self.published, self.gpus = published, GPUS[published]
-        self.source = resolve_text(f"random:{scale.models.get(published.partition('-')[0], published)}")
+        family = published.partition("-")[0]
+        self.source = resolve_text(f"random:{scale.models.get(family, published)}")
+        self.memory = scale.memory[family]
         self.num_requests = conditions.requests or scale.requests
         self.rounds = max(conditions.rounds, scale.rounds)
         dtype = conditions.dtype
@@ -92,7 +97,7 @@ class Serving:
             dtype = DTYPE if self.virtual else half_precision()
         token_bytes = preset(published).kv_bytes_per_token(DTYPE)
         self.device_tokens, self.host_tokens = (
-            int(scale.memory * scale.lengths * self.gpus * size / token_bytes) for size in (DEVICE_BYTES, HOST_BYTES)
+            int(self.memory * scale.lengths * self.gpus * size / token_bytes) for size in (DEVICE_BYTES, HOST_BYTES)
         )
         machine = hardware(MACHINE)
         if self.gpus > 1:
@@ -122,7 +127,8 @@ class Serving:
         """The conversations of a round, with this mean reaction time, in the thesis' seconds, and this least number of
         turns. Each round has others: a few hundred requests are of few conversations, whose lengths differ widely."""
         asked = Asked(self.scale.lengths, reaction_s * self.scale.second, min_turns)
-        return Crowd(asked, self.source.config.vocab_size, self.conditions.seed + number)
+        seed = self.conditions.seed + number
+        return Crowd(asked, self.source.config.vocab_size, seed, self.scale.remembered)
 
     def serve(self, contender: Contender, requests: Any) -> Any:
         """Serve requests with one contender; raises as `serve_counted` does."""
@@ -206,7 +212,7 @@ class Serving:
             "clock": scale.clock,
             "hardware": f"{self.gpus} x {MACHINE}" if self.virtual else None,
             "lengths": scale.lengths,
-            "memory": scale.memory,
+            "memory": self.memory,
             "reaction_s": REACTION_S * scale.second,
             "device_tokens": self.device_tokens,
             "host_tokens": self.host_tokens,
@@ -234,7 +240,7 @@ class Serving:
                 f"{several}: nothing is fitted, so requests/s and ms are those of a roofline."
             )
         return (
-            f"{size}: what {self.published} has in the thesis, for {scale.memory:g} times the conversations of "
+            f"{size}: what {self.published} has in the thesis, for {self.memory:g} times the conversations of "
             f"{scale.lengths:g} times the length. Real time on this machine, a second of its reaction times being "
             f"{scale.second * 1e3:.3g} ms. Ratios can be compared, requests/s and ms cannot."
         )

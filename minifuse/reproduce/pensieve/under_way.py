@@ -11,7 +11,7 @@ from minifuse.request import Request
 from minifuse.workload.conversations import MEANS, Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 
-__all__ = ["Crowd", "Period"]
+__all__ = ["REMEMBERED", "Crowd", "Period"]
 
 DEEP = 40  # reaction times before the run from which conversations may go on: hardly any is longer
 REMEMBERED = 3  # reaction times: who was last answered longer ago is taken to have been answered then
@@ -31,7 +31,7 @@ class Crowd:
     """Conversations that begin as a Poisson process, and have done so for long when the run begins.
 
     A conversation that began before sends all of its text so far as one request with an answer of one token: so memory
-    holds it as if it had been there. That happens in the first `REMEMBERED` reaction times, each as long before their
+    holds it as if it had been there. That happens in the first `remembered` reaction times, each as long before their
     end as its last answer was, also for conversations that have ended since. Then turns arrive: after a warm-up, those
     of the measured period. Turns that are expected later are left out.
 
@@ -42,10 +42,11 @@ class Crowd:
     asked: Asked
     vocab_size: int
     seed: int
+    remembered: float = REMEMBERED
 
     def period(self, rate: float, count: int) -> Period:
         """In which about `count` requests arrive at this rate, per second."""
-        begin_s = (REMEMBERED + WARM_UP) * self.asked.reaction
+        begin_s = (self.remembered + WARM_UP) * self.asked.reaction
         return Period(begin_s, begin_s + count / rate)
 
     def requests(self, rate: float, count: int, mean_turns: float = MEANS[0]) -> list[Request]:
@@ -54,7 +55,7 @@ class Crowd:
         Args:
             mean_turns: of a conversation.
         """
-        start_s = REMEMBERED * self.asked.reaction
+        start_s = self.remembered * self.asked.reaction
         before_s, length_s = DEEP * self.asked.reaction, self.period(rate, count).end_s - start_s
         gap_s = mean_turns / rate
         num = round((before_s + length_s) / gap_s)

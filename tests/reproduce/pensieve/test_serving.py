@@ -165,7 +165,7 @@ def test_the_gain_of_each_round_stands_beside_that_of_the_medians() -> None:
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scale in virtual time that takes a moment, with memory so small that it drops some."""
-    scale = serving._Scale("virtual", 0.02, 0.5, 2e-4, 10, 1, (0.5, 1.5), serving.SMALL)
+    scale = serving._Scale("virtual", 0.02, {"opt": 0.5, "llama": 0.5}, 2e-4, 10, 1, (0.5, 1.5), serving.SMALL)
     monkeypatch.setitem(serving.SCALES, "paper", scale)
 
 
