@@ -248,12 +248,16 @@ class Serving:
     def method(self) -> str:
         """How all figures measure."""
         rounds = f", medians of {self.rounds} interleaved rounds with requests of their own" if self.rounds > 1 else ""
+        further = (
+            ", and grow until a contender's throughput grows no more, or its p90 exceeds what is compared"
+            if self.scale.more and not self.conditions.rates
+            else ""
+        )
         return (
             f"Conversations with ShareGPT's published statistics (minifuse.workload.conversations), about "
             f"{self.num_requests} requests in the measured period{rounds}. They begin as a Poisson process long before "
             "the run; a text so far is sent once before the measured period, so that memory holds what it would. Rates "
-            "are shares of what vllm serves when everything comes at once, and grow until a contender's throughput "
-            "grows no more, or its p90 exceeds what is compared. "
+            f"are shares of what vllm serves when everything comes at once{further}. "
             "p90 is the 90th percentile of the normalized latency, of the requests that arrive in the "
             "period; throughput counts those that end in it, offered those that were to arrive in it. Loads at equal "
             "p90 are those offered, where p90 is twice the lowest of the baseline. Hits are of histories, by tier; "
