@@ -37,7 +37,6 @@ SEPARATE = Contender("separate", "not unified", "pensieve", {"batching.unify": F
 MACHINE, DTYPE = "a100-80g", "float16"
 DEVICE_BYTES, HOST_BYTES = 40e9, 220e9  # of KV, for each GPU (3.6.1)
 MAX_BATCH = 256
-AT_ONCE_RUNS = 3
 FARTHER = 1.4  # times the last rate is the next, until latency says which contender is better
 # The thesis' models (Table 3.1), and the GPUs that serve each.
 GPUS = {"opt-13b-16k": 1, "llama-2-13b-gqa-16k": 1, "opt-66b-16k": 4, "llama-2-70b-16k": 4}
@@ -50,7 +49,8 @@ class _Scale:
     """`shares` are the rates, as shares of what vllm serves when all requests come at once; `lengths` and `memory` the
     scale of all lengths and, by model family, of the conversations that memory holds, `second` what a second of the
     thesis' reaction times takes, `requests` those in the measured period, `models` what stands for the thesis' models,
-    `more` how many rates may follow the last, and `remembered` as in `Crowd`."""
+    `more` how many rates may follow the last, `remembered` as in `Crowd`, and `at_once` the requests that come all at
+    once: a few tens are of very few conversations. None: as many as in the measured period."""
 
     clock: Literal["real", "virtual"]
     lengths: float
@@ -62,6 +62,7 @@ class _Scale:
     models: Mapping[str, str]
     more: int = 0
     remembered: float = REMEMBERED
+    at_once: int | None = None
 
 
 SMALL = {"opt": "small-opt", "llama": "small"}
@@ -69,7 +70,7 @@ SMALL = {"opt": "small-opt", "llama": "small"}
 FEW = {"opt": 0.4, "llama": 0.1}
 SCALES = {
     "quick": _Scale("real", 0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, 1, (0.5, 1.5), SMALL),
-    "cpu": _Scale("real", 0.125, FEW, 1 / 48, 40, 5, (0.6, 0.9, 1.3), SMALL, remembered=1.5),
+    "cpu": _Scale("real", 0.125, FEW, 1 / 48, 40, 5, (0.6, 0.9, 1.3), SMALL, remembered=1.5, at_once=200),
     "paper": _Scale("virtual", 1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
 }
 
@@ -146,10 +147,9 @@ class Serving:
         return serve_counted(contender.technique, self.source, settings, self._model, requests, collect)
 
     def capacity(self, crowd: Crowd) -> float:
-        """Requests per second of vllm when all come at once, histories and all: of which rates are shares. In real time
-        the best of a few runs, as the first ones take longer."""
-        runs = [self.serve(VLLM, crowd.at_once(self.num_requests)) for _ in range(1 if self.virtual else AT_ONCE_RUNS)]
-        return max(float(run.result()["throughput"]["requests_per_s"]) for run in runs)
+        """Requests per second of vllm when all come at once, histories and all: of which rates are shares."""
+        served = self.serve(VLLM, crowd.at_once(self.scale.at_once or self.num_requests))
+        return float(served.result()["throughput"]["requests_per_s"])
 
     def sweep(
         self,
