@@ -33,7 +33,7 @@ class Chunk:
     users: int = 0  # admitted sequences that read it
     workers: int = 0  # those of them that have been given work since: its KV counts as in use
     owners: list[Owner] = field(default_factory=list)  # several only if it is shared
-    active_s: float = 0.0  # when it was last used
+    active_s: float = 0.0  # when it was last used, or a request of its conversation arrived
     copying: bool = False  # to the host, behind everything
     arriving: bool = False  # in the tier where it lies, with a plan that has not completed
     number: int = field(default_factory=_NUMBERS.__next__)  # no two have the same

@@ -79,9 +79,16 @@ class Owners:
         return chunks
 
     def receive(self, sequence: Sequence) -> None:
-        """A request has arrived: digests tell what its text can share, taken here since asking changes nothing."""
+        """A request has arrived: its conversation is active again (the T of 3.4.3.1), so that what it has is not
+        reclaimed for others while it waits. Digests tell what its text can share, taken here since asking changes
+        nothing.
+        """
         if self.share:
             self._digest(sequence)
+        owner = self.owners.get(owner_of(sequence))
+        for chunk in () if owner is None else owner.chunks:
+            if chunk is not None:
+                self.tiers.touch(chunk, sequence.request.arrival_s)
 
     def _digest(self, sequence: Sequence) -> list[bytes]:
         """Take the digests of a text up to the end of each whole chunk of it, as far as they are not known."""
@@ -255,7 +262,8 @@ class Owners:
 
     def _leave(self, sequence: Sequence, now: float) -> Owner:
         owner = self.running.pop(sequence.id)
-        self.receive(sequence)  # if it is evicted, it waits again, with a longer text
+        if self.share:
+            self._digest(sequence)  # if it is evicted, it waits again, with a longer text
         self._promise(owner, 0)
         owner.end = min(owner.end, len(sequence))
         for i, chunk in enumerate(owner.chunks):

@@ -71,6 +71,16 @@ class Tiers:
         elif not chunk.copying:
             self._pool(chunk).add(chunk)
 
+    def touch(self, chunk: Chunk, now: float) -> None:
+        """Its conversation is active again: from now on it counts as idle since then."""
+        if chunk.users or chunk.copying or chunk.arriving:  # in no pool
+            chunk.active_s = now
+            return
+        pool = self._pool(chunk)
+        pool.remove(chunk)
+        chunk.active_s = now
+        pool.add(chunk)
+
     def work(self, chunk: Chunk, by: int) -> None:
         """One more sequence that uses it has been given work (`by` is 1), or one less (-1)."""
         self._count(chunk, -1)

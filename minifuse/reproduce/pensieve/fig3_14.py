@@ -31,11 +31,12 @@ def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tupl
     (serving,) = servings
     say.expect(serving.num_reports())
     sweep = serving.sweep(say, f"Fig. 3.14: {serving.source.name.removeprefix('random:')}", CONTENDERS)
+    context, share = serving.attention_share()
     about = (
-        "Pensieve's policy takes what a chunk costs to compute again from this machine, on whose roofline attention "
-        "adds little: 13% at 4,096 tokens of context for OPT-13B on an A100. So nearly the time alone decides, as "
-        "for LRU. Under Fig. 3.4 the same policy takes attention to 4,096 tokens to cost as much as all the "
-        "rest, which is what minifuse assumes of the thesis' figure where it knows no machine."
+        "Pensieve's policy takes what a chunk costs to compute again from this machine, where attention to "
+        f"{context:,} tokens of context adds {share:.0%} to everything else: the less it adds, the more the time alone "
+        "decides, as for LRU. Under Fig. 3.4 the same policy takes attention to 4,096 tokens to cost as much as all "
+        "the rest, which is what minifuse assumes of the thesis' figure where it knows no machine."
     )
     return (curves_panel(sweep, COLUMNS),), (about, *_verdicts(sweep, "pensieve"), *_verdicts(sweep, "by_fig_4"))
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from minifuse.cores import share_cores
 from minifuse.errors import UsageError
-from minifuse.memory.profile import ASSUMED
+from minifuse.memory.profile import ASSUMED, Profile, powers_of_two
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.model.text.presets import preset
 from minifuse.reproduce.contest import serve_counted
@@ -21,7 +22,7 @@ from minifuse.reproduce.pensieve.sweeps import Sweep, curves_panel
 from minifuse.reproduce.pensieve.talked import Talked
 from minifuse.reproduce.pensieve.under_way import REMEMBERED, Crowd
 from minifuse.serve.settings import Settings
-from minifuse.simulate.cost import hardware
+from minifuse.simulate.cost import Roofline, hardware
 from minifuse.workload.conversations import Asked, draw_lengths
 
 __all__ = ["BY_FIG_4", "DEVICE", "LRU", "PENSIEVE", "SEPARATE", "STATELESS", "VLLM", "Serving", "experiment"]
@@ -37,6 +38,8 @@ SEPARATE = Contender("separate", "not unified", "pensieve", {"batching.unify": F
 MACHINE, DTYPE = "a100-80g", "float16"
 DEVICE_BYTES, HOST_BYTES = 40e9, 220e9  # of KV, for each GPU (3.6.1)
 MAX_BATCH = 256
+CHUNK = 32  # tokens, as in the thesis
+PROFILED = 5  # rounds
 FARTHER = 1.4  # times the last rate is the next, until latency says which contender is better
 # The thesis' models (Table 3.1), and the GPUs that serve each.
 GPUS = {"opt-13b-16k": 1, "llama-2-13b-gqa-16k": 1, "opt-66b-16k": 4, "llama-2-70b-16k": 4}
@@ -119,7 +122,7 @@ class Serving:
             kv_memory=self.device_tokens * self.source.config.kv_bytes_per_token(dtype),
         )
         self._model: Any = None
-        self._loaded = False
+        self.profile: Profile | None = None  # what a chunk costs to compute again; None: not known yet
 
     @property
     def virtual(self) -> bool:
@@ -134,17 +137,32 @@ class Serving:
 
     def serve(self, contender: Contender, requests: Any) -> Any:
         """Serve requests with one contender; raises as `serve_counted` does."""
-        if not self._loaded:
-            self._model = (
-                None if self.virtual else load_weights(self.source, self.settings.dtype, seed=self.settings.seed)
-            )
-            self._loaded = True
+        if self.profile is None:
+            self.profile = self._prepare()
         options = {"batching.max_batch": MAX_BATCH, **contender.options}
         if contender.technique == "pensieve":
-            options = {"memory.host": self.host_tokens, **options}
+            options = {"memory.host": self.host_tokens, "memory.profile": self.profile.text(), **options}
         settings = replace(self.settings, stage_options=options)
         collect = not self.virtual
         return serve_counted(contender.technique, self.source, settings, self._model, requests, collect)
+
+    def _prepare(self) -> Profile:
+        """Load the model, and find out what a chunk costs to compute again: here, or on the simulated machine."""
+        longest = self.source.config.max_context
+        if self.virtual:
+            cost = Roofline(self.source.config, self.settings.dtype, hardware(self.settings.hardware))
+            return cost.recomputation(CHUNK, powers_of_two(CHUNK, longest))
+        from minifuse.simulate.calibration import contexts_of, measure
+
+        share_cores(self.source.config.num_parameters, None)
+        self._model = load_weights(self.source, self.settings.dtype, seed=self.settings.seed)
+        return measure(self._model, contexts_of(CHUNK, longest, self.source.name), CHUNK, PROFILED).profile
+
+    def attention_share(self) -> tuple[int, float]:
+        """How long a context may be, up to 4,096 tokens, and what attention to it adds to the cost of a chunk."""
+        assert self.profile is not None
+        at = min(4096, self.source.config.max_context)
+        return at, self.profile.cost(at) / self.profile.other - 1
 
     def capacity(self, crowd: Crowd) -> float:
         """Requests per second of vllm when all come at once, histories and all: of which rates are shares."""

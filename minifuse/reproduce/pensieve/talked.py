@@ -10,7 +10,7 @@ from minifuse.errors import UsageError
 from minifuse.lives import Life
 from minifuse.metrics import RunningMetrics, percentile
 from minifuse.reproduce.curve import Outcome
-from minifuse.reproduce.pensieve.under_way import Period
+from minifuse.reproduce.pensieve.under_way import Crowd, Period
 
 __all__ = ["Talked"]
 
@@ -18,7 +18,7 @@ __all__ = ["Talked"]
 @dataclass(frozen=True, slots=True)
 class Talked(Outcome):
     """As an outcome, of the requests that arrive in the measured period; its percentiles are of the normalized latency:
-    end-to-end seconds a token of the answer. Throughput counts the requests that end in the period.
+    end-to-end seconds a token of the answer. Throughput counts the turns that end in the period.
 
     Hits are the parts of histories found on a tier, and on either. Recomputed tokens count from the run's beginning to
     its end, and so does `history`, all tokens of histories that were asked for.
@@ -42,7 +42,7 @@ class Talked(Outcome):
         lives = [life for life in run.lives.values() if begin_s <= life.arrival_s < end_s and life.finished]
         if not lives:
             raise UsageError("No request arrived in the measured period: give more --requests, or higher --rates.")
-        ended = sum(begin_s <= life.ended_s < end_s for life in run.lives.values())
+        ended = sum(begin_s <= life.ended_s < end_s for name, life in run.lives.items() if Crowd.is_turn(name))
         values = {
             f"{prefix}p{percent}": percentile(_ascending(lives, name), percent)
             for prefix, name in (

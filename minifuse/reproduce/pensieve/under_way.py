@@ -32,8 +32,8 @@ class Crowd:
 
     A conversation that began before sends all of its text so far as one request with an answer of one token: so memory
     holds it as if it had been there. That happens in the first `remembered` reaction times, each as long before their
-    end as its last answer was, also for conversations that have ended since. Then turns arrive: after a warm-up, those
-    of the measured period. Turns that are expected later are left out.
+    end as its last answer was, also for conversations that have ended since, or go on after all that is served. Then
+    turns arrive: after a warm-up, those of the measured period. Turns that are expected later are left out.
 
     >>> # reaction times of 60 s, 300 requests at 2/s: texts so far until 180 s, turns from then on, measured in
     >>> # [240, 390)
@@ -92,6 +92,11 @@ class Crowd:
             number += 1
         return found
 
+    @staticmethod
+    def is_turn(name: str) -> bool:
+        """Whether a request is a turn, and no text so far."""
+        return "." in name
+
     def _words(self, number: int) -> random.Random:
         return random.Random(f"pensieve words {number} {self.seed}")
 
@@ -105,10 +110,12 @@ class Crowd:
         time_s, said, last_s = begin_s, 0, begin_s  # of this turn, and of the last answer before it
         after: str | None = None
         delay_s = 0.0
+        goes_on = False  # later than is served
         lengths = draw_lengths(self.asked, number, self.seed)
         for i, (prompt, answer) in enumerate(lengths):
             if time_s >= length_s:
-                return
+                goes_on = True
+                break
             if time_s >= 0:
                 if after is None and said:
                     yield self._so_far(number, said, words, start_s + last_s)
@@ -128,7 +135,7 @@ class Crowd:
             delay_s = reactions.expovariate(1 / reaction)
             last_s = time_s + TOKEN_S * reaction * answer
             time_s = last_s + delay_s
-        if after is None and last_s > -start_s:  # it has ended, and is remembered
+        if after is None and said and (goes_on or last_s > -start_s):  # it has ended, and is remembered
             yield self._so_far(number, said, words, start_s + last_s)
 
     def _so_far(self, number: int, said: int, words: random.Random, at_s: float) -> Request:

@@ -50,6 +50,9 @@ class _Kept:
     tables: dict[str, tuple[Pages, int]] = field(default_factory=dict)  # of each sequence, with the tokens computed
     flying: set[int] = field(default_factory=set)  # blocks of the device that are being copied behind everything
     fetched: set[int] = field(default_factory=set)  # blocks of the host that the plan in flight swaps in
+    arrivals: list[tuple[float, str]] = field(
+        default_factory=list
+    )  # of requests yet to come: when, and whose; latest first
 
     def leave(self, name: str, owner: str, now: float) -> None:
         """A sequence has ended, or is evicted: its chunks are idle."""
@@ -59,6 +62,14 @@ class _Kept:
         count = -(-computed // self.size)
         for i, block in enumerate(pages.blocks[:count]):
             self.chunks.append(_Chunk(owner, i, now, block, flying=block in self.flying))
+
+    def arrive(self, now: float) -> None:
+        """Requests have come by now: what their conversations have counts as idle since then."""
+        while self.arrivals and self.arrivals[-1][0] <= now:
+            arrival_s, owner = self.arrivals.pop()
+            for chunk in self.chunks:
+                if chunk.owner == owner:
+                    chunk.active_s = max(chunk.active_s, arrival_s)
 
     def places(self) -> list[list[_Chunk]]:
         """The chunks on the device alone, on both tiers, and on the host alone, but those that are being copied."""
@@ -105,6 +116,8 @@ def check_value(case: Case, seen: Observation) -> None:
     memory = Stages.of(row, case.capacity, case.settings).memory
     kept = _Kept(options["chunk"], memory.capacity // options["chunk"], memory.host_capacity // options["chunk"])
     owners = {request.id: request.conversation or request.id for request in case.requests}
+    came = {name: time for name, time in seen.arrived_s.items() if name not in seen.refused}
+    kept.arrivals = sorted(((time, owners[name]) for name, time in came.items()), reverse=True)
     grows = getattr(policy, "grows", False)
     asked_s: float | None = None  # when memory was asked for copies ahead of time, and has answered with none
     for now, event in seen.happened:
@@ -112,6 +125,7 @@ def check_value(case: Case, seen: Observation) -> None:
             _check_nothing_owed(kept, options)
             asked_s = None
         if isinstance(event, Plan):
+            kept.arrive(now)
             if grows and not event.work:
                 _check_needed(kept, event, options)
                 asked_s = None

@@ -175,6 +175,12 @@ def a_chunk_is_taken_to_have_been_idle_since_it_was_made(leave: Any, self: Tiers
     leave(self, chunk, -chunk.number / 1e9)
 
 
+@talk("value", memory__share=False)
+@instead_of(Tiers, "touch")
+def a_request_that_waits_does_not_count_as_activity(touch: Any, self: Tiers, chunk: Chunk, now: float) -> None:
+    """The KV that it is about to read is reclaimed as if its user had left."""
+
+
 @talk("value", memory__share=False, memory__host=15, memory__ahead=0.6)
 @instead_of(Tiers, "take")
 def what_has_no_copy_is_taken_before_what_has_one(take: Any, self: Tiers, now: float, moves: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -51,10 +51,20 @@ def test_turns_follow_what_has_been_said(crowd: list[Request]) -> None:
             begun_before += 1
             assert first.max_new_tokens == 1
             lengths = draw_lengths(ASKED, int(name[1:]), 1)
-            number = int(others[0].id.partition(".")[2]) if others else len(lengths)
-            assert len(first.prompt) + 1 == sum(map(sum, lengths[:number]))
+            said = [*accumulate(map(sum, lengths))]
+            number = int(others[0].id.partition(".")[2]) if others else said.index(len(first.prompt) + 1) + 1
+            assert len(first.prompt) + 1 == said[number - 1]
             assert all(other.delay_s == 0 for other in others[:1])
     assert 10 < begun_before < len(turns_of(crowd))
+
+
+def test_who_goes_on_after_all_that_is_served_is_remembered() -> None:
+    """A long run serves turns that a short one leaves out, of conversations that both must know from the beginning."""
+    short, long = (turns_of(Crowd(ASKED, 100, 1).requests(RATE, count)) for count in (COUNT // 20, 4 * COUNT))
+    known = {name for name, (first, *_) in short.items() if first.id == name}
+    going_on = {name for name, (first, *others) in long.items() if first.id == name and others}
+    assert going_on <= known
+    assert any(len(short[name]) == 1 for name in going_on)
 
 
 def test_requests_arrive_at_the_rate_in_the_period() -> None:
