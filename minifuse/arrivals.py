@@ -20,8 +20,8 @@ class Arrivals:
     """Every request that the engine knows of, and those that are still to arrive.
 
     A request that follows another arrives `delay_s` after that one has ended, with all of its text in front of its own
-    prompt. If that one was refused, it is refused as well. A request of a conversation that follows none goes on behind
-    the text that is `stored` of it, which is none unless this is set before the first request is added.
+    prompt. If that one was refused, it is refused as well. The first request of a conversation goes on behind the text
+    that is `stored` of it, which is none unless this is set before the first request is added.
 
     >>> arrivals = Arrivals(finished := {})
     >>> first = Sequence(Request("a", prompt=(7, 8), conversation="c"), tokens=[7, 8, 9])
@@ -53,6 +53,15 @@ class Arrivals:
 
     def __bool__(self) -> bool:
         return bool(self._pending)
+
+    def in_turn(self, request: Request) -> Request:
+        """A request of a conversation that names none to follow waits its turn: it follows the last one there is."""
+        last = None if request.after is not None else self.last(request.conversation)
+        return request if last is None else replace(request, after=last)
+
+    def last(self, conversation: str | None) -> str | None:
+        """The last request of a conversation that has, or will have, a text; None: there is none."""
+        return self._last.get(conversation) if isinstance(conversation, str) else None
 
     def check(self, prompts: tuple[Request, ...]) -> None:
         """Raise `RequestRefused` unless these prompts can be taken in as one request."""

@@ -52,7 +52,8 @@ class Lifecycle:
 
         If the engine does not run, or has just served its last request, the request waits for the next `run`.
 
-        A request of several prompts is one `Request` for each of them, all of one group.
+        A request of several prompts is one `Request` for each of them, all of one group. A request of a conversation
+        that has had others follows the last of them, unless it names another.
 
         Raises:
             RequestRefused: it, or one of its prompts, could never be served. Nothing has changed.
@@ -64,6 +65,7 @@ class Lifecycle:
         with self._lock:
             if self._closed:
                 raise UsageError("This engine has been closed: build another, with the same model, for more requests.")
+            prompts = tuple(map(self.arrivals.in_turn, prompts))
             try:
                 self.arrivals.check(prompts)
                 known = [self.arrivals.whole(prompt)[0] if prompt.after is None else prompt for prompt in prompts]

@@ -21,6 +21,7 @@ __all__ = [
     "TextReader",
     "by_request",
     "check_are_requests",
+    "check_name",
     "check_prompts",
 ]
 
@@ -125,6 +126,13 @@ def check_are_requests(given: Iterable[object]) -> None:
             raise UsageError(f"A request was given as {one!r:.60}: give Request(id, prompt), the prompt as token ids.")
 
 
+def check_name(text: str, what: str) -> str:
+    """The name of a conversation, as it is. Raise `UsageError` if it is empty, or UTF-8 cannot spell it."""
+    if not text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UsageError(f"{what} is {text!r}: give a name that UTF-8 can spell.")
+    return text
+
+
 def _check_types(request: Request) -> None:
     """Raise `RequestRefused` unless the fields that no reader looks at have the types that they are declared with."""
     name = f"Request {request.id!r}"
@@ -134,6 +142,11 @@ def _check_types(request: Request) -> None:
         value = getattr(request, field_name)
         if not (value is None or isinstance(value, str)):
             raise RequestRefused(f"{name} has {field_name} = {value!r}: give a text, or leave it out.")
+    if request.conversation is not None:
+        try:
+            check_name(request.conversation, f"The conversation of request {request.id!r}")
+        except UsageError as error:
+            raise RequestRefused(str(error)) from None
     if not isinstance(request.sampling, Sampling):
         raise RequestRefused(f"{name} has sampling = {request.sampling!r:.60}: give Sampling(temperature=...).")
     stop_ids: object = request.stop_ids

@@ -37,6 +37,21 @@ def test_a_turn_arrives_after_the_answer_and_the_delay_behind_all_the_text() -> 
     assert answers_of(engine) == {s.id: expected_answer("llama", s.request) for s in (a, b, d)}
 
 
+def test_a_request_of_a_conversation_waits_its_turn() -> None:
+    """It need not name the one before it, which another thread may have submitted."""
+    engine = make_engine(model="llama")
+    run_all(engine, [asks(name, (token,), 3, conversation="c") for name, token in (("a", 5), ("b", 6), ("d", 7))])
+    text: tuple[int, ...] = ()
+    for name, token in (("a", 5), ("b", 6), ("d", 7)):
+        ended = engine.finished[name]
+        assert ended.request.prompt == (*text, token)
+        text = tuple(ended.tokens)
+        assert tuple(ended.answer) == expected_answer("llama", ended.request)
+    engine.submit(asks("e", (8,), 1, conversation="c"))
+    list(engine.run())
+    assert engine.finished["e"].request.prompt == (*text, 8)
+
+
 @pytest.mark.parametrize("technique", serving("transformer"))
 def test_every_technique_serves_a_conversation(technique: str) -> None:
     """And computes its history again, unless its memory keeps it: b's 4 computed tokens of 5, d's 7 of 8. The rest was
@@ -91,7 +106,7 @@ def test_several_may_follow_one() -> None:
 @pytest.mark.parametrize(
     ("turn", "parts"),
     [
-        (asks("z", conversation="c"), ["'z'", "conversation 'c'", "last request is 'a'", "give after"]),
+        (asks("z", conversation="c", after="d"), ["'z'", "conversation 'c'", "last request is 'a'", "give after"]),
         (asks("z", conversation="e", after="a"), ["'z'", "follows 'a'", "conversation 'e'"]),
         (asks("z", after="y"), ["'z'", "follows 'y'", "not submitted before"]),
         (asks("z", after="z"), ["'z'", "follows 'z'", "not submitted before"]),

@@ -20,7 +20,7 @@ from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.parsing import number as counted
-from minifuse.request import FinishReason, Request
+from minifuse.request import FinishReason, Request, check_name
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.talk import Exchange, Talk
@@ -47,7 +47,11 @@ class ChatOptions(RunOptions):
     ]
     conversation: Annotated[
         str | None,
-        option("--conversation", f"which of the state file's to go on with: {CONVERSATION}", "NAME", panel="Workload"),
+        option(
+            *("--conversation", f"which of the state file's to go on with: {CONVERSATION}", "NAME"),
+            panel="Workload",
+            parse=check_name,
+        ),
     ]
 
 
@@ -196,8 +200,10 @@ class _Chat:
             return ""
         if exchange.stored:
             return ", stored"
-        later = exchange.answer.finish_reason is FinishReason.ABORTED and not conversations.failures
-        return ", to be stored with the next answer" if later else ", not stored"
+        ended = exchange.answer.finish_reason
+        later = (ended is FinishReason.ABORTED and self.on_terminal) or ended is FinishReason.NAN
+        later &= not conversations.failures
+        return ", to be stored with the next answer, if there is one" if later else ", not stored"
 
     def _as_json(self, text: str, exchange: Exchange) -> dict[str, Any]:
         answer = exchange.answer

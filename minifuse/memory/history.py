@@ -187,7 +187,7 @@ class History:
     def _tokens(self, text: object) -> tuple[int, ...]:
         try:
             tokens = json.loads(text) if isinstance(text, str) else None
-        except ValueError:
+        except (ValueError, RecursionError):
             tokens = None
         if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
             raise self._error("SQLITE_CORRUPT", f"{text!r:.40} is no list of tokens")

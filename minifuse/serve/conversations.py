@@ -47,7 +47,7 @@ class Conversations:
         self.model = ModelIdentity(source.name, source.digest())
         self.history = History(path)
         self.failures: dict[str, str] = {}
-        self._texts: dict[str, tuple[int, ...]] = {}  # as this run found them
+        self._texts: dict[str, tuple[int, ...]] = {}  # as the file has them
         self._waiting: dict[str, Sequence] = {}  # requests that ended and are not stored
 
     def __enter__(self) -> Conversations:
@@ -124,6 +124,7 @@ class Conversations:
             self.failures[name] = str(error)
             return
         self.failures.pop(name, None)
+        self._texts.pop(name, None)  # another engine goes on behind these turns
         for one in chain:
             del self._waiting[one.id]
 

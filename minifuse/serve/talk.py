@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from minifuse.engine import Engine
 from minifuse.errors import RequestRefused, UsageError
 from minifuse.report import StepReport
-from minifuse.request import Request, Sequence
+from minifuse.request import Request, Sequence, check_name
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.run import Answer
 
@@ -40,7 +40,8 @@ class Exchange:
 
 
 class Talk:
-    """One conversation, turn by turn, on an engine that serves nothing else meanwhile.
+    """One conversation, turn by turn, on an engine that serves nothing else meanwhile. It goes on behind what the
+    engine has served of it; other talks may have been, and may go on, on the same engine.
 
     Args:
         name: of the conversation.
@@ -52,13 +53,12 @@ class Talk:
         num_tokens: of the text so far.
 
     Raises:
-        UsageError: the conversation was begun with another model, or cannot be read.
+        UsageError: the conversation was begun with another model, or cannot be read, or this is no name.
     """
 
     def __init__(self, engine: Engine, name: str = "chat", conversations: Conversations | None = None) -> None:
-        self.engine, self.name, self.conversations = engine, name, conversations
+        self.engine, self.name, self.conversations = engine, check_name(name, "The conversation"), conversations
         self.num_turns = self.num_tokens = 0
-        self._last: str | None = None  # the request that the next one follows
         self._count = 0  # of requests
         if conversations is not None:
             conversations.check(engine.trace.header.get("model"))
@@ -68,6 +68,8 @@ class Talk:
             except RequestRefused as refusal:
                 raise UsageError(str(refusal)) from None
             self.num_turns = len(conversations.history.turns(name))
+        if (last := engine.arrivals.last(name)) is not None:
+            self.num_tokens = len(engine.finished[last])
 
     def say(
         self, prompt: tuple[int, ...], on_tokens: Callable[[tuple[int, ...]], None] = lambda tokens: None, **asked: Any
@@ -79,24 +81,36 @@ class Talk:
             on_tokens: called with new tokens of the answer as they come.
             asked: fields of the `Request`: max_new_tokens, stop_ids, sampling.
 
+        What `on_tokens` raises ends the answer as Ctrl-C does, and is raised.
+
         Raises:
             RequestRefused: it can never be served. The next turn goes on behind the one before.
         """
+        engine = self.engine
         self._count += 1
-        request = Request(f"turn-{self._count}", prompt, conversation=self.name, after=self._last, **asked)
-        engine, found = self.engine, _Found(request.id)
+        while f"turn-{self._count}" in engine.finished:  # of another talk
+            self._count += 1
+        request = Request(f"turn-{self._count}", prompt, conversation=self.name, **asked)
+        found = _Found(request.id)
         engine.submit(request)
         with uninterrupted(forget=True) as hold:
+            failed: Exception | None = None
             for report in engine.run():
                 found.read(report, engine.sequences.get(request.id) or engine.finished[request.id])
-                if request.id in report.tokens:
-                    on_tokens(report.tokens[request.id])
-                if hold.pending:
+                if request.id in report.tokens and failed is None:
+                    try:
+                        on_tokens(report.tokens[request.id])
+                    except Exception as error:
+                        failed = error
+                if hold.pending or failed:
                     engine.abort(request.id)
             sequence = engine.finished[request.id]
             if why := engine.refused.get(request.id):
                 raise RequestRefused(why)
-            return self._ended(sequence, found)
+            exchange = self._ended(sequence, found)
+            if failed is not None:
+                raise failed
+            return exchange
 
     def _ended(self, sequence: Sequence, found: _Found) -> Exchange:
         assert sequence.finish_reason is not None
@@ -106,7 +120,7 @@ class Talk:
             *(sequence.request, tuple(sequence.answer), sequence.finish_reason, found.first_s, sequence.ended_s),
             num_history=sequence.num_history,
         )
-        self._last, self.num_tokens, self.num_turns = sequence.id, len(sequence), self.num_turns + 1
+        self.num_tokens, self.num_turns = len(sequence), self.num_turns + 1
         failed = self.conversations is None or self.name in self.conversations.failures
         return Exchange(answer, found.on_device, found.on_host, found.recomputed, answer.complete and not failed)
 

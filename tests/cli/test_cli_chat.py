@@ -110,7 +110,7 @@ def test_ctrl_c_ends_the_answer_and_with_it_the_input_that_is_no_terminal(
     state = tmp_path / "s.sqlite"
     outcome = talk(("add 2 and 3", "count from 3 to 90", "sort 2 1"), "--state", state)
     assert (outcome.code, outcome.out) == (130, "5\n3 4\n")
-    assert "aborted, to be stored with the next answer" in outcome.err
+    assert "aborted, not stored" in outcome.err  # no other answer comes
     with History(state) as history:
         assert [turn.finish_reason for turn in history.turns("chat")] == ["stop"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sqlite3
 import threading
@@ -186,6 +187,30 @@ def test_a_full_disk_loses_nothing_that_was_there_and_adds_all_turns_or_none(ful
         assert again.turns("c") == [FIRST, SECOND]
 
 
+def test_a_disk_that_fails_when_a_turn_is_committed(path: Path) -> None:
+    """The file of the log may not grow. What was there stays, and the same turn goes in when there is room again."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            history = History(path)
+            history.add("c", TINY, [FIRST])
+            log = Path(f"{path}-wal").stat().st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (log, resource.RLIM_INFINITY))
+            try:
+                history.add("c", TINY, [SECOND])
+            except MachineError as error:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                before = history.turns("c")
+                history.add("c", TINY, [SECOND])
+                code = 0 if "look after the disk" in str(error) and before == [FIRST] else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with History(path) as again:
+        assert again.turns("c") == [FIRST, SECOND]
+
+
 def test_a_file_that_was_removed_while_it_was_in_use(path: Path) -> None:
     with History(path) as history:
         path.unlink()
@@ -201,6 +226,7 @@ def test_a_file_that_was_removed_while_it_was_in_use(path: Path) -> None:
         "UPDATE turn SET prompt = '[5, true]' WHERE number = 0",
         "UPDATE turn SET answer = x'00ff' WHERE number = 0",
         "UPDATE turn SET answer = '[-1]' WHERE number = 0",
+        f"UPDATE turn SET answer = '{'[' * 100_000}' WHERE number = 0",
         "DELETE FROM turn WHERE number = 0",
     ],
 )

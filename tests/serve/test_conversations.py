@@ -44,6 +44,15 @@ def run(
         return served
 
 
+def test_another_engine_on_the_same_state_goes_on_behind_the_turns_of_the_first(state: Path) -> None:
+    prompts = ((5, 6), (7,), (8, 9))
+    with Conversations(state, SOURCE) as conversations:
+        for i, prompt in enumerate(prompts):
+            request = asks(f"r{i}", prompt, 3, conversation="c")
+            serve(make_engine(model="llama"), [request], conversations=conversations)
+    assert turns(state, "c") == by_oracle(*prompts)
+
+
 def turns(state: Path, conversation: str) -> list[tuple[tuple[int, ...], tuple[int, ...], str]]:
     with Conversations(state, SOURCE) as conversations:
         return [(*turn,) for turn in conversations.history.turns(conversation)]

@@ -89,6 +89,44 @@ def test_a_refused_turn_changes_nothing() -> None:
     assert talk.num_turns == 2
 
 
+def test_several_talks_on_one_engine_and_one_that_is_taken_up_again() -> None:
+    engine = make_engine("pensieve", model="llama", settings=SMALL)
+    texts: dict[str, tuple[int, ...]] = {"c": (), "d": ()}
+    talks = {name: Talk(engine, name) for name in texts}
+    for name, prompt in (("c", (5, 6)), ("d", (7,)), ("c", (8,)), ("d", (9, 2)), ("c", (1,))):
+        if prompt == (1,):
+            talks[name] = Talk(engine, name)
+            assert talks[name].num_tokens == len(texts[name])
+        answer = talks[name].say(prompt, max_new_tokens=2).answer.token_ids
+        assert answer == expected_answer("llama", Request("", texts[name] + prompt, 2))
+        texts[name] += prompt + answer
+
+
+def test_what_shows_an_answer_may_fail_and_the_conversation_goes_on() -> None:
+    talk = Talk(make_engine("pensieve", model="llama", settings=SMALL))
+    seen: list[tuple[int, ...]] = []
+
+    def show(tokens: tuple[int, ...]) -> None:
+        seen.append(tokens)
+        raise ValueError("no such letter")
+
+    with pytest.raises(ValueError, match="no such letter"):
+        talk.say((5, 6), on_tokens=show, max_new_tokens=9)
+    assert len(seen) == 1
+    text = (5, 6, *seen[0], 7)
+    assert talk.say((7,), max_new_tokens=2).answer.token_ids == expected_answer("llama", Request("", text, 2))
+
+
+@pytest.mark.parametrize("name", ["", "\udcff"])
+def test_what_is_no_name_of_a_conversation(name: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Talk(make_engine(model="llama"), name)
+    sentence(error.value, "conversation", repr(name), "UTF-8 can spell")
+    with pytest.raises(RequestRefused) as refused:
+        make_engine(model="llama").submit(asks("a", 2, 1, conversation=name))
+    sentence(refused.value, "'a'", repr(name), "UTF-8 can spell")
+
+
 @pytest.mark.parametrize("real", [False, True])
 def test_a_talk_goes_on_in_the_next_process(real: bool, tmp_path: Path) -> None:
     def talk(*prompts: tuple[int, ...]) -> list[Any]:
