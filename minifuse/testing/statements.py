@@ -122,14 +122,16 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     "value": Statement(
         "under a memory with the option `memory.eviction`, of the KV that may be reclaimed in a place, what is worth "
         "least goes first, and what has no copy only when nothing else is left; under a policy that evicts, chunks are "
-        "copied ahead of time if, and only if, less than `memory.ahead` of the device is free or backed up",
+        "copied ahead of time if, and only if, less than `memory.ahead` of the device is free or backed up (of runs "
+        "without sharing and without aborts)",
         "times and positions, as plans and reports tell them",
         {"memory": ("place", "ahead", "release"), "batching": ("propose",), "attention": ("layout",)},
         "Owners that last",
     ),
     "alike": Statement(
         "under a memory with the options `memory.share` and `memory.chunk`, a newcomer computes no whole chunk of its "
-        "text again that a running sequence has, whose text is the same up to there",
+        "text again that a running sequence has, whose text is the same up to there; nor one that a conversation "
+        "keeps, where the device has room for all texts",
         "texts and plans",
         {"memory": ("missing", "place", "receive"), "batching": ("propose",), "attention": ("layout",)},
         "Owners that last",

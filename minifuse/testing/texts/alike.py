@@ -19,7 +19,8 @@ __all__ = ["check_alike"]
 
 def check_alike(case: Case, seen: Observation) -> None:
     """With the options `share` and `chunk` of a memory, an admitted sequence computes no whole chunk, from its first
-    token on, that a running sequence has, whose text up to the end of that chunk is the same.
+    token on, that a running sequence has, whose text up to the end of that chunk is the same. Where the device has room
+    for all that the run computes, so that nothing need be reclaimed, what conversations keep counts, too.
 
     The last token of a text is always computed, and so is a chunk that has it. What two sequences computed at once lies
     in memory twice, and only one of both is found: such chunks are left out. So are runs whose events have no single
@@ -35,7 +36,9 @@ def check_alike(case: Case, seen: Observation) -> None:
         return
     size = options["chunk"]
     texts = {name: tuple(sequence.tokens) for name, sequence in seen.answers.items()}
+    keeping = _nothing_is_reclaimed(case, seen, options)
     computed: dict[str, int] = {}  # tokens of each running sequence
+    kept: dict[str, int] = {}  # and of those whose KV is kept
     times: Counter[tuple[int, ...]] = Counter()  # how often a chunk was computed, by the text up to its end
     for now, event in seen.happened:
         if not isinstance(event, Plan):
@@ -44,6 +47,7 @@ def check_alike(case: Case, seen: Observation) -> None:
                     computed[work.sequence] = max(computed[work.sequence], work.stop)
             continue
         gone = {*event.evicted, *(name for name in computed if seen.ended_s.get(name, math.inf) <= now)}  # or aborted
+        kept |= {name: computed[name] for name in gone & keeping & computed.keys()}
         computed = {name: count for name, count in computed.items() if name not in gone}
         for work in event.work:
             if work.sequence not in texts:
@@ -52,7 +56,7 @@ def check_alike(case: Case, seen: Observation) -> None:
             last = max(other.stop for other in event.work if other.sequence == work.sequence) - 1
             for end in _ends(work, size):
                 again = work.sequence in event.admitted and work.start <= end - size and end <= last
-                holder = _holder(text[:end], computed, texts) if again and times[text[:end]] == 1 else None
+                holder = _holder(text[:end], computed | kept, texts) if again and times[text[:end]] == 1 else None
                 if holder is not None:
                     raise LawBroken(
                         "alike", f"step {event.step} computes [{end - size}, {end}) of {work.sequence}, as {holder} has"
@@ -63,13 +67,29 @@ def check_alike(case: Case, seen: Observation) -> None:
         computed |= {work.sequence: computed.get(work.sequence, 0) for work in event.work}
 
 
+def _nothing_is_reclaimed(case: Case, seen: Observation, options: dict[str, Any]) -> set[str]:
+    """The sequences whose KV stays after their end; none if memory may be too small for all texts of the run."""
+    size, owners = options["chunk"], {request.id: request.conversation for request in case.requests}
+    longest: Counter[str] = Counter()
+    for name, sequence in seen.answers.items():
+        owner = owners[name] or name
+        longest[owner] = max(longest[owner], len(sequence.tokens))
+    if (
+        case.scenario.aborts
+        or not options["keep"]
+        or sum(-(-n // size) for n in longest.values()) > case.capacity // size
+    ):
+        return set()
+    return {name for name, conversation in owners.items() if conversation is not None}
+
+
 def _ends(work: Work, size: int) -> range:
     """Where the chunks end that this work completes: of [3, 9) in chunks of 4, at 4 and 8."""
     return range(size * (work.start // size + 1), work.stop + 1, size)
 
 
 def _holder(beginning: tuple[int, ...], computed: dict[str, int], texts: dict[str, tuple[int, ...]]) -> str | None:
-    """A running sequence that has computed this text."""
+    """A sequence that has computed this text, and whose KV is there."""
     length = len(beginning)
     return next(
         (name for name, count in computed.items() if count >= length and texts.get(name, ())[:length] == beginning),

@@ -254,6 +254,15 @@ def nothing_is_found_that_others_have(receive: Any, self: Owners, sequence: Sequ
 
 
 @talk("alike", memory__share=True, memory__chunk=2)
+@instead_of(Tiers, "leave")
+def what_a_conversation_keeps_is_not_shared(leave: Any, self: Tiers, chunk: Chunk, now: float) -> None:
+    """A beginning is found only while a sequence runs that has it."""
+    leave(self, chunk, now)
+    if not chunk.users and self.alike.get(chunk.digest) is chunk:
+        del self.alike[chunk.digest]
+
+
+@talk("alike", memory__share=True, memory__chunk=2)
 @instead_of(Owners, "found")
 def only_the_first_chunk_is_shared(found: Any, self: Owners, sequence: Sequence) -> list[Chunk | None]:
     chunks: list[Chunk | None] = found(self, sequence)
