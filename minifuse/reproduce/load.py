@@ -107,8 +107,10 @@ def load_at(
     rounds: int,
     say: Callable[[str], None],
     measured: Callable[[], None] = lambda: None,
+    *,
+    all_rates: bool = False,
 ) -> None:
-    """Offer each rate to every contender whose throughput still grows, and add the outcome to its curve.
+    """Offer each rate to every contender whose throughput still grows, or to all, and add the outcome to its curve.
 
     Args:
         rates: ascending.
@@ -116,7 +118,7 @@ def load_at(
         measured: called after each rate.
     """
     for number, rate in enumerate(rates):
-        runs = {name: partial(run, curve, rate) for name, curve in curves.items() if not curve.saturated}
+        runs = {name: partial(run, curve, rate) for name, curve in curves.items() if all_rates or not curve.saturated}
         if not runs:
             return
         say(f"{rate:,.0f} requests/s" if rate >= 1000 else f"{rate:.3g} requests/s")

@@ -7,7 +7,7 @@ from functools import partial
 
 from minifuse.reproduce.experiment import Panel, Say
 from minifuse.reproduce.pensieve.serving import DEVICE, PENSIEVE, STATELESS, VLLM, Serving, experiment
-from minifuse.reproduce.pensieve.sweeps import curves_panel, gain_at_equal_latency
+from minifuse.reproduce.pensieve.sweeps import curves_panel, verdict
 
 __all__ = ["EXPERIMENT", "draw"]
 
@@ -37,9 +37,9 @@ def draw(
         contenders = CONTENDERS if serving.virtual else IN_REAL_TIME
         sweep = serving.sweep(say, title, contenders, min_turns=min_turns)
         panels.append(curves_panel(sweep))
-        ours, wanted = sweep.curves["pensieve"], (aims or {}).get(serving.published)
+        wanted = (aims or {}).get(serving.published)
         verdicts += [
-            gain_at_equal_latency(title, ours, sweep.curves[name], gains[serving.published], wanted)
+            verdict(sweep, "pensieve", name, gains[serving.published], wanted)
             for name in ("stateless", "vllm", "device")
             if name in sweep.curves
         ]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from minifuse.reproduce.curve import Curve
 from minifuse.reproduce.experiment import Panel, Say
 from minifuse.reproduce.pensieve.serving import PENSIEVE, VLLM, Serving, experiment
-from minifuse.reproduce.pensieve.sweeps import Sweep, curves_panel, gain_at_equal_latency
+from minifuse.reproduce.pensieve.sweeps import Sweep, curves_panel, gain_at_equal_latency, verdict
 
 __all__ = ["EXPERIMENT"]
 
@@ -30,12 +30,16 @@ def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tupl
         capacity = sweep.capacity
         curves |= {f"{key}_{reaction}" if key == "pensieve" else key: curve for key, curve in sweep.curves.items()}
     assert capacity is not None
-    verdicts = [
-        gain_at_equal_latency(
-            f"{title}, reaction time {reaction} s", curves[f"pensieve_{reaction}"], curves["vllm"], gain
-        )
-        for reaction, gain in GAINS.items()
-    ]
+    whole = Sweep(title, capacity, curves, paired=not serving.virtual)
+    if whole.paired:  # vllm has had the requests of 60 s
+        verdicts = [verdict(whole, "pensieve_60", "vllm", None)]
+    else:
+        verdicts = [
+            gain_at_equal_latency(
+                f"{title}, reaction time {reaction} s", curves[f"pensieve_{reaction}"], curves["vllm"], gain
+            )
+            for reaction, gain in GAINS.items()
+        ]
     peaks = [curves[f"pensieve_{reaction}"].peak for reaction in REACTIONS]
     falls = all(late <= early for early, late in pairwise(peaks))
     verdicts.append(
@@ -43,7 +47,7 @@ def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tupl
         f"{', '.join(f'{peak:.3g}' for peak in peaks)} requests/s: it {'falls' if falls else 'does not always fall'} "
         "as users take longer (thesis: it falls)."
     )
-    return (curves_panel(Sweep(title, capacity, curves)),), tuple(verdicts)
+    return (curves_panel(whole),), tuple(verdicts)
 
 
 EXPERIMENT = experiment("3.16", "mean reaction times of 30, 60 and 120 seconds", ("llama-2-13b-gqa-16k",), draw)

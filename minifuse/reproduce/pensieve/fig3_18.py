@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from minifuse.reproduce.experiment import Panel, Say
 from minifuse.reproduce.pensieve.serving import PENSIEVE, SEPARATE, Serving, experiment
-from minifuse.reproduce.pensieve.sweeps import curves_panel, gain_at_equal_latency
+from minifuse.reproduce.pensieve.sweeps import curves_panel, verdict
 from minifuse.reproduce.verdict import aim
 
 __all__ = ["EXPERIMENT"]
@@ -23,7 +23,7 @@ def draw(servings: Sequence[Serving], say: Say) -> tuple[tuple[Panel, ...], tupl
         outcome.p90 <= separate.points[rate].p90 for rate, outcome in ours.points.items() if rate in separate.points
     ]
     verdicts = (
-        gain_at_equal_latency(title, ours, separate, None),
+        verdict(sweep, "pensieve", "separate", None),
         aim(f"{title}, p90 below that without", f"at {sum(lower)} of {len(lower)} rates", "at all", all(lower)),
     )
     return (curves_panel(sweep),), verdicts

@@ -73,7 +73,7 @@ SMALL = {"opt": "small-opt", "llama": "small"}
 FEW = {"opt": 0.4, "llama": 0.1}
 SCALES = {
     "quick": _Scale("real", 0.02, {"opt": 0.5, "llama": 0.5}, 0.01, 24, 1, (0.5, 1.5), SMALL),
-    "cpu": _Scale("real", 0.125, FEW, 1 / 48, 40, 5, (0.6, 0.9, 1.3), SMALL, remembered=1.5, at_once=200),
+    "cpu": _Scale("real", 0.125, FEW, 1 / 48, 60, 5, (0.7, 1.1, 1.5), SMALL, remembered=1.5, at_once=100),
     "paper": _Scale("virtual", 1.0, {"opt": 1.0, "llama": 1.0}, 1.0, 300, 2, (0.7, 1.0, 1.3, 1.8, 2.5), {}, more=4),
 }
 
@@ -189,7 +189,7 @@ class Serving:
         given = self.conditions.rates
         rates = offered(given, capacity) if given else tuple(share * capacity for share in self.scale.shares)
         curves = {one.key: Curve(one, MAX_BATCH, 0.0) for one in contenders}
-        sweep = Sweep(title, capacity, curves)
+        sweep = Sweep(title, capacity, curves, paired=not self.virtual)
         made: dict[tuple[float, int], Any] = {}
         runs: Counter[tuple[str, float]] = Counter()
 
@@ -207,6 +207,7 @@ class Serving:
             load_at(
                 *(curves, rates, run, self.rounds),
                 *(lambda what: say(f"{title}: {what}"), lambda: say.keep(curves_panel(sweep))),
+                all_rates=sweep.paired,
             )
 
         measure(*rates)
@@ -273,16 +274,20 @@ class Serving:
             if self.scale.more and not self.conditions.rates
             else ""
         )
+        compared = (
+            "Loads at equal p90 are those offered, where p90 is twice the lowest of the baseline."
+            if self.virtual
+            else "Contenders are compared run by run, as each round of a rate has a load of its own."
+        )
         return (
             f"Conversations with ShareGPT's published statistics (minifuse.workload.conversations), about "
             f"{self.num_requests} requests in the measured period{rounds}. They begin as a Poisson process long before "
             "the run; a text so far is sent once before the measured period, so that memory holds what it would. Rates "
             f"are shares of what vllm serves when everything comes at once{further}. "
             "p90 is the 90th percentile of the normalized latency, of the requests that arrive in the "
-            "period; throughput counts those that end in it, offered those that were to arrive in it. Loads at equal "
-            "p90 are those offered, where p90 is twice the lowest of the baseline. Hits are of histories, by tier; "
-            "recomputed are all "
-            "tokens of the run that had been computed before."
+            "period; throughput counts turns that end in it, offered those that were to arrive in it. "
+            f"{compared} Hits are of histories, by tier; recomputed are all tokens of the run that had been computed "
+            "before."
         )
 
 

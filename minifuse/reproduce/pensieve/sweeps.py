@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from minifuse.reproduce.curve import Curve, Outcome
 from minifuse.reproduce.experiment import Column, Panel, Point, Value
 from minifuse.reproduce.pensieve.talked import Talked
 from minifuse.reproduce.verdict import aim, shown
 
-__all__ = ["Sweep", "curves_panel", "gain", "gain_at_equal_latency"]
+__all__ = ["Sweep", "curves_panel", "gain", "gain_at_equal_latency", "lower_latency", "verdict"]
 
 BOUND = 2.0  # times the lowest p90 of the baseline: the latency at which throughputs are compared
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The result of a load sweep: a curve for each contender."""
+    """The result of a load sweep: a curve for each contender.
+
+    `paired`: in real time, where a run is so short that the load of a rate depends on which conversations it has. Then
+    contenders are compared run by run, on the same requests.
+    """
 
     title: str
     capacity: float  # requests per second of vllm, all at once
     curves: Mapping[str, Curve]
+    paired: bool = False
 
     def ends(self, curve: Curve) -> bool:
         """Whether a higher rate would tell nothing more: throughput has stopped to grow, or the p90 exceeds every one
@@ -32,7 +38,7 @@ class Sweep:
 
 def curves_panel(sweep: Sweep, more: Sequence[Column] = ()) -> Panel:
     """A row for each rate that was offered, columns for each contender. Where contenders were offered different
-    conversations, by reaction time, the rate is the one that was aimed at."""
+    conversations, by reaction time, or each round others, the rate is the one that was aimed at."""
     points, alike = [], True
     for rate in sorted({rate for curve in sweep.curves.values() for rate in curve.points}):
         measured: dict[str, Value] = {}
@@ -46,6 +52,7 @@ def curves_panel(sweep: Sweep, more: Sequence[Column] = ()) -> Panel:
         alike = alike and min(offered) == max(offered)
         at = {"rate": rate, "share": rate / sweep.capacity, "offered": offered[0]}
         points.append(Point(at, measured, {}))
+    alike = alike and not sweep.paired
     columns = [Column("offered\nreq/s", "at", "offered") if alike else Column("nominal\nreq/s", "at", "rate")]
     for key, curve in sweep.curves.items():
         head = curve.contender.head
@@ -97,6 +104,31 @@ def _offered_at(curve: Curve, rate: float) -> list[float]:
     """What was offered at a nominal rate; empty if it was not measured there."""
     outcome = curve.points.get(rate)
     return [outcome.offered] if isinstance(outcome, Talked) else []
+
+
+def verdict(sweep: Sweep, ours: str, baseline: str, published: float | None, wanted: float | None = None) -> str:
+    """The verdict on one contender of a sweep against another: pair by pair, or on the load at equal latency."""
+    one, other = sweep.curves[ours], sweep.curves[baseline]
+    if sweep.paired:
+        return lower_latency(sweep.title, one, other)
+    return gain_at_equal_latency(sweep.title, one, other, published, wanted)
+
+
+def lower_latency(title: str, ours: Curve, baseline: Curve) -> str:
+    """The verdict on our 90th percentile over the baseline's, of the same requests, in every round at every rate."""
+    found = []
+    for rate, outcome in ours.points.items():
+        other = baseline.points.get(rate)
+        if isinstance(outcome, Talked) and isinstance(other, Talked):
+            pairs = zip(outcome.rounds_latency, other.rounds_latency, strict=True)
+            found.append((rate, sorted(mine / theirs for mine, theirs in pairs)))
+    text = "; ".join(f"{median(x):.2f} ({x[0]:.2f} to {x[-1]:.2f}) at {shown(rate)} requests/s" for rate, x in found)
+    return aim(
+        f"{title}, p90 of {ours.contender.head} over that of {baseline.contender.head} with the same requests",
+        f"{text}: medians and spread of the rounds",
+        "below 1",
+        all(median(x) < 1 for _, x in found),
+    )
 
 
 def gain_at_equal_latency(
