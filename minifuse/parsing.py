@@ -23,6 +23,7 @@ __all__ = [
     "all_of",
     "check_goodput",
     "did_you_mean",
+    "fits_utf8",
     "number",
     "one_of",
     "parse_duration",
@@ -146,6 +147,11 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f' (did you mean "{best}"?)' if best != word else ""
 
 
+def fits_utf8(text: str) -> bool:
+    """Whether UTF-8 can spell a text: it has no half of a surrogate pair."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def number(count: int, noun: str) -> str:
     """`1 request`, `2 requests`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -226,7 +232,7 @@ class Fields:
     def _text(self, what: str, value: object, allowed: str) -> str:
         if not isinstance(value, str):
             raise self.error(f"{what} is {_show(value)}: give {allowed}")
-        if any("\ud800" <= letter <= "\udfff" for letter in value):  # JSON can spell what UTF-8 cannot
+        if not fits_utf8(value):  # JSON can spell what UTF-8 cannot
             raise self.error(f"{what} is {_show(value)}: give text without half a surrogate pair")
         return value
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.parsing import fits_utf8
 
 __all__ = [
     "FinishReason",
@@ -128,7 +129,7 @@ def check_are_requests(given: Iterable[object]) -> None:
 
 def check_name(text: str, what: str) -> str:
     """The name of a conversation, as it is. Raise `UsageError` if it is empty, or UTF-8 cannot spell it."""
-    if not text or any("\ud800" <= letter <= "\udfff" for letter in text):
+    if not text or not fits_utf8(text):
         raise UsageError(f"{what} is {text!r}: give a name that UTF-8 can spell.")
     return text
 
