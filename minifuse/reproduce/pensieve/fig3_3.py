@@ -8,6 +8,7 @@ from functools import partial
 from statistics import median
 from typing import Any, Literal
 
+from minifuse.cores import share_cores
 from minifuse.errors import UsageError
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.report import StepReport
@@ -33,13 +34,14 @@ class _Scale:
     clock: Literal["real", "virtual"]
     batch: int
     histories: tuple[int, ...]
+    rounds: int = 1  # the fewest
     machine: str = "cpu"  # that virtual time simulates
 
 
 SCALES = {
     "quick": _Scale("random:small", "real", 4, (0, 64)),
-    "cpu": _Scale("random:medium", "real", 8, (0, 64, 128, 256, 512, 1024)),
-    "paper": _Scale("random:opt-13b", "virtual", BATCH, (0, 256, 512, 768, 1024, 1280, 1536, 1792), "a100-80g"),
+    "cpu": _Scale("random:small", "real", 8, (0, 64, 128, 256, 512, 1024), rounds=5),
+    "paper": _Scale("random:opt-13b", "virtual", BATCH, (0, 256, 512, 768, 1024, 1280, 1536, 1792), machine="a100-80g"),
 }
 
 
@@ -72,6 +74,7 @@ class Setting:
     def __init__(self, conditions: Conditions) -> None:
         self.conditions = conditions
         self.scale = scale = SCALES[conditions.scale]
+        self.rounds = max(conditions.rounds, scale.rounds)
         self.steps = conditions.tokens or STEPS
         self.source = resolve_text(conditions.model or scale.model)
         dtype = conditions.dtype
@@ -114,6 +117,7 @@ class Setting:
         """Load the weights, and warm up."""
         if not self.virtual:
             say("warming up")
+            share_cores(self.source.config.num_parameters, None)
             self.model = load_weights(self.source, self.settings.dtype, seed=self.conditions.seed)
             self.run(max(self.scale.histories[:2]), kept=True)
 
@@ -140,12 +144,14 @@ class Setting:
     def point(self, history: int, first: int) -> Point:
         """The history computed again and kept, in turns; medians of the rounds."""
         again, kept = partial(self.run, history, False), partial(self.run, history, True)
-        runs = take_turns({"again": again, "kept": kept}, self.conditions.rounds, first)
+        runs = take_turns({"again": again, "kept": kept}, self.rounds, first)
         values: dict[str, Value] = {}
         for name, times in runs.items():
             prefills, generations = [one.prefill_s for one in times], [one.generation_s for one in times]
             values |= {f"{name}_s": median(prefills), f"{name}_rounds_s": tuple(prefills)}
             values |= {f"{name}_generation_s": median(generations), f"{name}_generation_rounds_s": tuple(generations)}
+            if self.rounds > 1:
+                values |= {f"{name}_spread": _spread(prefills), f"{name}_generation_spread": _spread(generations)}
         values["generation_s"] = values["again_generation_s"]
         values["share"] = _seconds(values, "again_s") / _seconds(values, "generation_s")
         return Point({"history": history}, values, {})
@@ -161,11 +167,15 @@ class Setting:
             "batch": self.scale.batch,
             "prompt_tokens": PROMPT,
             "steps": self.steps,
-            "rounds": self.conditions.rounds,
+            "rounds": self.rounds,
             "seed": self.conditions.seed,
             "paper_batch": BATCH,
             "paper_steps": STEPS,
         }
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    return f"{min(seconds):.3g}-{max(seconds):.3g}"
 
 
 def _seconds(values: Mapping[str, Value], key: str) -> float:
@@ -175,12 +185,23 @@ def _seconds(values: Mapping[str, Value], key: str) -> float:
 
 
 HISTORY = Column("history\ntokens", "at", "history", "{:,}")
+SHARE = Column("again by\ngeneration", "measured", "share", "{:.2f}x")
 COLUMNS = (
     HISTORY,
     Column("prefill s\nagain", "measured", "again_s"),
     Column("prefill s\nkept", "measured", "kept_s"),
     Column("generation\ns", "measured", "generation_s"),
-    Column("again by\ngeneration", "measured", "share", "{:.2f}x"),
+    SHARE,
+)
+SPREADS = (
+    HISTORY,
+    Column("prefill s\nagain", "measured", "again_s"),
+    Column("again\nspread", "measured", "again_spread", "{}"),
+    Column("prefill s\nkept", "measured", "kept_s"),
+    Column("kept\nspread", "measured", "kept_spread", "{}"),
+    Column("generation\ns", "measured", "generation_s"),
+    Column("generation\nspread", "measured", "again_generation_spread", "{}"),
+    SHARE,
 )
 
 
@@ -203,7 +224,7 @@ def draw(setting: Setting, say: Say) -> Finding:
         columns = (
             Column("arithmetic\nreached", "at", "part", "{:.0%}"),
             Column("outgrown at\nhistory", "measured", "crossing", "{:,.0f}"),
-            Column("again by\ngeneration", "measured", "share", "{:.2f}x"),
+            SHARE,
         )
         panels.append(Panel("Not in the paper: by the part of the data sheet that is reached", columns, tuple(reached)))
     return Finding({**setting.facts(), "crossing": crossing(points)}, tuple(panels), notes(setting, points))
@@ -211,7 +232,7 @@ def draw(setting: Setting, say: Say) -> Finding:
 
 def _panel(setting: Setting, points: Sequence[Point]) -> Panel:
     title = f"Fig. 3.3: {setting.scale.batch} requests, {PROMPT} new tokens, {setting.steps} steps of generation"
-    return Panel(title, COLUMNS, tuple(points))
+    return Panel(title, SPREADS if setting.rounds > 1 else COLUMNS, tuple(points))
 
 
 def _reached(setting: Setting, part: float) -> Point:
@@ -247,7 +268,7 @@ def crossing(points: Sequence[Point]) -> float | None:
 
 def notes(setting: Setting, points: Sequence[Point]) -> tuple[str, ...]:
     """How it was measured, what the thesis says, and what was found."""
-    rounds = setting.conditions.rounds
+    rounds = setting.rounds
     where = f"virtual time of an {setting.scale.machine} by its data sheet" if setting.virtual else "real time"
     last = points[-1]
     longest, share = last.at["history"], _seconds(last.measured, "share")
