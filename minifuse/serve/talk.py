@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from minifuse.engine import Engine
 from minifuse.errors import RequestRefused, UsageError
 from minifuse.report import StepReport
-from minifuse.request import Request, Sequence, check_name
+from minifuse.request import FinishReason, Request, Sequence, check_name
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.run import Answer
 
@@ -49,7 +49,7 @@ class Talk:
             `say` returns.
 
     Attributes:
-        num_turns: that have been answered, those of the state file included.
+        num_turns: that have been answered, those of the state file and of other talks included.
         num_tokens: of the text so far.
 
     Raises:
@@ -68,6 +68,9 @@ class Talk:
             except RequestRefused as refusal:
                 raise UsageError(str(refusal)) from None
             self.num_turns = len(conversations.history.turns(name))
+        else:
+            others = [one for one in engine.finished.values() if one.request.conversation == name]
+            self.num_turns = len([one for one in others if one.finish_reason is not FinishReason.REFUSED])
         if (last := engine.arrivals.last(name)) is not None:
             self.num_tokens = len(engine.finished[last])
 

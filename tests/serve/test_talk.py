@@ -96,7 +96,7 @@ def test_several_talks_on_one_engine_and_one_that_is_taken_up_again() -> None:
     for name, prompt in (("c", (5, 6)), ("d", (7,)), ("c", (8,)), ("d", (9, 2)), ("c", (1,))):
         if prompt == (1,):
             talks[name] = Talk(engine, name)
-            assert talks[name].num_tokens == len(texts[name])
+            assert (talks[name].num_turns, talks[name].num_tokens) == (2, len(texts[name]))
         answer = talks[name].say(prompt, max_new_tokens=2).answer.token_ids
         assert answer == expected_answer("llama", Request("", texts[name] + prompt, 2))
         texts[name] += prompt + answer
