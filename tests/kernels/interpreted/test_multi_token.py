@@ -47,7 +47,7 @@ def test_any_lengths(heads: int, kv_heads: int, dim: int, page: int) -> None:
     assert_close(multi_token_attention_torch(*arguments), expected(parts))
 
 
-@pytest.mark.parametrize("page", [0, 16])
+@pytest.mark.parametrize("page", [pytest.param(0, marks=pytest.mark.long), 16])
 def test_decode(page: int) -> None:
     parts = parts_of([(1, 1), (1, 200), (0, 3), *[(1, n) for n in (7, 15, 16, 17, 112, 133)]])
     arguments = lay_out(parts, page)
@@ -62,7 +62,7 @@ def test_one_long_chunk(dtype: torch.dtype) -> None:
     assert_close(attend(*lay_out(parts, 16, dtype)), expected(parts))
 
 
-@pytest.mark.parametrize("page", [0, 16])
+@pytest.mark.parametrize("page", [pytest.param(0, marks=pytest.mark.long), 16])
 def test_reference_is_right(page: int) -> None:
     parts = parts_of([(0, 7), (3, 20), (1, 1), (9, 9)], 6, 2, 24)
     assert_close(attend(*lay_out(parts, page), reference=True), expected(parts))
@@ -154,7 +154,7 @@ def test_bits_do_not_depend_on_chunks(whole: Tensor, cuts: tuple[int, ...]) -> N
     assert torch.equal(torch.cat(chunks), whole)
 
 
-@pytest.mark.parametrize("page", [0, 16])
+@pytest.mark.parametrize("page", [pytest.param(0, marks=pytest.mark.long), 16])
 def test_decode_has_the_bits_of_prefill(whole: Tensor, page: int) -> None:
     """Each token as the only query of a sequence."""
     columns = [0, 15, 16, 34]
@@ -162,8 +162,7 @@ def test_decode_has_the_bits_of_prefill(whole: Tensor, page: int) -> None:
     assert torch.equal(decoded, whole[columns])
 
 
-@pytest.mark.parametrize("page", [0, 16])
-@pytest.mark.parametrize("before", [0, 3, 14])
+@pytest.mark.parametrize(("before", "page"), [(0, 16), (3, 0), (14, 16)])
 def test_bits_do_not_depend_on_the_batch(whole: Tensor, page: int, before: int) -> None:
     """In other rows of the tile and of the batch, between other sequences."""
     queries = range(31 - before, 35)
@@ -172,7 +171,7 @@ def test_bits_do_not_depend_on_the_batch(whole: Tensor, page: int, before: int) 
     assert torch.equal(got[before : before + len(queries)], whole[queries.start :])
 
 
-@pytest.mark.parametrize("shift", [1, 5, 20])
+@pytest.mark.parametrize("shift", [5, 20])
 def test_bits_do_not_depend_on_left_padding(whole: Tensor, shift: int) -> None:
     """A row of a rectangle that begins `shift` columns later: its idle queries share tiles with the real ones."""
     padded = Context(101, 35 + shift, **SHAPE)

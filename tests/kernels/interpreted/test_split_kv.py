@@ -66,7 +66,7 @@ def test_several_tiles_in_a_split(page: int) -> None:
     assert_near(attend(*lay_out(batch, page), split=160), expected(batch))
 
 
-@pytest.mark.parametrize("page", [0, 16])
+@pytest.mark.parametrize("page", [pytest.param(0, marks=pytest.mark.long), 16])
 def test_long_and_very_uneven(page: int) -> None:
     batch = batch_of([3000, 1, 2 * SPLIT, SPLIT, SPLIT + 1, 7])
     arguments = lay_out(batch, page)
@@ -76,7 +76,7 @@ def test_long_and_very_uneven(page: int) -> None:
 
 def test_more_splits_than_are_reduced_at_once() -> None:
     """64 are reduced at once."""
-    batch = batch_of([64 * 4, 129 * 4 - 1, 3], 1, 1)
+    batch = batch_of([65 * 4 - 1, 3], 1, 1)
     assert_near(attend(*lay_out(batch, 16), split=4), expected(batch))
 
 
@@ -188,8 +188,7 @@ def alone() -> Tensor:
     return decode_attention(*lay_out([CHAT], 16), split=32)[0]
 
 
-@pytest.mark.parametrize("row", [0, 1, 2])
-@pytest.mark.parametrize("others", [(1, 5), (300, 32), (97, 128)])
+@pytest.mark.parametrize(("row", "others"), [(0, (1, 5)), (1, (300, 32)), (2, (97, 128))])
 def test_bits_do_not_depend_on_the_batch(alone: Tensor, others: tuple[int, int], row: int) -> None:
     batch = [single(seed, context, 3, 1) for seed, context in enumerate(others)]
     batch.insert(row, CHAT)
@@ -211,7 +210,7 @@ def test_bits_of_a_single_split(context: int) -> None:
     assert torch.equal(attend(*lay_out([CHAT, short], 16), split=32)[1], want)
 
 
-@pytest.mark.parametrize(("page", "seed"), [(16, 1), (16, 2), (0, 0), (0, 1), (1, 0), (5, 0), (64, 0)])
+@pytest.mark.parametrize(("page", "seed"), [(16, 1), (0, 0), (1, 0), (5, 0), (64, 0)])
 def test_bits_do_not_depend_on_where_kv_lies(alone: Tensor, page: int, seed: int) -> None:
     assert torch.equal(attend(*lay_out([CHAT], page, seed=seed), split=32)[0], alone)
 
