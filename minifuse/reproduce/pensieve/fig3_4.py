@@ -125,15 +125,16 @@ def _point(context: int, attention_s: tuple[float, ...], rest_s: tuple[float, ..
         "rest_rounds_ms": tuple(seconds * 1e3 for seconds in rest_s),
         "share": median(attention_s) / median(rest_s),
     }
+    if len(attention_s) > 1:
+        measured["spread"] = f"{min(attention_s) * 1e3:.3g}-{max(attention_s) * 1e3:.3g}"
     return Point({"context": context}, measured, {})
 
 
-COLUMNS = (
-    Column("context\ntokens", "at", "context", "{:,}"),
-    Column("attention\nms", "measured", "attention_ms"),
-    Column("the rest\nms", "measured", "rest_ms"),
-    Column("attention by\nthe rest", "measured", "share", "{:.3f}x"),
-)
+CONTEXT = Column("context\ntokens", "at", "context", "{:,}")
+ATTENTION = Column("attention\nms", "measured", "attention_ms")
+SPREAD = Column("attention\nspread", "measured", "spread", "{}")
+REST = Column("the rest\nms", "measured", "rest_ms")
+SHARE = Column("attention by\nthe rest", "measured", "share", "{:.3f}x")
 
 
 def draw(setting: Setting, say: Say) -> Finding:
@@ -141,7 +142,8 @@ def draw(setting: Setting, say: Say) -> Finding:
     say.expect(1)
     say(f"contexts of {setting.contexts[0]} to {setting.contexts[-1]:,} tokens")
     points = setting.points()
-    panel = Panel(f"Fig. 3.4: attention of {CHUNK} tokens in one layer", COLUMNS, tuple(points))
+    columns = (CONTEXT, ATTENTION, *([] if setting.virtual else [SPREAD]), REST, SHARE)
+    panel = Panel(f"Fig. 3.4: attention of {CHUNK} tokens in one layer", columns, tuple(points))
     say.keep(panel)
     line = line_of(points)
     facts = {"slope": line.slope, "start": line.start, "explained": line.explained, "equal_at": line.equal_at}
