@@ -106,7 +106,7 @@ def given_away_before_it_is_copied(patch: Patch) -> None:
     patch.setattr(Slots, "leaving", property(lambda self: {}, lambda self, slots: None), raising=False)
 
 
-@defect("fusion", "budget")
+@defect("fusion", "budget", "conservation")
 def a_slot_too_many(patch: Patch) -> None:
     patch.setattr(Slots, "room", lambda self: slots._Room(self.slots + 1 - len(self.extents), self.slots))
 
