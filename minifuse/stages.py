@@ -95,6 +95,9 @@ class Memory(Stage, Protocol):
     offers: ClassVar[frozenset[str]]
     # Whether the KV of a sequence that was evicted may be reclaimed, as that of a conversation; it counts as kept.
     reclaims: ClassVar[bool]
+    evicts: ClassVar[bool]  # whether a policy may propose to evict sequences
+    in_step: ClassVar[bool]  # whether an iteration must compute all running sequences: see `Batching.in_step`
+    apart: ClassVar[bool]  # whether there is a place for prompts that are computed apart: see `Batching.apart`
     capacity: int
     host_capacity: int
 
@@ -158,6 +161,8 @@ class Batching(Stage, Protocol):
     # What the policy claims, and the laws hold it to. A class that says nothing claims nothing.
     overtaken_at_most: int | None  # later arrivals admitted while a request waits, under first come, first served
     starts_together: bool  # whether the prompts of one request are admitted together
+    in_step: bool  # whether an iteration with work on a running sequence has work on all of them
+    apart: bool  # whether prompts are computed by plans of their own, before they join the sequences that run
 
     @property
     def token_budget(self) -> int | None:
@@ -249,8 +254,20 @@ class Executor(Protocol):
 StageClass = TypeVar("StageClass", bound=type[Any])
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "batching": {"serves": frozenset({"transformer"}), "overtaken_at_most": None, "starts_together": False},
-    "memory": {"serves": frozenset({"transformer"}), "reclaims": False},
+    "batching": {
+        "serves": frozenset({"transformer"}),
+        "overtaken_at_most": None,
+        "starts_together": False,
+        "in_step": False,
+        "apart": False,
+    },
+    "memory": {
+        "serves": frozenset({"transformer"}),
+        "reclaims": False,
+        "evicts": False,
+        "in_step": False,
+        "apart": False,
+    },
     "attention": {"serves": frozenset({"transformer"})},
 }
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}

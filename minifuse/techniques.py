@@ -111,6 +111,34 @@ TECHNIQUES: dict[str, Technique] = {
             attention="padded",
         ),
         Technique(
+            name="baton",
+            summary="a padded batch in which a finished request is replaced at once; the others are padded meanwhile",
+            paper="Baton",
+            section="4.1, 4.3",
+            batching="rebatch",
+            memory="shaped",
+            attention="padded",
+        ),
+        Technique(
+            name="baton-pd",
+            summary="the same, with prompts computed apart and embedded in the batch, which costs the others nothing",
+            paper="Baton",
+            section="4.2, 4.3",
+            batching="decoupled",
+            memory="embedded",
+            attention="padded",
+        ),
+        Technique(
+            name="pd",
+            summary="prompts of similar length computed apart, then padded batches run to completion",
+            paper="Baton",
+            section="5.1",
+            batching="decoupled",
+            memory="embedded",
+            attention="padded",
+            options={"batching.refill": False},
+        ),
+        Technique(
             name="orca",
             summary="requests join and leave at every iteration; attention request by request",
             paper=_ORCA,
@@ -243,8 +271,27 @@ def mix(row: Technique, **stages: str | None) -> Technique:
                 f"The batching {mixed.batching!r} serves {_models(classes['batching'])}, and the {kind} "
                 f"{getattr(mixed, kind)!r} {_models(classes[kind])}: choose stages for the same kind of model."
             )
+    if memory.in_step and not classes["batching"].in_step:
+        fitting = [name for name, cls in every_stage("batching").items() if cls.in_step]
+        raise UsageError(
+            f"The memory {memory.name!r} needs all running sequences in every iteration, which the batching "
+            f"{mixed.batching!r} does not promise: choose the batching {one_of(fitting)}."
+        )
+    if memory.apart != classes["batching"].apart:
+        fitting = [name for name, cls in every_stage("batching").items() if cls.apart == memory.apart]
+        where = "keeps prompts apart that wait for the batch" if memory.apart else "has no place apart for prompts"
+        raise UsageError(
+            f"The memory {memory.name!r} {where}, and the batching {mixed.batching!r} "
+            f"{'computes none' if memory.apart else 'computes them'} there: choose the batching {one_of(fitting)}."
+        )
     if attention.reads.isdisjoint(memory.offers):
-        fitting = [name for name, cls in every_stage("memory").items() if attention.reads & cls.offers]
+        fitting = [
+            name
+            for name, cls in every_stage("memory").items()
+            if attention.reads & cls.offers
+            and cls.apart == classes["batching"].apart
+            and cls.in_step <= classes["batching"].in_step
+        ]
         readers = [name for name, cls in every_stage("attention").items() if cls.reads & memory.offers]
         read = " or ".join(sorted(attention.reads))
         raise UsageError(

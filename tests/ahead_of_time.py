@@ -66,6 +66,7 @@ class AheadOfTime:
     name: ClassVar[str] = "ahead_of_time"
     serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
+    evicts: ClassVar[bool] = True
     host_capacity = 0  # set at birth
 
     @dataclass(frozen=True)

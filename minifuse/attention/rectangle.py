@@ -45,7 +45,8 @@ def view_of(plan: Plan, rectangle: Rectangle) -> View:
                 rectangle.locate(slot)  # which raises
             if owners.setdefault(row, name) != name:
                 raise LawBroken("layout", f"step {plan.step} has {name} and {owners[row]} in one row of {rectangle}")
-            ranges.append((column - first, min(column - first + length, width)))
+            # A place may reach beyond the text so far, around its row, to where the columns before it are.
+            ranges.append((column - first, min(column - first + min(length, left), width)))
             left -= length
         held[row] = ranges
     return View(first, width, held)
@@ -57,15 +58,17 @@ def slots_to_clear(plan: Plan, rectangle: Rectangle) -> list[tuple[int, int]]:
     A masked key has the weight 0, and 0 x NaN is NaN. A row holds zeros and the KV of its own sequence after this, so
     that nothing of another one can reach it, in a gap, in padding, or in columns that the window will move on to.
     (Baton, 4.1, sets the KV of the old sequence to -inf, of which a product with 0 is NaN too.) A row gets another
-    sequence when it is admitted, or by a move.
+    sequence when it is admitted, or by a move to it: so an insertion costs a row, however many there are.
     """
     ranges: list[tuple[int, int]] = []
     if not plan.admitted and not plan.moves:
         return ranges
+    moved = {move.target for move in plan.moves if move.target_tier == "device"}
+    rows = {(slot - rectangle.offset) // rectangle.stride for slot in moved}
     for (name, _, left, _), runs in zip(plan.work, plan.runs, strict=True):
-        if name not in plan.admitted and not plan.moves:
-            continue
         row, _ = rectangle.locate(runs[0][0])
+        if name not in plan.admitted and row not in rows:
+            continue
         begin = rectangle.offset + row * rectangle.stride
         end = begin + rectangle.stride
         kept = []

@@ -1,6 +1,7 @@
 """Batching policies: which work runs next."""
 
 from minifuse.batching.cellular import Cellular
+from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.dynamic import Dynamic
 from minifuse.batching.fusion import Fusion
 from minifuse.batching.graph_merged import GraphMerged
@@ -8,12 +9,14 @@ from minifuse.batching.graph_padded import GraphPadded
 from minifuse.batching.instances import Instances
 from minifuse.batching.iteration import Iteration
 from minifuse.batching.prefill_first import PrefillFirst
+from minifuse.batching.rebatch import Rebatch
 from minifuse.batching.serial import Serial
 from minifuse.batching.static import Static
 from minifuse.batching.unified import Unified
 
 __all__ = [
     "Cellular",
+    "Decoupled",
     "Dynamic",
     "Fusion",
     "GraphMerged",
@@ -21,6 +24,7 @@ __all__ = [
     "Instances",
     "Iteration",
     "PrefillFirst",
+    "Rebatch",
     "Serial",
     "Static",
     "Unified",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
@@ -24,6 +25,7 @@ class Iteration(QueuePolicy):
     """
 
     name = "iteration"
+    in_step: ClassVar[bool] = True
 
     @dataclass(frozen=True)
     class Options(QueueOptions):

@@ -14,7 +14,7 @@ from minifuse.errors import LawBroken, UsageError
 from minifuse.fault import class_site
 from minifuse.parsing import number
 from minifuse.plan import Plan, Proposal, Reason
-from minifuse.request import Sequence
+from minifuse.request import Phase, Sequence
 from minifuse.stages import Memory, Room
 from minifuse.work import Span, Work
 
@@ -141,6 +141,7 @@ class QueuePolicy(Queued, ABC):
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         self.running = Ranked()
+        self.ready = self.waiting  # sequences that may join, the evicted included; a `READY` one was admitted before
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
@@ -163,6 +164,14 @@ class QueuePolicy(Queued, ABC):
             running: those that may be evicted, in the order of their rank.
         """
         return reversed(running)
+
+    def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
+        """Whether a newcomer that may not join takes the place of a running sequence, which is evicted for it.
+
+        Args:
+            running: the last in rank of those that run.
+        """
+        return False
 
     def wake_at(self, now: float) -> float | None:
         """When to ask again although nothing has arrived or completed."""
@@ -202,29 +211,59 @@ class QueuePolicy(Queued, ABC):
         admit: list[Sequence] = []
         reasons = [Reason("evicted", name, "evicted: the others have no room for their next token") for name in evict]
         reasons += stuck.values()
-        for sequence in () if evict or stuck else self.waiting:
-            reason = self.admission(sequence, len(admit), now)
-            spans = () if reason else memory.missing(sequence)
-            if reason is None and left == 0:
-                reason = Reason("budget-spent", sequence.id, f"not admitted: {self.token_budget} tokens are planned")
-            if reason is None and declines:
-                reason = declines(sequence, num_missing(spans), sum([item.stop - item.start for item in work]))
-            if reason is None:
+        displaced: dict[str, Sequence] = {}
+        for sequence in () if evict or stuck else self.ready:
+            first = next((name for name, one in displaced.items() if not self.displaces(sequence, one)), None)
+            if first is not None:
+                reasons.append(Reason("behind", sequence.id, f"not admitted: {first} was evicted, and waits before it"))
+                break
+            spans, kept, leaving = memory.missing(sequence), work, dict(displaced)
+            while True:
+                reason = self.admission(sequence, len(admit) - len(leaving), now)
+                if reason is None and left == 0:
+                    reason = Reason(
+                        "budget-spent", sequence.id, f"not admitted: {self.token_budget} tokens are planned"
+                    )
+                if reason is None and declines:
+                    planned = sum([item.stop - item.start for item in kept])
+                    reason = declines(sequence, num_missing(spans), planned)
+                if reason is None:
+                    room = memory.room() if room is None else room
+                    if sequence.phase is Phase.READY:
+                        reason = room.extend(sequence)
+                    else:
+                        reason = room.admit(sequence, growing=True) if self.grows else room.admit(sequence)
+                victim = None if reason is None else self._displaced(sequence, leaving, memory)
+                if victim is None:
+                    break
                 room = memory.room() if room is None else room
-                reason = room.admit(sequence, growing=True) if self.grows else room.admit(sequence)
-            if reason is not None:
+                room.evict(victim)
+                leaving[victim.id] = victim
+                kept = [item for item in kept if item.sequence != victim.id]
+            if reason is not None:  # those that would have left for it stay
                 reasons.append(reason)
                 break
             admit.append(sequence)
+            work, displaced = kept, leaving
             left = _add(work, sequence.id, spans, left)
+        reasons += [Reason("displaced", name, "evicted: one of higher priority takes its place") for name in displaced]
         if not work:
             return Proposal(reasons=tuple(reasons), wake_at=self.wake_at(now))
+        evict |= displaced
         for sequence in admit:
-            self.running.add(self.waiting.remove(sequence.id))
-        for name in evict:
+            self.running.add(self.ready.remove(sequence.id))
+        for name, sequence in evict.items():
             ticket = self.running.remove(name)
-            self.waiting.add(ticket._replace(rank=self.rank(ticket.sequence)))
+            self.ready.add(ticket._replace(rank=self.rank(sequence)))
+        admit = [sequence for sequence in admit if sequence.phase is not Phase.READY]
         return Proposal(tuple(work), tuple(admit), tuple(reasons), evict=tuple(evict.values()), growing=self.grows)
+
+    def _displaced(self, newcomer: Sequence, leaving: Collection[str], memory: Memory) -> Sequence | None:
+        """The running sequence whose place a newcomer takes, if it does; memory must be able to evict it."""
+        if not self.grows or not memory.evicts:
+            return None
+        last = next((one for one in reversed(list(self.running)) if one.id not in leaving), None)
+        return last if last is not None and self.displaces(newcomer, last) else None
 
     def _make_room(self, running: Missing, room: Room) -> tuple[dict[str, Sequence], dict[str, Reason]]:
         """Evict until each of these `running` sequences that is left has room for its next token.

@@ -24,6 +24,7 @@ class PrefillFirst(Iteration):
     """
 
     name: ClassVar[str] = "prefill_first"
+    in_step: ClassVar[bool] = False  # running sequences wait while prompts are computed
     grows = True
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:

@@ -1,12 +1,14 @@
 """Memory stages: where the KV of every token, or the state of every node, lies. Importing this registers them."""
 
 from minifuse.memory.contiguous import Contiguous
+from minifuse.memory.embedded import Embedded
 from minifuse.memory.padded import Padded
 from minifuse.memory.paged import Paged
 from minifuse.memory.recompute import Recompute
 from minifuse.memory.rows import Rows
+from minifuse.memory.shaped import Shaped
 from minifuse.memory.slots import Slots
 from minifuse.memory.states import States
 from minifuse.memory.tiered import Tiered
 
-__all__ = ["Contiguous", "Padded", "Paged", "Recompute", "Rows", "Slots", "States", "Tiered"]
+__all__ = ["Contiguous", "Embedded", "Padded", "Paged", "Recompute", "Rows", "Shaped", "Slots", "States", "Tiered"]

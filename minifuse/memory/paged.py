@@ -63,6 +63,7 @@ class Paged(NothingAhead):
 
     kind: ClassVar[str] = "memory"
     name: ClassVar[str] = "paged"
+    evicts: ClassVar[bool] = True
     serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
     host_capacity: int = 0  # none, unless KV is swapped

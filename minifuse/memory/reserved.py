@@ -1,45 +1,33 @@
 """What is shared by the memories that reserve a sequence's whole extent when it is admitted (Orca; Flover, V-B).
 
-`Contiguous`, `Padded`, `Recompute` and `Slots` differ in where an extent lies and when it is free again. Which tokens
-are written, which are missing and what may be committed is the same for all of them.
+`Contiguous`, `Padded`, `Recompute` and `Slots` differ in where an extent lies and when it is free again.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any
 
-from minifuse.errors import LawBroken, RequestRefused
+from minifuse.errors import RequestRefused
 from minifuse.memory.fixed import check_proposal
-from minifuse.memory.still import NothingAhead
-from minifuse.options import NoOptions
+from minifuse.memory.written import Written
 from minifuse.place import Extent
-from minifuse.plan import Placement, Plan, Proposal
+from minifuse.plan import Placement, Proposal
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
 from minifuse.stages import Room
-from minifuse.work import Span, Work
 
 __all__ = ["ReservedMemory"]
 
 
-class ReservedMemory(NothingAhead, ABC):
-    """Keeps the books of extents reserved at admission. `capacity` is in tokens."""
+class ReservedMemory(Written, ABC):
+    """Keeps the books of extents reserved at admission."""
 
-    kind: ClassVar[str] = "memory"
-    name: ClassVar[str]
-    Options: ClassVar[type] = NoOptions
-    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
-    offers: ClassVar[frozenset[str]]
-    host_capacity = 0  # everything stays on the device
+    extents: dict[str, Extent]
 
     def __init__(self, capacity: int, options: Any = None) -> None:
-        self.capacity = capacity
-        self.options = self.Options() if options is None else options
-        self.extents: dict[str, Extent] = {}
-        self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is written
-        self.num_written = 0  # the sum of `cached`
+        super().__init__(capacity, options)
+        self.extents = {}
 
     def check(self, *prompts: Request) -> None:
         needed = self._needed(prompts)
@@ -53,13 +41,6 @@ class ReservedMemory(NothingAhead, ABC):
     def _needed(self, prompts: tuple[Request, ...]) -> int:
         """Slots that the prompts of one request may take together."""
         return sum(request.max_cached for request in prompts)
-
-    def receive(self, sequence: Sequence) -> None:
-        if sequence.graph is not None:
-            raise LawBroken("layout", f"{sequence.id} is a cell graph, and the memory {self.name!r} holds KV of texts")
-
-    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        return (Span(self.cached.get(sequence.request.id, 0), len(sequence.tokens)),)
 
     @abstractmethod
     def room(self) -> Room: ...
@@ -82,10 +63,6 @@ class ReservedMemory(NothingAhead, ABC):
     def num_reserved(self) -> int:
         """Slots set aside."""
 
-    def check_integrity(self) -> None:
-        if self.num_written != sum(self.cached.values()):
-            raise LawBroken("conservation", f"{self.num_written} tokens are counted as written, not {self.cached}")
-
     def place(self, proposal: Proposal, now: float) -> Placement:
         return Placement(self._place(proposal))
 
@@ -96,23 +73,6 @@ class ReservedMemory(NothingAhead, ABC):
             self.extents |= self._reserve(proposal.admit)
         extents = self.extents
         return tuple([extents[work.sequence] for work in proposal.work])
-
-    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        self._written(plan)
-        return self.usage()
-
-    def _written(self, plan: Plan) -> None:
-        """The plan has written the KV of its work; one that leaves a gap or exceeds a place is refused whole."""
-        cached, extents = self.cached, self.extents
-        for name, start, stop, _ in plan.work:
-            extent = extents.get(name)
-            if extent is None:
-                raise LawBroken("conservation", f"{name} was computed, and memory has released it")
-            if start > cached.get(name, 0) or stop > extent.capacity:
-                raise LawBroken("ghost", f"{Work(name, start, stop)} leaves a gap before it or exceeds {extent}")
-        for name, _, stop, _ in plan.work:
-            self.num_written += stop - cached.get(name, 0)
-            cached[name] = stop
 
     def release(self, sequence: Sequence, now: float) -> None:
         self.num_written -= self.cached.pop(sequence.id, 0)

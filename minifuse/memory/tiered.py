@@ -43,6 +43,7 @@ class Tiered:
 
     kind: ClassVar[str] = "memory"
     name: ClassVar[str] = "tiered"
+    evicts: ClassVar[bool] = True
     serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
     reclaims: ClassVar[bool] = True

@@ -47,6 +47,7 @@ HARDWARE: dict[str, Hardware] = {
     "v100": Hardware(0.9e12, 125e12, 50e-6, wide_flops=15.7e12, memory=16e9, link=16e9),
     "a100-40g": Hardware(1.555e12, 312e12, 50e-6, wide_flops=19.5e12, memory=40e9, link=32e9),
     "a100-80g": Hardware(1.935e12, 312e12, 50e-6, wide_flops=19.5e12, memory=80e9, link=32e9),  # the PCIe card
+    "rtx-a6000": Hardware(0.768e12, 155e12, 50e-6, wide_flops=38.7e12, memory=48e9, link=32e9),
     "rtx-4090": Hardware(1.008e12, 165e12, 50e-6, wide_flops=82.6e12, memory=24e9, link=32e9),
     "h200": Hardware(4.8e12, 989e12, 50e-6, wide_flops=67e12, memory=141e9, link=64e9),
 }

@@ -11,6 +11,7 @@ verdict says so. A batching policy that cannot serve every graph registers which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -88,6 +89,23 @@ def _rectangle(sequences: tuple[Sequence, ...], options: Any) -> int:
     requests = [sequence.request for sequence in sequences]
     width = max(len(request.prompt) for request in requests) + max(r.max_new_tokens - 1 for r in requests)
     return len(requests) * width
+
+
+@count_slots("shaped")
+def _one_row(sequences: tuple[Sequence, ...], options: Any) -> int:
+    """A row for the longest, of the part that may be in use: the prompts of a request may be served in turn."""
+    threshold: float = options.threshold
+    longest = max(sequence.request.max_cached for sequence in sequences)
+    return math.ceil(longest / threshold - 1e-9)
+
+
+@count_slots("embedded")
+def _one_row_and_a_prompt_apart(sequences: tuple[Sequence, ...], options: Any) -> int:
+    """The same of the part that rows have, and the longest prompt in the other part."""
+    threshold, part = float(options.threshold), float(options.prefill)
+    row = max(sequence.request.max_cached for sequence in sequences) / (1 - part)
+    prompt = max(len(sequence.request.prompt) for sequence in sequences) / part
+    return math.ceil(max(row, prompt) / threshold - 1e-9)
 
 
 @count_slots("paged")

@@ -72,7 +72,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     "budget": Statement(
         "KV never exceeds the bytes given; no step exceeds its token budget; under a policy with the option "
         "`batching.max_tokens`, a newcomer joins only an iteration of fewer tokens; newcomers leave `memory.reserve` "
-        "of the device to the sequences that run, where there is that option",
+        "of the device to the sequences that run, and no more than `memory.threshold` of it is in use, where there are "
+        "these options",
         "the tensors' size, the reports, the proposals",
         {"memory": ("room", "place"), "batching": ("propose", "token_budget", "admission"), "attention": ("layout",)},
         "Room.",
@@ -110,7 +111,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     "queue": Statement(
         "under a policy with the option `batching.order`, no request is admitted before one that precedes it in "
         "that order, however full memory is; of the running ones the first is never evicted, and none that precedes "
-        "one which runs on, unless the policy has `victims` of its own",
+        "one which runs on, unless the policy has `victims` of its own; prompts computed `apart` are led by the "
+        "first, and join in order",
         "an order computed from requests and the time",
         {
             "batching": ("rank", "admission", "victims", "receive", "propose"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.errors import LawBroken
 from minifuse.plan import Proposal, Reason
-from minifuse.request import Sequence
+from minifuse.request import Phase, Sequence
 from minifuse.serve.assembly import check_settings
 from minifuse.stages import stage
 from minifuse.techniques import Technique
@@ -29,6 +30,9 @@ class WaitingBooks:
     evicted; and where a policy names no victims of its own, none is that precedes one which runs on. The order is
     computed here from requests and the time alone: the level of a request is its priority and what its waiting adds to
     it.
+
+    A policy that computes prompts `apart` has two queues. Prompts that are computed apart are led by the first of those
+    that wait, whatever others are computed with it; what has been computed joins the batch in order.
 
     Together, for policies that say so (`starts_together`): the prompts of a request are admitted by one proposal. With
     the option `batching.unify` off, sequences that miss a single token have no work beside others.
@@ -52,9 +56,11 @@ class WaitingBooks:
         self.max_tokens: int | None = options.get("max_tokens")
         policy = stage("batching", row.batching)
         self.together: bool = policy.starts_together
+        self.decouples: bool = policy.apart
         self.newest_first = self.ordered and getattr(policy, "victims", None) is QueuePolicy.victims
         self.arrived: list[str] = []  # every sequence that was ever received
         self.waiting: dict[str, Sequence] = {}
+        self.ready: dict[str, Sequence] = {}  # computed apart or interrupted, where prompts are computed apart
         self.running: dict[str, Sequence] = {}
         self.num_plans = 0  # proposed with work and not completed
         self.idle_since = 0.0  # while nothing runs
@@ -68,8 +74,8 @@ class WaitingBooks:
 
     def release(self, sequence: Sequence, now: float) -> None:
         """The policy has been told that a sequence has ended."""
-        self.waiting.pop(sequence.id, None)
-        self.running.pop(sequence.id, None)
+        for books in (self.waiting, self.ready, self.running):
+            books.pop(sequence.id, None)
         self.idle_since = now
 
     def commit(self, now: float) -> None:
@@ -91,36 +97,53 @@ class WaitingBooks:
         self._check_threshold(proposal)
         self._check_apart(proposal)
         self.num_plans += 1
-        for evicted in proposal.evict if self.ordered else ():
-            if all(other is evicted or self._precedes(evicted, other, now) for other in self.running.values()):
-                raise LawBroken("queue", f"{evicted.id} was evicted, and it precedes all others that run")
-        for evicted in proposal.evict if self.newest_first else ():
-            for other in self.running.values():
-                if other not in proposal.evict and self._precedes(evicted, other, now):
-                    raise LawBroken("queue", f"{evicted.id} was evicted, and {other.id}, which it precedes, runs on")
         for evicted in proposal.evict:
-            self.waiting[evicted.id] = self.running.pop(evicted.id, evicted)
+            (self.ready if self.decouples else self.waiting)[evicted.id] = self.running.pop(evicted.id, evicted)
+        staying = list(self.running.values())
+        apart = self.decouples and proposal.phase is Phase.PREPROCESSING
+        names = {} if apart else dict.fromkeys(work.sequence for work in proposal.work)
+        joining = [self.ready.pop(name) for name in names if name in self.ready]
+        self.running |= {sequence.id: sequence for sequence in joining}
         for newcomer in proposal.admit:
-            self.running[newcomer.id] = self.waiting.pop(newcomer.id, newcomer)
-        for newcomer in proposal.admit:
-            for other in self.waiting.values():
-                if self.ordered and self._precedes(other, newcomer, now):
-                    raise LawBroken("queue", f"{newcomer.id} was admitted at {now}, and {other.id} precedes it")
-                if self.together and other.request.group is not None and other.request.group == newcomer.request.group:
-                    raise LawBroken(
-                        "together", f"{newcomer.id} was admitted, and {other.id} of the same request was not"
-                    )
+            (self.ready if apart else self.running)[newcomer.id] = self.waiting.pop(newcomer.id, newcomer)
+        for evicted in proposal.evict if self.ordered else ():
+            if all(self._precedes(evicted, other, now) for other in self.running.values()):
+                raise LawBroken("queue", f"{evicted.id} was evicted, and it precedes all others that run")
+        for evicted, other in product(proposal.evict if self.newest_first else (), staying):
+            if self._precedes(evicted, other, now):
+                raise LawBroken("queue", f"{evicted.id} was evicted, and {other.id}, which it precedes, runs on")
+        if not self.ordered:
+            pass
+        elif apart:
+            fresh = [other for other in self.waiting.values() if other.phase is Phase.RECEIVED]
+            self._check_queue(proposal.admit[:1], fresh, now)
+        elif self.decouples:
+            self._check_queue(joining, self.ready.values(), now)
+        else:
+            self._check_queue(proposal.admit, self.waiting.values(), now)
+        self._check_together(proposal)
+
+    def _check_queue(self, chosen: Iterable[Sequence], others: Iterable[Sequence], now: float) -> None:
+        for newcomer, other in product(chosen, others):
+            if self._precedes(other, newcomer, now):
+                raise LawBroken("queue", f"{newcomer.id} was admitted at {now}, and {other.id} precedes it")
+
+    def _check_together(self, proposal: Proposal) -> None:
+        groups = {newcomer.request.group for newcomer in proposal.admit if self.together} - {None}
+        for other in self.waiting.values():
+            if other.request.group in groups:
+                raise LawBroken("together", f"{other.id} was left behind when the others of its request were admitted")
 
     def _check_reasons(self, proposal: Proposal) -> None:
         admitted = {sequence.id for sequence in proposal.admit}
-        known = (self.waiting.keys() | self.running.keys()) - admitted
+        known = (self.waiting.keys() | self.ready.keys() | self.running.keys()) - admitted
         for reason in proposal.reasons:
             if not isinstance(reason, Reason) or not CODE.fullmatch(reason.code) or " " not in reason.text.strip():
                 raise LawBroken("reasons", f"{reason!r} is no reason: give a code, the sequence and a sentence")
             if reason.sequence not in known:
                 raise LawBroken("reasons", f"{reason!r} is of a sequence that has ended, or is admitted here")
-        if not proposal.work and not proposal.reasons and self.waiting and self.idle:
-            self._unexplained = f"{sorted(self.waiting)} wait, nothing runs, and there is no reason"
+        if not proposal.work and not proposal.reasons and (self.waiting or self.ready) and self.idle:
+            self._unexplained = f"{sorted(self.waiting | self.ready)} wait, nothing runs, and there is no reason"
             if proposal.wake_at is None:
                 self._check_explained()
 

@@ -76,6 +76,10 @@ def text_scenario(seed: int, row: Technique) -> TextScenario:
         "memory.share": rng.random() < 0.5,
         "batching.max_tasks": rng.randint(1, 5),
         "batching.workers": rng.choice([1, 2]),
+        "memory.rows": 1 + seed % 3,
+        "memory.prefill": 0.4,
+        "memory.threshold": 0.7 if seed % 3 else 1.0,
+        "memory.insert": ("shape", "embed")[seed % 2],
     }
     capacity = {"few": 40, "crowd": 3 * CONTEXT, "growing": 31}[kind]
     seconds_to_prepare = rng.choice([0.003, 0.01, 0.025])

@@ -7,6 +7,7 @@ import pytest
 from minifuse.model.text.load import resolve_text
 from minifuse.model.tiny.tasks import crowd
 from minifuse.request import Request, Sampling
+from minifuse.stages import stage
 from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing import TEXTS, Case, laws_of, observe
 from minifuse.testing.texts import TextScenario
@@ -23,6 +24,8 @@ OPTIONS = (
     ("memory.block_size", 4),
     ("memory.preemption", "swap"),
     ("memory.share", True),
+    ("memory.rows", 2),
+    ("memory.prefill", 0.3),
 )
 
 
@@ -42,7 +45,8 @@ def _case(row: Technique, seed: int) -> Case:
         for i, task in enumerate(crowd(5, seed))
     )
     longest = max(request.max_cached for request in requests)
-    scenario = TextScenario(model=TINY, requests=requests, capacity=2 * longest + 10, options=OPTIONS)
+    parts = 3 if stage("memory", row.memory).apart else 2  # prompts that are computed apart have one
+    scenario = TextScenario(model=TINY, requests=requests, capacity=parts * longest + 10, options=OPTIONS)
     return TEXTS.case(row, scenario)
 
 

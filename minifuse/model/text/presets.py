@@ -77,6 +77,7 @@ PRESETS: dict[str, ModelConfig] = {
     "opt-13b": _opt(5120, 40, 40),
     "opt-66b": _opt(9216, 64, 72),
     "llama-7b": _llama(4096, 32, 32, 32, 11008, vocab=32000, context=2048),
+    "llama-2-7b": _llama(4096, 32, 32, 32, 11008, vocab=32000, context=4096),
     "llama-2-13b": _llama(5120, 40, 40, 40, 13824, vocab=32000, context=4096),
     "llama-2-70b": _llama(8192, 80, 64, 8, 28672, vocab=32000, context=4096),
     "llama-3-8b": _llama(4096, 32, 32, 8, 14336, vocab=128256, context=8192, theta=500000.0),
@@ -85,6 +86,8 @@ PRESETS: dict[str, ModelConfig] = {
     "opt-66b-16k": _opt(9216, 64, 72, context=16384),
     "llama-2-13b-gqa-16k": _llama(5120, 40, 40, 10, 13824, vocab=32000, context=16384),
     "llama-2-70b-16k": _llama(8192, 80, 64, 8, 28672, vocab=32000, context=16384),
+    # For Baton's first set of queries, whose sequences exceed the context of the model that it names (5.1).
+    "llama-2-7b-16k": _llama(4096, 32, 32, 32, 11008, vocab=32000, context=16384),
 }
 
 

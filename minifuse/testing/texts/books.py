@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass
 
 from minifuse.errors import LawBroken
 from minifuse.kernels.operators import NOT_FINITE
@@ -20,6 +21,16 @@ __all__ = ["TextBooks"]
 Slot = tuple[str, int]  # on the "device" or on the "host"
 
 
+@dataclass(slots=True)
+class _Row:
+    """A row of the rectangle that begins at `offset`, of which the columns [begin, stop) are in use."""
+
+    offset: int
+    stride: int
+    begin: int
+    stop: int
+
+
 class TextBooks(Books):
     """The owner and the contents of every slot.
 
@@ -30,13 +41,22 @@ class TextBooks(Books):
     Args:
         pads: memory keeps rectangles: in use is also what is between two sequences.
         reclaims: memory may drop the KV of evicted sequences, wherever it lies in the text: it counts as kept.
+        threshold: the part of the device that may be in use.
     """
 
     def __init__(
-        self, capacity: int, host_capacity: int, slot_bytes: int, *, pads: bool = False, reclaims: bool = False
+        self,
+        capacity: int,
+        host_capacity: int,
+        slot_bytes: int,
+        *,
+        pads: bool = False,
+        reclaims: bool = False,
+        threshold: float = 1.0,
     ) -> None:
         super().__init__()
         self.capacity = {"device": capacity, "host": host_capacity}
+        self.most = threshold * capacity
         self.slot_bytes = slot_bytes
         self.pads, self.reclaims = pads, reclaims
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
@@ -51,7 +71,7 @@ class TextBooks(Books):
         self.queued: dict[int, Plan] = {}  # submitted, and behind other plans of their worker
         self.running: set[str] = set()  # sequences of plans that have not completed
         self.dropped: tuple[float, set[Slot]] = (0.0, set())  # slots of those that left last, and when
-        self.reached: tuple[tuple[int, int], int] = ((0, 0), 0)  # a rectangle's offset and stride; its last column yet
+        self.rows: dict[int, _Row] = {}  # of rectangles, by their first slot
 
     def submit(self, plan: Plan) -> None:
         self.queued[plan.step] = plan
@@ -182,7 +202,8 @@ class TextBooks(Books):
     def _check_rows(self, shape: Rectangle) -> None:
         owner: dict[int, str] = {}
         for name, slots in self.slots.items():
-            for row in {(slot - shape.offset) // shape.stride for tier, slot in slots if tier == "device"}:
+            here = [slot for tier, slot in slots if tier == "device" and (tier, slot) not in self.twins]
+            for row in {(slot - shape.offset) // shape.stride for slot in here}:
                 if 0 <= row < shape.rows and owner.setdefault(row, name) != name:
                     raise LawBroken("conservation", f"{owner[row]} and {name} lie in row {row} of {shape}")
 
@@ -223,6 +244,8 @@ class TextBooks(Books):
                 f"of the tokens written and needed, {on_device} are on the device, {on_host} on the host, {on_both} on "
                 f"both, and memory has {usage}",
             )
+        if usage.used > self.most + 1e-6:
+            raise LawBroken("budget", f"memory has {usage}, and its threshold is {self.most:g} tokens")
         ended_s, left = self.dropped  # what left with another plan that ended now counted when this one was committed
         lying = {slot for slots in self.slots.values() for slot in slots if slot[0] == "device"}
         lying |= {slot for name, slots in self.behind.items() if name in self.slots for slot in slots}
@@ -230,19 +253,38 @@ class TextBooks(Books):
         for plan in self.queued.values():  # a beginning that is shared counts from when it was placed
             for work, place in zip(plan.work, plan.places, strict=True):
                 lying |= {("device", slot) for slot in place.slots(0, work.stop)}
-        shape = report.plan.shape
         most = len(lying)
-        if isinstance(shape, Rectangle):  # as wide as it has become: a sequence may be behind the others in it
-            rectangle, stop = (shape.offset, shape.stride), shape.stop
-            stop = max(stop, self.reached[1]) if self.reached[0] == rectangle else stop
-            self.reached = rectangle, stop
-            most = max(most, shape.rows * (stop - shape.begin))
+        if isinstance(report.plan.shape, Rectangle):
+            self._use_rows(report.plan.shape, lying)
+            ranges = [range(first, first + row.stride) for first, row in self.rows.items()]
+            outside = [slot for _, slot in lying if all(slot not in one for one in ranges)]
+            most = len(outside) + sum(row.stop - row.begin for row in self.rows.values())
         elif self.pads:
             most = usage.reserved
         if usage.used > most:
             raise LawBroken("conservation", f"{len(lying)} tokens lie on the device, and memory has {usage}")
         if max(usage.kept, usage.kept_on_host) > sum(self.turns.values()):
             raise LawBroken("conservation", f"conversations have computed {self.turns} tokens, and memory has {usage}")
+
+    def _use_rows(self, shape: Rectangle, lying: Collection[Slot]) -> None:
+        """In use are the rows of a plan's rectangle, as wide as they have become (a sequence may be behind the others
+        in it), and of other rectangles those that lie elsewhere, for as long as a sequence is in one of them."""
+        end = shape.offset + shape.rows * shape.stride
+        rows = {
+            first: _Row(shape.offset, shape.stride, shape.begin, shape.stop)
+            for first in range(shape.offset, end, shape.stride)
+        }
+        for first, row in rows.items():
+            if (before := self.rows.get(first)) is not None and (before.offset, before.stride) == (
+                row.offset,
+                row.stride,
+            ):
+                row.stop = max(row.stop, before.stop)
+        others = {first: row for first, row in self.rows.items() if first >= end or first + row.stride <= shape.offset}
+        used = {
+            row.offset for first, row in others.items() if any(first <= slot < first + row.stride for _, slot in lying)
+        }
+        self.rows = rows | {first: row for first, row in others.items() if row.offset in used}
 
     def abort(self, name: str, held: Collection[str]) -> None:
         self._drop(held, math.nan)

@@ -14,7 +14,7 @@ from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan, sampled_work
 from minifuse.report import Ran
 from minifuse.request import FinishReason, Request, Sequence, TextReader
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import Stages, check_settings
 from minifuse.stages import RunPlan, stage
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.observation import Observation
@@ -62,7 +62,13 @@ class TextCase(Case):
     def books(self, host_capacity: int) -> TextBooks:
         memory = stage("memory", self.row.memory)
         pads = "rectangle" in memory.offers
-        return TextBooks(self.capacity, host_capacity, self._slot_bytes, pads=pads, reclaims=memory.reclaims)
+        options = vars(check_settings(self.row, self.scenario.settings(self.row))["memory"])
+        return TextBooks(
+            *(self.capacity, host_capacity, self._slot_bytes),
+            pads=pads,
+            reclaims=memory.reclaims,
+            threshold=options.get("threshold", 1.0),
+        )
 
     @property
     def _slot_bytes(self) -> int:

@@ -76,7 +76,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     if kind == "talk":
         return draw(_talk())
     if kind == "long" or (not kinds and draw(st.sampled_from(SELDOM))):
-        return draw(_long())
+        return draw(_long(rows=1 if stage("memory", row.memory).apart else 2))
     crowd, growing = kind == "crowd", kind == "growing"
     arrivals = [0.0, 0.0, 0.005, 0.02, 0.055, 0.3]
     count = draw(st.sampled_from({"few": [2, 3, 5], "crowd": [5, 7], "growing": [3, 5]}[kind]))
@@ -117,6 +117,8 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     }
     if keeps:  # drawn for these alone, so that other scenarios stay as they are
         options |= _kept(draw)
+    if stage("memory", row.memory).in_step:
+        options |= _shaped(draw)
     if not growing and draw(st.sampled_from([True, True, False])):
         requests = _following(draw, requests)
     targets = [request.id for request in requests] + [r.after for r in requests if r.after is not None] * 2
@@ -144,6 +146,20 @@ def _kept(draw: st.DrawFn) -> dict[str, Any]:
         "memory.profile": draw(st.sampled_from([None, STEEP])),
         "memory.ahead": draw(st.sampled_from([0.0, 0.25, 0.6])),
         "memory.reserve": draw(st.sampled_from([0.0, 0.1, 0.3])),
+    }
+
+
+def _shaped(draw: st.DrawFn) -> dict[str, Any]:
+    """Options of the memories whose rows change hands, and of the policies that they are made for."""
+    rows = draw(st.integers(1, 3))
+    return {
+        "batching.preempt": draw(st.sampled_from([True, True, False])),
+        "batching.padding": draw(st.sampled_from([0.0, 0.1, 0.5])),
+        "memory.rows": rows,
+        "memory.insert": draw(st.sampled_from(["shape", "shape", "embed"])),
+        "memory.threshold": draw(st.sampled_from([1.0, 0.6, 0.8])) if rows > 1 else 1.0,
+        "memory.prefill": draw(st.sampled_from([0.4, 0.5])),
+        "memory.host": draw(st.sampled_from([None, 0, 9])),
     }
 
 
@@ -200,7 +216,7 @@ def _talk(draw: st.DrawFn) -> TextScenario:
 
 
 @st.composite
-def _long(draw: st.DrawFn) -> TextScenario:
+def _long(draw: st.DrawFn, rows: int) -> TextScenario:
     """Long prompts, most of which begin alike, and short answers: the oracle's work grows with the square of a text."""
     seed, count = draw(st.integers(0, 99)), draw(st.sampled_from([2, 3]))
     rng = Random(seed)
@@ -223,6 +239,8 @@ def _long(draw: st.DrawFn) -> TextScenario:
         "memory.block_size": draw(st.sampled_from([3, 16])),
         "memory.preemption": draw(st.sampled_from(["swap", "recompute"])),
         "memory.share": draw(st.booleans()),
+        "memory.rows": rows,
+        "memory.prefill": 0.45,
     }
     capacity = draw(st.sampled_from([2 * LONG_CONTEXT, 3 * LONG_CONTEXT]))
     return TextScenario(model=LONG, requests=tuple(requests), capacity=capacity, options=tuple(options.items()))

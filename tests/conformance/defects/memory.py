@@ -53,7 +53,7 @@ def usage_is_fiction(patch: Patch) -> None:
     patch.setattr(ReservedMemory, "num_used", property(lambda self: 0))
 
 
-@defect("orca", "budget")
+@defect("orca", "budget", "conservation")
 def room_is_optimistic(patch: Patch) -> None:
     patch.setattr(_Room, "admit", lambda self, sequence, growing=False: None)
 

@@ -1,0 +1,93 @@
+"""Re-batching with prompts computed apart from the batch (Baton, 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, ClassVar
+
+from minifuse.batching.queue import Ranked
+from minifuse.batching.rebatch import Rebatch
+from minifuse.options import option
+from minifuse.plan import Proposal
+from minifuse.request import Phase, Sequence
+from minifuse.stages import Memory, register
+from minifuse.work import Work
+
+__all__ = ["Decoupled"]
+
+LOOKED_AT = 4  # prompts of similar length are sought among so many times max_batch that wait
+
+
+@register
+class Decoupled(Rebatch):
+    """Prompts of similar length are computed together, between two iterations of the batch, and wait for a place in it.
+
+    The first prompt that waits is always among those that are computed next, so that none is overtaken for ever.
+    Prompts are computed one group after the other until the batch can be filled, and then, ahead of their turn, between
+    two of its iterations, while fewer than `max_batch` sequences are ready to join and none that was interrupted waits
+    before them. Without `refill` this is the "PD" of 5.1.
+    """
+
+    name = "decoupled"
+    apart: ClassVar[bool] = True
+    overtaken_at_most = None  # by prompts that are similar in length to the first
+
+    @dataclass(frozen=True)
+    class Options(Rebatch.Options):
+        padding: float = option(
+            0.1, "part of what is computed that prompts of similar length may have as padding", minimum=0, maximum=1
+        )
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.ready = Ranked()  # what waits for a place: computed apart, or interrupted
+        self.prompts_last = False  # they were computed last, so that an iteration of the batch is due
+
+    def release(self, sequence: Sequence) -> None:
+        super().release(sequence)
+        self.ready.discard(sequence.id)
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        ahead = self._ahead()
+        prompts = self._prefill(memory) if ahead else Proposal()
+        batch = Proposal() if prompts.work else super().propose(worker, now, memory)
+        if not ahead and not batch.work:
+            prompts = self._prefill(memory)
+        self.prompts_last = bool(prompts.work)
+        return prompts if prompts.work else replace(batch, reasons=(*prompts.reasons, *batch.reasons))
+
+    def _ahead(self) -> bool:
+        """Whether prompts are computed before the next iteration of the batch."""
+        first, most = next(iter(self.waiting), None), self.options.max_batch
+        if first is None:
+            return False
+        rank = self.rank(first)
+        if any(one.phase is Phase.SUSPENDED and self.rank(one) <= rank for one in self.ready):
+            return False
+        if (self.options.refill or not self.running) and len(self.running) + len(self.ready) < most:
+            return True
+        return not self.prompts_last and len(self.ready) < most
+
+    def _prefill(self, memory: Memory) -> Proposal:
+        """The first prompt that waits, and those of similar length among the next."""
+        room = memory.room()
+        group: list[Sequence] = []
+        longest = total = 0
+        for sequence in islice(self.waiting, LOOKED_AT * self.options.max_batch):
+            length = len(sequence)
+            padded = (len(group) + 1) * max(longest, length)
+            if padded - total - length > self.options.padding * padded:
+                continue
+            if reason := room.admit(sequence, growing=True):
+                if not group:
+                    return Proposal(reasons=(reason,))
+                break
+            group.append(sequence)
+            longest, total = max(longest, length), total + length
+            if len(group) == self.options.max_batch:
+                break
+        for sequence in group:
+            self.ready.add(self.waiting.remove(sequence.id))
+        work = tuple(Work(sequence.id, 0, len(sequence)) for sequence in group)
+        return Proposal(work, tuple(group), phase=Phase.PREPROCESSING, growing=True)

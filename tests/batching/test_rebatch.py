@@ -1,0 +1,197 @@
+"""Dynamic re-batching: replacing, decoupling, interrupting and scaling (Baton, 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers import asks, make_engine, run_all, schedule, sentence
+
+from minifuse.errors import RequestRefused, UsageError
+from minifuse.report import StepReport
+from minifuse.request import Phase, Request
+from minifuse.techniques import TECHNIQUES, mix
+from minifuse.testing.texts.models import expected_answer
+
+TWO_ROWS = {"batching.max_batch": 2, "memory.rows": 2}
+
+
+def served(technique: str, *requests: Request, capacity: int = 96, **settings: Any) -> tuple[Any, list[StepReport]]:
+    options = {**TWO_ROWS, **{name.replace("__", "."): value for name, value in settings.items()}}
+    engine = make_engine(technique, model="llama", capacity=capacity, settings=options)
+    steps = run_all(engine, requests)
+    for sequence in engine.finished.values():
+        assert tuple(sequence.answer) == expected_answer("llama", sequence.request)
+    return engine, steps
+
+
+def whole(name: str, prompt: int, new: int, **fields: Any) -> Request:
+    return asks(name, prompt, new, ignore_eos=True, **fields)
+
+
+# --- 4.1 and 4.2: what an insertion costs
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_each_insertion_by_shaping_costs_idle_tokens_of_all_others(rows: int, length: int) -> None:
+    """(B - 1)(l_q - 1): one row's request ends after the first iteration, and each newcomer replaces the one before."""
+    others = [whole(f"o{i}", 1, 12) for i in range(rows - 1)]
+    newcomers = [whole(f"n{i}", length, 2) for i in range(3)]
+    _, steps = served(
+        "baton",
+        *(*others, whole("first", 1, 1), *newcomers),
+        capacity=rows * 40,
+        batching__max_batch=rows,
+        memory__rows=rows,
+    )
+    inserted = [step.plan for step in steps[1:] if step.plan.admitted]
+    assert len(inserted) == 3
+    assert [plan.num_idle for plan in inserted] == [(rows - 1) * (length - 1)] * 3
+    waiting = steps.index(next(step for step in steps if "n2" in step.plan.admitted))
+    assert all(step.plan.num_idle == 0 for step in steps[:waiting] if not step.plan.admitted)
+
+
+def test_decoupled_prompts_cost_the_batch_nothing() -> None:
+    """Not one idle token while requests wait: prompts are computed apart, and joins take one token each."""
+    requests = [whole(f"r{i}", 3 + i % 4, 2 + 3 * (i % 3)) for i in range(9)]
+    _, steps = served("baton-pd", *requests, batching__padding=0.0)
+    last = max(i for i, step in enumerate(steps) if step.plan.admitted)
+    assert all(step.plan.num_idle == 0 for step in steps[: last + 1])
+    embedded = [move for step in steps for move in step.plan.moves]
+    assert {move.kind for move in embedded} == {"embed"}
+    assert sum(move.num_tokens for move in embedded) == sum(len(request.prompt) for request in requests)
+
+
+def test_a_batch_that_is_not_refilled_computes_idle_tokens_while_requests_wait() -> None:
+    """The check of the test before fails if rows are not replaced."""
+    requests = [whole(f"r{i}", 3, 2 + 3 * (i % 3)) for i in range(9)]
+    _, steps = served("pd", *requests)
+    last = max(i for i, step in enumerate(steps) if step.plan.admitted)
+    assert any(step.plan.num_idle for step in steps[: last + 1])
+
+
+def test_prompts_of_similar_length_are_computed_together() -> None:
+    """With up to a fifth of it as padding, 4 and 3 go together and 9 does not; the first decides."""
+    requests = [whole("a", 4, 3), whole("b", 9, 3), whole("c", 3, 3)]
+    _, steps = served("baton-pd", *requests, batching__padding=0.2)
+    apart = [step.plan for step in steps if step.plan.phase is Phase.PREPROCESSING]
+    assert [plan.admitted for plan in apart] == [("a", "c"), ("b",)]
+    assert [plan.num_idle for plan in apart] == [1, 0]
+
+
+def test_without_refill_the_batch_is_run_to_completion() -> None:
+    requests = [whole("a", 2, 2), whole("b", 2, 5), whole("c", 2, 2), whole("d", 2, 2)]
+    _, steps = served("pd", *requests)
+    batches = [
+        {work.sequence for work in step.plan.work} for step in steps if step.plan.phase is not Phase.PREPROCESSING
+    ]
+    assert {"c"} not in batches
+    assert all(not batch & {"c", "d"} or not batch & {"a", "b"} for batch in batches)
+    assert sum(step.plan.num_idle for step in steps) == 3  # a's row, while b goes on
+
+
+# --- 4.3: interruption
+
+
+@pytest.mark.parametrize("technique", ["baton", "baton-pd"])
+def test_a_request_of_higher_priority_takes_the_place_of_the_lowest_which_goes_on_later(technique: str) -> None:
+    requests = [
+        whole("low", 2, 9, priority=-1),
+        whole("mid", 2, 5),
+        whole("high", 3, 2, priority=5, at=2.5),
+    ]
+    engine, steps = served(technique, *requests, batching__order="priority")
+    evicted = [step.plan for step in steps if step.plan.evicted]
+    assert [plan.evicted for plan in evicted] == [("low",)]
+    assert {work.sequence for work in evicted[0].work} == {"mid", "high"}
+    back = next(step.plan for step in steps if step.plan.step > evicted[0].step and "low" in step.plan.sequences)
+    assert back.reused[0].on_host == sum(move.num_tokens for move in evicted[0].moves if move.kind == "swap_out")
+    assert back.num_idle == 0  # it is embedded
+    assert engine.finished["high"].ended_s < engine.finished["low"].ended_s
+
+
+def test_without_priorities_no_request_is_interrupted() -> None:
+    for settings in ({"batching__order": "fcfs"}, {"batching__order": "priority", "batching__preempt": False}):
+        requests = [whole("low", 2, 9), whole("mid", 2, 5), whole("high", 3, 2, priority=5, at=2.5)]
+        _, steps = served("baton", *requests, **settings)
+        assert not any(step.plan.evicted for step in steps)
+
+
+# --- 4.3: the size of the batch
+
+
+@pytest.mark.parametrize("technique", ["baton", "baton-pd"])
+def test_rows_leave_to_the_host_above_the_threshold_and_return(technique: str) -> None:
+    requests = [whole(f"r{i}", 3, 14) for i in range(3)]
+    _, steps = served(
+        technique,
+        *requests,
+        capacity=100,
+        batching__max_batch=3,
+        memory__rows=3,
+        memory__threshold=0.4,
+        **({"memory__prefill": 0.2} if technique == "baton-pd" else {}),
+    )
+    assert max(step.usage.used for step in steps) <= 40
+    assert any(step.plan.evicted for step in steps)
+    heights = [step.plan.shape.rows for step in steps if step.plan.phase is not Phase.PREPROCESSING]
+    smallest = heights.index(min(heights))
+    assert max(heights[:smallest]) > heights[smallest]
+    assert any(kind.kind == "swap_in" for step in steps for kind in step.plan.moves)
+
+
+# --- what cannot be served
+
+
+@pytest.mark.parametrize(
+    ("capacity", "threshold", "words"), [(10, 1.0, "threshold 1"), (100, 0.1, "of 100, with memory.threshold 0.1")]
+)
+def test_a_request_that_needs_more_than_the_threshold_allows(capacity: int, threshold: float, words: str) -> None:
+    engine = make_engine("baton", capacity=capacity, settings={**TWO_ROWS, "memory.threshold": threshold})
+    with pytest.raises(RequestRefused) as error:
+        engine.submit(asks("a", 8, 4))
+    sentence(error.value, "'a'", "row of 11", "one of 10", words, "--kv-memory")
+
+
+def test_a_threshold_that_leaves_no_row() -> None:
+    with pytest.raises(UsageError) as error:
+        make_engine("baton", capacity=20, settings={"memory.threshold": 0.01})
+    sentence(error.value, "20 KV tokens", "threshold 0.01", "--kv-memory")
+
+
+@pytest.mark.parametrize(
+    ("row", "stages", "words"),
+    [
+        ("baton", {"batching": "cellular"}, ("'shaped'", "'cellular'", "rebatch")),
+        ("baton", {"batching": "decoupled"}, ("'shaped' has no place apart", "'decoupled' computes them there")),
+        ("baton-pd", {"batching": "iteration"}, ("'embedded' keeps prompts apart", "'iteration'", "decoupled")),
+    ],
+)
+def test_stages_that_do_not_fit(row: str, stages: dict[str, str], words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as error:
+        mix(TECHNIQUES[row], **stages)
+    sentence(error.value, *words)
+
+
+def test_a_prompt_that_has_no_room_apart() -> None:
+    engine = make_engine("baton-pd", capacity=40, settings={**TWO_ROWS, "memory.prefill": 0.1})
+    with pytest.raises(RequestRefused) as error:
+        engine.submit(asks("a", 5, 1))
+    sentence(error.value, "'a'", "5 tokens", "4 apart", "memory.prefill")
+
+
+def test_the_schedule_of_the_paper_s_example() -> None:
+    """query2 has ended; query3 of two tokens enters at once, and every query goes on."""
+    _, steps = served(
+        "baton",
+        *(whole("q0", 2, 5), whole("q1", 3, 5), whole("q2", 3, 2), whole("q3", 2, 3)),
+        batching__max_batch=3,
+        memory__rows=3,
+    )
+    assert schedule(steps)[:3] == [
+        "0: q0[0:2) q1[0:3) q2[0:3)",
+        "1: q0[2:3) q1[3:4) q2[3:4)",
+        "2: q0[3:4) q1[4:5) q3[0:2)",
+    ]
+    assert [step.plan.num_idle for step in steps[:4]] == [1, 0, 2, 0]

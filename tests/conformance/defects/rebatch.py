@@ -1,0 +1,138 @@
+"""What goes wrong when rows of a padded batch change hands: shaping, embedding, interruption, the threshold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformance.defects.harness import Patch, defect, instead_of
+
+from minifuse.batching.decoupled import Decoupled
+from minifuse.batching.rebatch import Rebatch
+from minifuse.memory import away, embedded, window
+from minifuse.memory.away import Away
+from minifuse.memory.prefilled import Prefilled
+from minifuse.memory.shaped import Shaped, ShapedRoom
+from minifuse.memory.window import Window
+from minifuse.plan import Move
+from minifuse.work import Span
+
+TIGHT = {"kinds": ("few",), "batching__max_batch": 3, "memory__rows": 2}
+APART = {**TIGHT, "memory__prefill": 0.4, "memory__threshold": 1.0}
+CHANGING = {**TIGHT, "batching__order": "priority", "batching__preempt": True, "memory__host": None}
+
+
+@defect("baton", "conservation", "ghost", "layout", **TIGHT, memory__insert="shape")
+@instead_of(window, "shaped")
+def padded_before_its_token(right: Any, spans: tuple[Span, ...], new: Span, runs: bool) -> tuple[Span, ...]:
+    """Others get their token in the last of the columns that a newcomer computes, and read it in the first."""
+    return right(spans, new, False) if runs and new.stop - new.start > 1 else right(spans, new, runs)
+
+
+@defect("baton", "budget", "layout", **TIGHT, memory__insert="shape", memory__threshold=1.0)
+@instead_of(Window, "enter")
+def leading_padding_is_never_released(enter: Any, self: Window, newcomers: Any, running: Any) -> Span:
+    begin = self.begin
+    computed: Span = enter(self, newcomers, running)
+    self.begin = min(begin, self.begin) if self.rows else self.begin
+    return computed
+
+
+@defect("baton", "layout", "conservation", **TIGHT, memory__insert="shape")
+@instead_of(Window, "enter")
+def a_column_too_many_is_released(enter: Any, self: Window, newcomers: Any, running: Any) -> Span:
+    released = bool(newcomers) or self._left
+    computed: Span = enter(self, newcomers, running)
+    self.begin += released
+    return computed
+
+
+@defect("baton-pd", "conservation", "layout", **APART)
+@instead_of(embedded, "copies")
+def embedded_a_column_too_early(copies: Any, kind: Any, before: Any, after: Any, count: int) -> list[Move]:
+    return [move._replace(target=move.target - 1) for move in copies(kind, before, after, count)]
+
+
+@defect("baton-pd", "conservation", **APART)
+@instead_of(embedded, "copies")
+def embedded_without_its_last_token(copies: Any, kind: Any, before: Any, after: Any, count: int) -> list[Move]:
+    found: list[Move] = copies(kind, before, after, count - 1)
+    return found
+
+
+@defect("baton-pd", "conservation", **APART)
+@instead_of(Prefilled, "give_back")
+def its_row_is_given_back_twice(give_back: Any, self: Prefilled, name: str) -> Any:
+    offset, width = self.rows[name]
+    self.free.free(offset - self.offset, width)
+    return give_back(self, name)
+
+
+@defect("baton-pd", "conservation", kinds=("few",), batching__max_batch=4, memory__rows=1, memory__prefill=0.4)
+@instead_of(Away, "leave")
+def leaves_for_the_host_without_being_copied(leave: Any, self: Away, *arguments: Any) -> list[Move] | None:
+    return None if leave(self, *arguments) is None else []
+
+
+@defect("baton", "conservation", **CHANGING)
+@instead_of(away, "_runs")
+def returns_a_token_late(runs: Any, place: Any, count: int) -> Any:
+    """What is copied to the host, and back, begins with the second token."""
+    return [(i, slot + 1, length) for i, slot, length in runs(place, count)]
+
+
+@defect("baton", "conservation", "contract", **{**CHANGING, "memory__host": 0})
+@instead_of(Shaped, "_leave")
+def dropped_and_taken_for_kept(leave: Any, self: Shaped, name: str) -> list[Move]:
+    """The host has no room: the KV of an interrupted sequence is lost, and its next token is computed on."""
+    count = self.cached[name]
+    moves: list[Move] = leave(self, name)
+    self.cached[name] = count
+    self.num_written += count
+    return moves
+
+
+@defect("baton", "queue", **CHANGING)
+def interrupts_any_for_any(patch: Patch) -> None:
+    """A newcomer takes a place whatever its priority."""
+    patch.setattr(Rebatch, "displaces", lambda self, newcomer, running: True)
+
+
+@defect("baton", "budget", **{**TIGHT, "memory__threshold": 0.6})
+@instead_of(ShapedRoom, "_full")
+def the_threshold_is_that_of_newcomers_only(full: Any, self: ShapedRoom, joining: Any, growing: bool) -> str | None:
+    """Running sequences grow, and none of them leaves."""
+    return full(self, joining, growing) if joining else None
+
+
+@defect("baton-pd", "queue", **APART, batching__padding=0.5)
+@instead_of(Decoupled, "_prefill")
+def the_last_prompt_leads(prefill: Any, self: Decoupled, memory: Any) -> Any:
+    """Prompts of similar length as the last are computed first."""
+    tickets = [self.waiting.remove(one.id) for one in [*self.waiting]]
+    last = [ticket._replace(rank=-i) for i, ticket in enumerate(tickets)]
+    for ticket in last:
+        self.waiting.add(ticket)
+    return prefill(self, memory)
+
+
+@defect("baton-pd", "queue", **APART)
+@instead_of(Decoupled, "propose")
+def the_last_computed_joins_first(propose: Any, self: Decoupled, worker: int, now: float, memory: Any) -> Any:
+    tickets = [self.ready.remove(one.id) for one in [*self.ready]]
+    for i, ticket in enumerate(tickets):
+        self.ready.add(ticket._replace(rank=-i))
+    return propose(self, worker, now, memory)
+
+
+@defect("baton", "ghost", **TIGHT, memory__insert="shape")
+def a_gap_is_taken_for_text(patch: Patch) -> None:
+    """The mask begins with a sequence's first column and ends with its last."""
+    from minifuse.attention import padded
+
+    view_of = padded.view_of
+
+    def wrong(*arguments: Any) -> Any:
+        view = view_of(*arguments)
+        return view._replace(held=[[(min(held)[0], max(held)[1])] if held else [] for held in view.held])
+
+    patch.setattr(padded, "view_of", wrong)

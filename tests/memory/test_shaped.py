@@ -1,0 +1,360 @@
+"""A rectangle whose rows change hands while it runs, and whose window of columns moves (Baton, 4.1 and 4.2)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import pytest
+from conformance.defects.harness import MIXES, Defect, caught
+from helpers import asks, make_engine
+from hypothesis import Phase as Steps
+from hypothesis import given, settings
+
+from minifuse.attention import padded
+from minifuse.attention.rectangle import slots_to_clear
+from minifuse.batching import Decoupled, Iteration
+from minifuse.errors import LawBroken
+from minifuse.layout import Rectangle
+from minifuse.memory import Embedded, Shaped
+from minifuse.memory.shaped import ShapedRoom
+from minifuse.memory.window import Window
+from minifuse.plan import Plan, Proposal
+from minifuse.report import Ran
+from minifuse.request import Phase, Request, Sequence
+from minifuse.techniques import TECHNIQUES, Technique
+from minifuse.testing import TEXTS, observe, put_through
+from minifuse.testing.laws import of_one_run
+from minifuse.testing.texts.ghost import GhostRunner
+from minifuse.testing.texts.models import expected_answer
+from minifuse.work import Work
+
+
+def row_of(insert: str) -> Technique:
+    """Orca's policy over this memory, which then admits a newcomer only if every answer has room to its end."""
+    options = {"memory.insert": insert, "batching.max_batch": 9}
+    return replace(TECHNIQUES["static"], name=insert, batching="iteration", memory="shaped", options=options)
+
+
+@pytest.fixture
+def mixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for insert in ("shape", "embed"):
+        monkeypatch.setitem(MIXES["transformer"], insert, row_of(insert))
+
+
+both = pytest.mark.parametrize("insert", ["shape", "embed"])
+
+
+# --- by hand
+
+
+def _run(insert: str, capacity: int, *requests: Request) -> list[Plan]:
+    memory = Shaped(capacity, Shaped.Options(rows=2, insert=insert))
+    engine = make_engine("static", batching=Iteration(), memory=memory)
+    for request in requests:
+        engine.submit(request)
+    return [step.plan for step in engine.run()]
+
+
+def _slots(plan: Plan) -> dict[str, list[int]]:
+    """Where each sequence of a plan lies."""
+    return {w.sequence: list(place.slots(0, w.stop)) for w, place in zip(plan.work, plan.places, strict=True)}
+
+
+def test_a_newcomer_takes_a_finished_row_by_vector_shaping() -> None:
+    """b ends after two iterations. a's token is padded to the length of c, and lies beside a gap from then on."""
+    plans = _run("shape", 16, asks("a", 2, 4), asks("b", 1, 2), asks("c", 3, 2))
+    assert [plan.shape for plan in plans] == [
+        Rectangle(0, 2, 8, 0, 2),
+        Rectangle(0, 2, 8, 2, 3),
+        Rectangle(0, 2, 8, 3, 6),
+        Rectangle(0, 2, 8, 6, 7),
+    ]
+    assert [plan.work for plan in plans[2:]] == [
+        (Work("a", 3, 4), Work("c", 0, 3)),
+        (Work("a", 4, 5), Work("c", 3, 4)),
+    ]
+    assert [_slots(plan) for plan in plans[2:]] == [
+        {"a": [0, 1, 2, 3], "c": [11, 12, 13]},
+        {"a": [0, 1, 2, 3, 6], "c": [11, 12, 13, 14]},
+    ]
+    assert [plan.num_idle for plan in plans] == [1, 0, 2, 0]
+
+
+def test_a_newcomer_ends_in_the_column_of_the_others_token() -> None:
+    """Embedded: no gap. d is longer than the window, which is extended before its first column. Then a is alone."""
+    plans = _run("embed", 20, asks("a", 2, 6), asks("b", 1, 2), asks("c", 3, 2), asks("d", 7, 1))
+    assert [plan.shape for plan in plans] == [
+        Rectangle(0, 2, 10, 0, 2),
+        Rectangle(0, 2, 10, 2, 3),
+        Rectangle(0, 2, 10, 1, 4),
+        Rectangle(0, 2, 10, 4, 5),
+        Rectangle(0, 2, 10, -1, 6, begin=-1),
+        Rectangle(0, 1, 10, 6, 7),
+    ]
+    assert _slots(plans[2]) == {"a": [0, 1, 2, 3], "c": [11, 12, 13]}
+    assert _slots(plans[4]) == {"a": [0, 1, 2, 3, 4, 5], "d": [19, 10, 11, 12, 13, 14, 15]}
+    assert plans[4].num_idle == 6
+
+
+def test_released_columns_are_free_and_are_used_again() -> None:
+    """b and c hand on to each other; what a had is released when c comes in, and c's text wraps around."""
+    plans = _run("shape", 16, asks("a", 4, 2), asks("b", 1, 4), asks("c", 2, 3))
+    assert [plan.shape for plan in plans] == [
+        Rectangle(0, 2, 8, 0, 4),
+        Rectangle(0, 2, 8, 4, 5),
+        Rectangle(0, 2, 8, 5, 7, begin=3),
+        Rectangle(0, 2, 8, 7, 8, begin=3),
+        Rectangle(0, 1, 8, 8, 9, begin=5),
+    ]
+    assert _slots(plans[4]) == {"c": [5, 6, 7, 0]}
+
+
+def test_what_needs_a_longer_row_waits_until_the_slots_are_divided_anew() -> None:
+    """a and c have rows of ten; b may need one of sixteen, and c is behind b."""
+    plans = _run("shape", 20, asks("a", 2, 3), asks("b", 8, 9), asks("c", 2, 2))
+    strides = {tuple(plan.sequences): plan.shape.stride for plan in plans if isinstance(plan.shape, Rectangle)}
+    assert strides == {("a",): 10, ("b",): 20, ("c",): 10}
+
+
+def test_a_newcomer_waits_until_a_gap_leaves_room_for_every_answer() -> None:
+    """a may have eight tokens in its row of eight: there is no room for a gap."""
+    memory = Shaped(16, Shaped.Options(rows=2))
+    a, b = Sequence(asks("a", 3, 6)), Sequence(asks("b", 3, 3))
+    memory.place(Proposal((Work("a", 0, 3),), (a,)), 0.0)
+    reason = memory.room().admit(b)
+    assert reason is not None
+    assert reason.code == "memory-full"
+    with pytest.raises(LawBroken, match="grow to 10 columns of 8"):
+        memory.place(Proposal((Work("a", 3, 4), Work("b", 0, 3)), (b,)), 0.0)
+    assert memory.window.rows == {"a": 0}
+
+
+def test_prompts_wait_on_the_host_when_others_need_their_place() -> None:
+    """4.2: room for eight tokens apart. b leaves for c and joins from the host."""
+    memory = Embedded(28, Embedded.Options(rows=1, prefill=0.3))
+    policy = Decoupled(Decoupled.Options(max_batch=3, padding=0.0))
+    engine = make_engine("static", model="llama", batching=policy, memory=memory)
+    for name, prompt in (("a", 2), ("b", 5), ("c", 4)):
+        engine.submit(asks(name, prompt, 5, ignore_eos=True))
+    plans = [step.plan for step in engine.run()]
+    moves = {plan.step: [(m.kind, m.num_tokens) for m in plan.moves] for plan in plans if plan.moves}
+    assert list(moves.values()) == [[("swap_out", 5)], [("embed", 2)], [("swap_in", 5)], [("embed", 4)]]
+    assert all(tuple(s.answer) == expected_answer("llama", s.request) for s in engine.finished.values())
+
+
+def test_where_the_host_is_full_prompts_wait_for_one_to_join() -> None:
+    memory = Embedded(28, Embedded.Options(rows=1, prefill=0.3, host=4))
+    a, b = Sequence(asks("a", 5, 3)), Sequence(asks("b", 4, 3))
+    memory.place(Proposal((Work("a", 0, 5),), (a,), phase=Phase.PREPROCESSING), 0.0)
+    memory.cached["a"] = 5
+    reason = memory.room().admit(b)
+    assert reason is not None
+    assert "no room to compute 1 prompt of 4 tokens" in reason.text
+
+
+@pytest.mark.parametrize("technique", ["baton", "baton-pd"])
+def test_an_insertion_copies_its_own_tokens_and_writes_no_more_than_its_row(technique: str) -> None:
+    """However many rows there are, and however wide they have become."""
+    requests = [asks(f"r{i}", 2 + i % 3, 3 + 4 * (i % 2), ignore_eos=True) for i in range(9)]
+    engine = make_engine(technique, capacity=96, settings={"batching.max_batch": 4, "memory.rows": 4})
+    for request in requests:
+        engine.submit(request)
+    inserted = 0
+    for plan in [step.plan for step in engine.run()]:
+        shape = plan.shape
+        assert isinstance(shape, Rectangle)
+        if plan.phase is Phase.PREPROCESSING:
+            continue
+        joining = {*plan.admitted} | {move.target // shape.stride for move in plan.moves}
+        copied = sum(move.num_tokens for move in plan.moves)
+        cleared = sum(stop - start for start, stop in slots_to_clear(plan, shape))
+        assert copied + cleared <= len(joining) * shape.stride
+        inserted += len(joining)
+        if technique == "baton":
+            assert copied == 0
+        else:  # the prompts of those whose first new token is computed
+            prompts = [(work.start, len(requests[int(work.sequence[1:])].prompt)) for work in plan.work]
+            assert copied == sum(length for start, length in prompts if start == length)
+    assert inserted >= len(requests)
+
+
+# --- under the laws
+
+
+@both
+def test_the_laws_hold(insert: str, mixes: None) -> None:
+    put_through(TEXTS, row_of(insert), examples=3, derandomize=True)
+
+
+@pytest.mark.long
+@both
+def test_the_laws_hold_on_many(insert: str, mixes: None) -> None:
+    put_through(TEXTS, row_of(insert), examples=300)
+
+
+def _corners(insert: str) -> Counter[str]:
+    """What the plans of some scenarios have met."""
+    met: Counter[str] = Counter()
+
+    @settings(max_examples=100, deadline=None, derandomize=True, database=None, phases=[Steps.generate])
+    @given(TEXTS.scenarios(row_of(insert)))
+    def attempt(scenario: Any) -> None:
+        case = TEXTS.case(row_of(insert), scenario)
+        handed, begin = set[int](), 0
+        for step in observe(case, run=case.replay({})).steps:
+            plan, shape = step.plan, step.plan.shape
+            assert isinstance(shape, Rectangle)
+            others = len(plan.work) > len(plan.admitted)
+            met["released beside others"] += others and begin < shape.begin
+            met["extended on the left"] += shape.begin < begin
+            met["wraps around"] += shape.wraps
+            begin = shape.begin
+            for work, place in zip(plan.work, plan.places, strict=True):
+                located = [shape.locate(slot) for slot in place.slots(0, work.stop)]
+                row = located[0][0]
+                met["row handed over beside others"] += others and work.sequence in plan.admitted and row in handed
+                handed.add(row)
+                gaps = sum(after - column > 1 for (_, column), (_, after) in pairwise(located))
+                met["gap"] += gaps == 1
+                met["gaps"] += gaps > 1
+
+    attempt()
+    return met
+
+
+def test_the_scenarios_reach_the_corners(mixes: None) -> None:
+    """Shaped rows wrap around in the example above: these scenarios end before."""
+    common = {"released beside others", "row handed over beside others"}
+    assert {name for name, count in _corners("shape").items() if count} == {*common, "gap", "gaps"}
+    assert {name for name, count in _corners("embed").items() if count} == {
+        *common,
+        "wraps around",
+        "extended on the left",
+    }
+
+
+# --- what a mask leaves out cannot do harm
+
+
+class _Spoiling(GhostRunner):
+    """Puts NaN into every slot before the first plan, and into a row when its sequence has ended."""
+
+    rows: ClassVar[dict[str, range]] = {}
+
+    def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
+        shape = plan.shape
+        assert isinstance(shape, Rectangle)
+        if plan.step == 0:
+            self.rows = {}
+            self._spoil(range(self.cache.keys.shape[1]))
+        if plan.phase is Phase.PREPROCESSING:
+            return super().__call__(plan, sequences)
+        gone = self.rows.keys() - {work.sequence for work in plan.work}
+        for name in gone - {*plan.evicted}:
+            self._spoil(self.rows.pop(name))
+        for work, place in zip(plan.work, plan.places, strict=True):
+            row, _ = shape.locate(place.slots(0, 1)[0])
+            self.rows[work.sequence] = range(row * shape.stride, (row + 1) * shape.stride)
+        ran = super().__call__(plan, sequences)
+        for name in plan.evicted:
+            left = self.rows.pop(name)
+            if left not in self.rows.values():
+                self._spoil(left)
+        return ran
+
+    def _spoil(self, slots: range) -> None:
+        for cache in (self.cache, self.ghost):
+            cache.keys[:, slots] = cache.values[:, slots] = math.nan
+
+
+@pytest.mark.parametrize("name", ["shape", "embed", "static", "baton", "baton-pd"])
+@pytest.mark.parametrize("numerics", ["fast", "reference"])
+def test_nan_in_what_is_masked_changes_nothing(name: str, numerics: str) -> None:
+    """Padding, gaps, columns that come into the window, and what the sequence before has left in a row."""
+    row = TECHNIQUES[name] if name in TECHNIQUES else row_of(name)
+
+    @settings(max_examples=12, deadline=None, derandomize=True, database=None)
+    @given(TEXTS.scenarios(row))
+    def attempt(scenario: Any) -> None:
+        case = TEXTS.case(row, scenario)
+        runner = case.runner(numerics)
+        of_one_run(case, observe(case, run=_Spoiling(runner.model, runner.cache, runner.attention)))
+
+    attempt()
+
+
+# --- defects, and the law that names each
+
+
+def _seeing_gaps(patch: pytest.MonkeyPatch) -> None:
+    """The mask is a sequence's first column, as if the row had no gap behind it."""
+    view_of = padded.view_of
+
+    def wrong(*arguments: Any) -> Any:
+        view = view_of(*arguments)
+        whole = [[(min(held)[0], max(held)[1])] if held else [] for held in view.held]
+        return view._replace(held=whole)
+
+    patch.setattr(padded, "view_of", wrong)
+
+
+def _releasing_too_much(patch: pytest.MonkeyPatch) -> None:
+    """The column behind the released ones is released too, and read by the sequence that begins there."""
+    enter = Window.enter
+
+    def wrong(self: Window, newcomers: Any, running: Any) -> Any:
+        released = bool(newcomers) or self._left
+        computed = enter(self, newcomers, running)
+        self.begin += released
+        return computed
+
+    patch.setattr(Window, "enter", wrong)
+
+
+def _giving_rows_away(patch: pytest.MonkeyPatch) -> None:
+    """The row of the sequence that began first counts as free."""
+    patch.setattr(Shaped, "check_integrity", lambda self: None)
+    enter = Window.enter
+
+    def wrong(self: Window, newcomers: Any, running: Any) -> Any:
+        if newcomers and self.rows:
+            self.free.insert(0, next(iter(self.rows.values())))
+        return enter(self, newcomers, running)
+
+    patch.setattr(Window, "enter", wrong)
+
+
+def _outgrowing_rows(patch: pytest.MonkeyPatch) -> None:
+    """The window grows on the right until it meets its own first columns."""
+    patch.setattr(Shaped, "check_integrity", lambda self: None)
+    patch.setattr(ShapedRoom, "_full", lambda self, joining, growing: None)
+
+
+def _over_another_row(patch: pytest.MonkeyPatch) -> None:
+    """Rows do not wrap around: a window that is extended before their beginning takes the end of the row before."""
+    patch.setattr(Rectangle, "slot", lambda self, row, column: self.offset + row * self.stride + column)
+
+
+@pytest.mark.parametrize(
+    ("seed", "insert", "laws"),
+    [
+        (_seeing_gaps, "shape", ("ghost",)),
+        (_releasing_too_much, "shape", ("layout",)),
+        (_releasing_too_much, "embed", ("layout",)),
+        (_giving_rows_away, "shape", ("conservation",)),
+        (_giving_rows_away, "embed", ("conservation",)),
+        (_outgrowing_rows, "shape", ("layout", "ghost")),
+        (_over_another_row, "embed", ("conservation", "budget", "layout")),
+    ],
+)
+def test_defects_are_caught(
+    seed: Any, insert: str, laws: tuple[str, ...], mixes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed(monkeypatch)
+    broken = caught(Defect(seed, TEXTS, insert, laws, "of_one_run", (), {}))
+    assert broken is not None, "the defect went unnoticed"
+    assert broken.law in laws, str(broken)
