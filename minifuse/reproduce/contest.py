@@ -19,7 +19,7 @@ from minifuse.techniques import technique
 from minifuse.timing import take_turns, time_in_turns, timed
 from minifuse.trace import Trace
 
-__all__ = ["serve_all", "serve_counted", "take_turns", "time_in_turns", "timed"]
+__all__ = ["serve_all", "serve_counted", "serve_watched", "take_turns", "time_in_turns", "timed"]
 
 
 def serve_all(
@@ -45,6 +45,19 @@ def serve_all(
     return trace, reports
 
 
+def serve_watched(
+    name: str,
+    source: Source,
+    settings: Settings,
+    model: Any,
+    requests: Sequence[Request],
+    on_step: Callable[[StepReport], None],
+    collect: bool = False,
+) -> None:
+    """As `serve_all`, but `on_step` gets the reports one by one, and nothing is kept."""
+    _served(build_engine(technique(name), source, settings, model, into=_ignore), requests, on_step, collect)
+
+
 def serve_counted(
     name: str, source: Source, settings: Settings, model: Any, requests: Sequence[Request], collect: bool = False
 ) -> RunningMetrics:
@@ -54,8 +67,8 @@ def serve_counted(
     return counted
 
 
-def _ignore(report: StepReport) -> None:
-    """Nothing is kept of an iteration."""
+def _ignore(told: object) -> None:
+    """Nothing is kept of an iteration, or of an event."""
 
 
 def _served(engine: Engine, requests: Sequence[Request], on_step: Callable[[StepReport], None], collect: bool) -> Trace:

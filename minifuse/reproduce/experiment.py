@@ -153,6 +153,7 @@ class Experiment:
     shows: str
     prepare: Callable[[Conditions], Run]
     takes: frozenset[str] = frozenset({"model", "tokens"})
+    kind: Literal["fig", "table"] = "fig"
 
     @property
     def group(self) -> str:
@@ -161,11 +162,11 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        return f"{self.group}-fig{self.number}"
+        return f"{self.group}-{self.kind}{self.number}"
 
     @property
     def figure(self) -> str:
-        return f"Fig. {self.number}"
+        return f"{'Fig.' if self.kind == 'fig' else 'Table'} {self.number}"
 
     def as_json(self, finding: Finding) -> dict[str, Any]:
         """A finding in plain values."""

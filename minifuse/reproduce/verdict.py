@@ -43,10 +43,10 @@ def against_paper(points: Sequence[Point], key: str, name: Callable[[Mapping[str
     return f"Below {SHORT_OF:.0%} of the paper's {what}: {'; '.join(short)}.{farthest}"
 
 
-def aim(what: str, here: str, published: str, met: bool | None) -> str:
-    """One aim: what was found here, what the thesis gives, and whether it was met; None if it cannot be judged."""
+def aim(what: str, here: str, published: str, met: bool | None, source: str = "thesis") -> str:
+    """One aim: what was found here, what its source gives, and whether it was met; None if it cannot be judged."""
     verdict = "cannot be judged" if met is None else "met" if met else "not met"
-    return f"Aim, {what}: {verdict}: {here} (thesis: {published})."
+    return f"Aim, {what}: {verdict}: {here} ({source}: {published})."
 
 
 def gain_aim(what: str, ours: Curve, baseline: Curve, published: float) -> str:

@@ -1,0 +1,1 @@
+"""Baton's tables and figures (section 5)."""
