@@ -13,6 +13,7 @@ from minifuse.cores import share_cores
 from minifuse.errors import UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import load_weights, resolve_text
+from minifuse.model.text.presets import preset
 from minifuse.reproduce.baton.course import Course
 from minifuse.reproduce.baton.queries import Query, first_set, requests_of, second_set
 from minifuse.reproduce.contest import serve_watched, take_turns
@@ -34,14 +35,13 @@ Which = Literal["first", "second"]
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """`lengths`: times those of the paper; `queries`: None for as many as the paper has; `machine`: of virtual time."""
+    """`lengths`: times those of the paper; `queries`: None for as many as the paper has."""
 
     model: str
     clock: Literal["real", "virtual"]
     lengths: float
     batches: tuple[int, ...]
     queries: int | None = None
-    machine: str = "cpu"
     rounds: int = 1  # the fewest
 
 
@@ -49,12 +49,12 @@ SCALES: dict[Which, dict[str, _Scale]] = {
     "first": {
         "quick": _Scale("small", "real", 1 / 200, (4,), 6),
         "cpu": _Scale("small", "real", 1 / 16, tuple(paper.TABLE_1), rounds=3),
-        "paper": _Scale(paper.MODEL, "virtual", 1, tuple(paper.TABLE_1), machine="rtx-a6000"),
+        "paper": _Scale(paper.MODEL, "virtual", 1, tuple(paper.TABLE_1)),
     },
     "second": {
         "quick": _Scale("small", "real", 1 / 16, (2,), 4),
         "cpu": _Scale("small", "real", 1, tuple(paper.TABLE_2), rounds=3),
-        "paper": _Scale(paper.MODEL, "virtual", 1, tuple(paper.TABLE_2), machine="rtx-4090"),
+        "paper": _Scale(paper.MODEL, "virtual", 1, tuple(paper.TABLE_2)),
     },
 }
 
@@ -91,7 +91,9 @@ class Setting:
         dtype = conditions.dtype
         if dtype == "auto":
             dtype = paper.DTYPE if self.virtual else half_precision()
-        self.settings = Settings(dtype=dtype, clock=scale.clock, hardware=scale.machine, seed=conditions.seed)
+        self.machine = paper.MACHINES[which]
+        on = self.machine if self.virtual else "cpu"
+        self.settings = Settings(dtype=dtype, clock=scale.clock, hardware=on, seed=conditions.seed)
         self.num_queries = conditions.requests or scale.queries or paper.SIZES[which]
         self.rounds = max(conditions.rounds, scale.rounds)
         self.batches = scale.batches
@@ -109,13 +111,13 @@ class Setting:
         twice = self.which == "first" and batch == paper.DOUBLED
         return draw(self.num_queries, self.conditions.seed, self.scale.lengths * (1 + twice))
 
-    def tokens(self, batch: int) -> int:
-        """KV tokens that memory has room for, the same for all: a static batch of the longest prompt and the longest
-        answer, or, if that is more, rows of the longest query beside the part for prompts computed apart."""
-        queries = self.queries(batch)
-        widest = max(query.prompt for query in queries) + max(query.answer for query in queries)
-        width = max(widest, int(max(map(sum, queries)) / (1 - APART)) + 1)
-        return batch * -(-width // BLOCK) * BLOCK
+    @property
+    def tokens(self) -> int:
+        """KV tokens that memory has room for, the same for all: what the paper's machine has beside the weights."""
+        model = preset(paper.MODEL)
+        left = hardware(self.machine).memory - model.num_parameters * DTYPE_BYTES[paper.DTYPE]
+        tokens = int(self.scale.lengths * left / model.kv_bytes_per_token(paper.DTYPE))
+        return tokens // BLOCK * BLOCK
 
     def _check(self, batch: int) -> None:
         longest, context = max(map(sum, self.queries(batch))), self.source.config.max_context
@@ -127,10 +129,10 @@ class Setting:
         if not self.virtual:
             return
         config, dtype = self.source.config, self.settings.dtype
-        needed = config.num_parameters * DTYPE_BYTES[dtype] + self.tokens(batch) * config.kv_bytes_per_token(dtype)
-        if needed > (memory := hardware(self.scale.machine).memory):
+        needed = config.num_parameters * DTYPE_BYTES[dtype] + self.tokens * config.kv_bytes_per_token(dtype)
+        if needed > (memory := hardware(self.machine).memory):
             raise UsageError(
-                f"{self.source.name} in {dtype} and the KV of a batch of {batch} take {needed / 1e9:.1f} GB, and the "
+                f"{self.source.name} in {dtype} and KV of {self.tokens:,} tokens take {needed / 1e9:.1f} GB, and the "
                 f"paper's machine has {memory / 1e9:.0f} GB: give a smaller --model or a shorter --dtype."
             )
 
@@ -149,7 +151,7 @@ class Setting:
         options: dict[str, Any] = {"batching.max_batch": batch, "memory.rows": batch, "memory.prefill": APART}
         settings = replace(
             self.settings,
-            kv_memory=self.tokens(batch) * self.source.config.kv_bytes_per_token(self.settings.dtype),
+            kv_memory=self.tokens * self.source.config.kv_bytes_per_token(self.settings.dtype),
             stage_options={key: value for key, value in options.items() if key in technique(name).option_names},
         )
         course = Course()
@@ -173,10 +175,10 @@ class Setting:
             "model": self.source.name,
             "dtype": self.settings.dtype,
             "clock": self.settings.clock,
-            "hardware": self.scale.machine if self.virtual else None,
+            "hardware": self.machine if self.virtual else None,
             "lengths": self.scale.lengths,
             "queries": self.num_queries,
-            "kv_tokens": {str(batch): self.tokens(batch) for batch in self.batches},
+            "kv_tokens": self.tokens,
             "rounds": self.rounds,
             "seed": self.conditions.seed,
             "paper_model": paper.MODEL,
@@ -191,15 +193,16 @@ class Setting:
         size = f"{self.num_queries} queries ({kinds[self.which]}), {self.source.name} in {self.settings.dtype}"
         twice = " With a batch of 4 all sequences are twice as long, as in the paper." if self.which == "first" else ""
         same = (
-            "All queries come at time 0, in any order, the same for all contenders, which have the same KV memory and "
-            f"the same largest batch.{twice} A word of the paper is a token here. Rows of baton and baton-pd have a "
+            "All queries come at time 0, in any order, the same for all contenders, which have the same largest batch "
+            f"and KV memory for {self.tokens:,} tokens: what the paper's machine has beside the weights, at this "
+            f"scale.{twice} A word of the paper is a token here. Rows of baton and baton-pd have a "
             "part of the memory each: a newcomer whose gap would outgrow a row that goes on waits. static computes "
             "every row to the end of its batch, pd no row behind the last that goes on. An insertion copies KV of its "
             "own sequence, and sets the rest of its row to zero."
         )
         if self.virtual:
             return (
-                f"{size}, virtual time of an {self.scale.machine} by its data sheet: nothing is fitted. {same} The "
+                f"{size}, virtual time of an {self.machine} by its data sheet: nothing is fitted. {same} The "
                 "prompts of pd and baton-pd are computed between two iterations of the batch, not beside it."
             )
         rounds = f", medians of {self.rounds} interleaved rounds" if self.rounds > 1 else ""
