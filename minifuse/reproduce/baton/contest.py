@@ -9,7 +9,7 @@ from minifuse.reproduce.baton.setting import Served, Setting
 from minifuse.reproduce.experiment import Column, Panel, Point, Say, Value, beside
 from minifuse.reproduce.verdict import aim
 
-__all__ = ["Races", "claim", "others", "panels", "race_all"]
+__all__ = ["Races", "bound", "claim", "others", "panels", "race_all"]
 
 Published = Mapping[int, Mapping[str, float]]  # seconds, by batch and contender
 Races = Mapping[int, Mapping[str, Served]]  # by batch, then by contender
@@ -84,6 +84,18 @@ def claim(races: Races, batch: int, name: str, baseline: str, published: Publish
     here = f"{median(gains):.2f}x{spread}"
     met = round(median(gains), 2) >= round(theirs, 2)
     return aim(f"{name} over {baseline}, batch of {batch}", here, f"{theirs:.2f}x", met, "paper")
+
+
+def bound(races: Races) -> str:
+    """What replacing finished queries at once can gain over static batches, whatever an iteration costs."""
+    parts = [
+        f"{len(served['static'].course.ended_s) / len(served['orca'].course.ended_s):.2f}x at {batch}"
+        for batch, served in races.items()
+    ]
+    return (
+        "Where every iteration takes as long, refilling at once gains as much as it saves iterations (static over "
+        f"orca), with these lengths: {', '.join(parts)}."
+    )
 
 
 def others(races: Races, ours: str, baselines: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ def deepest_fall(course: Course) -> float:
     """The most that is given back from one iteration to the next, until half of the queries are completed, as a part of
     the peak: 1 for a memory that is emptied."""
     until = next(i for i, completed in enumerate(course.completed) if 2 * completed >= course.completed[-1])
-    return max((before - after for before, after in pairwise(course.used[: until + 2])), default=0) / course.peak
+    return max([0, *(before - after for before, after in pairwise(course.used[: until + 2]))]) / course.peak
 
 
 def notes(setting: Setting, seen: Seen) -> list[str]:

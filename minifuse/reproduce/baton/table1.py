@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import minifuse.reproduce.baton.paper as paper
-from minifuse.reproduce.baton.contest import claim, others, panels, race_all
+from minifuse.reproduce.baton.contest import bound, claim, others, panels, race_all
 from minifuse.reproduce.baton.setting import OTHERS, VARIANTS, Setting, experiment
 from minifuse.reproduce.experiment import Finding, Say
 
@@ -23,6 +23,7 @@ def draw(setting: Setting, say: Say) -> Finding:
             for batch in paper.TABLE_1
             for baseline in ("baton", "static")
         ),
+        bound(races),
         *(others(races, name, OTHERS) for name in ("baton", "baton-pd")),
     ]
     return Finding(setting.facts(), panels(TITLE, setting, races, paper.TABLE_1), tuple(notes))

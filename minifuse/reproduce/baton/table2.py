@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import minifuse.reproduce.baton.paper as paper
-from minifuse.reproduce.baton.contest import claim, others, panels, race_all
+from minifuse.reproduce.baton.contest import bound, claim, others, panels, race_all
 from minifuse.reproduce.baton.setting import OTHERS, VARIANTS, Setting, experiment
 from minifuse.reproduce.experiment import Finding, Say
 
@@ -19,6 +19,7 @@ def draw(setting: Setting, say: Say) -> Finding:
     notes = [
         setting.note(),
         *(claim(races, batch, "baton", "static", paper.TABLE_2) for batch in paper.TABLE_2),
+        bound(races),
         *(others(races, name, OTHERS) for name in ("baton", "baton-pd")),
     ]
     return Finding(setting.facts(), panels(TITLE, setting, races, paper.TABLE_2), tuple(notes))
