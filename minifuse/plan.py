@@ -116,8 +116,8 @@ class Reuse(NamedTuple):
 class Proposal:
     """What a batching policy wants to run next. Without work it waits: for an arrival, a completion, or `wake_at`.
 
-    `phase` is that of the sequences while the work runs. `PREPROCESSING` prepares them for another worker: they are
-    `READY` once the work has run.
+    `phase` is that of the sequences while the work runs. `PREPROCESSING` prepares them for another worker, or for the
+    batch of this one: they are `READY` once the work has run.
 
     The sequences in `evict` give up their place on the device before any newcomer is admitted: they are `SUSPENDED`
     until they are admitted again. A policy that evicts has one worker, and may admit a newcomer with no more memory

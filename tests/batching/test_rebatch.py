@@ -8,9 +8,12 @@ import pytest
 from helpers import asks, make_engine, run_all, schedule, sentence
 
 from minifuse.errors import RequestRefused, UsageError
+from minifuse.layout import Rectangle
 from minifuse.report import StepReport
 from minifuse.request import Phase, Request
 from minifuse.techniques import TECHNIQUES, mix
+from minifuse.testing import TEXTS, laws_of, observe
+from minifuse.testing.texts import TextScenario
 from minifuse.testing.texts.models import expected_answer
 
 TWO_ROWS = {"batching.max_batch": 2, "memory.rows": 2}
@@ -139,6 +142,69 @@ def test_rows_leave_to_the_host_above_the_threshold_and_return(technique: str) -
     smallest = heights.index(min(heights))
     assert max(heights[:smallest]) > heights[smallest]
     assert any(kind.kind == "swap_in" for step in steps for kind in step.plan.moves)
+
+
+# --- all of it in one run
+
+CROWDED = [
+    *(whole(f"low{i}", 4, 12, priority=-1, at=0.0) for i in range(2)),
+    *(whole(f"mid{i}", 3 + i, 9, at=float(i)) for i in range(3)),
+    *(whole(f"high{i}", 5, 3, priority=3, at=4.5 + 3 * i) for i in range(3)),
+]
+HAPPENS = {
+    "static": set[str](),
+    "pd": {"computed apart", "embed", "evicted", "swap_out", "swap_in", "released", "closed up"},
+    "baton": {"gap", "displaced", "evicted", "swap_out", "swap_in", "released", "closed up"},
+    "baton-pd": {"computed apart", "embed", "displaced", "evicted", "swap_out", "swap_in", "released", "closed up"},
+}
+
+
+def _happened(steps: list[StepReport]) -> set[str]:
+    """What of the paper happened in a run."""
+    found: set[str] = set()
+    begin = 0
+    for step in steps:
+        plan, shape = step.plan, step.plan.shape
+        assert isinstance(shape, Rectangle)
+        found |= {reason.code for reason in plan.reasons if reason.sequence in plan.evicted}
+        found |= {move.kind for move in plan.moves} - {"shuffle"}
+        found |= {"closed up" for move in plan.moves if move.kind == "shuffle"}
+        if plan.phase is Phase.PREPROCESSING:
+            found.add("computed apart")
+            continue
+        found |= {"released"} if begin < shape.begin and len(plan.work) > len(plan.admitted) else set()
+        begin = shape.begin
+        for work, place in zip(plan.work, plan.places, strict=True):
+            columns = [shape.locate(slot)[1] for slot in place.slots(0, work.stop)]
+            found |= {"gap"} if columns[-1] - columns[0] >= len(columns) else set()
+    return found
+
+
+@pytest.mark.parametrize("technique", HAPPENS)
+def test_all_laws_hold_where_all_is_shaped_embedded_interrupted_and_scaled_in_one_run(technique: str) -> None:
+    options = {
+        "batching.order": "priority",
+        "batching.max_batch": 3,
+        "memory.rows": 3,
+        "memory.threshold": 0.5 if technique == "baton" else 0.4,  # of which prompts that wait apart take a part
+        "memory.prefill": 0.2,
+        "memory.host": 40,
+    }
+    scenario = TextScenario(
+        requests=tuple(CROWDED),
+        options=tuple(options.items()),
+        model="llama",
+        capacity=80,
+        seconds_per_step=1.0,
+        seconds_to_prepare=0.5,
+        seconds_per_transfer=0.01,
+    )
+    case = TEXTS.case(TECHNIQUES[technique], scenario)
+    seen = observe(case)
+    for law in laws_of(TEXTS).values():
+        law(case, seen)
+    assert len(seen.answers) == len(CROWDED)
+    assert _happened(seen.steps) == HAPPENS[technique]
 
 
 # --- what cannot be served

@@ -18,8 +18,7 @@ TABLE_1: Mapping[int, Mapping[str, float]] = {
 }
 DOUBLED = 4  # the batch of Table 1 at which sequences are twice as long
 
-# Table 2: batch -> seconds until the second set is completed. The throughput that it prints for 8 and 10 is that of
-# these seconds.
+# Table 2: batch -> seconds until the second set is completed. At a batch of 4 it prints 1.89x; its seconds give 1.87x.
 TABLE_2: Mapping[int, Mapping[str, float]] = {
     2: {"static": 161.77, "baton": 83.43},
     4: {"static": 92.68, "baton": 49.61},
