@@ -75,8 +75,8 @@ class Room(Protocol):
         ...
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        """Set aside what a sequence needs for its next token that runs, or is `READY` and joins; or return the reason why
-        it does not fit now."""
+        """Set aside what a sequence that runs, or is `READY` and joins, needs for its next token; or return the reason
+        why it does not fit now."""
         ...
 
     def evict(self, sequence: Sequence) -> None:

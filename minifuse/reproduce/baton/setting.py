@@ -48,7 +48,7 @@ class _Scale:
 SCALES: dict[Which, dict[str, _Scale]] = {
     "first": {
         "quick": _Scale("small", "real", 1 / 200, (4,), 6),
-        "cpu": _Scale("small", "real", 1 / 16, tuple(paper.TABLE_1), rounds=3),
+        "cpu": _Scale("small", "real", 1 / 32, tuple(paper.TABLE_1), rounds=3),
         "paper": _Scale(paper.MODEL, "virtual", 1, tuple(paper.TABLE_1)),
     },
     "second": {
