@@ -25,7 +25,7 @@ class Decoupled(Rebatch):
 
     The first prompt that waits is always among those that are computed next, so that none is overtaken for ever.
     Prompts are computed one group after the other until the batch can be filled, and then, ahead of their turn, between
-    two of its iterations, while fewer than `max_batch` sequences are ready to join and none that was interrupted waits
+    two of its iterations, while fewer than `max_batch` sequences are ready to join and none that was evicted waits
     before them. Without `refill` this is the "PD" of 5.1.
     """
 
@@ -41,7 +41,7 @@ class Decoupled(Rebatch):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self.ready = Ranked()  # what waits for a place: computed apart, or interrupted
+        self.ready = Ranked()  # what waits for a place: computed apart, or evicted
         self.prompts_last = False  # they were computed last, so that an iteration of the batch is due
 
     def release(self, sequence: Sequence) -> None:

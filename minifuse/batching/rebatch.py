@@ -22,8 +22,8 @@ class Rebatch(QueuePolicy):
 
     Without `refill` the batch is run to completion before others get a place.
 
-    A sequence that is interrupted (4.3), by a newcomer of higher priority or because memory is short, waits again, with
-    its KV kept where memory has room for it, and goes on when another has finished.
+    A sequence that is evicted (the paper's interruption, 4.3), by a newcomer of higher priority or because memory is
+    short, waits again, with its KV kept where memory has room for it, and goes on when another has finished.
     """
 
     name = "rebatch"

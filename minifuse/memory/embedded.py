@@ -53,7 +53,7 @@ class Embedded(Shaped):
 
     There the prompts wait for a row, or on the host when others need their place. When such a sequence joins the batch,
     its KV is copied to where it ends with the others' token, and it costs them nothing. A sequence that was
-    interrupted, and whose KV could not be kept, is computed in its row.
+    evicted, and whose KV could not be kept, is computed in its row.
     """
 
     name = "embedded"

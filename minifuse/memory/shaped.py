@@ -226,7 +226,7 @@ class Shaped(Written):
             raise LawBroken("budget", f"the proposal does not fit: {full}")
 
     def _leave(self, name: str) -> list[Move]:
-        """A sequence is interrupted: its KV goes to the host, or is dropped where that has no room for it."""
+        """A sequence is evicted: its KV goes to the host, or is dropped where that has no room for it."""
         place = self.extents[name]
         self.window.leave(name)
         moves = self.away.leave(name, place, self.cached.get(name, 0))

@@ -60,7 +60,7 @@ class WaitingBooks:
         self.newest_first = self.ordered and getattr(policy, "victims", None) is QueuePolicy.victims
         self.arrived: list[str] = []  # every sequence that was ever received
         self.waiting: dict[str, Sequence] = {}
-        self.ready: dict[str, Sequence] = {}  # computed apart or interrupted, where prompts are computed apart
+        self.ready: dict[str, Sequence] = {}  # computed apart or evicted, where prompts are computed apart
         self.running: dict[str, Sequence] = {}
         self.num_plans = 0  # proposed with work and not completed
         self.idle_since = 0.0  # while nothing runs

@@ -1,4 +1,4 @@
-"""Dynamic re-batching: replacing, decoupling, interrupting and scaling (Baton, 4)."""
+"""Dynamic re-batching: replacing, decoupling, evicting and scaling (Baton, 4)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_without_refill_the_batch_is_run_to_completion() -> None:
     assert sum(step.plan.num_idle for step in steps) == 3  # a's row, while b goes on
 
 
-# --- 4.3: interruption
+# --- 4.3: preemption
 
 
 @pytest.mark.parametrize("technique", ["baton", "baton-pd"])
@@ -114,7 +114,7 @@ def test_a_request_of_higher_priority_takes_the_place_of_the_lowest_which_goes_o
     assert engine.finished["high"].ended_s < engine.finished["low"].ended_s
 
 
-def test_without_priorities_no_request_is_interrupted() -> None:
+def test_without_priorities_no_request_is_evicted() -> None:
     for settings in ({"batching__order": "fcfs"}, {"batching__order": "priority", "batching__preempt": False}):
         requests = [whole("low", 2, 9), whole("mid", 2, 5), whole("high", 3, 2, priority=5, at=2.5)]
         _, steps = served("baton", *requests, **settings)
@@ -181,7 +181,7 @@ def _happened(steps: list[StepReport]) -> set[str]:
 
 
 @pytest.mark.parametrize("technique", HAPPENS)
-def test_all_laws_hold_where_all_is_shaped_embedded_interrupted_and_scaled_in_one_run(technique: str) -> None:
+def test_all_laws_hold_where_all_is_shaped_embedded_evicted_and_scaled_in_one_run(technique: str) -> None:
     options = {
         "batching.order": "priority",
         "batching.max_batch": 3,

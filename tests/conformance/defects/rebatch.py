@@ -1,4 +1,4 @@
-"""What goes wrong when rows of a padded batch change hands: shaping, embedding, interruption, the threshold."""
+"""What goes wrong when rows of a padded batch change hands: shaping, embedding, eviction, the threshold."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def returns_a_token_late(runs: Any, place: Any, count: int) -> Any:
 @defect("baton", "conservation", "contract", **{**CHANGING, "memory__host": 0})
 @instead_of(Shaped, "_leave")
 def dropped_and_taken_for_kept(leave: Any, self: Shaped, name: str) -> list[Move]:
-    """The host has no room: the KV of an interrupted sequence is lost, and its next token is computed on."""
+    """The host has no room: the KV of an evicted sequence is lost, and its next token is computed on."""
     count = self.cached[name]
     moves: list[Move] = leave(self, name)
     self.cached[name] = count
@@ -92,7 +92,7 @@ def dropped_and_taken_for_kept(leave: Any, self: Shaped, name: str) -> list[Move
 
 
 @defect("baton", "queue", **CHANGING)
-def interrupts_any_for_any(patch: Patch) -> None:
+def evicts_any_for_any(patch: Patch) -> None:
     """A newcomer takes a place whatever its priority."""
     patch.setattr(Rebatch, "displaces", lambda self, newcomer, running: True)
 
