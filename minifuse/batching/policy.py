@@ -229,10 +229,7 @@ class QueuePolicy(Queued, ABC):
                     reason = declines(sequence, num_missing(spans), planned)
                 if reason is None:
                     room = memory.room() if room is None else room
-                    if sequence.phase is Phase.READY:
-                        reason = room.extend(sequence)
-                    else:
-                        reason = room.admit(sequence, growing=True) if self.grows else room.admit(sequence)
+                    reason = self._lacks(sequence, room)
                 victim = None if reason is None else self._displaced(sequence, leaving, memory)
                 if victim is None:
                     break
@@ -257,6 +254,12 @@ class QueuePolicy(Queued, ABC):
             self.ready.add(ticket._replace(rank=self.rank(sequence)))
         admit = [sequence for sequence in admit if sequence.phase is not Phase.READY]
         return Proposal(tuple(work), tuple(admit), tuple(reasons), evict=tuple(evict.values()), growing=self.grows)
+
+    def _lacks(self, newcomer: Sequence, room: Room) -> Reason | None:
+        """Set aside what a newcomer needs; or return the reason why it does not fit now."""
+        if newcomer.phase is Phase.READY:
+            return room.extend(newcomer)
+        return room.admit(newcomer, growing=True) if self.grows else room.admit(newcomer)
 
     def _displaced(self, newcomer: Sequence, leaving: Collection[str], memory: Memory) -> Sequence | None:
         """The running sequence whose place a newcomer takes, if it does; memory must be able to evict it."""

@@ -1,5 +1,4 @@
-"""KV of sequences that wait on the host until they are copied back (Baton, 4.2 and 4.3), and the moves that carry "
-"it."""
+"""KV of sequences that wait on the host until they are copied back, and the moves that carry it (Baton, 4.2, 4.3)."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Away:
      wave=0)]
     >>> away.leave("b", Extent(50, 9), 4) is None, away.fit([3]), away.fit([2, 2])
     (True, True, False)
-    >>> away.back("a", Extent(10, 9))[0].target, len(away)
+    >>> away.back("a", Extent(10, 9))[0].target, away.num_used
     (10, 0)
     """
 
@@ -39,9 +38,6 @@ class Away:
 
     def __contains__(self, name: str) -> bool:
         return name in self.runs
-
-    def __len__(self) -> int:
-        return len(self.runs)
 
     @property
     def num_used(self) -> int:

@@ -115,13 +115,12 @@ class Embedded(Shaped):
             moves += self.away.leave(name, self.prefilled.give_back(name), self.cached[name]) or ()
             del self.extents[name]
         rectangle = self.prefilled.take(names, lengths)
-        self.extents.update({name: self.prefilled.places[name] for name in names})
+        self.extents.update({name: self.prefilled.rows[name].place for name in names})
         self.waiting |= {sequence.id: sequence for sequence in proposal.admit}
         return Placement(tuple([self.extents[work.sequence] for work in proposal.work]), rectangle, tuple(moves))
 
     def make_way(self, size: int) -> tuple[str, ...] | None:
-        """The sequences that must leave to the host before prompts can be computed in `size` slots; None: they "
-        "cannot."""
+        """The sequences that must leave to the host before `size` slots are free for prompts; None: they never are."""
         names = self.prefilled.in_the_way(size)
         return names if names is not None and self.away.fit(self.cached[name] for name in names) else None
 

@@ -17,6 +17,7 @@ __all__ = ["Prefilled"]
 class _Row(NamedTuple):
     offset: int  # its first slot
     width: int  # padding included
+    place: Extent  # of the prompt
 
 
 class Prefilled:
@@ -27,7 +28,7 @@ class Prefilled:
     >>> prefilled = Prefilled(100, 12)
     >>> prefilled.take(["a", "b"], [2, 3])
     Rectangle(offset=100, rows=2, stride=3, start=0, stop=3, begin=0)
-    >>> prefilled.places["a"]
+    >>> prefilled.rows["a"].place
     Extent(offset=101, capacity=2)
     >>> prefilled.in_the_way(6), prefilled.in_the_way(9), prefilled.in_the_way(13)
     ((), ('b',), None)
@@ -37,7 +38,6 @@ class Prefilled:
 
     def __init__(self, offset: int, size: int) -> None:
         self.offset, self.size = offset, size
-        self.places: dict[str, Extent] = {}
         self.free = RunAllocator(size)
         self.rows: dict[str, _Row] = {}
 
@@ -52,10 +52,10 @@ class Prefilled:
     def in_the_way(self, size: int) -> tuple[str, ...] | None:
         """The rows computed last that must leave before one run of `size` slots is free; None: it never is."""
         free, names = self.free.copy(), list[str]()
-        for name, (offset, width) in reversed(self.rows.items()):
+        for name, row in reversed(self.rows.items()):
             if free.longest >= size:
                 break
-            free.free(offset - self.offset, width)
+            free.free(row.offset - self.offset, row.width)
             names.append(name)
         return tuple(names) if free.longest >= size else None
 
@@ -67,15 +67,14 @@ class Prefilled:
             raise LawBroken("budget", f"prompts of {lengths} tokens were admitted, and {self.free.runs} are free")
         for i, (name, length) in enumerate(zip(names, lengths, strict=True)):
             offset = self.offset + first + i * width
-            self.rows[name] = _Row(offset, width)
-            self.places[name] = Extent(offset + width - length, length)
+            self.rows[name] = _Row(offset, width, Extent(offset + width - length, length))
         return Rectangle(self.offset + first, len(names), width, 0, width)
 
     def give_back(self, name: str) -> Extent:
         """Free a row. Returns where the prompt was."""
-        offset, width = self.rows.pop(name)
-        self.free.free(offset - self.offset, width)
-        return self.places.pop(name)
+        row = self.rows.pop(name)
+        self.free.free(row.offset - self.offset, row.width)
+        return row.place
 
     def check(self) -> None:
         self.free.check((row.offset - self.offset, row.width) for row in self.rows.values())

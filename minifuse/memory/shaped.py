@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.layout import Rectangle
 from minifuse.memory.away import Away, copies
-from minifuse.memory.window import Entry, Window
+from minifuse.memory.window import Entry, Window, shaped
 from minifuse.memory.written import Written
 from minifuse.options import option
 from minifuse.parsing import number
@@ -18,6 +18,7 @@ from minifuse.plan import Move, Placement, Plan, Proposal, Reason, Reuse
 from minifuse.report import KVUsage
 from minifuse.request import Phase, Request, Sequence
 from minifuse.stages import register
+from minifuse.work import Span
 
 __all__ = ["ROUNDING", "Shaped", "ShapedOptions", "ShapedRoom"]
 
@@ -61,11 +62,11 @@ class ShapedRoom:
         window, memory = self.window, self.memory
         longest = max([entry.missing for entry in joining], default=0)
         stop = window.after(longest, bool(self.staying)) if self.staying else window.stop + longest
-        gap = stop - window.stop - 1  # that a row may get which goes on
         firsts = [spans[0].start for spans in self.staying.values()]
         width = stop - min([*firsts, *(stop - entry.length for entry in joining)], default=stop)
-        ends = [s[-1].stop + gap * (s[-1].stop > window.stop + 1) - s[0].start for s in self.staying.values()]
-        widest = max([width, *ends, *(entry.most for entry in joining)])
+        new = Span(window.stop, stop)
+        whole = [shaped(spans, new, runs=True)[-1].stop - spans[0].start for spans in self.staying.values()]
+        widest = max([width, *whole, *(entry.most for entry in joining)])
         _, stride = memory.division(joining, bool(self.staying))
         if widest > stride:
             return f"the window would grow to {widest} columns of {stride}"

@@ -112,21 +112,12 @@ class WaitingBooks:
         for evicted, other in product(proposal.evict if self.newest_first else (), staying):
             if self._precedes(evicted, other, now):
                 raise LawBroken("queue", f"{evicted.id} was evicted, and {other.id}, which it precedes, runs on")
-        if not self.ordered:
-            pass
-        elif apart:
-            fresh = [other for other in self.waiting.values() if other.phase is Phase.RECEIVED]
-            self._check_queue(proposal.admit[:1], fresh, now)
-        elif self.decouples:
-            self._check_queue(joining, self.ready.values(), now)
-        else:
-            self._check_queue(proposal.admit, self.waiting.values(), now)
-        self._check_together(proposal)
-
-    def _check_queue(self, chosen: Iterable[Sequence], others: Iterable[Sequence], now: float) -> None:
-        for newcomer, other in product(chosen, others):
+        chosen: Iterable[Sequence] = proposal.admit[:1] if apart else joining if self.decouples else proposal.admit
+        others = self.waiting if apart or not self.decouples else self.ready
+        for newcomer, other in product(chosen if self.ordered else (), others.values()):
             if self._precedes(other, newcomer, now):
                 raise LawBroken("queue", f"{newcomer.id} was admitted at {now}, and {other.id} precedes it")
+        self._check_together(proposal)
 
     def _check_together(self, proposal: Proposal) -> None:
         groups = {newcomer.request.group for newcomer in proposal.admit if self.together} - {None}

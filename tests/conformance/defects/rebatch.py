@@ -62,8 +62,8 @@ def embedded_without_its_last_token(copies: Any, kind: Any, before: Any, after: 
 @defect("baton-pd", "conservation", **APART)
 @instead_of(Prefilled, "give_back")
 def its_row_is_given_back_twice(give_back: Any, self: Prefilled, name: str) -> Any:
-    offset, width = self.rows[name]
-    self.free.free(offset - self.offset, width)
+    row = self.rows[name]
+    self.free.free(row.offset - self.offset, row.width)
     return give_back(self, name)
 
 
