@@ -8,7 +8,7 @@ from minifuse.reproduce.curve import ALIKE, Curve
 from minifuse.reproduce.experiment import Point, Value
 from minifuse.reproduce.load import MODERATE, Load
 
-__all__ = ["against_paper", "aim", "cut_aim", "cuts", "gain_aim", "shown", "sweep_notes"]
+__all__ = ["against_paper", "aim", "cut_aim", "cuts", "gain_aim", "shown", "spread", "sweep_notes"]
 
 SHORT_OF = 0.9  # a gain below this part of the paper's is named
 
@@ -20,6 +20,15 @@ def shown(rate: float) -> str:
     ('12.3', '27,136')
     """
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """The least and the most of several rounds.
+
+    >>> spread([1.5, 0.25, 2.0])
+    '0.25-2'
+    """
+    return f"{min(values):.3g}-{max(values):.3g}"
 
 
 def against_paper(points: Sequence[Point], key: str, name: Callable[[Mapping[str, Value]], str]) -> str:

@@ -5,29 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from minifuse.reproduce.baton.setting import Served, Setting
-from minifuse.reproduce.experiment import Column, Panel, Point, Say, Value, beside
-from minifuse.reproduce.verdict import aim
+from minifuse.reproduce.baton.setting import OTHERS, VARIANTS, Served, Setting, Which, experiment
+from minifuse.reproduce.experiment import Column, Experiment, Finding, Panel, Point, Say, Value, beside
+from minifuse.reproduce.verdict import aim, spread
 
-__all__ = ["Races", "bound", "claim", "others", "panels", "race_all"]
+__all__ = ["Races", "bound", "claim", "others", "panels", "table"]
 
 Published = Mapping[int, Mapping[str, float]]  # seconds, by batch and contender
 Races = Mapping[int, Mapping[str, Served]]  # by batch, then by contender
 
 
-def race_all(
-    setting: Setting, say: Say, title: str, contenders: Sequence[str], published: Published
-) -> dict[int, dict[str, Served]]:
-    """Every batch, with all contenders in turns."""
-    setting.start(say, contenders)
-    say.expect(len(setting.batches))
-    races: dict[int, dict[str, Served]] = {}
-    for batch in setting.batches:
-        say(f"batch of {batch}")
-        races[batch] = setting.race(batch, contenders)
-        for one in panels(title, setting, races, published):
-            say.keep(one)
-    return races
+def table(
+    number: str, which: Which, shows: str, published: Published, claims: Sequence[tuple[int, str, str]]
+) -> Experiment:
+    """The experiment of a table: the four variants of the paper, and what iterates without padding, on one of the sets.
+
+    Args:
+        claims: batch, contender and baseline of every claim of the paper.
+    """
+    title, contenders = f"Table {number}: the {which} set of queries", (*VARIANTS, *OTHERS)
+
+    def draw(setting: Setting, say: Say) -> Finding:
+        """Every batch, with all contenders in turns."""
+        setting.start(say, contenders)
+        say.expect(len(setting.batches))
+        races: dict[int, dict[str, Served]] = {}
+        for batch in setting.batches:
+            say(f"batch of {batch}")
+            races[batch] = setting.race(batch, contenders)
+            for panel in panels(title, setting, races, published):
+                say.keep(panel)
+        notes = (
+            setting.note(),
+            *(claim(races, *one, published) for one in claims),
+            bound(races),
+            *(others(races, name, OTHERS) for name in ("baton", "baton-pd")),
+        )
+        return Finding(setting.facts(), panels(title, setting, races, published), notes)
+
+    return experiment(which, "table", number, shows, draw)
 
 
 NAME = Column("batch\ncontender", "at", "name", "{}")
@@ -58,7 +74,7 @@ def panels(title: str, setting: Setting, races: Races, published: Published) -> 
             measured: dict[str, Value] = {
                 "seconds": course.seconds,
                 "rounds_s": one.rounds_s,
-                "spread": f"{min(one.rounds_s):.3g}-{max(one.rounds_s):.3g}" if len(one.rounds_s) > 1 else None,
+                "spread": spread(one.rounds_s) if len(one.rounds_s) > 1 else None,
                 "gain": median(one.over(served["static"])),
                 "rounds_gain": one.over(served["static"]),
                 "idle_share": course.idle_share,
@@ -80,8 +96,8 @@ def claim(races: Races, batch: int, name: str, baseline: str, published: Publish
     if batch not in races:
         return aim(f"{name} over {baseline}, batch of {batch}", "not measured", f"{theirs:.2f}x", None, "paper")
     gains = races[batch][name].over(races[batch][baseline])
-    spread = f" ({min(gains):.2f} to {max(gains):.2f})" if len(gains) > 1 else ""
-    here = f"{median(gains):.2f}x{spread}"
+    rounds = f" ({min(gains):.2f} to {max(gains):.2f})" if len(gains) > 1 else ""
+    here = f"{median(gains):.2f}x{rounds}"
     met = round(median(gains), 2) >= round(theirs, 2)
     return aim(f"{name} over {baseline}, batch of {batch}", here, f"{theirs:.2f}x", met, "paper")
 

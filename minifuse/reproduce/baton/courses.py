@@ -9,7 +9,7 @@ from minifuse.reproduce.baton.course import Course
 from minifuse.reproduce.baton.setting import Served, Setting, experiment
 from minifuse.reproduce.experiment import Column, Experiment, Finding, Panel, Point, Say, Value
 
-__all__ = ["CONTENDERS", "Seen", "figure"]
+__all__ = ["CONTENDERS", "Seen", "compared", "figure"]
 
 CONTENDERS = ("static", "baton", "baton-pd")  # the paper draws the first two
 STEPS = 10  # points of a course, at equal distances up to the end of the slowest
@@ -38,6 +38,14 @@ def figure(
         return Finding(setting.facts(), tuple(panels), (setting.note(), explained, *notes(setting, seen)))
 
     return experiment("second", "fig", number, shows, draw)
+
+
+def compared(seen: Seen, measure: Callable[[Course], float]) -> str:
+    """A part of the run, by batch, of static batches and of Baton."""
+    return "; ".join(
+        f"batch of {batch}: static {measure(served['static'].course):.1%}, baton {measure(served['baton'].course):.1%}"
+        for batch, served in seen.items()
+    )
 
 
 def _panel(number: str, batch: int, served: dict[str, Served], what: Which, head: str) -> Panel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from minifuse.reproduce.baton.course import Course
-from minifuse.reproduce.baton.courses import Seen, figure
+from minifuse.reproduce.baton.courses import Seen, compared, figure
 from minifuse.reproduce.baton.setting import Setting
 
 __all__ = ["EXPERIMENT", "longest_wait"]
@@ -22,14 +22,10 @@ def longest_wait(course: Course) -> float:
 
 
 def notes(setting: Setting, seen: Seen) -> list[str]:
-    parts = [
-        f"batch of {batch}: static {longest_wait(served['static'].course):.1%}, "
-        f"baton {longest_wait(served['baton'].course):.1%}"
-        for batch, served in seen.items()
-    ]
     return [
         "The paper: the steps of static batches, in which the last query of a batch delays the next ones, are hardly "
-        f"to be seen with Baton. The longest part of a run in which no query is completed: {'; '.join(parts)}."
+        "to be seen with Baton. The longest part of a run in which no query is completed: "
+        f"{compared(seen, longest_wait)}."
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minifuse.reproduce.baton.course import Course
-from minifuse.reproduce.baton.courses import Seen, figure
+from minifuse.reproduce.baton.courses import Seen, compared, figure
 from minifuse.reproduce.baton.setting import Setting
 
 __all__ = ["EXPERIMENT", "straightness"]
@@ -23,15 +23,10 @@ def straightness(course: Course) -> float:
 
 
 def notes(setting: Setting, seen: Seen) -> list[str]:
-    parts = [
-        f"batch of {batch}: static {straightness(served['static'].course):.1%}, "
-        f"baton {straightness(served['baton'].course):.1%}"
-        for batch, served in seen.items()
-    ]
     return [
         "The paper: static batches generate tokens in phases, each of which slows down, and Baton at a constant rate "
         "until no queries wait. The largest distance from a constant rate, up to nine tenths of the tokens, as a part "
-        f"of them: {'; '.join(parts)}."
+        f"of them: {compared(seen, straightness)}."
     ]
 
 

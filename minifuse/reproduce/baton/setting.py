@@ -23,7 +23,7 @@ from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import technique
 
-__all__ = ["OTHERS", "VARIANTS", "Served", "Setting", "experiment"]
+__all__ = ["OTHERS", "VARIANTS", "Served", "Setting", "Which", "experiment"]
 
 VARIANTS = ("static", "pd", "baton", "baton-pd")
 OTHERS = ("orca", "vllm")  # which re-batching does without rectangles, as they are here

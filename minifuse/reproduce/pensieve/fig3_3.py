@@ -15,6 +15,7 @@ from minifuse.report import StepReport
 from minifuse.reproduce.contest import serve_all, take_turns
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
 from minifuse.reproduce.machine import half_precision
+from minifuse.reproduce.verdict import spread
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.settings import Settings
@@ -151,7 +152,7 @@ class Setting:
             values |= {f"{name}_s": median(prefills), f"{name}_rounds_s": tuple(prefills)}
             values |= {f"{name}_generation_s": median(generations), f"{name}_generation_rounds_s": tuple(generations)}
             if self.rounds > 1:
-                values |= {f"{name}_spread": _spread(prefills), f"{name}_generation_spread": _spread(generations)}
+                values |= {f"{name}_spread": spread(prefills), f"{name}_generation_spread": spread(generations)}
         values["generation_s"] = values["again_generation_s"]
         values["share"] = _seconds(values, "again_s") / _seconds(values, "generation_s")
         return Point({"history": history}, values, {})
@@ -172,10 +173,6 @@ class Setting:
             "paper_batch": BATCH,
             "paper_steps": STEPS,
         }
-
-
-def _spread(seconds: Sequence[float]) -> str:
-    return f"{min(seconds):.3g}-{max(seconds):.3g}"
 
 
 def _seconds(values: Mapping[str, Value], key: str) -> float:

@@ -13,6 +13,7 @@ from minifuse.memory.profile import powers_of_two
 from minifuse.model.text.load import load_weights, resolve_text
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Run, Say, Value
 from minifuse.reproduce.machine import half_precision
+from minifuse.reproduce.verdict import spread
 from minifuse.simulate.cost import Roofline, hardware
 
 __all__ = ["EXPERIMENT", "Line"]
@@ -126,7 +127,7 @@ def _point(context: int, attention_s: tuple[float, ...], rest_s: tuple[float, ..
         "share": median(attention_s) / median(rest_s),
     }
     if len(attention_s) > 1:
-        measured["spread"] = f"{min(attention_s) * 1e3:.3g}-{max(attention_s) * 1e3:.3g}"
+        measured["spread"] = spread([seconds * 1e3 for seconds in attention_s])
     return Point({"context": context}, measured, {})
 
 

@@ -9,7 +9,7 @@ from statistics import median
 from minifuse.reproduce.curve import Curve, Outcome
 from minifuse.reproduce.experiment import Column, Panel, Point, Value
 from minifuse.reproduce.pensieve.talked import Talked
-from minifuse.reproduce.verdict import aim, shown
+from minifuse.reproduce.verdict import aim, shown, spread
 
 __all__ = ["Sweep", "curves_panel", "gain", "gain_at_equal_latency", "lower_latency", "verdict"]
 
@@ -45,9 +45,9 @@ def curves_panel(sweep: Sweep, more: Sequence[Column] = ()) -> Panel:
         for key, curve in sweep.curves.items():
             if rate in curve.points:
                 measured |= curve.points[rate].values(key)
-                spread = getattr(curve.points[rate], "rounds_latency", ())
-                if len(spread) > 1:
-                    measured[f"{key}_spread"] = f"{min(spread):.3g}-{max(spread):.3g}"
+                rounds = getattr(curve.points[rate], "rounds_latency", ())
+                if len(rounds) > 1:
+                    measured[f"{key}_spread"] = spread(rounds)
         offered = [load for curve in sweep.curves.values() for load in _offered_at(curve, rate)]
         alike = alike and min(offered) == max(offered)
         at = {"rate": rate, "share": rate / sweep.capacity, "offered": offered[0]}
