@@ -117,11 +117,11 @@ def _allowed(kind: Any, optional: bool, metadata: Mapping[str, Any]) -> str:
     else:
         text = {int: "a whole number", float: "a number"}.get(kind, "a word")
     if metadata["minimum"] is not None and metadata["maximum"] is not None:
-        text += f" from {metadata['minimum']:g} to {metadata['maximum']:g}"
+        text += f" from {metadata['minimum']:.15g} to {metadata['maximum']:.15g}"
     elif metadata["minimum"] is not None:
-        text += f", at least {metadata['minimum']:g}"
+        text += f", at least {metadata['minimum']:.15g}"
     elif metadata["maximum"] is not None:
-        text += f", at most {metadata['maximum']:g}"
+        text += f", at most {metadata['maximum']:.15g}"
     return text + (", or none" if optional else "")
 
 

@@ -272,25 +272,25 @@ def mix(row: Technique, **stages: str | None) -> Technique:
                 f"{getattr(mixed, kind)!r} {_models(classes[kind])}: choose stages for the same kind of model."
             )
     if memory.in_step and not classes["batching"].in_step:
-        fitting = [name for name, cls in every_stage("batching").items() if cls.in_step]
+        fitting = _fitting_batching(memory)
         raise UsageError(
             f"The memory {memory.name!r} needs all running sequences in every iteration, which the batching "
             f"{mixed.batching!r} does not promise: choose the batching {one_of(fitting)}."
         )
     if memory.apart != classes["batching"].apart:
-        fitting = [name for name, cls in every_stage("batching").items() if cls.apart == memory.apart]
+        fitting = _fitting_batching(memory)
+        memories = [name for name, cls in every_stage("memory").items() if _suits(cls, classes["batching"])]
         where = "keeps prompts apart that wait for the batch" if memory.apart else "has no place apart for prompts"
         raise UsageError(
             f"The memory {memory.name!r} {where}, and the batching {mixed.batching!r} "
-            f"{'computes none' if memory.apart else 'computes them'} there: choose the batching {one_of(fitting)}."
+            f"{'computes none' if memory.apart else 'computes them'} there: choose the batching {one_of(fitting)}, or "
+            f"the memory {one_of(memories)}."
         )
     if attention.reads.isdisjoint(memory.offers):
         fitting = [
             name
             for name, cls in every_stage("memory").items()
-            if attention.reads & cls.offers
-            and cls.apart == classes["batching"].apart
-            and cls.in_step <= classes["batching"].in_step
+            if attention.reads & cls.offers and _suits(cls, classes["batching"])
         ]
         readers = [name for name, cls in every_stage("attention").items() if cls.reads & memory.offers]
         read = " or ".join(sorted(attention.reads))
@@ -302,6 +302,16 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     if chosen:
         return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")
     return mixed
+
+
+def _suits(memory: type[Any], batching: type[Any]) -> bool:
+    """Whether a policy promises what a memory needs, and both serve a kind of model."""
+    promised = memory.in_step <= batching.in_step and memory.apart == batching.apart
+    return bool(promised and not memory.serves.isdisjoint(batching.serves))
+
+
+def _fitting_batching(memory: type[Any]) -> list[str]:
+    return [name for name, cls in every_stage("batching").items() if _suits(memory, cls)]
 
 
 def _models(cls: type[Any]) -> str:

@@ -15,7 +15,7 @@ from minifuse.work import TRANSFORMER
 
 __all__ = ["account_for"]
 
-WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
+WAITING = (Phase.RECEIVED, Phase.READY, Phase.SUSPENDED)
 
 
 def account_for(proposal: Proposal, worker: int, sequences: Iterable[Sequence]) -> Proposal:
@@ -30,8 +30,8 @@ def account_for(proposal: Proposal, worker: int, sequences: Iterable[Sequence]) 
     | not-in-batch | it gave none, and there is work |
     | no-reason | it gave none, and proposes nothing |
     """
-    admitted = {sequence.id for sequence in proposal.admit}
-    waiting = {one.id: one for one in sequences if one.phase in WAITING and one.id not in admitted}
+    joining = {sequence.id for sequence in proposal.admit} | {work.sequence for work in proposal.work}
+    waiting = {one.id: one for one in sequences if one.phase in WAITING and one.id not in joining}
     given = {reason.sequence for reason in proposal.reasons}
     # What is evicted by this very proposal has a reason, and waits only from now on: the policy did not stop at it.
     stopped_at = next((reason.sequence for reason in reversed(proposal.reasons) if reason.sequence in waiting), None)

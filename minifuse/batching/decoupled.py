@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from minifuse.batching.queue import Ranked
 from minifuse.batching.rebatch import Rebatch
 from minifuse.options import option
-from minifuse.plan import Proposal
+from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Sequence
 from minifuse.stages import Memory, register
 from minifuse.work import Work
@@ -26,7 +26,9 @@ class Decoupled(Rebatch):
     The first prompt that waits is always among those that are computed next, so that none is overtaken for ever.
     Prompts are computed one group after the other until the batch can be filled, and then, ahead of their turn, between
     two of its iterations, while fewer than `max_batch` sequences are ready to join and none that was evicted waits
-    before them. Without `refill` this is the "PD" of 5.1.
+    before them. A prompt that goes before a sequence which is ready, or may take the place of one that runs, is
+    computed at once, and joins before those that it precedes. Without `refill` this is the "PD" of 5.1, but that a
+    batch is made of prompts that were computed together, where the paper draws it at random from all.
     """
 
     name = "decoupled"
@@ -55,7 +57,13 @@ class Decoupled(Rebatch):
         if not ahead and not batch.work:
             prompts = self._prefill(memory)
         self.prompts_last = bool(prompts.work)
-        return prompts if prompts.work else replace(batch, reasons=(*prompts.reasons, *batch.reasons))
+        if prompts.work:
+            return prompts
+        reasons = prompts.reasons
+        if not reasons and (first := next(iter(self.waiting), None)) is not None:
+            text = f"not admitted: its prompt is computed when fewer than {len(self.ready)} are ready to join"
+            reasons = (Reason("prompts-ready", first.id, text),)
+        return replace(batch, reasons=(*reasons, *batch.reasons))
 
     def _ahead(self) -> bool:
         """Whether prompts are computed before the next iteration of the batch."""
@@ -65,9 +73,20 @@ class Decoupled(Rebatch):
         rank = self.rank(first)
         if any(one.phase is Phase.SUSPENDED and self.rank(one) <= rank for one in self.ready):
             return False
+        last_ready = next(iter(reversed(list(self.ready))), None)
+        last_running = next(iter(reversed(list(self.running))), None)
+        outranked = last_ready is not None and rank < self.rank(last_ready)
+        if outranked or (last_running is not None and self.displaces(first, last_running)):
+            return not (self.prompts_last and self.running)
         if (self.options.refill or not self.running) and len(self.running) + len(self.ready) < most:
             return True
         return not self.prompts_last and len(self.ready) < most
+
+    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        first = next(iter(self.waiting), None)
+        if self.running and first is not None and self.rank(first) < self.rank(sequence):
+            return Reason("behind", sequence.id, f"not admitted: {first.id} goes before it, with a prompt to compute")
+        return super().admission(sequence, joining, now)
 
     def _prefill(self, memory: Memory) -> Proposal:
         """The first prompt that waits, and those of similar length among the next."""

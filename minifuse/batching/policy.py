@@ -132,8 +132,9 @@ class QueuePolicy(Queued, ABC):
     let them in.
 
     The first newcomer that cannot join stops the fill, so that no request is overtaken by one of a higher rank. An
-    evicted sequence waits again, ahead of all that arrived later with its rank, and an iteration that evicts admits
-    none. The first of those that run is never evicted: it goes on, at the latest when the copies under way have landed.
+    evicted sequence waits again, ahead of all that arrived later with its rank. An iteration that evicts because memory
+    is short admits none, and the first of those that run is never evicted for that: it goes on, at the latest when the
+    copies under way have landed. A newcomer may take the place of any that it `displaces`.
     """
 
     grows = False  # admits with no more than is needed now, and evicts when memory runs out: see `victims`
@@ -295,7 +296,7 @@ class QueuePolicy(Queued, ABC):
         return evicted, stuck
 
     def _victims(self) -> Iterator[Sequence]:
-        """What `victims` returns, each looked at when it is asked for: an older sequence than all must go on."""
+        """What `victims` returns, one by one, each checked when it is taken. The first that runs is not among them."""
         others = list(self.running)[1:]
         left = {sequence.id: sequence for sequence in others}
         for victim in self.victims(others):

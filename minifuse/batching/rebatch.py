@@ -34,7 +34,8 @@ class Rebatch(QueuePolicy):
     class Options(QueueOptions):
         max_batch: int = option(8, "requests in the batch, at most", minimum=1, batch_size=True)
         preempt: bool = option(
-            True, "with batching.order=priority: a request takes the place of a running one of lower priority"
+            True,
+            "with batching.order=priority and refill: a request takes the place of a running one of lower priority",
         )
         refill: bool = option(True, "replace what has finished at once, or else run the batch to completion")
 

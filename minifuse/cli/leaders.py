@@ -101,7 +101,7 @@ def _reason(metrics: dict[str, Metrics], speed: _Figure, first: _Figure, kind: s
     telling = [text for share, text in found if share >= TELLING][:2]
     if telling:
         return f"What tells {last} from {best}: {', and '.join(telling)}."
-    return f"The counts of {last} and {best} are alike, so it is the time of an iteration that differs."
+    return f"No count alone tells {last} from {best}: the time of an iteration differs."
 
 
 def _counts(

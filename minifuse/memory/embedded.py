@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -92,9 +93,13 @@ class Embedded(Shaped):
             if len(request.prompt) > self.prefilled.size:
                 raise RequestRefused(
                     f"Request {request.id!r} has a prompt of {len(request.prompt)} tokens, and memory has room to "
-                    f"compute {self.prefilled.size} apart: shorten it, or raise memory.prefill, memory.threshold or "
-                    "--kv-memory."
+                    f"compute {self.prefilled.size} apart: shorten it, raise memory.prefill{self._raise_threshold}, or "
+                    "raise --kv-memory."
                 )
+
+    @property
+    def _set_apart(self) -> str:
+        return f"{super()._set_apart} and memory.prefill {self.options.prefill:g}"
 
     def room(self) -> _Room:
         return _Room(self)
@@ -110,10 +115,7 @@ class Embedded(Shaped):
             raise LawBroken("budget", f"the proposal does not fit: {full}")
         if strangers := {work.sequence for work in proposal.work} - {*names}:
             raise LawBroken("conservation", f"work was proposed apart for {strangers}, which are not admitted")
-        moves: list[Move] = []
-        for name in self.make_way(len(names) * max(lengths)) or ():
-            moves += self.away.leave(name, self.prefilled.give_back(name), self.cached[name]) or ()
-            del self.extents[name]
+        moves = self._leave_apart(self.make_way(len(names) * max(lengths)) or ())
         rectangle = self.prefilled.take(names, lengths)
         self.extents.update({name: self.prefilled.rows[name].place for name in names})
         self.waiting |= {sequence.id: sequence for sequence in proposal.admit}
@@ -123,6 +125,23 @@ class Embedded(Shaped):
         """The sequences that must leave to the host before `size` slots are free for prompts; None: they never are."""
         names = self.prefilled.in_the_way(size)
         return names if names is not None and self.away.fit(self.cached[name] for name in names) else None
+
+    def make_room_apart(self, size: int, staying: Collection[str]) -> tuple[str, ...] | None:
+        names: list[str] = []
+        for name, row in reversed(self.prefilled.rows.items()):  # those that were computed last wait longest
+            if name not in staying:
+                names.append(name)
+                size -= row.width
+                if size <= 0:
+                    break
+        return tuple(names) if size <= 0 and self.away.fit(self.cached[name] for name in names) else None
+
+    def _leave_apart(self, names: Collection[str]) -> list[Move]:
+        moves: list[Move] = []
+        for name in names:
+            moves += self.away.leave(name, self.prefilled.give_back(name), self.cached[name]) or ()
+            del self.extents[name]
+        return moves
 
     def _joining(self, proposal: Proposal) -> list[Sequence]:
         """Also those whose prompts have been computed apart."""

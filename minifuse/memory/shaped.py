@@ -26,12 +26,13 @@ ROUNDING = 1e-9  # slots: a part of the memory may come out a little below a who
 
 
 class ShapedRoom:
-    """Tries out an iteration: how wide the window will be after it, and the rows at the end of all answers."""
+    """Tries out an iteration: how wide the window will be after it, and how wide it may become."""
 
     def __init__(self, memory: Shaped) -> None:
         self.memory, self.window = memory, memory.window
         self.staying = dict(memory.window.columns)
         self.joining: list[Entry] = []
+        self._extended: list[str | None] = []  # why the next tokens do not fit, once that is known
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         entry = self.memory.entry(sequence, len(sequence.tokens))
@@ -42,16 +43,20 @@ class ShapedRoom:
         if why is not None:
             return Reason("memory-full", sequence.id, f"not admitted: {why}")
         self.joining.append(entry)
+        self._extended.clear()
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
         if sequence.id not in self.window.rows:  # it waits for a row
             return ShapedRoom.admit(self, sequence, growing=True)
-        why = self._full(self.joining, growing=True)
+        if not self._extended:  # the same for all
+            self._extended.append(self._full(self.joining, growing=True))
+        (why,) = self._extended
         return None if why is None else Reason("memory-full", sequence.id, why)
 
     def evict(self, sequence: Sequence) -> None:
         del self.staying[sequence.id]
+        self._extended.clear()
 
     def _full(self, joining: list[Entry], growing: bool) -> str | None:
         """Why these newcomers, beside those that stay, do not fit; None: they do.
@@ -71,7 +76,8 @@ class ShapedRoom:
         if widest > stride:
             return f"the window would grow to {widest} columns of {stride}"
         used = (len(self.staying) + len(joining)) * (width if growing else widest) + memory.num_apart
-        if used > memory.limit:
+        excess = used - memory.limit
+        if excess > 0 and memory.make_room_apart(excess, {entry.name for entry in joining}) is None:
             return f"the batch would take {used} KV tokens, and the threshold is at {memory.limit}"
         return None
 
@@ -93,9 +99,9 @@ class ShapedOptions:
 
 @register
 class Shaped(Written):
-    """Rows of equal length, of which a finished one is given to a newcomer while the others go on. How many there are
-    is decided whenever none is in use.
+    """Rows of equal length, of which a finished one is given to a newcomer while the others go on.
 
+    How many rows there are is decided whenever none is in use.
     `insert=shape`: the newcomer's prompt is computed behind the window, and the others are padded after their token to
     its length (4.1). `insert=embed`: it ends where the others' token goes, as in 4.2, but is computed there.
 
@@ -136,12 +142,12 @@ class Shaped(Written):
 
     @property
     def part_apart(self) -> float:
-        """The part of memory that no row has."""
+        """The part of memory that is for sequences without a row."""
         return 0.0
 
     @property
     def num_apart(self) -> int:
-        """Slots in use there."""
+        """Slots in use in that part."""
         return 0
 
     def check(self, *prompts: Request) -> None:
@@ -149,9 +155,19 @@ class Shaped(Written):
             if request.max_cached > self.longest:
                 raise RequestRefused(
                     f"Request {request.id!r} may need a row of {request.max_cached} KV tokens, and memory has room for "
-                    f"one of {self.longest} (of {self.capacity}, with memory.threshold {self.options.threshold:g}): "
-                    "shorten the prompt, lower max_new_tokens, or raise memory.threshold or --kv-memory."
+                    f"one of {self.longest} (of {self.capacity}, with {self._set_apart}): shorten the prompt, lower "
+                    f"max_new_tokens{self._raise_threshold}, or raise --kv-memory."
                 )
+
+    @property
+    def _set_apart(self) -> str:
+        """The options that leave a row less than the memory."""
+        return f"memory.threshold {self.options.threshold:g}"
+
+    @property
+    def _raise_threshold(self) -> str:
+        """That this would help, for the end of a sentence, if it can be done."""
+        return ", raise memory.threshold" if self.options.threshold < 1 else ""
 
     def division(self, joining: Collection[Entry], others: bool) -> tuple[int, int]:
         """How many rows there are and how long they are when these newcomers have joined.
@@ -192,10 +208,26 @@ class Shaped(Written):
         for entry in entries:
             if self.cached.get(entry.name):
                 moves += self._bring(entry.name)
-        if window.height * window.width + self.num_apart > self.limit:
-            moves += self._close_up()
+        excess = window.height * window.width + self.num_apart - self.limit
+        if excess > 0:
+            moves += self._leave_apart(self.make_room_apart(excess, ()) or ())
+            if window.height * window.width + self.num_apart > self.limit:
+                moves += self._close_up()
         places = tuple([window.places[work.sequence] for work in proposal.work])
         return Placement(places, window.rectangle(computed), tuple(moves), (), reused)
+
+    def make_room_apart(self, size: int, staying: Collection[str]) -> tuple[str, ...] | None:
+        """The sequences without a row that can leave to the host, so that `size` slots are in use no more; None: there
+        are not enough.
+
+        Args:
+            staying: those that may not leave, since they get a row.
+        """
+        return None
+
+    def _leave_apart(self, names: Collection[str]) -> list[Move]:
+        """Sequences without a row leave to the host."""
+        return []
 
     def _joining(self, proposal: Proposal) -> list[Sequence]:
         """The sequences that get a row."""

@@ -39,8 +39,9 @@ class Window:
         query1    b b b b b . b
         query3    . . . . c c c      mask in column 5: 0 0 0 0 1 1, as long as l_am + l_q - 1 = 5 + 2 - 1
 
-    Vector embedding (4.2): a newcomer's text ends where the others' next token goes. If it is longer than the window,
-    l_q > l_kv, the window is extended on the left; no sequence has a gap.
+    Vector embedding (4.2): a newcomer's text ends where the others' next token goes, so that B x 1 tokens are computed,
+    and KV of B x (l_kv + 1) columns is read, l_kv being the width of the window, or l_q - 1 if that is more. A shorter
+    text has padding before it; for a longer one the window is extended on the left. No sequence has a gap.
 
     >>> window = Window(3, 8)
     >>> entries = [Entry("query0", 2, 2, 8), Entry("query1", 3, 3, 8), Entry("query2", 3, 3, 4)]

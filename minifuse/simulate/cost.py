@@ -71,8 +71,8 @@ class Roofline:
 
     Bytes: every weight once, the KV of each sequence's context, and every move within the device read and written; of a
     move from tier to tier, the device's side. Flops: two per weight and computed token, four per head dimension and
-    (query, key) pair. A padded rectangle's window is read and attended whole, and so is a region, up to its longest
-    context. What transfers add to this is the link's to say (`minifuse.execute.link`).
+    (query, key) pair. A padded rectangle's window is read and attended whole, while it wraps around the whole rows, and
+    so is a region, up to its longest context. What transfers add is the link's to say (`minifuse.execute.link`).
 
     >>> from minifuse.model.text.presets import preset
     >>> from minifuse.place import Extent
@@ -95,8 +95,9 @@ class Roofline:
             context = shape.size * max(work.stop for work in plan.work)
             pairs: float = context
         elif isinstance(shape, Rectangle):
-            context = shape.rows * (shape.stop - shape.begin)
-            pairs = plan.num_computed * (shape.stop - shape.begin)
+            width = shape.stride if shape.wraps else shape.stop - shape.begin
+            context = shape.rows * width
+            pairs = plan.num_computed * width
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)

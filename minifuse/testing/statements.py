@@ -110,9 +110,9 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     ),
     "queue": Statement(
         "under a policy with the option `batching.order`, no request is admitted before one that precedes it in "
-        "that order, however full memory is; of the running ones the first is never evicted, and none that precedes "
-        "one which runs on, unless the policy has `victims` of its own; prompts computed `apart` are led by the "
-        "first, and join in order",
+        "that order, however full memory is; none is evicted that precedes all that run then, nor, unless the policy "
+        "has `victims` of its own, one that runs on; prompts computed `apart` are led by the first, and join in order, "
+        "while others run behind all prompts of higher priority",
         "an order computed from requests and the time",
         {
             "batching": ("rank", "admission", "victims", "receive", "propose"),

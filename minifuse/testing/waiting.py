@@ -32,7 +32,8 @@ class WaitingBooks:
     it.
 
     A policy that computes prompts `apart` has two queues. Prompts that are computed apart are led by the first of those
-    that wait, whatever others are computed with it; what has been computed joins the batch in order.
+    that wait, whatever others are computed with it; what has been computed joins the batch in order, and while others
+    run, not before a prompt of a higher priority that is still to be computed.
 
     Together, for policies that say so (`starts_together`): the prompts of a request are admitted by one proposal. With
     the option `batching.unify` off, sequences that miss a single token have no work beside others.
@@ -117,6 +118,9 @@ class WaitingBooks:
         for newcomer, other in product(chosen if self.ordered else (), others.values()):
             if self._precedes(other, newcomer, now):
                 raise LawBroken("queue", f"{newcomer.id} was admitted at {now}, and {other.id} precedes it")
+        for newcomer, other in product(joining if self.decouples and staying else (), self.waiting.values()):
+            if self.by_priority and self._level(other, now) > self._level(newcomer, now) + ROUNDING:
+                raise LawBroken("queue", f"{newcomer.id} joined at {now}, and {other.id} has a higher priority")
         self._check_together(proposal)
 
     def _check_together(self, proposal: Proposal) -> None:

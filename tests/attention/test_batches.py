@@ -17,6 +17,7 @@ from minifuse.attention.slots import SlotsAttention
 from minifuse.errors import LawBroken
 from minifuse.layout import Layout, Rectangle, Region
 from minifuse.memory.storage import KVStorage
+from minifuse.memory.window import Entry, Window
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.place import Extent, Pages
 from minifuse.plan import Placement, Plan
@@ -93,6 +94,67 @@ def test_padded_batch_by_hand() -> None:
     assert seen[0] == [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 1, 1, 1]]
     assert seen[1] == idle
     assert seen[2][:3] == [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
+
+
+def _seen(window: Window, computed: Span, tokens: dict[str, tuple[int, ...]], *work: Work) -> tuple[Any, Any, Any]:
+    """Of an iteration of a window: its tokens by row, the columns that each computed one sees, and the KV's shape."""
+    sequences = {name: _sequence(name, text) for name, text in tokens.items()}
+    places = tuple(window.places[item.sequence] for item in work)
+    plan = Plan(0, 0, work, places, admitted=("query3",), layout=Layout(shape=window.rectangle(computed)))
+    batch = PaddedAttention().batch(plan, sequences, _storage(window.stride * 3))
+    (wave,) = batch.waves
+    seen = (wave.attended.mask[:, 0] == 0).int()
+    if (shape := window.rectangle(computed)).wraps:  # whole rows are read: in the order of the columns instead
+        seen = seen[..., [column % shape.stride for column in range(shape.begin, shape.stop)]]
+    return batch.token_ids.view(3, -1).tolist(), seen.tolist(), tuple(wave.attended.keys[0].shape)
+
+
+TEXTS = {"query0": (10, 11, 12, 13), "query1": (20, 21, 22, 23, 24), "query3": (30, 31)}
+
+
+def _three_running(embed: bool) -> Window:
+    """Baton, 4.1: three queries in columns 0 to 3, of which query2 has just ended."""
+    window = Window(3, 10, embed=embed)
+    window.enter([Entry("query0", 2, 2, 10), Entry("query1", 3, 3, 10), Entry("query2", 3, 3, 10)], ())
+    window.enter((), ("query0", "query1", "query2"))
+    window.leave("query2")
+    return window
+
+
+def test_vector_shaping_as_in_figure_4() -> None:
+    """query3 of l_q = 2 tokens: inputs B x l_q, masks of l_am + l_q - 1 = 5 + 2 - 1 columns; then single tokens."""
+    window = _three_running(embed=False)
+    computed = window.enter([Entry("query3", 2, 2, 6)], ("query0", "query1"))
+    work = (Work("query0", 3, 4), Work("query1", 4, 5), Work("query3", 0, 2))
+    tokens, seen, shape = _seen(window, computed, TEXTS, *work)
+    assert tokens == [[13, 0], [24, 0], [30, 31]]
+    assert seen[0] == [[0, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1]]  # an idle token sees what comes before it, and itself
+    assert seen[1] == [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
+    assert seen[2] == [[0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 1]]  # what query2 had is masked
+    assert shape == (3, 1, 6, 4)
+    computed = window.enter((), ("query0", "query1", "query3"))
+    longer = {name: (*text, 7) for name, text in TEXTS.items()}
+    work = (Work("query0", 4, 5), Work("query1", 5, 6), Work("query3", 2, 3))
+    tokens, seen, shape = _seen(window, computed, longer, *work)
+    assert tokens == [[7], [7], [7]]
+    assert seen == [[[0, 1, 1, 1, 1, 0, 1]], [[1, 1, 1, 1, 1, 0, 1]], [[0, 0, 0, 0, 1, 1, 1]]]  # the gap in column 5
+    assert shape == (3, 1, 7, 4)
+
+
+@pytest.mark.parametrize(
+    ("length", "width", "query3"), [(2, 5, [0, 0, 0, 1, 1]), (7, 7, [1, 1, 1, 1, 1, 1, 1])], ids=["shorter", "longer"]
+)
+def test_vector_embedding_as_in_4_2(length: int, width: int, query3: list[int]) -> None:
+    """l_q <= l_kv: it is padded in front; l_q > l_kv: the others are. Inputs are B x 1, KV B x (l_kv + 1), or a row."""
+    window = _three_running(embed=True)
+    computed = window.enter([Entry("query3", length, 1, length)], ("query0", "query1"))
+    texts = {**TEXTS, "query3": tuple(range(30, 30 + length))}
+    work = (Work("query0", 3, 4), Work("query1", 4, 5), Work("query3", length - 1, length))
+    tokens, seen, shape = _seen(window, computed, texts, *work)
+    assert tokens == [[13], [24], [29 + length]]
+    front = [0] * (width - 5)
+    assert seen == [[[*front, 0, 1, 1, 1, 1]], [[*front, 1, 1, 1, 1, 1]], [query3]]
+    assert shape == (3, 1, width if length < 5 else window.stride, 4)  # the longer one wraps around
 
 
 def test_slots_batch_by_hand() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from helpers import asks, make_engine, run_all, schedule, sentence
 
-from minifuse.errors import RequestRefused, UsageError
+from minifuse.batching import Decoupled, Rebatch
+from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.layout import Rectangle
 from minifuse.report import StepReport
 from minifuse.request import Phase, Request
@@ -59,7 +60,8 @@ def test_decoupled_prompts_cost_the_batch_nothing() -> None:
     """Not one idle token while requests wait: prompts are computed apart, and joins take one token each."""
     requests = [whole(f"r{i}", 3 + i % 4, 2 + 3 * (i % 3)) for i in range(9)]
     _, steps = served("baton-pd", *requests, batching__padding=0.0)
-    last = max(i for i, step in enumerate(steps) if step.plan.admitted)
+    last = max(i for i, step in enumerate(steps) if step.plan.moves)  # the last that waited has joined
+    assert last > max(i for i, step in enumerate(steps) if step.plan.admitted)
     assert all(step.plan.num_idle == 0 for step in steps[: last + 1])
     embedded = [move for step in steps for move in step.plan.moves]
     assert {move.kind for move in embedded} == {"embed"}
@@ -114,6 +116,53 @@ def test_a_request_of_higher_priority_takes_the_place_of_the_lowest_which_goes_o
     assert engine.finished["high"].ended_s < engine.finished["low"].ended_s
 
 
+def test_a_prompt_of_higher_priority_goes_before_those_that_are_computed_already() -> None:
+    """low2 and low3 are ready when it arrives: it is computed at once, and takes the place of a running request."""
+    requests = [whole(f"low{i}", 3, 20) for i in range(4)]
+    _, steps = served("baton-pd", *requests, whole("high", 3, 2, priority=5, at=5.5), batching__order="priority")
+    arrived = next(i for i, step in enumerate(steps) if step.ended_s > 5.5)
+    assert "high" in steps[arrived + 1].plan.admitted
+    assert "high" in steps[arrived + 2].plan.sequences
+    assert steps[arrived + 2].plan.evicted == ("low1",)
+
+
+OUTRANKED = [
+    *(whole("short", 3, 3), whole("low0", 3, 20), whole("low1", 3, 20, at=2.5), whole("low2", 3, 20, at=2.5)),
+    whole("high", 3, 2, priority=5, at=3.5),
+]
+
+
+@pytest.mark.parametrize("preempt", [True, False])
+def test_what_is_ready_does_not_join_before_a_prompt_of_higher_priority(preempt: bool) -> None:
+    """short ends at 3 s; low1 and low2 are computed apart until 4 s, and high, which comes meanwhile, gets the row."""
+    settings = {"batching__order": "priority", "batching__preempt": preempt}
+    _, steps = served("baton-pd", *OUTRANKED, **settings)
+    batches = [step for step in steps if step.plan.phase is not Phase.PREPROCESSING]
+    first = {name: next(s.started_s for s in batches if name in s.plan.sequences) for name in ("high", "low1")}
+    assert first["high"] == 6.0
+    assert first["low1"] > first["high"]
+    (reason,) = [reason for step in steps for reason in step.plan.reasons if reason.code == "behind"]
+    assert (reason.sequence, reason.text) == ("low1", "not admitted: high goes before it, with a prompt to compute")
+
+
+def test_the_law_names_a_policy_that_does_not_look_at_prompts_to_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"batching.order": "priority", **TWO_ROWS}
+    scenario = TextScenario(
+        requests=tuple(OUTRANKED),
+        options=tuple(options.items()),
+        model="llama",
+        capacity=96,
+        seconds_per_step=1.0,
+        seconds_to_prepare=1.0,
+    )
+    case = TEXTS.case(TECHNIQUES["baton-pd"], scenario)
+    observe(case)
+    monkeypatch.setattr(Decoupled, "admission", Rebatch.admission)
+    with pytest.raises(LawBroken, match=r"low1 joined at 4\.0, and high has a higher priority") as broken:
+        observe(case)
+    assert broken.value.law == "queue"
+
+
 def test_without_priorities_no_request_is_evicted() -> None:
     for settings in ({"batching__order": "fcfs"}, {"batching__order": "priority", "batching__preempt": False}):
         requests = [whole("low", 2, 9), whole("mid", 2, 5), whole("high", 3, 2, priority=5, at=2.5)]
@@ -122,6 +171,16 @@ def test_without_priorities_no_request_is_evicted() -> None:
 
 
 # --- 4.3: the size of the batch
+
+
+def test_prompts_that_are_ready_leave_before_running_rows() -> None:
+    """At the threshold, what waits for a row goes to the host, and no running request is evicted for it."""
+    requests = [whole(f"r{i}", 3, 9) for i in range(6)]
+    settings = {"capacity": 80, "batching__max_batch": 3, "memory__rows": 3, "memory__threshold": 0.5}
+    _, steps = served("baton-pd", *requests, **settings, memory__prefill=0.3)
+    assert any(move.kind == "swap_out" for step in steps for move in step.plan.moves)
+    assert not any(step.plan.evicted for step in steps)
+    assert max(step.usage.used for step in steps) <= 40
 
 
 @pytest.mark.parametrize("technique", ["baton", "baton-pd"])
@@ -153,7 +212,7 @@ CROWDED = [
 ]
 HAPPENS = {
     "static": set[str](),
-    "pd": {"computed apart", "embed", "evicted", "swap_out", "swap_in", "released", "closed up"},
+    "pd": {"computed apart", "embed", "evicted", "swap_out", "swap_in", "released"},
     "baton": {"gap", "displaced", "evicted", "swap_out", "swap_in", "released", "closed up"},
     "baton-pd": {"computed apart", "embed", "displaced", "evicted", "swap_out", "swap_in", "released", "closed up"},
 }

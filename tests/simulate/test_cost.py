@@ -49,8 +49,11 @@ def test_a_rectangle_is_computed_read_and_attended_whole() -> None:
     assert padded.num_computed == 20
     assert cost(padded) - cost(PLAN) == 2 * 864 * (20 - 4) + 4 * 16 * (20 * 10 - 16)
     assert Roofline(TOY, "float32", MEMORY_BOUND)(padded) == 4 * (1664 + 2 * 10 * 16)
-    moved = replace(padded, layout=Layout(shape=Rectangle(0, 2, 12, 20, 30, begin=20)))
+    moved = replace(padded, layout=Layout(shape=Rectangle(0, 2, 12, 24, 34, begin=24)))
     assert cost(moved) == cost(padded)
+    wraps = replace(padded, layout=Layout(shape=Rectangle(0, 2, 12, 20, 30, begin=20)))  # rows of 12 are read
+    assert cost(wraps) - cost(padded) == 4 * 16 * 20 * (12 - 10)
+    assert Roofline(TOY, "float32", MEMORY_BOUND)(wraps) == 4 * (1664 + 2 * 12 * 16)
     assert Roofline(TOY, "float32", MEMORY_BOUND)(moved) == Roofline(TOY, "float32", MEMORY_BOUND)(padded)
 
 

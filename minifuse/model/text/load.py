@@ -97,10 +97,13 @@ def resolve_text(name: str) -> TextSource:
         return TextSource(name, preset(name.removeprefix("random:")), None)
     directory = TINY if name == "tiny" else Path(name)
     if not directory.is_dir():
+        cells = name.partition(":")[0] in BUILT_IN
+        where = f"{name!r} is a model of cells, and a transformer is needed" if cells else f"There is no model {name!r}"
+        others = "" if cells else f", or a model of cells: {', '.join(BUILT_IN)}"
         hint = f"; random weights are written random:{name}" if name in PRESETS else ""
         raise UsageError(
-            f"There is no model {name!r}: give 'tiny', a directory in Hugging Face's format, "
-            f"random:PRESET with one of {', '.join(PRESETS)}, or a model of cells: {', '.join(BUILT_IN)}{hint}."
+            f"{where}: give 'tiny', a directory in Hugging Face's format, or random:PRESET with one of "
+            f"{', '.join(PRESETS)}{others}{hint}."
         )
     path = directory / "config.json"
     raw = read_object(path)

@@ -103,14 +103,14 @@ def claim(races: Races, batch: int, name: str, baseline: str, published: Publish
 
 
 def bound(races: Races) -> str:
-    """What replacing finished queries at once can gain over static batches, whatever an iteration costs."""
+    """How many iterations are saved where finished queries are replaced at once."""
     parts = [
         f"{len(served['static'].course.ended_s) / len(served['orca'].course.ended_s):.2f}x at {batch}"
         for batch, served in races.items()
     ]
     return (
-        "Where every iteration takes as long, refilling at once gains as much as it saves iterations (static over "
-        f"orca), with these lengths: {', '.join(parts)}."
+        "With these lengths, refilling at once saves iterations (static over orca): "
+        f"{', '.join(parts)}. Iterations that also compute less gain more than that."
     )
 
 

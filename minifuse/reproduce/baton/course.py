@@ -48,10 +48,15 @@ class Course:
         shape = plan.shape
         if plan.phase is Phase.PREPROCESSING or not isinstance(shape, Rectangle) or not (plan.admitted or plan.moves):
             return
-        rows = {(move.target - shape.offset) // shape.stride for move in plan.moves if move.kind == "embed"}
-        self.insertions += len(plan.admitted) + len(rows)
-        self.embedded += sum([move.num_tokens for move in plan.moves if move.kind in ("embed", "swap_in")])
-        self.cleared += sum([stop - start for start, stop in slots_to_clear(plan, shape)])
+        copied = [move for move in plan.moves if move.kind in ("embed", "swap_in")]
+        placed = zip(plan.work, plan.runs, strict=True)
+        slots = [runs[0][0] for work, runs in placed if work.sequence in plan.admitted]
+        rows = {(slot - shape.offset) // shape.stride for slot in (*slots, *(move.target for move in copied))}
+        self.insertions += len(rows)
+        self.embedded += sum([move.num_tokens for move in copied])
+        for start, stop in slots_to_clear(plan, shape):
+            if (start - shape.offset) // shape.stride in rows:  # not those that were closed up
+                self.cleared += stop - start
 
     @property
     def seconds(self) -> float:

@@ -197,8 +197,8 @@ class Setting:
             f"and KV memory for {self.tokens:,} tokens: what the paper's machine has beside the weights, at this "
             f"scale.{twice} A word of the paper is a token here. Rows of baton and baton-pd have a "
             "part of the memory each: a newcomer whose gap would outgrow a row that goes on waits. static computes "
-            "every row to the end of its batch, pd no row behind the last that goes on. An insertion copies KV of its "
-            "own sequence, and sets the rest of its row to zero."
+            "every row to the end of its batch, pd none after the last whose request still runs. An insertion copies "
+            "KV of its own sequence, and sets the rest of its row to zero."
         )
         if self.virtual:
             return (

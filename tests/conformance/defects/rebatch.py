@@ -60,6 +60,15 @@ def embedded_without_its_last_token(copies: Any, kind: Any, before: Any, after: 
 
 
 @defect("baton-pd", "conservation", **APART)
+@instead_of(embedded, "copies")
+def embedded_with_all_that_its_row_has_room_for(
+    copies: Any, kind: Any, before: Any, after: Any, count: int
+) -> list[Move]:
+    found: list[Move] = copies(kind, before, after, min(before.capacity, after.capacity) + 1)
+    return found
+
+
+@defect("baton-pd", "conservation", **APART)
 @instead_of(Prefilled, "give_back")
 def its_row_is_given_back_twice(give_back: Any, self: Prefilled, name: str) -> Any:
     row = self.rows[name]
