@@ -80,7 +80,7 @@ class Lifecycle:
             asked = [prompt.arrival_s for prompt in prompts]
             for prompt in self.arrivals.add(prompts, self._moment()):
                 self.trace.request(*self.arrivals.whole(prompt), measured=prompt.arrival_s not in asked)
-        self.executor.wake()
+        self._wake()
 
     def abort(self, name: str) -> bool:
         """End a request, or all prompts of a group, with the tokens that it has so far; and before it has arrived, the
@@ -100,8 +100,14 @@ class Lifecycle:
                     self._end_unseen(request, FinishReason.ABORTED)
                 if prompt in self.sequences:
                     self._end_early(self.sequences[prompt], FinishReason.ABORTED)
-        self.executor.wake()
+        self._wake()
         return len(self.finished) > before
+
+    def _wake(self) -> None:
+        """End a sleep of the loop. It is not woken by itself, nor before it runs: it would decide at a time that is no
+        event's, which a replay does not have."""
+        if self._thread not in (None, threading.get_ident()):
+            self.executor.wake()
 
     def _moment(self) -> float:
         """The time of a call: that of the last event, or the clock's for a call from elsewhere than the loop."""

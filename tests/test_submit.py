@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,23 @@ def test_a_request_that_just_fits_is_served() -> None:
     steps = run_all(engine, [asks("a", CONTEXT - 4, 4), asks("b", (VOCAB - 1, 0), 1)])
     assert steps[-1].ended_s == 5
     assert len(engine.finished["a"]) == CONTEXT
+
+
+def test_the_loop_is_woken_only_while_it_runs_and_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Woken before its first event, it would decide at a time that no replay has."""
+    engine = make_real_engine()
+    woken: list[str] = []
+    monkeypatch.setattr(engine.executor, "wake", lambda: woken.append("woken"))
+    engine.submit(asks("a", new=3))
+    engine.abort("a")
+    engine.submit(asks("b", new=3))
+    for number, _ in enumerate(engine.run()):
+        if not number:
+            engine.submit(asks("c", new=3))
+            assert not woken
+            other = threading.Thread(target=engine.submit, args=(asks("d", new=3),))
+            other.start()
+            other.join()
+    engine.executor.close()
+    assert woken == ["woken"]
+    assert set(engine.finished) == {"a", "b", "c", "d"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -121,7 +122,10 @@ class RealExecutor:
             return []
         self._unreported = later
         self._num_running -= len(due)
-        self._reported_s = max(self._reported_s, *(ended.ended_s for ended in due))
+        # A plan may have ended before the last event, and been noted after it: it is an event of its own, and a replay
+        # must not take the two for one.
+        later_s = math.nextafter(self._reported_s, math.inf)
+        self._reported_s = max(later_s, *(ended.ended_s for ended in due))
         due.sort(key=lambda ended: ended.plan.step)
         return [Completion(plan, future.result(), self._reported_s) for plan, future, _ in due]
 

@@ -11,6 +11,7 @@ from helpers import plan_of_a, sequences_of_a, seven
 
 from minifuse.clock import RealClock
 from minifuse.execute import RealExecutor
+from minifuse.execute.real import _Ended
 from minifuse.plan import Move, Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
@@ -285,3 +286,17 @@ def test_without_anything_to_begin_moves_behind_they_are_run_as_plans() -> None:
     executor = RealExecutor(lambda plan, sequences: Ran({}), RealClock())
     executor.submit(_moves(0), {}, 0.0)
     assert [c.plan.step for c in executor.wait(None)] == [0]
+
+
+def test_a_plan_that_is_noted_late_is_an_event_of_its_own() -> None:
+    """It ended before the last event, which was reported first: at one time a replay would take the two for one."""
+    executor = RealExecutor(seven, _FakeClock(), workers=2)
+    executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
+    (first,) = executor.wait(None)
+    late: Future[Ran] = Future()
+    late.set_result(Ran({}))
+    executor._ended.put(_Ended(plan_of_a(1), late, first.ended_s / 2))
+    executor._num_running += 1
+    (second,) = executor.wait(None)
+    assert first.ended_s < second.ended_s < first.ended_s + 1e-9
+    executor.close()
