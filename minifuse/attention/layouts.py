@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from minifuse.attention.packing import pack, seconds_of
 from minifuse.errors import MachineError, UsageError
 from minifuse.layout import Layout
 from minifuse.options import option
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionStage",
+    "PackedStage",
     "PaddedStage",
     "PagedStage",
     "PerSequenceStage",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 
+BALANCE = 164.0  # of an RTX 4090 in 16 bits: 165e12 operations and 1.008e12 bytes a second
+HIDDEN_SIZE = 4096  # matters for the scores alone, which are a two thousandth of the KV here
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -177,3 +181,37 @@ class PagedStage(_Shipped):
     name = "paged"
     reads = frozenset({"pages", "extents"})
     tensors = "minifuse.attention.paged:PagedAttention"
+
+
+@register
+class PackedStage(_Shipped):
+    """Attention in lanes, a short piece of work behind the other, none longer than the longest (FluidInfer, 4.2)."""
+
+    name = "packed"
+    reads = frozenset({"pages"})
+    tensors = "minifuse.attention.packed:PackedAttention"
+
+    @dataclass(frozen=True)
+    class Options(Options):
+        lanes: int | None = option(None, "lanes of a wave, at most; none: as many as it takes", minimum=1)
+        balance: float | None = option(
+            None,
+            "arithmetic operations that the machine does while it reads a byte, from which times are estimated; none: "
+            f"those of the machine, if known, or {BALANCE:g}",
+            minimum=0.01,
+            maximum=1e6,
+            offered=True,
+        )
+
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
+        waves = placement.waves or (Span(0, len(work)),)
+        lanes: list[tuple[int, ...]] = []
+        for start, stop in waves:
+            packed = pack([self.estimate(item) for item in work[start:stop]], self.options.lanes)
+            lanes += [tuple([start + index for index in lane]) for lane in packed]
+        return Layout(waves, lanes=tuple(lanes))
+
+    def estimate(self, work: Work) -> float:
+        """How long the attention of a piece of work takes, in the time in which the machine reads a byte."""
+        balance = BALANCE if self.options.balance is None else self.options.balance
+        return seconds_of(work.num_tokens, work.stop, hidden_size=HIDDEN_SIZE, flops=balance, bandwidth=1.0)

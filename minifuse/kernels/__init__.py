@@ -16,6 +16,7 @@ __all__ = ["MODULES", "shipped"]
 
 MODULES = (
     "multi_token",
+    "packed",
     "split_kv",
     "splits",
     "slots",

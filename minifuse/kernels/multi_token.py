@@ -27,7 +27,7 @@ from minifuse.kernels.multi_token_shape import form_of
 from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.tile import dot, slot_of, sum_rows, tile_owner
 
-__all__ = ["SHIPPED", "multi_token_attention", "multi_token_attention_torch"]
+__all__ = ["SHIPPED", "attend_tile", "multi_token_attention", "multi_token_attention_torch"]
 
 KERNEL = "multi_token_attention"
 
@@ -93,17 +93,20 @@ def _walk(
     return acc, total, peak
 
 
-@triton.jit(do_not_specialize=["num_sequences", "stride_table"])
-def _multi_token_kernel(
+@triton.jit
+def attend_tile(
     out_ptr,  # [T, num_heads, head_dim]
     q_ptr,  # [T, num_heads, head_dim]
     keys_ptr,  # [slots, num_kv_heads, head_dim]
     values_ptr,  # [slots, num_kv_heads, head_dim]
-    cu_seqlens_ptr,  # [S + 1]
-    contexts_ptr,  # [S]
-    first_ptr,  # [S], read if HAS_FIRST
     tables_ptr,  # [S, columns]
-    num_sequences,
+    sequence,
+    context,  # its tokens up to and including the last query
+    first,  # 0 unless HAS_FIRST
+    begins,  # the row of its first query
+    num_queries,
+    query,  # the tile's first query, counted in its sequence
+    kv_head,
     scale,  # log2(e) / sqrt(head_dim)
     stride_ot,
     stride_oh,
@@ -121,21 +124,10 @@ def _multi_token_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One program: BLOCK_M // GROUP queries of one sequence, under one KV head."""
+    """The attention of BLOCK_M // GROUP queries of one sequence, under one KV head."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # a chunk's last queries read the most KV: they start first
-    kv_head = tl.program_id(1).to(tl.int64)
-    sequence = tile_owner(cu_seqlens_ptr, tile, num_sequences, BLOCK_Q)
-    begins = tl.load(cu_seqlens_ptr + sequence)
-    num_queries = tl.load(cu_seqlens_ptr + sequence + 1) - begins
-    query = (tile - begins // BLOCK_Q - sequence) * BLOCK_Q  # the tile's first query, counted in its sequence
-    if query >= num_queries:
-        return
-    position = tl.load(contexts_ptr + sequence) - num_queries + query
+    position = context - num_queries + query
     end = position + tl.minimum(BLOCK_Q, num_queries - query)
-    first = 0
-    if HAS_FIRST:
-        first = tl.load(first_ptr + sequence)
 
     row = tl.arange(0, BLOCK_M)  # row r is query r // GROUP of the tile, under head r % GROUP of the group
     dim = tl.arange(0, HEAD_DIM_PADDED)
@@ -177,6 +169,55 @@ def _multi_token_kernel(
     out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
     out_ptr += token * stride_ot + kv_head * GROUP * stride_oh
     tl.store(out_ptr + (row // GROUP * stride_ot + row % GROUP * stride_oh)[:, None] + dim[None, :], out, mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_sequences", "stride_table"])
+def _multi_token_kernel(
+    out_ptr,
+    q_ptr,
+    keys_ptr,
+    values_ptr,
+    cu_seqlens_ptr,  # [S + 1]
+    contexts_ptr,  # [S]
+    first_ptr,  # [S], read if HAS_FIRST
+    tables_ptr,
+    num_sequences,
+    scale,
+    stride_ot,
+    stride_oh,
+    stride_qt,
+    stride_qh,
+    stride_slot,
+    stride_kv_head,
+    stride_table,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_PADDED: tl.constexpr,
+    PAGE: tl.constexpr,
+    HAS_FIRST: tl.constexpr,
+    IN_ORDER: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """One program: one tile of queries, under one KV head."""
+    BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)  # a chunk's last queries read the most KV: they start first
+    kv_head = tl.program_id(1).to(tl.int64)
+    sequence = tile_owner(cu_seqlens_ptr, tile, num_sequences, BLOCK_Q)
+    begins = tl.load(cu_seqlens_ptr + sequence)
+    num_queries = tl.load(cu_seqlens_ptr + sequence + 1) - begins
+    query = (tile - begins // BLOCK_Q - sequence) * BLOCK_Q
+    if query >= num_queries:
+        return
+    first = 0
+    if HAS_FIRST:
+        first = tl.load(first_ptr + sequence)
+    attend_tile(
+        out_ptr, q_ptr, keys_ptr, values_ptr, tables_ptr,
+        sequence, tl.load(contexts_ptr + sequence), first, begins, num_queries, query, kv_head, scale,
+        stride_ot, stride_oh, stride_qt, stride_qh, stride_slot, stride_kv_head, stride_table,
+        GROUP, HEAD_DIM, HEAD_DIM_PADDED, PAGE, HAS_FIRST, IN_ORDER, BLOCK_M, BLOCK_N,
+    )  # fmt: skip
 
 
 def multi_token_attention_torch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton
 
-__all__ = ["form_of"]
+__all__ = ["form_of", "packed_form_of"]
 
 REFERENCE = 16, 16, 4, 1  # one tile for every length: the boundaries of tiles are part of the result's bits
 
@@ -35,6 +35,22 @@ def form_of(
         "BLOCK_M": max(block_m, int(triton.next_power_of_2(group))),
         "BLOCK_N": block_n,
     }
+    return constants, num_warps, num_stages
+
+
+def packed_form_of(
+    group: int, head_dim: int, page: int, max_queries: int, *, itemsize: int = 2
+) -> tuple[dict[str, int], int, int]:
+    """The same for lanes (`minifuse.kernels.packed`), which hold long prompts and single tokens.
+
+    A lane pays the registers of its longest piece. With 64 rows and 4 warps two programs fit on an SM, so that one
+    computes while the other reads; 128 rows need 8 warps. At head_dim 128 tiles of 64 tokens spill on sm_90.
+    """
+    constants, num_warps, num_stages = form_of(group, head_dim, page, max_queries, itemsize=itemsize)
+    del constants["HAS_FIRST"], constants["IN_ORDER"]
+    if constants["BLOCK_M"] > 64 >= group:
+        constants["BLOCK_M"], num_warps = 64, 4
+        constants["BLOCK_N"] = 32 if constants["HEAD_DIM_PADDED"] > 64 else constants["BLOCK_N"]
     return constants, num_warps, num_stages
 
 

@@ -1,0 +1,80 @@
+"""Executes packed lanes: on a CPU each is a call, and as many run at once as torch has threads (FluidInfer, 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from minifuse.attention.backend import Backend
+from minifuse.attention.ragged import tables_of
+from minifuse.attention.rows import BatchRows
+from minifuse.attention.vectorised import RaggedIndex, attend
+from minifuse.memory.storage import KVStorage
+from minifuse.plan import Plan
+from minifuse.work import Span
+
+__all__ = ["Lane", "PackedAttention", "lanes_of"]
+
+
+def lanes_of(plan: Plan, span: Span) -> Seq[Seq[int]]:
+    """The lanes of one wave, each with the numbers of its work; a lane for each piece where the layout has none.
+
+    >>> # waves [0, 3), [3, 5), lanes (1,), (0, 2), (4, 3): the second wave has the lane (4, 3)
+    """
+    if not plan.layout.lanes:
+        return [(index,) for index in range(*span)]
+    return [lane for lane in plan.layout.lanes if span.start <= lane[0] < span.stop]
+
+
+class Lane(NamedTuple):
+    """A lane of one wave, as tensors."""
+
+    rows: Tensor  # [queries], of the wave, in the order of the lane
+    ragged: RaggedIndex
+
+
+class PackedAttention(Backend):
+    """The lanes of a wave begin in their order, the next one when another has ended.
+
+    The pieces of a lane are one call, so that a lane of many single tokens costs no more calls than one long prompt.
+    """
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """Threads for lanes, of which each computes on one core."""
+        return ThreadPoolExecutor(torch.get_num_threads(), "minifuse-lanes", torch.set_num_threads, (1,))
+
+    def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
+        first = rows.starts[span.start]
+        lanes = []
+        for lane in lanes_of(plan, span):
+            work = [plan.work[index] for index in lane]
+            tables, page = tables_of(tuple([plan.places[index] for index in lane]))
+            starts = [rows.starts[index] - first for index in lane]
+            queries = [row + i for row, item in zip(starts, work, strict=True) for i in range(item.num_tokens)]
+            index = RaggedIndex.of(
+                *([item.num_tokens for item in work], [item.stop for item in work], tables, page),
+                *(cache.num_heads, cache.num_kv_heads, cache.device),
+            )
+            lanes.append(Lane(torch.tensor(queries, device=cache.device), index))
+        return lanes
+
+    def attention(self, q: Tensor, cache: KVStorage, layer: int, reads: list[Lane]) -> Tensor:
+        out = q.new_empty(len(q), q.shape[1] * q.shape[2])
+        if len(reads) == 1 or torch.get_num_threads() == 1 or q.device.type != "cpu":
+            for lane in reads:
+                self.attend_lane(lane, q, cache, layer, out)
+        else:
+            run = partial(self.attend_lane, q=q, cache=cache, layer=layer, out=out)
+            list(self._pool.map(run, reads))  # raises what a lane has raised
+        return out
+
+    @torch.inference_mode()
+    def attend_lane(self, lane: Lane, q: Tensor, cache: KVStorage, layer: int, out: Tensor) -> None:
+        """Attend to the pieces of one lane, and write their rows of `out`."""
+        out[lane.rows] = attend(q[lane.rows], cache.keys[layer], cache.values[layer], lane.ragged)

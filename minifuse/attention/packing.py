@@ -1,0 +1,131 @@
+"""Attention-aware packing: work of one wave in lanes, none of them longer than the longest piece (FluidInfer, 4.2)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from heapq import heapify, heapreplace
+from typing import NamedTuple
+
+__all__ = ["Bubbles", "Lanes", "bubbles_of", "pack", "seconds_of"]
+
+Lanes = tuple[tuple[int, ...], ...]  # of each lane the numbers of its pieces of work, in the order of their turn
+
+
+def seconds_of(num_queries: int, num_context: int, *, hidden_size: int, flops: float, bandwidth: float) -> float:
+    """What the attention of one piece of work takes in one layer: the longer of its arithmetic and its reading.
+
+    The paper (4.1) has 4 L^2 H operations for a prompt of L tokens, which it takes to be bound by arithmetic, and
+    4 x H + 8 x + 4 H bytes for a token after x others, bound by memory. Here L queries attend to x tokens, themselves
+    included, with 4 L x H operations and as many bytes for each query's scores; and the longer counts, because a few
+    queries at the end of a long context, or a very short prompt, are bound by memory too.
+
+    Args:
+        num_queries: L.
+        num_context: x; for a whole prompt the same as L.
+        flops, bandwidth: operations, and bytes, per second.
+
+    >>> f"{seconds_of(1000, 1000, hidden_size=4096, flops=165e12, bandwidth=1.008e12) * 1e6:.0f} us"  # of an RTX 4090
+    '99 us'
+    >>> f"{seconds_of(1, 1000, hidden_size=4096, flops=165e12, bandwidth=1.008e12) * 1e6:.0f} us"
+    '16 us'
+    """
+    arithmetic = 4 * num_queries * num_context * hidden_size / flops
+    moved = 4 * num_context * hidden_size + num_queries * (8 * num_context + 4 * hidden_size)
+    return max(arithmetic, moved / bandwidth)
+
+
+def pack(seconds: Sequence[float], most: int | None = None) -> Lanes:
+    """Divide pieces of work among lanes, greedily (4.2), in O(n log n).
+
+    The longest piece that is left opens a lane, which is then filled: always with the longest piece that does not make
+    the lane longer than the longest piece of all, and of equal ones with the first. Every lane is full before the next
+    is opened, so this is first-fit decreasing for bins of the size of the longest piece: at most 11/9 of the fewest
+    lanes there can be, plus 6/9 (Dosa, 2007).
+
+    >>> # Figure 9b: 1 and 4 are prompts of 5 tokens, 2 is one of 2, and 3, 5, 6 are single tokens. Counted from 0:
+    >>> pack([25, 4, 1, 25, 1, 1])
+    ((0,), (3,), (1, 2, 4, 5))
+
+    Args:
+        seconds: of each piece, in the order of arrival. Of a thousand pieces of a second a lane may exceed the longest
+            by what is rounded.
+        most: lanes, at most; none: as many as it takes. What is left over then goes, longest first, to the lane that
+            ends first, and lanes get longer than the longest piece.
+
+    Raises:
+        ValueError: `most` is less than 1.
+    """
+    if most is not None and most < 1:
+        raise ValueError(f"work cannot be packed into {most} lanes: give at least 1, or None")
+    order = sorted(range(len(seconds)), key=lambda piece: -seconds[piece])  # stable: of equal ones the first
+    lengths = [-seconds[piece] for piece in order]  # ascending, to be searched
+    left = list(range(len(order) + 1))  # left[i]: a place from i on at which a piece may be left; the end: none is
+
+    def find(place: int) -> int:
+        """The first place from this one on at which a piece is left, or the end."""
+        root = place
+        while left[root] != root:
+            root = left[root]
+        while left[place] != root:
+            left[place], place = root, left[place]
+        return root
+
+    lanes: list[list[int]] = []
+    ends: list[float] = []
+    longest = -lengths[0] if lengths else 0.0
+    while (place := find(0)) < len(order) and len(lanes) != most:
+        lane, end = [], 0.0
+        while place < len(order):
+            left[place] = place + 1
+            lane.append(order[place])
+            end -= lengths[place]
+            place = find(bisect_left(lengths, end - longest))
+        lanes.append(lane)
+        ends.append(end)
+    heap = [(end, number) for number, end in enumerate(ends)]
+    heapify(heap)
+    while (place := find(place)) < len(order):
+        left[place] = place + 1
+        end, number = heap[0]
+        lanes[number].append(order[place])
+        heapreplace(heap, (end - lengths[place], number))
+    return tuple(map(tuple, lanes))
+
+
+class Bubbles(NamedTuple):
+    """For how long lanes that begin together are idle until the longest of them ends, by what causes it (4.2)."""
+
+    busy_s: float  # of all lanes together
+    prompts_s: float  # type A: a lane with a prompt ends before the longest
+    tokens_s: float  # type B: a lane of single tokens ends before one with a prompt
+    others_s: float  # lanes of single tokens alone, of different contexts: "less significant"
+
+    @property
+    def idle(self) -> float:
+        """The idle part of the time of all lanes."""
+        idle_s = self.prompts_s + self.tokens_s + self.others_s
+        return idle_s / (self.busy_s + idle_s) if idle_s else 0.0
+
+    def __add__(self, other: tuple[float, ...]) -> Bubbles:  # type: ignore[override]  # of two waves, not of tuples
+        return Bubbles(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def bubbles_of(seconds: Sequence[float], prompts: Sequence[bool], lanes: Lanes) -> Bubbles:
+    """The bubbles of lanes in which these pieces of work take so long, estimated or measured.
+
+    Args:
+        prompts: which pieces compute several tokens.
+
+    >>> # Figure 9a: a lane for each of a prompt of 5 tokens, one of 2 and a single token
+    >>> bubbles_of([25, 4, 1], [True, True, False], ((0,), (1,), (2,)))
+    Bubbles(busy_s=30, prompts_s=21, tokens_s=24, others_s=0)
+    """
+    ends = [sum([seconds[piece] for piece in lane]) for lane in lanes]
+    longest = max(ends, default=0)
+    with_prompt = [any(prompts[piece] for piece in lane) for lane in lanes]
+    idle: dict[str, float] = dict.fromkeys(("prompts_s", "tokens_s", "others_s"), 0)
+    for end, has_prompt in zip(ends, with_prompt, strict=True):
+        kind = "prompts_s" if has_prompt else "tokens_s" if any(with_prompt) else "others_s"
+        idle[kind] += longest - end
+    return Bubbles(sum(ends), **idle)
