@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
+from minifuse.place import Pages, Place
 from minifuse.plan import Move, Plan
 
 __all__ = ["Copy", "copies"]
 
-Slot = tuple[str, int]  # of a tier
+Slot = tuple[str, int]  # of a tier, or a block of slots
 Actor = int  # the number of a copy, or ~wave
 
 
@@ -49,7 +50,9 @@ def _moment(move: Move) -> int:
 
 
 def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]]) -> list[Copy]:
-    moved = {slot for _, group in groups for move in group for slot in (*_sources(move), *_targets(move))}
+    """What may run beside what, by the blocks that each touches: slots by themselves where KV is not in blocks."""
+    unit = min([place.size if isinstance(place, Pages) else 1 for place in plan.places])
+    moved = {slot for _, group in groups for move in group for slot in (*_sources(move, unit), *_targets(move, unit))}
     readers: defaultdict[Slot, set[Actor]] = defaultdict(set)
     writers: defaultdict[Slot, set[Actor]] = defaultdict(set)
 
@@ -69,12 +72,13 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]]) ->
     in_turn += [(_BETWEEN + 2 * wave, ~wave) for wave in range(len(plan.waves))]
     for moment, actor in sorted(in_turn):
         if actor < 0:
-            for copy in act(actor, *_of_wave(plan, ~actor, moved)):
+            for copy in act(actor, *_of_wave(plan, ~actor, unit, moved)):
                 if copy >= 0:
                     found[copy] = found[copy]._replace(needed=min(found[copy].needed, ~actor))
             continue
         group = groups[actor][1]
-        earlier = act(actor, [s for move in group for s in _sources(move)], [s for m in group for s in _targets(m)])
+        reads = [slot for move in group for slot in _sources(move, unit)]
+        earlier = act(actor, reads, [slot for move in group for slot in _targets(move, unit)])
         follows = tuple(sorted(copy for copy in earlier if copy >= 0))
         begins = max([-1, *(~wave for wave in earlier if wave < 0), *(found[copy].begins for copy in follows)])
         wave, is_after = divmod(int(moment), 2)
@@ -87,20 +91,38 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]]) ->
 _BETWEEN = 0.5  # a wave is attended between the moves before it, 2 * wave, and those after it, 2 * wave + 1
 
 
-def _of_wave(plan: Plan, wave: int, moved: set[Slot]) -> tuple[set[Slot], set[Slot]]:
-    """Of the slots that moves touch, those that a wave reads, and those that it writes."""
+def _of_wave(plan: Plan, wave: int, unit: int, moved: set[Slot]) -> tuple[set[Slot], set[Slot]]:
+    """Of the blocks that moves touch, those that a wave reads, and those that it writes."""
     reads: set[Slot] = set()
     writes: set[Slot] = set()
     for index in range(*plan.waves[wave]):
         work, place = plan.work[index], plan.places[index]
-        reads |= moved.intersection(("device", slot) for slot in place.slots(0, work.start))
-        writes |= moved.intersection(("device", slot) for slot in place.slots(work.start, work.stop))
+        reads |= moved.intersection(_blocks_of(place, 0, work.start, unit))
+        writes |= moved.intersection(_blocks_of(place, work.start, work.stop, unit))
     return reads, writes
 
 
-def _sources(move: Move) -> list[Slot]:
-    return [(move.source_tier, move.source + i) for i in range(move.num_tokens)]
+def _blocks_of(place: Place, start: int, stop: int, unit: int) -> list[Slot]:
+    """The blocks of `unit` slots that tokens [start, stop) of a sequence lie in."""
+    if start == stop:
+        return []
+    if isinstance(place, Pages) and place.size == unit:
+        return [("device", block) for block in place.blocks[start // unit : (stop - 1) // unit + 1]]
+    return list(dict.fromkeys([("device", slot // unit) for slot in place.slots(start, stop)]))
 
 
-def _targets(move: Move) -> list[Slot]:
-    return [(move.target_tier, move.target + i) for i in range(move.num_tokens)]
+def _sources(move: Move, unit: int) -> list[Slot]:
+    return _blocks(move.source_tier, move.source, move.num_tokens, unit)
+
+
+def _targets(move: Move, unit: int) -> list[Slot]:
+    return _blocks(move.target_tier, move.target, move.num_tokens, unit)
+
+
+def _blocks(tier: str, start: int, count: int, unit: int) -> list[Slot]:
+    """The blocks of `unit` slots that these slots lie in.
+
+    >>> _blocks("host", 6, 4, 4)
+    [('host', 1), ('host', 2)]
+    """
+    return [(tier, block) for block in range(start // unit, (start + count - 1) // unit + 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from concurrent.futures import Future
 from itertools import groupby
 from typing import Literal, Protocol
@@ -39,6 +39,11 @@ class MovesOfPlan:
         self._transfers = transfers
         self._lane = transfers.lane()
         self._copies = copies(plan)
+        self._begun_by: dict[int, list[int]] = defaultdict(list)  # wave -> the copies that begin when it has attended
+        self._needed_by: dict[int, list[int]] = defaultdict(list)  # wave -> the copies that it waits for
+        for number, copy in enumerate(self._copies):
+            self._begun_by[copy.begins].append(number)
+            self._needed_by[copy.needed].append(number)
         self._marks: dict[tuple[int, int], Mark] = {}  # layer, number of the copy
         self._waited: set[tuple[int, int]] = set()
         self._seconds: dict[Way, float] = {"host": 0.0, "device": 0.0}
@@ -59,19 +64,18 @@ class MovesOfPlan:
 
     def before(self, layer: int, wave: int) -> None:
         """Let what comes next wait for the copies that a wave needs in a layer."""
-        for number, copy in enumerate(self._copies):
-            if copy.needed == wave:
-                self._wait(layer, number)
+        for number in self._needed_by.get(wave, ()):
+            self._wait(layer, number)
 
     def after(self, layer: int, wave: int) -> None:
         """A wave has attended in a layer: begin with the copies that it was in the way of."""
         self._begin(layer, wave)
 
     def _begin(self, layer: int, wave: int) -> None:
-        for number, copy in enumerate(self._copies):
-            if copy.begins == wave:
-                follows = [self._marks[layer, other] for other in copy.follows]
-                self._marks[layer, number] = self._lane.start(copy, layer, follows)
+        for number in self._begun_by.get(wave, ()):
+            copy = self._copies[number]
+            follows = [self._marks[layer, other] for other in copy.follows]
+            self._marks[layer, number] = self._lane.start(copy, layer, follows)
 
     def _wait(self, layer: int, number: int) -> None:
         if (layer, number) not in self._waited:

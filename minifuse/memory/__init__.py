@@ -10,5 +10,18 @@ from minifuse.memory.shaped import Shaped
 from minifuse.memory.slots import Slots
 from minifuse.memory.states import States
 from minifuse.memory.tiered import Tiered
+from minifuse.memory.waves import Waves
 
-__all__ = ["Contiguous", "Embedded", "Padded", "Paged", "Recompute", "Rows", "Shaped", "Slots", "States", "Tiered"]
+__all__ = [
+    "Contiguous",
+    "Embedded",
+    "Padded",
+    "Paged",
+    "Recompute",
+    "Rows",
+    "Shaped",
+    "Slots",
+    "States",
+    "Tiered",
+    "Waves",
+]

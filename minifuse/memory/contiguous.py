@@ -6,28 +6,13 @@ from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.fixed import FixedRoom
+from minifuse.memory.fixed import RunRoom
 from minifuse.memory.reserved import ReservedMemory
 from minifuse.place import Extent
-from minifuse.plan import Reason
 from minifuse.request import Sequence
 from minifuse.stages import register
 
 __all__ = ["Contiguous"]
-
-
-class _Room(FixedRoom):
-    def __init__(self, allocator: RunAllocator) -> None:
-        self.allocator = allocator
-        self.trial: RunAllocator | None = None  # a copy of the allocator, made when something is tried
-
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
-        needed = sequence.request.max_cached
-        trial = self.trial = self.trial or self.allocator.copy()
-        if trial.allocate(needed) is None:
-            text = f"not admitted: needs {needed} KV tokens in a row, the longest free run has {trial.longest}"
-            return Reason("memory-full", sequence.id, text)
-        return None
 
 
 @register
@@ -41,8 +26,8 @@ class Contiguous(ReservedMemory):
         super().__init__(capacity, options)
         self.allocator = RunAllocator(capacity)
 
-    def room(self) -> _Room:
-        return _Room(self.allocator)
+    def room(self) -> RunRoom:
+        return RunRoom(self.allocator)
 
     def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
         extents: dict[str, Extent] = {}

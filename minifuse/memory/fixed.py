@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Container
 
 from minifuse.errors import LawBroken
+from minifuse.memory.allocator import RunAllocator
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
 
-__all__ = ["FixedRoom", "check_proposal"]
+__all__ = ["FixedRoom", "RunRoom", "check_proposal"]
 
 
 class FixedRoom(ABC):
@@ -23,6 +24,29 @@ class FixedRoom(ABC):
 
     def evict(self, sequence: Sequence) -> None:
         raise _evicted(sequence)
+
+
+class RunRoom(FixedRoom):
+    """Tries to find a run of slots for the longest possible answer of each newcomer.
+
+    Args:
+        where: which slots these are, if not all: "on the host".
+        unit: runs are of so many slots, or a multiple.
+    """
+
+    def __init__(self, allocator: RunAllocator, where: str = "", unit: int = 1) -> None:
+        self.allocator = allocator
+        self.where, self.unit = where, unit
+        self.trial: RunAllocator | None = None  # a copy of the allocator, made when something is tried
+
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+        needed = -(-sequence.request.max_cached // self.unit) * self.unit
+        trial = self.trial = self.trial or self.allocator.copy()
+        if trial.allocate(needed) is None:
+            where = f" {self.where}" if self.where else ""
+            text = f"not admitted: needs {needed} KV tokens in a row{where}, the longest free run has {trial.longest}"
+            return Reason("memory-full", sequence.id, text)
+        return None
 
 
 def check_proposal(proposal: Proposal, admitted: Container[str]) -> None:

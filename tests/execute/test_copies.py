@@ -10,7 +10,7 @@ import pytest
 from minifuse.errors import LawBroken
 from minifuse.execute.copies import Copy, copies
 from minifuse.layout import Layout
-from minifuse.place import Extent
+from minifuse.place import Extent, Pages, Runs
 from minifuse.plan import Move, Plan
 from minifuse.work import Span, Work
 
@@ -91,6 +91,28 @@ def test_whatever_overtakes_touches_other_slots(seed: int) -> None:
             assert copy.begins == (max(least, wave) if moment == "after" else least)
         later = [w for w in range(len(waves)) if w not in earlier and _clash(touched[w], mine)]
         assert copy.needed == min([wave] if moment == "before" else [*later, len(waves)])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_kv_in_blocks_is_compared_by_blocks(seed: int) -> None:
+    """Where moves are of whole blocks, the same comes of it as if every slot were compared."""
+    rng, size = random.Random(seed), 4
+    tables = [tuple(rng.sample(range(5), rng.randint(1, 3))) for _ in range(rng.randint(2, 4))]
+    work = tuple(Work(f"s{i}", size * len(t) - rng.randint(1, 3), size * len(t)) for i, t in enumerate(tables))
+    moves = []
+    for _ in range(rng.randint(1, 6)):
+        when = {"moment": rng.choice(["before", "after"]), "wave": rng.randrange(len(work))}
+        first, second = size * rng.randrange(5), size * rng.randrange(5)
+        moves.append(rng.choice([out, into])(first, second, size * rng.randint(1, 2), **when))
+    layout = Layout(tuple(Span(i, i + 1) for i in range(len(work))))
+    in_blocks, in_slots = (
+        Plan(0, 0, work, tuple(place(table) for table in tables), layout=layout, moves=tuple(moves))
+        for place in (
+            lambda table: Pages(table, size),
+            lambda table: Runs(tuple((size * block, size) for block in table)),
+        )
+    )
+    assert copies(in_blocks) == copies(in_slots)
 
 
 def _touched_by_wave(plan: Plan, wave: int) -> tuple[set[Any], set[Any]]:

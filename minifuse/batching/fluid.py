@@ -1,0 +1,50 @@
+"""No batch size: the tokens of all requests in one iteration, up to a number that saturates (FluidInfer, 4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from minifuse.batching.policy import Missing, QueuePolicy, num_missing
+from minifuse.batching.queue import QueueOptions
+from minifuse.options import option
+from minifuse.plan import Reason
+from minifuse.request import Sequence
+from minifuse.stages import Memory, register
+
+__all__ = ["ASSUMED", "Fluid"]
+
+ASSUMED = 512  # tokens; the paper's figure for OPT-6.7B on four RTX 4090
+
+
+@register
+class Fluid(QueuePolicy):
+    """Every request joins as soon as the iteration has a token left for it and memory has room, however many run.
+
+    The layers before and after attention act on all tokens at once, and gain from each of them until they are bound by
+    arithmetic; beyond that, an iteration only takes longer. So its tokens are bounded, not its requests. Single tokens
+    come first, and long prompts are computed in pieces, of what the single tokens leave.
+    """
+
+    name = "fluid"
+    cuts: ClassVar[bool] = True
+
+    @dataclass(frozen=True)
+    class Options(QueueOptions):
+        token_budget: int | None = option(
+            None,
+            f"tokens in one iteration, at most; none: as many as saturate the machine, if that is known, or {ASSUMED}",
+            minimum=1,
+            offered=True,
+        )
+
+    @property
+    def token_budget(self) -> int:
+        return ASSUMED if self.options.token_budget is None else self.options.token_budget
+
+    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        return None
+
+    def _missing(self, memory: Memory) -> Missing:
+        missing = super()._missing(memory)
+        return sorted(missing, key=lambda pair: num_missing(pair[1]) > 1)  # stable: otherwise in the order of rank

@@ -1,0 +1,300 @@
+"""More KV than the device holds, attended in waves: while one is attended, the next is uploaded (FluidInfer, 4.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple
+
+from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.memory.allocator import RunAllocator
+from minifuse.memory.fixed import RunRoom, check_proposal
+from minifuse.memory.still import NothingAhead
+from minifuse.options import option
+from minifuse.place import Pages
+from minifuse.plan import Move, Placement, Plan, Proposal
+from minifuse.report import KVUsage
+from minifuse.request import Request, Sequence
+from minifuse.stages import register
+from minifuse.work import Span, Work
+
+__all__ = ["Waves"]
+
+HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
+
+
+class _Home(NamedTuple):
+    """A sequence's consecutive slots on the host, for its prompt and its longest possible answer, in whole blocks."""
+
+    offset: int
+    size: int
+
+
+@register
+class Waves(NothingAhead):
+    """Every admitted sequence has room on the host; the device holds what one wave attends to, and the next.
+
+    The first sequences of an iteration keep their KV on the device, as many as leave room for two waves of the others.
+    These take turns in what is left: while a wave is attended, what the last one wrote is offloaded, and the KV of the
+    next is uploaded, layer by layer. The blocks that were freed first are taken first, so that a wave does not wait for
+    the one before it, unless a single sequence needs more than half of the room. KV goes to the host once, when its
+    sequence leaves the device, and is uploaded as often as a wave needs it. Where everything fits, nothing is moved.
+
+    >>> # blocks of 1, 8 on the device, buffer=0; with this iteration's token a has 3, b 2, c 4 and d 3: none can stay
+    >>> # beside two waves of 4.
+    >>> #   wave 0: a, blocks 0 to 2        before: upload 2 tokens    after: offload the third
+    >>> #   wave 1: b, blocks 3 and 4       before: upload 1 token     after: offload the second
+    >>> #   wave 2: c, blocks 5 to 7 and 0  before: upload 3 tokens    after: offload the fourth
+    >>> #   wave 3: d, blocks 1, 2 and 3    before: upload 2 tokens    after: offload the third
+    """
+
+    kind: ClassVar[str] = "memory"
+    name: ClassVar[str] = "waves"
+    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
+    offers: ClassVar[frozenset[str]] = frozenset({"pages"})
+    one_plan: ClassVar[bool] = True
+    host_capacity: int = 0
+
+    @dataclass(frozen=True)
+    class Options:
+        block_size: int = option(16, "tokens in a block of the device", minimum=1)
+        host: int | None = option(
+            None,
+            f"KV tokens that the host has room for; none: {HOST_TIMES} times the device's",
+            minimum=1,
+            maximum=10**8,
+        )
+        buffer: float = option(
+            0.125,
+            "part of the device that each of two waves may have, if no sequence needs more",
+            minimum=0,
+            maximum=0.5,
+        )
+        stay: bool = option(True, "let the first sequences stay on the device, or else all take turns, as in the paper")
+
+    def __init__(self, capacity: int, options: Any = None) -> None:
+        self.capacity = capacity
+        self.options = self.Options() if options is None else options
+        self.size: int = self.options.block_size
+        self.num_blocks = capacity // self.size
+        if self.num_blocks < 1:
+            raise UsageError(
+                f"The memory is to have blocks of {self.size} tokens, and it holds {capacity}: lower memory.block_size "
+                "or raise --kv-memory."
+            )
+        self.host_capacity = (self.options.host or HOST_TIMES * capacity) // self.size * self.size
+        if not self.host_capacity:
+            raise UsageError(
+                f"memory.host is {self.options.host}, less than a block of {self.size} tokens: raise it, or leave it "
+                "out."
+            )
+        self.host = RunAllocator(self.host_capacity)
+        self.homes: dict[str, _Home] = {}  # of every admitted sequence
+        self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is written, on some tier
+        self.backed: dict[str, int] = {}  # those of them that are on the host
+        self.pages: dict[str, Pages] = {}  # of the sequences whose KV is on the device
+        self.free = deque(range(self.num_blocks))  # those that were freed first are taken first
+        self.num_here = 0  # the sum of `cached` on the device
+        self.num_cached = 0  # and of all
+
+    def check(self, *prompts: Request) -> None:
+        most = max(prompts, key=lambda prompt: prompt.max_cached)
+        blocks = self.blocks_of(most.max_cached)
+        if blocks > self.num_blocks:
+            raise RequestRefused(
+                f"Request {most.id!r} may need {blocks} blocks of {self.size} KV tokens on the device, where attention "
+                f"reads them, and it has {self.num_blocks}: shorten the prompt, lower max_new_tokens, or raise "
+                f"--kv-memory to {blocks * self.size} tokens."
+            )
+        needed = sum(self.blocks_of(prompt.max_cached) for prompt in prompts) * self.size
+        if needed > self.host_capacity:
+            raise RequestRefused(
+                f"Request {prompts[0].group or prompts[0].id!r} may need KV for {needed} tokens on the host, which "
+                f"holds {self.host_capacity}: shorten the prompt, lower max_new_tokens, or raise memory.host."
+            )
+
+    def receive(self, sequence: Sequence) -> None:
+        """Nothing more to refuse: a text is received as `check` has seen it."""
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """Blocks that so many tokens take: 6 tokens in blocks of 4 take 2."""
+        return -(-num_tokens // self.size)
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        return (Span(self.cached.get(sequence.request.id, 0), len(sequence.tokens)),)
+
+    def room(self) -> RunRoom:
+        return RunRoom(self.host, "on the host", self.size)
+
+    # --- the plan of an iteration
+
+    def place(self, proposal: Proposal, now: float) -> Placement:
+        check_proposal(proposal, self.homes)
+        self._admit(proposal.admit)
+        work = proposal.work
+        needs = [self.blocks_of(item.stop) for item in work]
+        num_staying, limit = self._divide(needs)
+        moves = self._clear(
+            {item.sequence for item in work[:num_staying]}, sum(needs) if num_staying == len(work) else None
+        )
+        places: list[Pages] = []
+        waves: list[Span] = []
+        begin = taken = 0
+        leaving: list[str] = []
+        for index, (item, blocks) in enumerate(zip(work, needs, strict=True)):
+            here = self.pages.get(item.sequence)
+            lacks = blocks if here is None else blocks - len(here.blocks)
+            uploads = here is None and item.start > 0
+            # The first wave is of those that are there: it need not wait, and the second is uploaded meanwhile.
+            if index > begin and (taken + lacks > limit or (uploads and not waves)):
+                waves.append(Span(begin, index))
+                begin, taken = index, 0
+                self._give_back(leaving)
+            taken += lacks
+            moves += self._bring(item, blocks, len(waves))
+            places.append(self.pages[item.sequence])
+            if index >= num_staying:
+                moves += self._offload(item.sequence, item.stop, "after", len(waves))
+                leaving.append(item.sequence)
+        self._give_back(leaving)
+        return Placement(tuple(places), None, tuple(moves), (*waves, Span(begin, len(work))) if waves else ())
+
+    def _divide(self, needs: list[int]) -> tuple[int, int]:
+        """How many of the first pieces of work stay on the device, and how many blocks a wave may take.
+
+        All, if they fit. Otherwise as many as leave room for two waves, each of which must hold the longest of the
+        others; none, if there is no room for two.
+
+        >>> # 8 blocks, buffer=0: needs [2, 1, 2, 2, 1, 1]: two stay, as 3 + 2 x 2 <= 8, and a wave takes 2 blocks
+        """
+        whole = self.num_blocks if self.options.stay else 0
+        held = list(accumulate(needs, initial=0))
+        if held[-1] <= whole:
+            return len(needs), self.num_blocks
+        longest = list(accumulate(reversed(needs), max))[::-1]  # of each piece and those behind it
+        least = int(self.options.buffer * self.num_blocks)
+        buffers = [max(blocks, least) for blocks in longest]
+        staying = 0
+        while staying + 1 < len(needs) and held[staying + 1] + 2 * buffers[staying + 1] <= whole:
+            staying += 1
+        return staying, min(buffers[staying], self.num_blocks - held[staying])
+
+    def _admit(self, newcomers: tuple[Sequence, ...]) -> None:
+        room = self.room()
+        for newcomer in newcomers:
+            if full := room.admit(newcomer):
+                raise LawBroken("budget", f"the proposal does not fit: {full}")
+        for newcomer in newcomers:
+            size = self.blocks_of(newcomer.request.max_cached) * self.size
+            offset = self.host.allocate(size)
+            if offset is None:
+                raise LawBroken("budget", f"{newcomer.id} was admitted without room for its {size} KV tokens")
+            self.homes[newcomer.id] = _Home(offset, size)
+            self.cached[newcomer.id] = self.backed[newcomer.id] = 0
+
+    def _clear(self, staying: Collection[str], needed: int | None) -> list[Move]:
+        """Offload what is on the device and does not stay there, before anything is attended.
+
+        Args:
+            needed: blocks of all work, if it fits: then what has no work in this iteration stays too, where it can.
+        """
+        others = [name for name in self.pages if name not in staying]
+        held = sum(len(self.pages[name].blocks) for name in others)
+        if not others or (needed is not None and needed + held <= self.num_blocks):
+            return []
+        moves: list[Move] = []
+        for name in others:
+            moves += self._offload(name, self.cached[name], "before", 0)
+        self._give_back(others)
+        return moves
+
+    def _bring(self, item: Work, blocks: int, wave: int) -> list[Move]:
+        """Give a piece of work the blocks that it needs, and upload what its sequence has on the host."""
+        name = item.sequence
+        pages = self.pages.get(name)
+        have = () if pages is None else pages.blocks
+        if len(have) < blocks or pages is None:
+            if blocks - len(have) > len(self.free):
+                raise LawBroken("budget", f"{item} needs {blocks} blocks, {len(have)} are its own and {self.free} free")
+            pages = Pages((*have, *[self.free.popleft() for _ in range(blocks - len(have))]), self.size)
+            self.pages[name] = pages
+        if have or not item.start:
+            return []
+        self.num_here += self.cached[name]
+        home = self.homes[name].offset
+        return [
+            Move("upload", home + start, slot, length, "host", moment="before", wave=wave)
+            for start, slot, length in _runs(pages, 0, item.start)
+        ]
+
+    def _offload(self, name: str, stop: int, moment: Any, wave: int) -> list[Move]:
+        """Copy to the host what of the first `stop` tokens is not there yet."""
+        home, start = self.homes[name].offset, self.backed[name]
+        self.backed[name] = max(stop, start)
+        return [
+            Move("offload", slot, home + first, length, target_tier="host", moment=moment, wave=wave)
+            for first, slot, length in _runs(self.pages[name], start, stop)
+        ]
+
+    def _give_back(self, names: list[str]) -> None:
+        """These sequences are on the host, and their blocks may be taken by the next wave."""
+        for name in names:
+            self.free.extend(self.pages.pop(name).blocks)
+            self.num_here -= self.cached[name]
+        names.clear()
+
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        for name, start, stop, _ in plan.work:
+            if name not in self.homes:
+                raise LawBroken("conservation", f"{name} was computed, and memory has released it")
+            if start > self.cached[name] or stop > self.homes[name].size:
+                raise LawBroken("ghost", f"{Work(name, start, stop)} leaves a gap before it or exceeds its room")
+        for name, _, stop, _ in plan.work:
+            new = stop - self.cached[name]
+            self.num_cached += new
+            self.num_here += new if name in self.pages else 0
+            self.cached[name] = stop
+        return self.usage()
+
+    def release(self, sequence: Sequence, now: float) -> None:
+        name = sequence.id
+        home = self.homes.pop(name, None)
+        if home is None:
+            return
+        self.host.free(*home)
+        if name in self.pages:
+            self._give_back([name])
+        del self.backed[name]
+        self.num_cached -= self.cached.pop(name)
+
+    def usage(self) -> KVUsage:
+        reserved = (self.num_blocks - len(self.free)) * self.size
+        return KVUsage(self.num_here, reserved, self.capacity, self.num_cached - self.num_here)
+
+    def check_integrity(self) -> None:
+        self.host.check(self.homes.values())
+        held = [block for pages in self.pages.values() for block in pages.blocks]
+        if sorted([*held, *self.free]) != list(range(self.num_blocks)):
+            raise LawBroken("conservation", f"blocks {held} are held and {list(self.free)} free of {self.num_blocks}")
+        sums = sum(self.cached.values()), sum(self.cached[name] for name in self.pages)
+        if sums != (self.num_cached, self.num_here):
+            raise LawBroken("conservation", f"{self.num_cached} and {self.num_here} tokens are counted, not {sums}")
+
+
+def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Tokens [start, stop) in runs of consecutive slots: the first token of each, its slot, and how many there are.
+
+    >>> list(_runs(Pages((4, 5, 2), 4), 2, 11))
+    [(2, 18, 6), (8, 8, 3)]
+    """
+    size, blocks = pages.size, pages.blocks
+    first = start
+    while first < stop:
+        last = first // size
+        while (last + 1) * size < stop and blocks[last + 1] == blocks[last] + 1:
+            last += 1
+        end = min((last + 1) * size, stop)
+        yield first, blocks[first // size] * size + first % size, end - first
+        first = end

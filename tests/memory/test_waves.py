@@ -1,0 +1,268 @@
+"""More KV than the device holds: the waves of Fig. 8, what stays, what is copied, and what is refused (FluidInfer)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from helpers import CROWD, answers_of, asks, expected_answers, make_engine, make_real_engine, run_all, sentence
+
+from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.execute.link import Link
+from minifuse.layout import Layout
+from minifuse.memory.waves import Waves
+from minifuse.metrics import compute_metrics
+from minifuse.place import Pages
+from minifuse.plan import Move, Plan, Proposal
+from minifuse.report import KVUsage, StepReport
+from minifuse.request import Phase, Request, Sequence
+from minifuse.work import Span, Work
+
+BEFORE: dict[str, Any] = {"source_tier": "host", "moment": "before"}
+AFTER: dict[str, Any] = {"target_tier": "host", "moment": "after"}
+LONGEST = max(request.max_cached for request in CROWD)
+
+
+class Rounds:
+    """A memory whose sequences all compute what they miss, in every round, in the order in which they came."""
+
+    def __init__(self, capacity: int, **options: Any) -> None:
+        self.memory = Waves(capacity, Waves.Options(**{"block_size": 1, "buffer": 0.0, **options}))
+        self.running: list[Sequence] = []
+        self.plan = Plan(0, 0, (), ())
+
+    def round(self, *newcomers: Request) -> Plan:
+        admit = tuple(Sequence(request) for request in newcomers)
+        self.running += admit
+        work = tuple(Work(one.id, *span) for one in self.running for span in self.memory.missing(one))
+        proposal = Proposal(work, admit)
+        placement = self.memory.place(proposal, 0.0)
+        plan = Plan(0, 0, work, placement.places, layout=Layout(placement.waves), moves=placement.moves)
+        self.memory.commit(plan, [item.sequence for item in work], 0.0)
+        for one in self.running:
+            one.tokens.append(0)
+        self.memory.check_integrity()
+        self.plan, self.waves = plan, placement.waves
+        return plan
+
+
+def test_the_example_of_the_class() -> None:
+    """a, b, c, d with 3, 2, 4 and 3 tokens take turns in 8 blocks, two waves of which fit beside each other."""
+    rounds = Rounds(8, stay=False)
+    rounds.round(asks("a", 2, 6), asks("b", 1, 6), asks("c", 3, 6), asks("d", 2, 6))
+    assert rounds.memory.usage() == KVUsage(0, 0, 8, host=8)
+    rounds.memory.free.rotate(-rounds.memory.free.index(0))
+    assert list(rounds.memory.free) == list(range(8))
+    plan = rounds.round()
+    homes = {name: home.offset for name, home in rounds.memory.homes.items()}
+    assert rounds.waves == (Span(0, 1), Span(1, 2), Span(2, 3), Span(3, 4))
+    assert plan.places == tuple(Pages(blocks, 1) for blocks in ((0, 1, 2), (3, 4), (5, 6, 7, 0), (1, 2, 3)))
+    assert plan.moves == (
+        Move("upload", homes["a"], 0, 2, **BEFORE, wave=0),
+        Move("offload", 2, homes["a"] + 2, 1, **AFTER, wave=0),
+        Move("upload", homes["b"], 3, 1, **BEFORE, wave=1),
+        Move("offload", 4, homes["b"] + 1, 1, **AFTER, wave=1),
+        Move("upload", homes["c"], 5, 3, **BEFORE, wave=2),
+        Move("offload", 0, homes["c"] + 3, 1, **AFTER, wave=2),
+        Move("upload", homes["d"], 1, 2, **BEFORE, wave=3),
+        Move("offload", 3, homes["d"] + 2, 1, **AFTER, wave=3),
+    )
+    assert rounds.memory.usage() == KVUsage(0, 0, 8, host=12)
+
+
+def test_what_fits_is_not_moved() -> None:
+    rounds = Rounds(12)
+    for newcomers in ([asks("a", 2, 4), asks("b", 3, 4)], [], [asks("c", 1, 2)]):
+        plan = rounds.round(*newcomers)
+        assert not plan.moves
+        assert not rounds.waves
+    assert rounds.memory.usage() == KVUsage(4 + 5 + 1, 10, 12)
+
+
+def test_the_first_stay_and_the_others_take_turns() -> None:
+    """16 blocks: with needs 3, 3, 3, 3, 3 and 3, two sequences stay beside two waves of 3; nothing of theirs moves."""
+    rounds = Rounds(16)
+    rounds.round(*[asks(f"r{i}", 2, 9) for i in range(6)])
+    plan = rounds.round()  # 6 x 3 = 18 blocks do not fit
+    assert [move.kind for move in plan.moves if move.wave == 0 and move.moment == "before"] == ["offload"] * 3
+    plan = rounds.round()  # 6 x 4: 2 x 4 stay beside two waves of 4
+    assert rounds.waves == (Span(0, 2), Span(2, 3), Span(3, 4), Span(4, 5), Span(5, 6))
+    assert set(rounds.memory.pages) == {"r0", "r1"}
+    assert {move.wave for move in plan.moves if move.kind == "upload"} == {1, 2, 3, 4}
+    assert sum(move.num_tokens for move in plan.moves if move.kind == "offload" and move.moment == "after") == 4
+    for earlier, later in pairwise(rounds.plan.places[2:]):
+        assert not set(earlier.slots(0, 4)) & set(later.slots(0, 4))  # uploaded while the one before is attended
+
+
+def test_kv_goes_to_the_host_once() -> None:
+    """However long it takes turns: each token is offloaded when its sequence leaves the device, or when it is new."""
+    rounds = Rounds(9)
+    moved = []
+    for i in range(8):
+        plan = rounds.round(*([asks(f"r{i}", 2, 9)] if i < 4 else []))
+        moved += [
+            token
+            for move in plan.moves
+            if move.kind == "offload"
+            for token in range(move.target, move.target + move.num_tokens)
+        ]
+    assert moved
+    assert len(moved) == len(set(moved))
+
+
+def test_a_sequence_longer_than_half_the_device() -> None:
+    """There is no room for two waves of it: the second waits for the first. All the device will do for one."""
+    rounds = Rounds(6)
+    rounds.round(asks("a", 4, 3))
+    plan = rounds.round(asks("b", 4, 3))
+    assert rounds.waves == (Span(0, 1), Span(1, 2))
+    assert {len(set(place.slots(0, 4))) for place in plan.places} == {4}
+    rounds.round()
+    assert rounds.memory.usage().used + rounds.memory.usage().host == 11
+
+
+def test_what_has_no_work_makes_room() -> None:
+    memory = Waves(4, Waves.Options(block_size=1))
+    for name, length in (("a", 2), ("b", 3)):
+        sequence = Sequence(asks(name, length, 2))
+        work = (Work(name, 0, length),)
+        placement = memory.place(Proposal(work, (sequence,)), 0.0)
+        memory.commit(Plan(0, 0, work, placement.places, moves=placement.moves), (name,), 0.0)
+        memory.check_integrity()
+    assert placement.moves == (Move("offload", 0, 0, 2, target_tier="host", moment="before"),)
+    assert memory.usage() == KVUsage(3, 3, 4, host=2)
+
+
+def test_released_from_either_tier() -> None:
+    rounds = Rounds(9)
+    for i in range(4):
+        rounds.round(asks(f"r{i}", 2, 9))
+    assert len(rounds.memory.pages) < 4
+    for sequence in rounds.running:
+        rounds.memory.release(sequence, 0.0)
+        rounds.memory.check_integrity()
+    rounds.memory.release(Sequence(asks("never admitted")), 0.0)
+    assert rounds.memory.usage() == KVUsage(0, 0, 9)
+
+
+# --- in the engine
+
+
+def _starved(memory: Waves, **more: Any) -> Any:
+    return make_engine("fluid", memory=memory, model="llama", **more)
+
+
+@pytest.mark.parametrize("options", [{}, {"stay": False}, {"block_size": 3}, {"buffer": 0.5}])
+def test_no_batch_size(options: dict[str, Any]) -> None:
+    """All nine are in one iteration, on a device that holds the longest twice."""
+    memory = Waves(2 * LONGEST + 2, Waves.Options(**{"block_size": 1, **options}))
+    engine = _starved(memory)
+    requests = [replace(request, arrival_s=0.0) for request in CROWD]
+    steps = run_all(engine, requests)
+    assert answers_of(engine) == expected_answers("llama", requests)
+    assert len(steps[0].plan.sequences) == 9
+    assert max(sum(place.capacity for place in step.plan.places) for step in steps) > 1.5 * memory.capacity
+    metrics = compute_metrics(engine.trace.events())
+    assert metrics["moves"]["offload"]["tokens"] <= metrics["tokens"]["computed"]
+    assert metrics["moves"]["upload"]["tokens"]
+
+
+def test_fifty_on_a_device_for_two_or_three() -> None:
+    """The headline: fifty requests at once, where no other technique could run more than four, and all tokens exact."""
+    requests = [asks(f"r{i}", 3 + i % 5, 4 + i % 3) for i in range(50)]
+    longest = max(request.max_cached for request in requests)
+    memory = Waves(3 * longest, Waves.Options(block_size=2, host=50 * longest))
+    engine = _starved(memory)
+    steps = run_all(engine, requests)
+    assert answers_of(engine) == expected_answers("llama", requests)
+    assert max(len(step.plan.sequences) for step in steps) == 50
+    assert len(steps) == max(request.max_new_tokens for request in requests)  # one iteration for each token
+    others = make_engine("orca", capacity=3 * longest, settings={"batching.max_batch": 50})
+    assert max(len(step.plan.sequences) for step in run_all(others, requests)) <= 4
+
+
+def test_uploads_run_beside_the_waves_before_them() -> None:
+    """Nothing waits for what is hidden: with a fast link only the first upload of a plan and its last offload do."""
+    requests = [asks(f"r{i}", 3, 4) for i in range(6)]
+    steps = _timed(requests, Link(256, 256 / 0.004, num_layers=2), stay=False)
+    carried = steps[-1].transfers
+    assert carried.to_device.seconds == pytest.approx(6 * 5 * 0.004)
+    assert carried.exposed_s == pytest.approx(5 * 0.002 + 0.002)  # one layer of the first sequence, of the last token
+    staying = _timed(requests, Link(256, 256 / 0.004, num_layers=2))[-1].transfers
+    assert staying.to_device.seconds < carried.to_device.seconds
+    assert staying.exposed_s == pytest.approx(0.002)  # no wave waits; the last token is copied when all is computed
+
+
+def _timed(requests: list[Request], link: Link, **options: Any) -> list[StepReport]:
+    memory = Waves(18, Waves.Options(block_size=1, buffer=0.0, **options))
+    return run_all(make_engine("fluid", memory=memory, link=link), requests)
+
+
+def test_in_real_time() -> None:
+    memory = Waves(2 * LONGEST, Waves.Options(block_size=1))
+    engine = make_real_engine("fluid", model="llama", memory=memory)
+    run_all(engine, CROWD)
+    engine.executor.close()
+    assert answers_of(engine) == expected_answers("llama", CROWD)
+    memory.check_integrity()
+    assert memory.usage() == KVUsage(0, 0, 2 * LONGEST)
+
+
+# --- what is refused, and what waits
+
+
+def test_a_request_that_the_device_cannot_attend() -> None:
+    """Refused with the figure that would do."""
+    memory = Waves(20, Waves.Options(block_size=4))
+    with pytest.raises(RequestRefused) as refused:
+        memory.check(asks("long", 18, 4))
+    sentence(refused.value, "'long' may need 6 blocks of 4 KV tokens on the device", "it has 5", "to 24 tokens")
+    memory.check(asks("fits", 16, 5))
+
+
+def test_a_request_that_the_host_cannot_hold() -> None:
+    memory = Waves(20, Waves.Options(block_size=4, host=15))
+    with pytest.raises(RequestRefused) as refused:
+        memory.check(asks("long", 12, 5))
+    sentence(refused.value, "'long' may need KV for 16 tokens on the host", "holds 12", "raise memory.host")
+
+
+def test_a_full_host_holds_newcomers_back() -> None:
+    """Nothing is lost: they wait, with a reason, until another has finished."""
+    memory = Waves(12, Waves.Options(block_size=1, host=16))
+    engine = _starved(memory)
+    requests = [asks(f"r{i}", 4, 4) for i in range(4)]
+    steps = run_all(engine, requests)
+    assert answers_of(engine) == expected_answers("llama", requests)
+    assert [len(step.plan.sequences) for step in steps] == [2] * 8
+    (reason,) = steps[0].plan.reasons
+    assert (reason.code, reason.sequence) == ("memory-full", "r2")
+    assert "7 KV tokens in a row on the host" in reason.text
+    assert all(sequence.phase is Phase.FINISHED for sequence in engine.finished.values())
+
+
+@pytest.mark.parametrize(
+    ("proposal", "law"),
+    [
+        (Proposal((Work("b", 0, 1),)), "conservation"),
+        (Proposal((Work("a", 1, 2),), (Sequence(asks("a", 2, 3)),)), "conservation"),
+        (Proposal((Work("b", 0, 12),), (Sequence(asks("b", 12, 9)),)), "budget"),
+    ],
+)
+def test_what_cannot_be_placed_changes_nothing(proposal: Proposal, law: str) -> None:
+    memory = Waves(12, Waves.Options(block_size=1, host=16))
+    sequence = Sequence(asks("a", 1, 3))
+    memory.place(Proposal((Work("a", 0, 1),), (sequence,)), 0.0)
+    before = list(memory.free), dict(memory.homes), list(memory.host.runs)
+    with pytest.raises(LawBroken) as broken:
+        memory.place(proposal, 0.0)
+    assert broken.value.law == law
+    assert (list(memory.free), dict(memory.homes), list(memory.host.runs)) == before
+
+
+def test_blocks_longer_than_the_device() -> None:
+    with pytest.raises(UsageError) as wrong:
+        Waves(3, Waves.Options(block_size=4))
+    sentence(wrong.value, "blocks of 4 tokens, and it holds 3", "memory.block_size")
