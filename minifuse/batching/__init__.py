@@ -3,14 +3,17 @@
 from minifuse.batching.cellular import Cellular
 from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.dynamic import Dynamic
+from minifuse.batching.fluid import Fluid
 from minifuse.batching.fusion import Fusion
 from minifuse.batching.graph_merged import GraphMerged
 from minifuse.batching.graph_padded import GraphPadded
 from minifuse.batching.instances import Instances
 from minifuse.batching.iteration import Iteration
+from minifuse.batching.mlfq import Mlfq
 from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.rebatch import Rebatch
 from minifuse.batching.serial import Serial
+from minifuse.batching.srpt import Srpt
 from minifuse.batching.static import Static
 from minifuse.batching.unified import Unified
 
@@ -18,14 +21,17 @@ __all__ = [
     "Cellular",
     "Decoupled",
     "Dynamic",
+    "Fluid",
     "Fusion",
     "GraphMerged",
     "GraphPadded",
     "Instances",
     "Iteration",
+    "Mlfq",
     "PrefillFirst",
     "Rebatch",
     "Serial",
+    "Srpt",
     "Static",
     "Unified",
 ]

@@ -137,6 +137,7 @@ class QueuePolicy(Queued, ABC):
     copies under way have landed. A newcomer may take the place of any that it `displaces`.
     """
 
+    one_plan: ClassVar[bool] = True
     grows = False  # admits with no more than is needed now, and evicts when memory runs out: see `victims`
 
     def __init__(self, options: Any = None) -> None:

@@ -24,9 +24,15 @@ class _Room:
     def __init__(self, tables: Tables) -> None:
         self.tables = Trial(tables)
         self.pages = tables.pages  # without what is tried out
+        self.books = tables
         self.busy = tables.num_on_device > 0
+        self.evicts = False
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+        if self.evicts and self.tables.num_cached(sequence) < self.books.num_cached(sequence):
+            # Its work has been counted as if what it shares stayed.
+            text = "not admitted: its beginning is that of a sequence that would be evicted for it"
+            return Reason("shares", sequence.id, text)
         try:
             self.tables.admit(sequence, growing=growing, busy=self.busy)
         except NoRoom as full:
@@ -45,6 +51,7 @@ class _Room:
         return None
 
     def evict(self, sequence: Sequence) -> None:
+        self.evicts = True
         self.tables.evict(sequence.id)
 
 

@@ -29,6 +29,7 @@ ONE_AT_A_TIME: dict[str, dict[str, Any]] = {
     "fusion": {"memory.slots": 1},
     "vllm": {"batching.max_batch": 1},
     "pensieve": {"batching.max_batch": 1},
+    "fluid": {"memory.host": 5, "memory.block_size": 1},
 }
 
 
@@ -52,7 +53,8 @@ def test_the_highest_first_and_ties_by_arrival(name: str) -> None:
 
 def test_every_technique_with_a_queue_of_requests_has_the_option() -> None:
     without = {name for name, row in TECHNIQUES.items() if "batching.order" not in row.option_names}
-    assert without == {"cellular", "graph-padded"}  # queues of subgraphs, and buckets that take turns
+    # Queues of subgraphs, buckets that take turns, and orders by what requests have computed, or will.
+    assert without == {"cellular", "graph-padded", "fastserve", "srpt"}
     assert set(ONE_AT_A_TIME) == set(TECHNIQUES) - without - {"graph-merged"}
     with pytest.raises(UsageError, match="has no option 'order'"):
         make_engine("cellular", settings=PRIORITY)

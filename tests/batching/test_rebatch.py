@@ -170,6 +170,29 @@ def test_without_priorities_no_request_is_evicted() -> None:
         assert not any(step.plan.evicted for step in steps)
 
 
+def test_a_newcomer_does_not_displace_the_sequence_whose_blocks_it_shares() -> None:
+    """Its work has been counted as if it had them: it waits until it can have them, or has its own."""
+    low, high = (1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 9)
+    options = {
+        "batching.max_batch": 1,
+        "batching.order": "priority",
+        "memory.block_size": 2,
+        "memory.share": True,
+        "memory.preemption": "swap",
+    }
+    scenario = TextScenario(
+        requests=(asks("low", low, 6), asks("high", high, 2, priority=5, at=1.5)),
+        options=tuple(options.items()),
+        model="llama",
+        capacity=40,
+        seconds_per_step=1.0,
+    )
+    case = TEXTS.case(mix(TECHNIQUES["baton"], memory="paged", attention="paged"), scenario)
+    seen = observe(case)
+    laws_of(TEXTS)["of_one_run"](case, seen)
+    assert "shares" in {reason.code for step in seen.steps for reason in step.plan.reasons}
+
+
 # --- 4.3: the size of the batch
 
 
