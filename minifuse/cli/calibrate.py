@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minifuse.cli.declare import STDOUT, file_or_stdout, option, takes, whole
 from minifuse.cli.options import ModelOptions
@@ -20,6 +20,7 @@ from minifuse.cores import OtherWork, usable_cores
 from minifuse.errors import UsageError
 from minifuse.model.source import resolve
 from minifuse.model.text.load import resolve_text
+from minifuse.parsing import number
 from minifuse.serve.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ class CalibrateOptions(ModelOptions):
 
 @takes(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> int:
-    """Measure what it costs this machine to compute a chunk of KV again, by the chunk's context.
+    """Measure what it costs this machine to compute a chunk of KV again, and how many tokens saturate it.
 
     Memory that drops KV of conversations (pensieve) drops what is cheap to compute again. In real time it finds the
     profile of its machine, model, dtype, device and chunk in the cache folder; --set memory.profile=FILE gives another.
+    An iteration of fluid has as many tokens as saturate the machine, if that has been measured with the default chunk.
     """
     if resolve(options.model).kind != "transformer":
         raise UsageError(
@@ -58,8 +60,8 @@ def calibrate(options: CalibrateOptions) -> int:
     source = resolve_text(options.model)
     if isinstance(options.out, Path):
         refuse_overwriting(options.out, options.model, None, "--out")
-    from minifuse.simulate.calibration import contexts_of, measure
-    from minifuse.simulate.profiles import KeptProfile
+    from minifuse.simulate.calibration import COUNTS, contexts_of, measure
+    from minifuse.simulate.profiles import SATURATING, KeptProfile
 
     contexts = contexts_of(options.chunk, source.config.max_context, source.name)
     model, settings = load(source, Settings(dtype=options.dtype, device=options.device), None)
@@ -67,8 +69,14 @@ def calibrate(options: CalibrateOptions) -> int:
     if options.out is None:
         kept.check()
     others = OtherWork()
-    measured = measure(model, contexts, options.chunk, options.rounds)
-    about = {"model": source.name, "dtype": settings.dtype, "device": settings.device, "chunk": options.chunk}
+    measured = measure(model, contexts, options.chunk, options.rounds, COUNTS)
+    about: dict[str, Any] = {
+        "model": source.name,
+        "dtype": settings.dtype,
+        "device": settings.device,
+        "chunk": options.chunk,
+    }
+    about |= {SATURATING: measured.saturating_tokens}
     text = measured.profile.text(**about, machine=kept.machine, rounds=options.rounds)
     _show(measured, f"{source.name} in {settings.dtype} on {kept.machine}", options)
     if (used := others.cores() or 0.0) >= BUSY:
@@ -100,6 +108,11 @@ def _show(measured: Measured, of: str, options: CalibrateOptions) -> None:
     rounds = f"{options.rounds} rounds" if options.rounds > 1 else "1 round"
     out.print(f"{of}: a chunk of {options.chunk} tokens in all layers, {rounds}", soft_wrap=True)
     out.print("Attention by context, and the rest of the layers:", table, sep="\n")
+    saturating = number(measured.saturating_tokens, "token")
+    most = max(count / median(seconds) for count, seconds in measured.layers_s.items())
+    out.print(
+        f"Without attention, {saturating} in an iteration come near the most, {most:,.0f} tokens/s.", soft_wrap=True
+    )
 
 
 def _spread(seconds: Sequence[float]) -> tuple[str, str, str]:

@@ -62,6 +62,11 @@ def make_batching(row: Technique, settings: Mapping[str, Any] | None = None) -> 
             f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle or region, "
             "however few of its tokens are needed: choose the attention 'per_sequence', or no budget."
         )
+    if stage("memory", row.memory).one_plan and policy.workers * policy.depth > 1:
+        raise UsageError(
+            f"The memory {row.memory!r} may use all of the device for one plan, and the batching {row.batching!r} has "
+            f"{policy.workers * policy.depth} at once: choose one worker with one plan, or another memory."
+        )
     return policy
 
 

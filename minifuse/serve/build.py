@@ -66,8 +66,10 @@ def build_engine(
         )
     served.check()
     offers = _offers(row, settings, served)
-    values = {name: offer.value for name, offer in offers.items()}
-    stages = Stages.of(row, capacity, {**settings.stage_options, **values}, batching)
+    chosen = {**settings.stage_options, **{name: offer.value for name, offer in offers.items()}}
+    if any(name.startswith("batching.") for name in offers):  # the policy was made before the model was asked
+        batching = make_batching(row, chosen)
+    stages = Stages.of(row, capacity, chosen, batching)
     if model is not None or settings.clock == "real":
         stages.attention.check(settings.device, settings.dtype)
     batching.check(source.name, served.cell_types)

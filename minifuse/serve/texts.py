@@ -20,8 +20,8 @@ from minifuse.request import TextReader
 from minifuse.serve.assembly import Stages
 from minifuse.serve.served import Offer, PlanRunner, check_model, without_model
 from minifuse.serve.settings import Settings
-from minifuse.simulate.cost import Roofline, hardware
-from minifuse.simulate.profiles import KeptProfile
+from minifuse.simulate.cost import Hardware, Roofline, hardware
+from minifuse.simulate.profiles import CHUNK, KeptProfile
 from minifuse.work import TRANSFORMER
 
 if TYPE_CHECKING:
@@ -73,20 +73,41 @@ class ServedText:
         check_model(self.settings, dtype=model.dtype, device=model.device.type, numerics=numerics)
 
     def offer(self, option: str, beside: Mapping[str, Any]) -> Offer | None:
-        """As `profile`, what a `chunk` costs to compute again: on the simulated machine, or as measured on this one."""
-        if option != "profile" or "chunk" not in beside:
-            return None
-        config, settings, chunk = self.source.config, self.settings, beside["chunk"]
-        if settings.clock == "virtual":
-            cost = Roofline(config, settings.dtype, hardware(settings.hardware))
-            contexts = powers_of_two(chunk, max(config.max_context, 4 * chunk))  # at least two, however large a chunk
-            named = settings.hardware if isinstance(settings.hardware, str) else "given"
-            return Offer(cost.recomputation(chunk, contexts).text(), f"computed from the hardware: {named}")
-        if self.model is None:
-            return None  # where it is to run is not known yet
-        kept = KeptProfile(config, settings.dtype, str(self.model.device), chunk)
+        """What is known of the simulated machine, or was measured on this one.
+
+        - `profile`: what a `chunk` costs to compute again.
+        - `token_budget`: the tokens of an iteration that saturate it.
+        - `balance`: its operations for each byte that it reads, divided by the query heads that share a KV head.
+        """
+        if self.settings.clock == "virtual":
+            value = self._offer_of(hardware(self.settings.hardware), option, beside)
+            named = self.settings.hardware if isinstance(self.settings.hardware, str) else "given"
+            return None if value is None else Offer(value, f"computed from the hardware: {named}")
+        if self.model is None or option not in ("profile", "token_budget"):
+            return None  # where it is to run is not known yet, or not measured
+        kept = KeptProfile(
+            *(self.source.config, self.settings.dtype, str(self.model.device)), beside.get("chunk", CHUNK)
+        )
         profile = kept.read(self.source.name)
-        return None if profile is None else Offer(profile.text(), f"the cache: {kept.path}")
+        value = None if profile is None else profile.text() if option == "profile" else kept.saturating_tokens()
+        return None if value is None else Offer(value, f"the cache: {kept.path}")
+
+    def _offer_of(self, machine: Hardware, option: str, beside: Mapping[str, Any]) -> Any:
+        """The value of an option on a simulated machine; None: nothing is known."""
+        config = self.source.config
+        cost = Roofline(config, self.settings.dtype, machine)
+        match option:
+            case "profile":
+                chunk: int = beside["chunk"]
+                contexts = powers_of_two(
+                    chunk, max(config.max_context, 4 * chunk)
+                )  # at least two, however large a chunk
+                return cost.recomputation(chunk, contexts).text()
+            case "token_budget":
+                return cost.saturating_tokens()
+            case "balance":
+                return machine.rate(cost.element) / machine.bandwidth * config.num_kv_heads / config.num_heads
+        return None
 
     def runner(self, stages: Stages) -> PlanRunner:
         run = placeholder_tokens if self.settings.clock == "virtual" else without_model

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from minifuse.attention.layouts import PagedStage
 from minifuse.errors import MachineError, UsageError
@@ -18,27 +19,36 @@ from minifuse.model.text.transformer import Transformer
 from minifuse.place import Pages
 from minifuse.plan import Placement, Plan
 from minifuse.request import Request, Sequence
+from minifuse.simulate.cost import saturating
+from minifuse.simulate.profiles import CHUNK
 from minifuse.timing import time_in_turns
 from minifuse.work import Work
 
-__all__ = ["CHUNK", "Measured", "contexts_of", "measure"]
+__all__ = ["CHUNK", "COUNTS", "Measured", "contexts_of", "measure"]
 
-CHUNK = 32  # tokens, as in the thesis
+COUNTS = (1, 4, 16, 32, 64, 128, 256, 512, 1024)  # tokens of an iteration, to find how many saturate the machine
 MOST_KV = 2**30  # bytes; where the KV of all layers is more, several layers read the same
 OTHER = "other"
 
 
 class Measured(NamedTuple):
-    """Seconds of all layers together, in every round: of attention by context, and of everything else."""
+    """Seconds of all layers together, in every round: of attention by context, of everything else, and of everything
+    else by the number of tokens, if that was measured."""
 
     attention_s: dict[int, tuple[float, ...]]
     other_s: tuple[float, ...]
+    layers_s: Mapping[int, tuple[float, ...]] = {}
 
     @property
     def profile(self) -> Profile:
         """The medians."""
         attention = tuple(median(seconds) for seconds in self.attention_s.values())
         return Profile(median(self.other_s), tuple(self.attention_s), attention)
+
+    @property
+    def saturating_tokens(self) -> int:
+        """The tokens of an iteration beyond which more of them bring next to no more tokens per second."""
+        return saturating({count: median(seconds) for count, seconds in self.layers_s.items()})
 
 
 def contexts_of(chunk: int, max_context: int, model: str) -> tuple[int, ...]:
@@ -58,8 +68,11 @@ def contexts_of(chunk: int, max_context: int, model: str) -> tuple[int, ...]:
 
 
 @torch.inference_mode()
-def measure(model: Transformer, contexts: tuple[int, ...], chunk: int = CHUNK, rounds: int = 1) -> Measured:
-    """Time the last `chunk` tokens of every context: their attention, and everything else, in turns.
+def measure(
+    model: Transformer, contexts: tuple[int, ...], chunk: int = CHUNK, rounds: int = 1, counts: tuple[int, ...] = ()
+) -> Measured:
+    """Time the last `chunk` tokens of every context: their attention, and everything else, in turns; and everything
+    else for each of `counts` tokens, which tell how many saturate the machine (FluidInfer, 4.1).
 
     Attention is what `minifuse.attention.layouts.PagedStage` uses on the model's device, over blocks of a chunk in a
     random order, rotating and writing the chunk's own KV included. Everything else are the two halves of every layer:
@@ -88,21 +101,32 @@ def measure(model: Transformer, contexts: tuple[int, ...], chunk: int = CHUNK, r
 
         return every_layer
 
-    tokens = torch.arange(chunk, device=model.device)
-    embedded = model.embed(tokens % model.config.vocab_size, tokens)
-    attended = torch.zeros((chunk, model.config.q_size), dtype=model.dtype, device=model.device)
-    heads = next(iter(model.layers)).pre_attention(embedded, ops)
+    def embedded(count: int) -> Tensor:
+        tokens = torch.arange(count, device=model.device)
+        return model.embed(tokens % model.config.vocab_size, tokens % model.config.max_context)
 
-    def others() -> None:
-        x = embedded
-        for layer in model.layers:
-            layer.pre_attention(x, ops)
-            x = layer.post_attention(x, attended, ops)
+    def others(count: int) -> Callable[[], None]:
+        begin = embedded(count)
+        attended = torch.zeros((count, model.config.q_size), dtype=model.dtype, device=model.device)
 
-    runs = {OTHER: others, **{str(context): attend(context) for context in contexts}}
+        def every_layer() -> None:
+            x = begin
+            for layer in model.layers:
+                layer.pre_attention(x, ops)
+                x = layer.post_attention(x, attended, ops)
+
+        return every_layer
+
+    heads = next(iter(model.layers)).pre_attention(embedded(chunk), ops)
+    runs = {OTHER: others(chunk), **{str(context): attend(context) for context in contexts}}
+    runs |= {f"{count} tokens": others(count) for count in counts}
     with ops.lock:
         taken = time_in_turns(runs, rounds, model.device.type)
-    return Measured({context: taken[str(context)] for context in contexts}, taken[OTHER])
+    return Measured(
+        {context: taken[str(context)] for context in contexts},
+        taken[OTHER],
+        {count: taken[f"{count} tokens"] for count in counts},
+    )
 
 
 def _cache(model: Transformer, num_slots: int) -> KVStorage:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapreplace
 from itertools import repeat
 
 from minifuse.layout import Rectangle, Region
@@ -14,7 +15,9 @@ from minifuse.model.text.config import ModelConfig
 from minifuse.parsing import unknown
 from minifuse.plan import Plan
 
-__all__ = ["HARDWARE", "Hardware", "Roofline", "hardware"]
+__all__ = ["HARDWARE", "Hardware", "Roofline", "hardware", "saturating"]
+
+ENOUGH = 0.9  # of the most tokens per second: more tokens in an iteration hardly help
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class Hardware:
 
     `flops` is the rate in two-byte types, `wide_flops` that in float32 and wider, if it differs. `link` is the rate
     between device and host, one direction at a time; without one, what would cross it is copied within the memory.
+    With `processors`, attention runs on so many at once, each of which computes one KV head of one lane, or of one
+    piece of work, at its part of the rates; without, attention is divided evenly, whatever the lengths.
     """
 
     bandwidth: float  # bytes per second
@@ -31,6 +36,7 @@ class Hardware:
     wide_flops: float | None = None
     memory: float = math.inf  # bytes
     link: float | None = None  # bytes per second
+    processors: int | None = None
 
     @property
     def transfer_bandwidth(self) -> float:
@@ -66,6 +72,19 @@ def hardware(name: str | Hardware) -> Hardware:
     return HARDWARE[name]
 
 
+def saturating(seconds: Mapping[int, float]) -> int:
+    """The fewest tokens in an iteration that bring nearly the most tokens per second (FluidInfer, 4.1).
+
+    Args:
+        seconds: of an iteration with so many tokens.
+
+    >>> saturating({64: 1.0, 128: 1.0, 256: 1.1, 512: 2.0})  # 64, 128, 233 and 256 tokens a second
+    256
+    """
+    most = max(count / one for count, one in seconds.items())
+    return min(count for count, one in seconds.items() if count / one >= ENOUGH * most)
+
+
 class Roofline:
     """Seconds of a plan: the longer of moving its bytes and doing its arithmetic, plus a fixed overhead.
 
@@ -91,6 +110,8 @@ class Roofline:
     def __call__(self, plan: Plan) -> float:
         config = self.config
         shape = plan.shape
+        if self.machine.processors is not None and shape is None:
+            return self._in_lanes(plan, self.machine.processors)
         if isinstance(shape, Region):
             context = shape.size * max(work.stop for work in plan.work)
             pairs: float = context
@@ -106,6 +127,39 @@ class Roofline:
         # The head acts on one token per sequence, the layers on every token computed.
         products = self.layer_weights * plan.num_computed + config.head_weights * len(plan.work)
         return self._bound(config.num_matrix_weights, touched, products, pairs) + self.machine.overhead_s
+
+    def _in_lanes(self, plan: Plan, processors: int) -> float:
+        """The seconds of a plan whose attention runs in lanes: the token-wise layers, then each wave to its last lane.
+
+        A lane begins when a processor is free, in the order of the layout; without lanes, each piece of work is one.
+        """
+        config, machine = self.config, self.machine
+        num_lanes = max(1, processors // config.num_kv_heads)
+        lanes = plan.layout.lanes or [(index,) for index in range(len(plan.work))]
+        seconds = config.num_layers * num_lanes  # for each second of one layer on the whole machine
+
+        def of_piece(index: int) -> float:
+            work = plan.work[index]
+            pairs = (work.stop - work.start) * (work.start + work.stop + 1) / 2
+            moved = work.stop * config.kv_elements_per_token / config.num_layers * self.element
+            arithmetic = 4 * config.q_size * pairs
+            return seconds * max(moved / machine.bandwidth, arithmetic / machine.rate(self.element))
+
+        attention_s = 0.0
+        for start, stop in plan.waves:
+            free = [0.0] * num_lanes  # when each processor is
+            for lane in lanes:
+                if start <= lane[0] < stop:
+                    heapreplace(free, free[0] + sum(map(of_piece, lane)))
+            attention_s += max(free)
+        products = self.layer_weights * plan.num_computed + config.head_weights * len(plan.work)
+        return self._bound(config.num_matrix_weights, 0, products, 0) + attention_s + machine.overhead_s
+
+    def saturating_tokens(self) -> int:
+        """The tokens of an iteration beyond which more of them bring next to no more tokens per second."""
+        counts = [1 << n for n in range(14)]
+        seconds = [self._bound(self.layer_weights, 0, self.layer_weights * count, 0) for count in counts]
+        return saturating(dict(zip(counts, (one + self.machine.overhead_s for one in seconds), strict=True)))
 
     def recomputation(self, chunk: int, contexts: Sequence[int]) -> Profile:
         """What it costs to compute `chunk` tokens again, by the context that they end (Pensieve, 3.4.3.1).

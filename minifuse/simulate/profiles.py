@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 import tempfile
@@ -14,7 +15,10 @@ from minifuse.errors import UsageError
 from minifuse.memory.profile import Profile
 from minifuse.model.text.config import ModelConfig
 
-__all__ = ["KeptProfile"]
+__all__ = ["CHUNK", "SATURATING", "KeptProfile"]
+
+CHUNK = 32  # tokens, as in the thesis
+SATURATING = "saturating_tokens"  # beside the profile, in its file
 
 
 class KeptProfile:
@@ -46,6 +50,11 @@ class KeptProfile:
             return None
         given = shlex.join(["--model", model, *self.flags])
         return Profile.read(str(self.path), f"make it anew with minifuse calibrate {given}, or delete it")
+
+    def saturating_tokens(self) -> int | None:
+        """The tokens that saturate the machine, as they stand in the file; None: they do not."""
+        found = json.loads(self.path.read_text(encoding="utf-8")).get(SATURATING)
+        return found if isinstance(found, int) and found > 0 else None
 
     def check(self) -> None:
         """Raise `UsageError` unless the file can be written: before hours of measuring are lost."""

@@ -30,7 +30,8 @@ def test_a_run_finds_what_was_measured(minifuse: Cli, wordless: Path, cache: Pat
     assert first.startswith(f"{wordless} in float32 on ")
     assert heads.split() == ["context", "median", "shortest", "longest", "of", "the", "rest"]
     assert rest.startswith("the rest")
-    assert [row.split()[0] for row in rows[:-1]] == ["16", "32", "64"]
+    assert [row.split()[0] for row in rows[:-2]] == ["16", "32", "64"]
+    assert rows[-2].startswith("Without attention, ")
     profile = Profile.read(str(file))
     assert profile.contexts == (16, 32, 64)
     assert json.loads(file.read_text())["model"] == str(wordless)

@@ -149,6 +149,34 @@ def test_in_real_time_a_chunk_costs_what_was_measured_here(tmp_path: Path, monke
     assert _profile(built(profile=measured.text())) == (measured, "given")  # what is damaged is not looked at
 
 
+def test_in_virtual_time_an_iteration_of_fluid_has_as_many_tokens_as_saturate() -> None:
+    """An RTX 4090 does 164 operations while it reads a byte: 128 tokens are too few, 256 are enough."""
+    source = resolve("random:opt-6.7b")
+    settings = Settings(clock="virtual", hardware="rtx-4090", dtype="float16", kv_memory=2**30)
+    engine = build_engine(technique("fluid"), source, settings)
+    assert engine.batching.token_budget == 256
+    assert engine.attention.options.balance == pytest.approx(165e12 / 1.008e12)  # type: ignore[attr-defined]
+    (header,) = engine.trace.events()
+    assert set(header["option_sources"].values()) == {"computed from the hardware: rtx-4090"}
+
+
+def test_in_real_time_as_many_as_were_measured_to_saturate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def budget(**options: Any) -> int | None:
+        settings = Settings(dtype="float64", stage_options=options)
+        return build_engine(technique("fluid"), SOURCE, settings, small_model("llama")).batching.token_budget
+
+    assert budget() == 512
+    kept = KeptProfile(LLAMA, "float64", "cpu", 32)
+    profile = Profile(1.0, (8, 16), (3.0, 4.0))
+    kept.write(profile.text())  # by a version that did not measure it
+    assert budget() == 512
+    kept.write(profile.text(saturating_tokens=96))
+    assert budget() == 96
+    assert budget(**{"batching.token_budget": 7}) == 7
+
+
 @pytest.mark.usefixtures("own_register")
 def test_of_an_option_that_no_model_knows_nothing_is_offered() -> None:
     @register

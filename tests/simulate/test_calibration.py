@@ -96,6 +96,15 @@ def test_medians_make_the_profile() -> None:
     assert measured.profile == Profile(6.0, (32, 64), (2.0, 3.5))
 
 
+def test_the_tokens_that_saturate(run_once: list[str]) -> None:
+    """The halves of all layers for each count; they take 4, 5, 6 and 7 s here: 16 tokens are the fewest within 10% of
+    the most tokens per second."""
+    measured = measure(small_model("llama"), (4, 8), chunk=4, counts=(1, 8, 16, 18))
+    assert [name for name in run_once if "tokens" in name] == [f"begin {n} tokens" for n in (1, 8, 16, 18)]
+    assert measured.layers_s == {1: (4.0,), 8: (5.0,), 16: (6.0,), 18: (7.0,)}
+    assert measured.saturating_tokens == 16
+
+
 def test_where_kv_of_all_layers_is_too_large_layers_share_it(
     run_once: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

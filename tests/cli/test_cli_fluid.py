@@ -1,0 +1,99 @@
+"""`fluid`, `fastserve` and `srpt` through the command line: the same answers on starved memory, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+
+CROWD = ("run", "--requests", 30, "--max-new-tokens", 12, "--ignore-eos", "--json")
+SHORT = ("--kv-memory", "96KiB", "--set", "memory.block_size=4")  # about three of the requests
+
+
+@pytest.mark.parametrize("options", [(), ("memory.stay=off",), ("attention.lanes=1",), ("memory.buffer=0.5",)], ids=str)
+def test_thirty_requests_where_three_fit(minifuse: Cli, tiny: str, options: tuple[str, ...]) -> None:
+    orca = minifuse(*CROWD).answers()
+    typed = [word for option in options for word in ("--set", option)]
+    outcome = minifuse(*CROWD, "--technique", "fluid", *SHORT, *typed)
+    assert outcome.answers() == orca
+    metrics = outcome.json()["metrics"]
+    assert metrics["evictions"] == 0
+    assert metrics["moves"]["upload"]["tokens"] > 0
+    others = minifuse(*CROWD, "--technique", "vllm", "--max-batch", 30, *SHORT)
+    assert others.answers() == orca
+    assert metrics["iterations"] < others.json()["metrics"]["iterations"] / 2
+
+
+@pytest.mark.parametrize("name", ["fastserve", "srpt"])
+def test_preempted_requests_get_their_answers(minifuse: Cli, tiny: str, name: str) -> None:
+    outcome = minifuse(*CROWD, "--technique", name, "--kv-memory", "192KiB", "--set", "memory.chunk=4")
+    assert outcome.answers() == minifuse(*CROWD).answers()
+
+
+def test_a_request_that_the_device_cannot_attend(minifuse: Cli, tiny: str) -> None:
+    """Refused with the figure that would do."""
+    typed = ("run", "--technique", "fluid", "count from 1 to 9", "--max-new-tokens", 30, "--kv-memory", "32KiB")
+    outcome = minifuse(*typed)
+    assert outcome.code == 1
+    assert "KV tokens on the device, where attention reads them" in outcome.err
+    assert "raise --kv-memory to " in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (("--set", "attention.lanes=0"), ("lanes of the attention stage 'packed' is '0'", "at least 1")),
+        (("--set", "attention.balance=0"), ("balance of the attention stage 'packed'", "from 0.01")),
+        (("--set", "memory.buffer=0.7"), ("buffer of the memory stage 'waves'", "from 0 to 0.5")),
+        (("--set", "memory.host=0"), ("host of the memory stage 'waves'", "from 1 to 100000000")),
+        (("--set", "memory.host=3"), ("memory.host is 3, less than a block of 16 tokens",)),
+        (("--set", "batching.token_budget=0"), ("token_budget of the batching stage 'fluid'", "at least 1")),
+        (("--max-batch", "8"), ("--max-batch", "fluid")),
+        (("--batching", "instances"), ("'waves' may use all of the device for one plan", "'instances'")),
+        (("--batching", "cellular"), ("'waves' may use all of the device", "'cellular'")),
+        (("--attention", "per_sequence"), ("'per_sequence' reads KV as extents", "'waves'")),
+    ],
+)
+def test_what_is_refused(minifuse: Cli, tiny: str, typed: tuple[str, ...], words: tuple[str, ...]) -> None:
+    minifuse("run", "--technique", "fluid", *typed).refused(*words)
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("batching.quantum=0", ("quantum of the batching stage 'mlfq'",)),
+        ("batching.quantum=fast", ("quantum of the batching stage 'mlfq'", "a duration such as")),
+        ("batching.levels=0", ("levels of the batching stage 'mlfq'", "from 1 to 32")),
+        ("batching.starve=-1s", ("starve of the batching stage 'mlfq'",)),
+        ("batching.host_reserve=2", ("host_reserve of the batching stage 'mlfq'", "from 0 to 1")),
+        ("batching.order=priority", ("no option 'order'",)),
+    ],
+)
+def test_what_feedback_queues_refuse(minifuse: Cli, tiny: str, typed: str, words: tuple[str, ...]) -> None:
+    minifuse("run", "--technique", "fastserve", "--set", typed).refused(*words)
+
+
+def test_explained(minifuse: Cli) -> None:
+    for name, words in (
+        ("fluid", "FluidInfer"),
+        ("waves", "Every admitted sequence has room on the host"),
+        ("bubble", "idle"),
+    ):
+        shown = minifuse("explain", name)
+        assert shown.code == 0
+        assert words in " ".join(shown.out.split())
+
+
+def test_a_trace_tells_waves_and_lanes(minifuse: Cli, tiny: str, tmp_path: Path) -> None:
+    from minifuse.trace import read_trace
+
+    trace = tmp_path / "trace.jsonl"
+    assert minifuse(*CROWD, "--technique", "fluid", *SHORT, "--trace", trace).code == 0
+    steps = [event for event in read_trace(trace) if event["event"] == "step"]
+    assert max(len(step["waves"]) for step in steps) > 3
+    for step in steps:
+        assert sorted(index for lane in step["lanes"] for index in lane) == list(range(len(step["work"])))
