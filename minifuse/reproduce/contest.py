@@ -15,7 +15,7 @@ from minifuse.request import FinishReason, Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
-from minifuse.techniques import technique
+from minifuse.techniques import Technique, technique
 from minifuse.timing import take_turns, time_in_turns, timed
 from minifuse.trace import Trace
 
@@ -59,11 +59,17 @@ def serve_watched(
 
 
 def serve_counted(
-    name: str, source: Source, settings: Settings, model: Any, requests: Sequence[Request], collect: bool = False
+    row: str | Technique,
+    source: Source,
+    settings: Settings,
+    model: Any,
+    requests: Sequence[Request],
+    collect: bool = False,
 ) -> RunningMetrics:
     """As `serve_all`, but nothing is kept of the iterations: only what their metrics count."""
     counted = RunningMetrics()
-    _served(build_engine(technique(name), source, settings, model, into=counted.read), requests, _ignore, collect)
+    row = technique(row) if isinstance(row, str) else row
+    _served(build_engine(row, source, settings, model, into=counted.read), requests, _ignore, collect)
     return counted
 
 

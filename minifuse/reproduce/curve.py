@@ -11,7 +11,7 @@ from typing import Any
 from minifuse.metrics import Metrics
 from minifuse.reproduce.experiment import Value
 
-__all__ = ["ALIKE", "Contender", "Curve", "Outcome"]
+__all__ = ["ALIKE", "Contender", "Curve", "Outcome", "crossing"]
 
 ALIKE = 0.02  # throughputs that differ by less are the same
 
@@ -118,12 +118,23 @@ class Curve:
 
     def load_at(self, p90_s: float, loads: Sequence[float]) -> float | None:
         """As `throughput_at`, but of another measure of the load, given for each rate."""
-        points = [(outcome.p90, load) for outcome, load in zip(self.points.values(), loads, strict=True)]
-        if not points or min(points)[0] > p90_s:
-            return None
-        for (low_s, low), (high_s, high) in reversed(list(pairwise(points))):
-            if high_s <= p90_s:
-                return high
-            if low_s <= p90_s:
-                return low + (p90_s - low_s) / (high_s - low_s) * (high - low)
-        return points[-1][1]
+        return crossing([(outcome.p90, load) for outcome, load in zip(self.points.values(), loads, strict=True)], p90_s)
+
+
+def crossing(points: Sequence[tuple[float, float]], level_s: float) -> float | None:
+    """The load at which a latency reaches a level, from pairs of latency and load in the order of the loads.
+
+    On the straight line between two neighbours, the last time that it is crossed. If it is never reached, the last
+    load; None if the latency always exceeds the level.
+
+    >>> crossing([(0.01, 100.0), (0.03, 200.0)], 0.02)
+    150.0
+    """
+    if not points or min(points)[0] > level_s:
+        return None
+    for (low_s, low), (high_s, high) in reversed(list(pairwise(points))):
+        if high_s <= level_s:
+            return high
+        if low_s <= level_s:
+            return low + (level_s - low_s) / (high_s - low_s) * (high - low)
+    return points[-1][1]

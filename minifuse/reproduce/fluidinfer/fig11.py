@@ -1,0 +1,11 @@
+"""FluidInfer's Figure 11 (6.2): normalized latency against the rate of requests."""
+
+from __future__ import annotations
+
+from minifuse.reproduce.fluidinfer.curves import Measure, experiment
+
+__all__ = ["EXPERIMENT"]
+
+EXPERIMENT = experiment(
+    "11", "normalized latency against the rate of requests, part by part", Measure("normalized_s", "ms/token")
+)

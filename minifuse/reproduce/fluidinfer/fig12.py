@@ -1,0 +1,13 @@
+"""FluidInfer's Figure 12 (6.3): the latency bound, the largest gap between two tokens, against the rate of requests."""
+
+from __future__ import annotations
+
+from minifuse.reproduce.fluidinfer.curves import Measure, experiment
+
+__all__ = ["EXPERIMENT"]
+
+EXPERIMENT = experiment(
+    "12",
+    "the largest gap between two tokens of a request, against the rate of requests",
+    Measure("bound_s", "bound ms"),
+)

@@ -1,0 +1,43 @@
+"""A simulated machine with this one's rates, measured: for a simulator's error beside what it simulates (6, 7)."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from minifuse.simulate.cost import Hardware
+
+if TYPE_CHECKING:
+    from minifuse.model.text.transformer import Transformer
+
+__all__ = ["fitted"]
+
+FEW, MANY = 1, 256  # tokens of the iterations that are timed
+COPIED = 1 << 24  # bytes, more than caches hold
+CONTEXTS = (64, 512)
+ROUNDS = 7
+
+
+def fitted(model: Transformer) -> Hardware:
+    """Rates of four measurements: of two sizes of iterations, of attention at two contexts, and of a copy.
+
+    An iteration of n tokens takes `overhead_s + n * flops / rate`: two sizes give both. What attention to one more
+    token takes gives the bandwidth, a copy between two buffers that of the link.
+    """
+    import torch
+
+    from minifuse.simulate.calibration import measure
+    from minifuse.timing import timed
+
+    measured = measure(model, CONTEXTS, chunk=1, rounds=ROUNDS, counts=(FEW, MANY))
+    few_s, many_s = (median(measured.layers_s[count]) for count in (FEW, MANY))
+    near_s, far_s = (median(measured.attention_s[context]) for context in CONTEXTS)
+    config, element = model.config, model.dtype.itemsize
+    weights = config.num_matrix_weights - config.head_weights
+    token_s = (many_s - few_s) / (MANY - FEW)
+    more = (CONTEXTS[1] - CONTEXTS[0]) * config.kv_elements_per_token * element
+    bandwidth = more / max(far_s - near_s, 1e-9)
+    source, target = (torch.zeros(COPIED, dtype=torch.uint8) for _ in "st")
+    link = COPIED / timed(lambda: target.copy_(source), ROUNDS)
+    overhead_s = max(0.0, few_s + near_s - token_s - config.num_matrix_weights * element / bandwidth)
+    return Hardware(bandwidth, 2 * weights / token_s, overhead_s, link=link)
