@@ -99,6 +99,7 @@ class Memory(Stage, Protocol):
     evicts: ClassVar[bool]  # whether a policy may propose to evict sequences
     in_step: ClassVar[bool]  # whether an iteration must compute all running sequences: see `Batching.in_step`
     apart: ClassVar[bool]  # whether there is a place for prompts that are computed apart: see `Batching.apart`
+    one_plan: ClassVar[bool]  # whether a plan may use all of the device, so that no other may run beside it
     capacity: int
     host_capacity: int
 
@@ -164,6 +165,8 @@ class Batching(Stage, Protocol):
     starts_together: bool  # whether the prompts of one request are admitted together
     in_step: bool  # whether an iteration with work on a running sequence has work on all of them
     apart: bool  # whether prompts are computed by plans of their own, before they join the sequences that run
+    one_plan: bool  # whether there is one worker, with one plan at a time, whatever the options
+    cuts: bool  # whether the tokens of an iteration are bounded whatever the options, so that prompts may be cut
 
     @property
     def token_budget(self) -> int | None:
@@ -261,6 +264,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "starts_together": False,
         "in_step": False,
         "apart": False,
+        "one_plan": False,
+        "cuts": False,
     },
     "memory": {
         "serves": frozenset({"transformer"}),
@@ -268,6 +273,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "evicts": False,
         "in_step": False,
         "apart": False,
+        "one_plan": False,
     },
     "attention": {"serves": frozenset({"transformer"})},
 }

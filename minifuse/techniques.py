@@ -9,7 +9,7 @@ from typing import Any
 from minifuse.errors import UsageError
 from minifuse.options import describe_options
 from minifuse.parsing import one_of, unknown
-from minifuse.stages import KINDS, Kind, stage
+from minifuse.stages import COMPUTED_WHOLE, KINDS, Kind, stage
 from minifuse.stages import stages as every_stage
 
 __all__ = [
@@ -69,6 +69,7 @@ STAGES = {"cells": {"memory": "states", "attention": "cells"}}
 _BATCHMAKER = "Gao et al., BatchMaker (EuroSys 2018), as in the thesis"
 _PENSIEVE = "Gao, Pensieve, in the thesis of BatchMaker and Pensieve"
 _VLLM = "Kwon et al., vLLM (SOSP 2023), as described by Pensieve and FluidInfer"
+_FASTSERVE = "Wu et al., FastServe (2023), as described by FluidInfer"
 _ORCA = "Yu et al., Orca (OSDI 2022), as described by Baton and FluidInfer"
 
 TECHNIQUES: dict[str, Technique] = {
@@ -175,6 +176,26 @@ TECHNIQUES: dict[str, Technique] = {
             attention="paged",
         ),
         Technique(
+            name="fastserve",
+            summary="the requests that have computed least run first; others are evicted, KV swapped ahead of time",
+            paper=_FASTSERVE,
+            section="FluidInfer 2",
+            batching="mlfq",
+            memory="tiered",
+            attention="paged",
+            options={"memory.keep": False, "memory.eviction": "lru"},
+        ),
+        Technique(
+            name="srpt",
+            summary="the requests with the fewest tokens left run first, told the lengths: the bound of fastserve",
+            paper=_FASTSERVE,
+            section="FluidInfer 2",
+            batching="srpt",
+            memory="tiered",
+            attention="paged",
+            options={"memory.keep": False, "memory.eviction": "lru"},
+        ),
+        Technique(
             name="pensieve",
             summary="conversations keep their KV on device and host; prompts and single tokens run together",
             paper=_PENSIEVE,
@@ -182,6 +203,15 @@ TECHNIQUES: dict[str, Technique] = {
             batching="unified",
             memory="tiered",
             attention="paged",
+        ),
+        Technique(
+            name="fluid",
+            summary="no batch size: all requests in every iteration, attended in waves from host memory, in lanes",
+            paper="FluidInfer",
+            section="4",
+            batching="fluid",
+            memory="waves",
+            attention="packed",
         ),
         Technique(
             name="cellular",
@@ -277,6 +307,12 @@ def mix(row: Technique, **stages: str | None) -> Technique:
             f"The memory {memory.name!r} needs all running sequences in every iteration, which the batching "
             f"{mixed.batching!r} does not promise: choose the batching {one_of(fitting)}."
         )
+    if memory.one_plan and not classes["batching"].one_plan:
+        fitting = _fitting_batching(memory)
+        raise UsageError(
+            f"The memory {memory.name!r} may use all of the device for one plan, and the batching {mixed.batching!r} "
+            f"may have several at once: choose the batching {one_of(fitting)}."
+        )
     if memory.apart != classes["batching"].apart:
         fitting = _fitting_batching(memory)
         memories = [name for name, cls in every_stage("memory").items() if _suits(cls, classes["batching"])]
@@ -285,6 +321,11 @@ def mix(row: Technique, **stages: str | None) -> Technique:
             f"The memory {memory.name!r} {where}, and the batching {mixed.batching!r} "
             f"{'computes none' if memory.apart else 'computes them'} there: choose the batching {one_of(fitting)}, or "
             f"the memory {one_of(memories)}."
+        )
+    if classes["batching"].cuts and attention.reads & COMPUTED_WHOLE:
+        raise UsageError(
+            f"The attention {attention.name!r} computes a whole rectangle or region, and the batching "
+            f"{mixed.batching!r} bounds the tokens of an iteration: choose another attention, or another batching."
         )
     if attention.reads.isdisjoint(memory.offers):
         fitting = [
@@ -306,8 +347,8 @@ def mix(row: Technique, **stages: str | None) -> Technique:
 
 def _suits(memory: type[Any], batching: type[Any]) -> bool:
     """Whether a policy promises what a memory needs, and both serve a kind of model."""
-    promised = memory.in_step <= batching.in_step and memory.apart == batching.apart
-    return bool(promised and not memory.serves.isdisjoint(batching.serves))
+    promised = memory.in_step <= batching.in_step and memory.one_plan <= batching.one_plan
+    return bool(promised and memory.apart == batching.apart and not memory.serves.isdisjoint(batching.serves))
 
 
 def _fitting_batching(memory: type[Any]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from minifuse.cell_graph import CellGraph
 from minifuse.fault import is_own
+from minifuse.memory.waves import HOST_TIMES
 from minifuse.request import Sequence
 from minifuse.serve.assembly import check_settings
 from minifuse.stages import stage
@@ -118,6 +119,16 @@ def _blocks(sequences: tuple[Sequence, ...], options: Any) -> int:
 def _chunks(sequences: tuple[Sequence, ...], options: Any) -> int:
     size: int = options.chunk
     return sum(-(-sequence.request.max_cached // size) * size for sequence in sequences)
+
+
+@count_slots("waves")
+def _the_longest(sequences: tuple[Sequence, ...], options: Any) -> int | None:
+    """The blocks of the longest: the prompts of a request may be attended in turn. All have room on the host."""
+    size: int = options.block_size
+    lengths = [-(-sequence.request.max_cached // size) * size for sequence in sequences]
+    if options.host is not None:
+        return max(lengths) if sum(lengths) <= options.host else None
+    return max(*lengths, -(-sum(lengths) // HOST_TIMES))
 
 
 @count_slots("slots")

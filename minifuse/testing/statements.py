@@ -154,7 +154,8 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     ),
     "overtaking": Statement(
         "under a policy with `overtaken_at_most`, no more later arrivals are admitted while a request waits, "
-        "first or after an eviction, under first come, first served",
+        "first or after an eviction, under first come, first served; under one with the option `batching.starve`, none "
+        "that arrives more than that after the wait began",
         "the reports, one by one",
         {"batching": ("rank", "admission", "propose", "victims"), "memory": ("room",), "attention": ("layout",)},
         "Claims.",

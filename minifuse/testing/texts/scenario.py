@@ -119,6 +119,12 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         options |= _kept(draw)
     if stage("memory", row.memory).in_step:
         options |= _shaped(draw)
+    if stage("memory", row.memory).one_plan:
+        options |= _in_waves(draw)
+    if "batching.quantum" in row.option_names:
+        options |= _by_levels(draw)
+    if "attention.lanes" in row.option_names:
+        options["attention.lanes"] = draw(st.sampled_from([None, None, 1, 2]))
     if not growing and draw(st.sampled_from([True, True, False])):
         requests = _following(draw, requests)
     targets = [request.id for request in requests] + [r.after for r in requests if r.after is not None] * 2
@@ -132,6 +138,25 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         seconds_to_prepare=draw(st.sampled_from([0.003, 0.01, 0.025])),
         seconds_per_transfer=draw(st.sampled_from([0.0, 0.0003, 0.004])),
     )
+
+
+def _in_waves(draw: st.DrawFn) -> dict[str, Any]:
+    """Options of memories that attend in waves."""
+    return {
+        "memory.host": draw(st.sampled_from([None, 40, 90])),
+        "memory.buffer": draw(st.sampled_from([0.0, 0.125, 0.5])),
+        "memory.stay": draw(st.sampled_from([True, True, False])),
+    }
+
+
+def _by_levels(draw: st.DrawFn) -> dict[str, Any]:
+    """Options of feedback queues; a step takes 0.01 s."""
+    return {
+        "batching.quantum": draw(st.sampled_from([0.005, 0.01, 0.03])),
+        "batching.levels": draw(st.sampled_from([1, 2, 4])),
+        "batching.starve": draw(st.sampled_from([0.0, 0.02, 0.1])),
+        "batching.host_reserve": draw(st.sampled_from([0.0, 0.1, 0.5])),
+    }
 
 
 def _kept(draw: st.DrawFn) -> dict[str, Any]:

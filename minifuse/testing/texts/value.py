@@ -34,6 +34,7 @@ class _Chunk:
     device: int | None  # its block
     host: int | None = None
     flying: bool = False  # a copy to the host is under way
+    arriving: bool = False  # its only copy is on the way to the host, with a plan that runs: it cannot be dropped
 
     def __str__(self) -> str:
         return f"chunk {self.index} of {self.owner}, idle since {self.active_s:g} s"
@@ -74,7 +75,11 @@ class _Kept:
     def places(self) -> list[list[_Chunk]]:
         """The chunks on the device alone, on both tiers, and on the host alone, but those that are being copied."""
         return [
-            [c for c in self.chunks if (c.device is not None, c.host is not None) == on and not c.flying]
+            [
+                chunk
+                for chunk in self.chunks
+                if (chunk.device is not None, chunk.host is not None) == on and not (chunk.flying or chunk.arriving)
+            ]
             for on in ((True, False), (True, True), (False, True))
         ]
 
@@ -161,7 +166,8 @@ def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> N
             if chunk.host == target:
                 chunk.host = None
             if chunk.device == source:
-                chunk.host, chunk.flying = target, move.moment == "behind"
+                behind = move.moment == "behind"
+                chunk.host, chunk.flying, chunk.arriving = target, behind, not behind
         if move.moment == "behind":
             kept.flying.add(source)
     tables: dict[str, Pages] = {}
@@ -229,6 +235,8 @@ def _check_reserve(kept: _Kept, plan: Plan, options: Mapping[str, Any]) -> None:
 def _complete(kept: _Kept, report: StepReport, case: Case, owners: Mapping[str, str], keep: bool) -> None:
     if report.plan.work:
         kept.fetched.clear()
+        for chunk in kept.chunks:
+            chunk.arriving = False
     for move in report.plan.moves if not report.plan.work else ():
         source = move.source // kept.size
         kept.flying.discard(source)

@@ -9,7 +9,8 @@ from conformance.defects.harness import Patch, defect, instead_of, one_slot_less
 
 from minifuse.memory import slots
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.contiguous import Contiguous, _Room
+from minifuse.memory.contiguous import Contiguous
+from minifuse.memory.fixed import RunRoom
 from minifuse.memory.padded import Padded
 from minifuse.memory.reserved import ReservedMemory
 from minifuse.memory.slots import Slots
@@ -55,7 +56,7 @@ def usage_is_fiction(patch: Patch) -> None:
 
 @defect("orca", "budget", "conservation")
 def room_is_optimistic(patch: Patch) -> None:
-    patch.setattr(_Room, "admit", lambda self, sequence, growing=False: None)
+    patch.setattr(RunRoom, "admit", lambda self, sequence, growing=False: None)
 
 
 @defect("fusion", "conservation")
