@@ -193,7 +193,12 @@ class PackedStage(_Shipped):
 
     @dataclass(frozen=True)
     class Options(Options):
-        lanes: int | None = option(None, "lanes of a wave, at most; none: as many as it takes", minimum=1)
+        lanes: int | None = option(
+            None,
+            "lanes of a wave, at most; none: as many as the machine runs at once, if known, or as it takes",
+            minimum=1,
+            offered=True,
+        )
         balance: float | None = option(
             None,
             "arithmetic operations that the machine does while it reads a byte, from which times are estimated; none: "

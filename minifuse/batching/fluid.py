@@ -28,6 +28,7 @@ class Fluid(QueuePolicy):
 
     name = "fluid"
     cuts: ClassVar[bool] = True
+    grows = True  # on a memory whose sequences all stay, none is evicted
 
     @dataclass(frozen=True)
     class Options(QueueOptions):

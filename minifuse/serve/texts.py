@@ -77,6 +77,7 @@ class ServedText:
 
         - `profile`: what a `chunk` costs to compute again.
         - `token_budget`: the tokens of an iteration that saturate it.
+        - `lanes`: the lanes of attention that it runs at once.
         - `balance`: its operations for each byte that it reads, divided by the query heads that share a KV head.
         """
         if self.settings.clock == "virtual":
@@ -105,6 +106,8 @@ class ServedText:
                 return cost.recomputation(chunk, contexts).text()
             case "token_budget":
                 return cost.saturating_tokens()
+            case "lanes":
+                return cost.num_lanes
             case "balance":
                 return machine.rate(cost.element) / machine.bandwidth * config.num_kv_heads / config.num_heads
         return None

@@ -111,7 +111,7 @@ class Roofline:
         config = self.config
         shape = plan.shape
         if self.machine.processors is not None and shape is None:
-            return self._in_lanes(plan, self.machine.processors)
+            return self._in_lanes(plan)
         if isinstance(shape, Region):
             context = shape.size * max(work.stop for work in plan.work)
             pairs: float = context
@@ -128,13 +128,18 @@ class Roofline:
         products = self.layer_weights * plan.num_computed + config.head_weights * len(plan.work)
         return self._bound(config.num_matrix_weights, touched, products, pairs) + self.machine.overhead_s
 
-    def _in_lanes(self, plan: Plan, processors: int) -> float:
+    @property
+    def num_lanes(self) -> int | None:
+        """Lanes of attention that run at once, each on a processor for every KV head; None: it is divided evenly."""
+        processors = self.machine.processors
+        return None if processors is None else max(1, processors // self.config.num_kv_heads)
+
+    def _in_lanes(self, plan: Plan) -> float:
         """The seconds of a plan whose attention runs in lanes: the token-wise layers, then each wave to its last lane.
 
         A lane begins when a processor is free, in the order of the layout; without lanes, each piece of work is one.
         """
-        config, machine = self.config, self.machine
-        num_lanes = max(1, processors // config.num_kv_heads)
+        config, machine, num_lanes = self.config, self.machine, self.num_lanes or 1
         lanes = plan.layout.lanes or [(index,) for index in range(len(plan.work))]
         seconds = config.num_layers * num_lanes  # for each second of one layer on the whole machine
 

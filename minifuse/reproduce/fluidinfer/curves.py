@@ -161,7 +161,8 @@ def _note(server: Server) -> str:
         "Attention runs in lanes, one for each KV head and streaming multiprocessor; a piece of work is never divided."
         if server.virtual
         else f"Real time on this machine, medians of {server.rounds} interleaved rounds. The device's KV memory holds "
-        f"{server.tokens:,} tokens, three of the longest requests; device and host are separate pools."
+        f"{server.tokens:,} tokens, one and a half of the longest request; device and host are separate pools. An "
+        f"iteration of fluid has {server.budget} tokens at most, which were measured to saturate."
     )
     return (
         f"{requests} {machine} concat. is fluid's policy on paged memory; + swap adds waves from host memory; "

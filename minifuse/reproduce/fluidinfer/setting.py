@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -24,10 +25,11 @@ from minifuse.workload.synthetic import arrive
 
 __all__ = ["ABLATIONS", "BASELINES", "FLUID", "Contender", "Outcome", "Server", "servers"]
 
-MAX_BATCH = 256  # of the baselines
+MAX_BATCH = 4096  # of the baselines: KV is what bounds them
 PROCESSORS = {"rtx-4090": 128, "a100-40g": 108}  # streaming multiprocessors, by the makers' data sheets
 HOST_BYTES = 256e9
-LONGEST_SHARE = 3  # in real time the device holds so many of the longest requests
+LONGEST = 1.5  # in real time the device holds so many of the longest requests
+BLOCK = 16  # tokens of a block, and of a chunk
 DTYPE = "float16"
 
 
@@ -103,7 +105,7 @@ class _Scale:
 SCALES = {
     "quick": _Scale("real", ("small",), (("cpu", 1),), 0.05, 16, 1, (0.5, 1.5)),
     "cpu": _Scale("real", ("small",), (("cpu", 1),), 0.25, 60, 3, (0.5, 1.0, 1.5, 2.5)),
-    "paper": _Scale("virtual", paper.MODELS, paper.MACHINES, 1.0, 400, 1, (0.5, 0.8, 1.1, 1.5, 2.0)),
+    "paper": _Scale("virtual", paper.MODELS, paper.MACHINES, 1.0, 500, 1, (0.8, 1.2, 1.6, 2.4)),
 }
 
 
@@ -133,13 +135,15 @@ class Server:
             self.tokens = int(left / token_bytes)
             self.host_tokens = int(HOST_BYTES / token_bytes)
         else:
-            self.tokens = LONGEST_SHARE * max(sum(lengths) for lengths in self._lengths())
-            self.host_tokens = sum(map(sum, self._lengths()))
+            longest = max(sum(lengths) for lengths in self._lengths())
+            self.tokens = math.ceil(LONGEST * longest / BLOCK) * BLOCK
+            self.host_tokens = sum(sum(lengths) + BLOCK for lengths in self._lengths())
         self.settings = Settings(
             dtype=dtype, clock=scale.clock, hardware=on, seed=conditions.seed, kv_memory=self.tokens * token_bytes
         )
         self._model: Any = None
         self._fitted: Hardware | None = None
+        self.budget: int | None = None  # tokens that saturate this machine; None: those that the model offers
 
     @property
     def virtual(self) -> bool:
@@ -184,10 +188,13 @@ class Server:
         return requests if rate is None else arrive(requests, Arrival(1 / rate, cv=1.0), self.conditions.seed)
 
     def start(self) -> None:
-        """Load the model, in real time."""
+        """Load the model, in real time, and measure how many tokens saturate the machine."""
         if not self.virtual and self._model is None:
+            from minifuse.simulate.calibration import COUNTS, measure
+
             share_cores(self.source.config.num_parameters, None)
             self._model = load_weights(self.source, self.settings.dtype, seed=self.conditions.seed)
+            self.budget = measure(self._model, (32, 64), chunk=1, rounds=5, counts=COUNTS).saturating_tokens
 
     def serve(self, contender: Contender, requests: list[Request], *, simulated: bool = False) -> Outcome:
         """Serve the requests with one contender.
@@ -196,8 +203,16 @@ class Server:
             simulated: in virtual time, on a machine fitted to this one.
         """
         settings, row = self.settings, contender.row
-        options = {"batching.max_batch": MAX_BATCH, "memory.host": self.host_tokens, **contender.options}
+        options = {
+            "batching.max_batch": MAX_BATCH,
+            "memory.host": self.host_tokens,
+            "memory.block_size": BLOCK,
+            "memory.chunk": BLOCK,
+            **contender.options,
+        }
         known = {key: value for key, value in options.items() if key in row.option_names}
+        if contender.technique == "fluid" and self.budget is not None:
+            known["batching.token_budget"] = self.budget
         if row.memory == "paged":
             known.pop("memory.host")  # vllm computes again what it evicts
         if simulated:
@@ -215,6 +230,7 @@ class Server:
             "machine": self.title,
             "device_tokens": self.tokens,
             "host_tokens": self.host_tokens,
+            "token_budget": self.budget,
             "requests": self.num_requests,
         }
 

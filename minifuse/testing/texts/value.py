@@ -116,7 +116,7 @@ def check_value(case: Case, seen: Observation) -> None:
     policy = stage("batching", row.batching)(check_settings(row, case.settings)["batching"])
     if (policy.workers, policy.depth) != (1, 1):
         return
-    if case.settings.get("batching.token_budget") is not None:
+    if policy.token_budget is not None:
         return  # a prompt that is evicted before its end has blocks without KV
     memory = Stages.of(row, case.capacity, case.settings).memory
     kept = _Kept(options["chunk"], memory.capacity // options["chunk"], memory.host_capacity // options["chunk"])

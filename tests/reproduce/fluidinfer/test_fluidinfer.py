@@ -71,7 +71,8 @@ def test_in_real_time_the_simulator_stands_beside_the_run(few: None) -> None:
         assert all(0 < point.measured[one.key] < 100 for one in CONTENDERS)  # type: ignore[operator]
     assert "fluid_spread" in run.points[0].measured
     server = Server(Conditions(scale="quick"), "small", ("cpu", 1))
-    assert server.tokens == 3 * max(request.max_length for request in server.requests(None))
+    longest = max(request.max_length for request in server.requests(None))
+    assert 1.5 * longest <= server.tokens < 1.5 * longest + 16
 
 
 def test_each_part_is_a_contender() -> None:
