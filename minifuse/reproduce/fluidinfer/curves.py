@@ -61,7 +61,9 @@ def _sweep(server: Server, conditions: Conditions, say: Say) -> tuple[Runs, Runs
     capacity = server.serve(VLLM, server.requests(None)).throughput
     runs: Runs = {one.key: {} for one in CONTENDERS}
     simulated: Runs = {one.key: {} for one in CONTENDERS}
-    for turn, rate in enumerate(offered(conditions.rates or server.scale.shares, capacity)):
+    given = conditions.rates
+    rates = offered(given, capacity) if given else [share * capacity for share in server.scale.shares]
+    for turn, rate in enumerate(rates):
         say(f"{server.title}: {shown(rate)} requests/s")
         requests = server.requests(rate)
         taken = take_turns(

@@ -105,7 +105,7 @@ class _Scale:
 SCALES = {
     "quick": _Scale("real", ("small",), (("cpu", 1),), 0.05, 16, 1, (0.5, 1.5)),
     "cpu": _Scale("real", ("small",), (("cpu", 1),), 0.25, 60, 3, (0.5, 1.0, 1.5, 2.5)),
-    "paper": _Scale("virtual", paper.MODELS, paper.MACHINES, 1.0, 500, 1, (0.8, 1.2, 1.6, 2.4)),
+    "paper": _Scale("virtual", paper.MODELS, paper.MACHINES, 1.0, 500, 1, (0.7, 1.0, 1.4, 2.0, 3.0)),
 }
 
 
