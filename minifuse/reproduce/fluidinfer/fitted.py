@@ -21,8 +21,10 @@ ROUNDS = 7
 def fitted(model: Transformer) -> Hardware:
     """Rates of four measurements: of two sizes of iterations, of attention at two contexts, and of a copy.
 
-    An iteration of n tokens takes `overhead_s + n * flops / rate`: two sizes give both. What attention to one more
-    token takes gives the bandwidth, a copy between two buffers that of the link.
+    What attention to one more token takes gives the bandwidth, a copy between two buffers that of the link. Two sizes
+    of iterations give what one more token takes, and so the rate; what is left of the small one, beyond reading the
+    weights or computing its token, is the overhead. A CPU computes attention as much as it reads it, so that its
+    bandwidth comes out low.
     """
     import torch
 
@@ -39,5 +41,6 @@ def fitted(model: Transformer) -> Hardware:
     bandwidth = more / max(far_s - near_s, 1e-9)
     source, target = (torch.zeros(COPIED, dtype=torch.uint8) for _ in "st")
     link = COPIED / timed(lambda: target.copy_(source), ROUNDS)
-    overhead_s = max(0.0, few_s + near_s - token_s - config.num_matrix_weights * element / bandwidth)
+    reading_s = config.num_matrix_weights * element / bandwidth
+    overhead_s = max(0.0, few_s + near_s - max(FEW * token_s, reading_s))
     return Hardware(bandwidth, 2 * weights / token_s, overhead_s, link=link)
