@@ -185,7 +185,7 @@ class PagedStage(_Shipped):
 
 @register
 class PackedStage(_Shipped):
-    """Attention in lanes, a short piece of work behind the other, none longer than the longest (FluidInfer, 4.2)."""
+    """Attention in lanes, of which each attends to short pieces of work one after the other (FluidInfer, 4.2)."""
 
     name = "packed"
     reads = frozenset({"pages"})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
+from operator import itemgetter
+from threading import Barrier
 from typing import Any, NamedTuple
 
 import torch
@@ -26,9 +29,11 @@ def lanes_of(plan: Plan, span: Span) -> Seq[Seq[int]]:
 
     >>> # waves [0, 3), [3, 5), lanes (1,), (0, 2), (4, 3): the second wave has the lane (4, 3)
     """
-    if not plan.layout.lanes:
+    lanes = plan.layout.lanes
+    if not lanes:
         return [(index,) for index in range(*span)]
-    return [lane for lane in plan.layout.lanes if span.start <= lane[0] < span.stop]
+    first, last = (bisect_left(lanes, end, key=itemgetter(0)) for end in span)  # lanes lie in the order of the waves
+    return lanes[first:last]
 
 
 class Lane(NamedTuple):
@@ -47,7 +52,12 @@ class PackedAttention(Backend):
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
         """Threads for lanes, of which each computes on one core."""
-        return ThreadPoolExecutor(torch.get_num_threads(), "minifuse-lanes", torch.set_num_threads, (1,))
+        count = torch.get_num_threads()
+        pool = ThreadPoolExecutor(count, "minifuse-lanes", torch.set_num_threads, (1,))
+        all_there = Barrier(count)
+        list(pool.map(lambda _: all_there.wait(), range(count)))
+        torch.set_num_threads(count)  # what a thread has set would be the default of those that torch meets later
+        return pool
 
     def reads(self, plan: Plan, rows: BatchRows, span: Span, cache: KVStorage) -> Any:
         first = rows.starts[span.start]

@@ -1,4 +1,4 @@
-"""Attention-aware packing: work of one wave in lanes, none of them longer than the longest piece (FluidInfer, 4.2)."""
+"""Attention-aware packing: the work of one wave in lanes, short pieces behind each other (FluidInfer, 4.2)."""
 
 from __future__ import annotations
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.queue import Ranked
 from minifuse.options import option
 from minifuse.parsing import number
 from minifuse.plan import Plan, Proposal, Reason
@@ -31,7 +32,7 @@ class Mlfq(QueuePolicy):
 
     Level i has a quantum of `quantum` x 2^i, so short answers are done before long ones, although no length is known
     in advance. A new request skips the levels whose quantum is shorter than its first iteration, estimated from its
-    prompt and the speed of the last iterations with a prompt: it would only be interrupted there. Between two
+    prompt and the speed of the last iteration with a prompt: it would only be interrupted there. Between two
     iterations a request takes the place of the last that runs, if it stands before it; what is evicted keeps its level
     and its time. In the last level requests take turns. A request that has waited for `starve` stands at the end of the
     first level as of then, with a new quantum: no request that arrives later is admitted before it.
@@ -53,7 +54,8 @@ class Mlfq(QueuePolicy):
         starve: float = option(3.0, "after so long a wait, to the first level", minimum=0.0, unit="s")
         host_reserve: float = option(
             0.1,
-            "no new prompt begins beside running requests while less than this part of the host's KV memory is free",
+            "no new prompt begins beside others while less than this part of the host's KV memory is free (of what lies "
+            "there alone)",
             minimum=0,
             maximum=1,
         )
@@ -62,9 +64,9 @@ class Mlfq(QueuePolicy):
         super().__init__(options)
         self.turns: dict[str, _Turn] = {}  # of all that wait or run
         self.waits: list[tuple[float, str]] = []  # a heap: since when which request has waited, or had once
-        self.seconds_per_token = 0.0  # in the last iteration with a prompt
+        self.seconds_per_token = 0.0  # in the last iteration with a prompt of several tokens, swaps included
         self.proposed_s = 0.0  # when the iteration that runs was proposed
-        self.is_host_full = False
+        self.evicted = Ranked()  # those of the queue that have run before
 
     def rank(self, sequence: Sequence) -> tuple[int, float]:
         turn = self.turns[sequence.id]
@@ -81,6 +83,7 @@ class Mlfq(QueuePolicy):
 
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
+        self.evicted.discard(sequence.id)
         self.turns.pop(sequence.id, None)
 
     def _quantum(self, level: int) -> float:
@@ -91,13 +94,24 @@ class Mlfq(QueuePolicy):
         self._promote(now)
         usage = memory.usage()
         free = memory.host_capacity - usage.host - usage.kept_on_host
-        self.is_host_full = free < self.options.host_reserve * memory.host_capacity
+        is_host_full = free < self.options.host_reserve * memory.host_capacity
         self.proposed_s = now
+        # While the host is short, those that have KV there go on, and no new prompt begins.
+        self.ready = self.evicted if is_host_full and (self.evicted or self.running) else self.waiting
         proposal = super().propose(worker, now, memory)
+        for sequence in proposal.admit:
+            self.waiting.discard(sequence.id)
+            self.evicted.discard(sequence.id)
         for sequence in proposal.evict:
+            ticket = self.ready.ticket(sequence.id)
+            (self.waiting if self.ready is self.evicted else self.evicted).add(ticket)
             self.turns[sequence.id].waits_since_s = now
             heapq.heappush(self.waits, (now, sequence.id))
-        return proposal
+        first = next(iter(self.waiting), None)
+        if self.ready is not self.evicted or first is None or first.phase is not Phase.RECEIVED:
+            return proposal
+        held = Reason("host-full", first.id, "not admitted: little of the host's KV memory is free")
+        return replace(proposal, reasons=(*proposal.reasons, held))
 
     def _promote(self, now: float) -> None:
         """Put those that have waited for too long at the end of the first level, as of when it became too long."""
@@ -109,23 +123,19 @@ class Mlfq(QueuePolicy):
                 continue  # it has run since then
             if turn.level or turn.entered_s > since_s + starve:
                 turn.level, turn.entered_s, turn.used_s = 0, since_s + starve, 0.0
-                ticket = self.waiting.remove(name)
-                self.waiting.add(ticket._replace(rank=self.rank(ticket.sequence)))
+                for queue in (self.waiting, self.evicted):
+                    if name in queue:
+                        ticket = queue.remove(name)
+                        queue.add(ticket._replace(rank=self.rank(ticket.sequence)))
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         size = len(self.running) + joining
-        if size and self._waits_for_host(sequence):
-            return Reason("host-full", sequence.id, "not admitted: little of the host's KV memory is free")
         if size >= self.options.max_batch:
             return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(size, 'request')}")
         return None
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        return self.rank(newcomer) < self.rank(running) and not self._waits_for_host(newcomer)
-
-    def _waits_for_host(self, sequence: Sequence) -> bool:
-        """Whether a prompt that nothing has been computed of waits until others have left the host."""
-        return self.is_host_full and sequence.phase is Phase.RECEIVED
+        return self.rank(newcomer) < self.rank(running)
 
     def commit(self, plan: Plan, now: float) -> None:
         took_s = now - self.proposed_s

@@ -100,6 +100,10 @@ class Ranked:
             del self._runs[index]
         return ticket
 
+    def ticket(self, name: str) -> Ticket:
+        """The place of the sequence of this name. Raise `KeyError` if it is not here."""
+        return self._tickets[name]
+
     def discard(self, name: str) -> None:
         """Take the sequence of this name out, if it is here."""
         if name in self._tickets:

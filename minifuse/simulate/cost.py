@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
 from itertools import repeat
+from operator import itemgetter
 
 from minifuse.layout import Rectangle, Region
 from minifuse.memory.profile import Profile
@@ -153,9 +155,8 @@ class Roofline:
         attention_s = 0.0
         for start, stop in plan.waves:
             free = [0.0] * num_lanes  # when each processor is
-            for lane in lanes:
-                if start <= lane[0] < stop:
-                    heapreplace(free, free[0] + sum(map(of_piece, lane)))
+            for lane in lanes[slice(*(bisect_left(lanes, end, key=itemgetter(0)) for end in (start, stop)))]:
+                heapreplace(free, free[0] + sum(map(of_piece, lane)))
             attention_s += max(free)
         products = self.layer_weights * plan.num_computed + config.head_weights * len(plan.work)
         return self._bound(config.num_matrix_weights, 0, products, 0) + attention_s + machine.overhead_s

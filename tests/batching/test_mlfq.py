@@ -126,16 +126,23 @@ def test_the_law_names_a_queue_that_lets_a_request_starve(defect: Any, monkeypat
 
 
 def test_no_prompt_begins_while_the_host_is_full() -> None:
-    """Two batches' worth of KV on the device and little on the host: beside running requests, none begins."""
+    """Those that have run before go on meanwhile: they are what fills the host."""
     settings = {"batching.max_batch": 2, "batching.quantum": 1.0, "memory.host": 4, "memory.ahead": 1.0}
     requests = [asks(f"r{i}", 4, 6, at=1.1 * i) for i in range(8)]
     held, free = (
         run_all(_engine(capacity=20, settings={**settings, "batching.host_reserve": part}, model="llama"), requests)
         for part in (0.9, 0.0)
     )
-    codes = {reason.code for step in held for reason in step.plan.reasons}
-    assert "host-full" in codes
-    assert "host-full" not in {reason.code for step in free for reason in step.plan.reasons}
+    began: set[str] = set()
+    resumed = 0
+    for step in held:
+        full = any(reason.code == "host-full" for reason in step.plan.reasons)
+        resumed += full and bool(began.intersection(step.plan.admitted))
+        assert not (full and set(step.plan.admitted) - began)
+        began.update(step.plan.admitted)
+    assert resumed
+    assert any(reason.code == "host-full" for step in held for reason in step.plan.reasons)
+    assert not any(reason.code == "host-full" for step in free for reason in step.plan.reasons)
 
 
 @pytest.mark.parametrize("name", ["fastserve", "srpt"])
@@ -151,10 +158,19 @@ def test_the_tokens_are_exact_however_often_a_request_is_evicted(name: str) -> N
 
 
 def test_the_oracle_runs_the_shortest_rest() -> None:
-    """b needs 3 more iterations when a needs 4: it goes first; c needs 2, as a does when it comes: a goes on."""
+    """b needs 2 more iterations when a needs 4: it goes first; so does c, which needs one when a needs 2."""
     engine = _engine("srpt")
     steps = run_all(engine, [asks("a", 1, 6), asks("b", 1, 2, at=1.5), asks("c", 1, 1, at=5.5)])
-    assert "".join(step.plan.sequences[0] for step in steps) == "aabbaaaac"
+    assert "".join(step.plan.sequences[0] for step in steps) == "aabbaacaa"
+
+
+def test_the_oracle_counts_a_prompt_by_the_time_that_it_takes() -> None:
+    """A prompt of 12 takes one iteration, an answer of 9 nine: the prompt goes first, though it has more tokens."""
+    engine = _engine("srpt", cost=lambda plan: 1.0 + 0.01 * plan.num_tokens)
+    requests = [asks("first", 4, 3), asks("answer", 1, 9, at=1.0), asks("prompt", 12, 1, at=1.5)]
+    steps = run_all(engine, requests)
+    order = list(dict.fromkeys(name for step in steps for name in step.plan.admitted))
+    assert order == ["first", "prompt", "answer"]
 
 
 def test_the_oracle_bounds_the_feedback_queue() -> None:
