@@ -54,8 +54,8 @@ class Mlfq(QueuePolicy):
         starve: float = option(3.0, "after so long a wait, to the first level", minimum=0.0, unit="s")
         host_reserve: float = option(
             0.1,
-            "no new prompt begins beside others while less than this part of the host's KV memory is free (of what lies "
-            "there alone)",
+            "no new prompt begins beside others while less than this part of the host's KV memory is free of what lies "
+            "there alone",
             minimum=0,
             maximum=1,
         )
