@@ -106,7 +106,7 @@ class Waves(NothingAhead):
             raise RequestRefused(
                 f"Request {most.id!r} may need {blocks} blocks of {self.size} KV tokens on the device, where attention "
                 f"reads them, and it has {self.num_blocks}: shorten the prompt, lower max_new_tokens, or raise "
-                f"--kv-memory to {blocks * self.size} tokens."
+                f"--kv-memory to hold {blocks * self.size} tokens."
             )
         needed = sum(self.blocks_of(prompt.max_cached) for prompt in prompts) * self.size
         if needed > self.host_capacity:

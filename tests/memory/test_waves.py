@@ -220,7 +220,7 @@ def test_a_request_that_the_device_cannot_attend() -> None:
     memory = Waves(20, Waves.Options(block_size=4))
     with pytest.raises(RequestRefused) as refused:
         memory.check(asks("long", 18, 4))
-    sentence(refused.value, "'long' may need 6 blocks of 4 KV tokens on the device", "it has 5", "to 24 tokens")
+    sentence(refused.value, "'long' may need 6 blocks of 4 KV tokens on the device", "it has 5", "to hold 24 tokens")
     memory.check(asks("fits", 16, 5))
 
 
