@@ -73,8 +73,8 @@ class Decoupled(Rebatch):
         rank = self.rank(first)
         if any(one.phase is Phase.SUSPENDED and self.rank(one) <= rank for one in self.ready):
             return False
-        last_ready = next(iter(reversed(list(self.ready))), None)
-        last_running = next(iter(reversed(list(self.running))), None)
+        last_ready = next(reversed(self.ready), None)
+        last_running = next(reversed(self.running), None)
         outranked = last_ready is not None and rank < self.rank(last_ready)
         if outranked or (last_running is not None and self.displaces(first, last_running)):
             return not (self.prompts_last and self.running)

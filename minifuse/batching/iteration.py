@@ -8,7 +8,6 @@ from typing import ClassVar
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
-from minifuse.parsing import number
 from minifuse.plan import Reason
 from minifuse.request import Sequence
 from minifuse.stages import register
@@ -33,10 +32,7 @@ class Iteration(QueuePolicy):
         token_budget: int | None = option(None, "tokens in one iteration, at most", minimum=1)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        size = len(self.running) + joining
-        if size >= self.options.max_batch:
-            return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(size, 'request')}")
-        return None
+        return self._batch_full(sequence, joining)
 
     @property
     def token_budget(self) -> int | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
 from minifuse.options import option
-from minifuse.parsing import number
 from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Phase, Sequence
 from minifuse.stages import Memory, register
@@ -125,14 +124,10 @@ class Mlfq(QueuePolicy):
                 turn.level, turn.entered_s, turn.used_s = 0, since_s + starve, 0.0
                 for queue in (self.waiting, self.evicted):
                     if name in queue:
-                        ticket = queue.remove(name)
-                        queue.add(ticket._replace(rank=self.rank(ticket.sequence)))
+                        queue.rerank(name, self.rank)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        size = len(self.running) + joining
-        if size >= self.options.max_batch:
-            return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(size, 'request')}")
-        return None
+        return self._batch_full(sequence, joining)
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
         return self.rank(newcomer) < self.rank(running)
@@ -148,5 +143,4 @@ class Mlfq(QueuePolicy):
             turn.used_s += took_s
             if turn.used_s >= self._quantum(turn.level):
                 turn.level, turn.entered_s, turn.used_s = min(turn.level + 1, self.options.levels - 1), now, 0.0
-                ticket = self.running.remove(name)
-                self.running.add(ticket._replace(rank=self.rank(ticket.sequence)))
+                self.running.rerank(name, self.rank)

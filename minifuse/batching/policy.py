@@ -157,6 +157,13 @@ class QueuePolicy(Queued, ABC):
             joining: how many newcomers this iteration already has; `self.running` does not hold them yet.
         """
 
+    def _batch_full(self, sequence: Sequence, joining: int) -> Reason | None:
+        """Why `sequence` has no place in a batch of `max_batch` requests, or None: for a policy with this option."""
+        size = len(self.running) + joining
+        if size >= self.options.max_batch:
+            return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(size, 'request')}")
+        return None
+
     def victims(self, running: Seq[Sequence]) -> Iterable[Sequence]:
         """The running sequences in the order in which they are evicted when memory runs out, each once.
 
@@ -267,7 +274,7 @@ class QueuePolicy(Queued, ABC):
         """The running sequence whose place a newcomer takes, if it does; memory must be able to evict it."""
         if not self.grows or not memory.evicts:
             return None
-        last = next((one for one in reversed(list(self.running)) if one.id not in leaving), None)
+        last = next((one for one in reversed(self.running) if one.id not in leaving), None)
         return last if last is not None and self.displaces(newcomer, last) else None
 
     def _make_room(self, running: Missing, room: Room) -> tuple[dict[str, Sequence], dict[str, Reason]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -109,9 +109,18 @@ class Ranked:
         if name in self._tickets:
             self.remove(name)
 
+    def rerank(self, name: str, rank: Callable[[Sequence], Any]) -> None:
+        """Put the sequence of this name where its `rank` now stands. Raise `KeyError` if it is not here."""
+        ticket = self.remove(name)
+        self.add(ticket._replace(rank=rank(ticket.sequence)))
+
     def __iter__(self) -> Iterator[Sequence]:
         """The sequences in order. None may be added or removed meanwhile."""
         return (sequence for run in self._runs for _, _, sequence in run)
+
+    def __reversed__(self) -> Iterator[Sequence]:
+        """The sequences, the last first. None may be added or removed meanwhile."""
+        return (sequence for run in reversed(self._runs) for _, _, sequence in reversed(run))
 
     def __len__(self) -> int:
         return len(self._tickets)

@@ -40,14 +40,11 @@ class Rebatch(QueuePolicy):
         refill: bool = option(True, "replace what has finished at once, or else run the batch to completion")
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        size = len(self.running) + joining
-        if size >= self.options.max_batch:
-            return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(size, 'request')}")
-        if self.running and not self.options.refill:
-            return Reason(
-                "batch-running", sequence.id, f"not admitted: the batch of {number(size, 'request')} still runs"
-            )
-        return None
+        full = self._batch_full(sequence, joining)
+        if full is None and self.running and not self.options.refill:
+            size = number(len(self.running) + joining, "request")
+            return Reason("batch-running", sequence.id, f"not admitted: the batch of {size} still runs")
+        return full
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
         options = self.options

@@ -1,4 +1,4 @@
-"""Shortest remaining processing time first, told the lengths of answers: the bound on what a queue can do."""
+"""Shortest remaining processing time first, told the lengths of answers: an oracle for feedback queues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.options import option
-from minifuse.parsing import number
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, register
@@ -46,15 +45,11 @@ class Srpt(QueuePolicy):
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if self.waiting:
             for sequence in list(self.running):
-                ticket = self.running.remove(sequence.id)
-                self.running.add(ticket._replace(rank=self.rank(sequence)))
+                self.running.rerank(sequence.id, self.rank)
         return super().propose(worker, now, memory)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        size = len(self.running) + joining
-        if size >= self.options.max_batch:
-            return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(size, 'request')}")
-        return None
+        return self._batch_full(sequence, joining)
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
         return self.rank(newcomer) < self.rank(running)

@@ -42,6 +42,7 @@ def test_it_is_a_sorted_list(actions: list[tuple[int, int]], longest: int) -> No
                 ranked.add(plain[-1])
             plain.sort(key=lambda ticket: (ticket.rank, ticket.number))
             assert list(ranked) == [ticket.sequence for ticket in plain]
+            assert list(reversed(ranked)) == [ticket.sequence for ticket in reversed(plain)]
             assert len(ranked) == len(plain)
             assert all(ticket.sequence.id in ranked for ticket in plain)
         assert all(run and len(run) <= longest for run in ranked._runs)
@@ -54,6 +55,17 @@ def test_what_is_not_there() -> None:
         ranked.remove("a")
     assert not ranked
     assert list(ranked) == []
+
+
+def test_a_rank_that_has_changed() -> None:
+    """The sequence moves to where it stands now; of equal ranks, the first to arrive still goes first."""
+    ranked = Ranked()
+    for number in range(3):
+        ranked.add(_ticket(number))
+    ranked.rerank("r0", lambda sequence: 1)
+    assert [sequence.id for sequence in ranked] == ["r1", "r2", "r0"]
+    ranked.rerank("r0", lambda sequence: 0)
+    assert [sequence.id for sequence in ranked] == ["r0", "r1", "r2"]
 
 
 def test_a_front_that_has_left_is_not_searched() -> None:
