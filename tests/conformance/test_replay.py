@@ -85,7 +85,7 @@ def test_a_real_run_replays_exactly(name: str) -> None:
     replayed, decided_again = _run(_stages(row), ReplayExecutor(virtual, steps), virtual)
     assert decided_again == decided
     assert [step.ended_s for step in replayed] == [step.ended_s for step in steps]
-    assert len(steps) > 10
+    assert len(steps) >= 9  # the most tokens of an answer: each takes an iteration
 
 
 def test_another_decision_is_noticed() -> None:
