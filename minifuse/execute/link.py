@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -35,8 +35,9 @@ class Link:
 
         end = max over i of (i + 1) T/L + (L - i) C/L,  so that  exposed = end - C = max(T/L, T + C/L - C)
 
-    and as much more as the link is still busy when the plan begins. Moves behind everything use the link while no plan
-    waits for it, those to the device first; one that has begun is not stopped.
+    and as much more as the link is still busy when the plan begins. Of several waves each takes what its attention
+    takes, and the first the rest of a layer as well. Moves behind everything use the link while no plan waits for it,
+    those to the device first; one that has begun is not stopped.
 
     >>> # 4 layers, computing 8 s: transfers of 4 s expose max(1, 4 + 2 - 8) = 1 s, and of 12 s max(3, 12 + 2 - 8) = 6 s
 
@@ -44,11 +45,20 @@ class Link:
         bytes_per_token: of one slot of KV.
         bandwidth: bytes per second; without a limit, transfers take no time.
         num_layers: of the model.
+        attention: seconds that each wave of a plan attends, of those that the plan computes; None: all of them, divided
+            among the waves by tokens.
     """
 
-    def __init__(self, bytes_per_token: int = 0, bandwidth: float = math.inf, num_layers: int = 1) -> None:
+    def __init__(
+        self,
+        bytes_per_token: int = 0,
+        bandwidth: float = math.inf,
+        num_layers: int = 1,
+        attention: Callable[[Plan], Sequence[float]] | None = None,
+    ) -> None:
         self.bytes_per_token = bytes_per_token
         self.num_layers = num_layers
+        self._attention = attention
         self._token_s = bytes_per_token / bandwidth
         self._free_s = 0.0  # when the link has carried all that it has begun with
         # Moves behind everything that have not begun, a heap: those to the device first, then in the order given.
@@ -89,8 +99,7 @@ class Link:
         it ends later than it would without copies, and when the link is free again."""
         num_layers, clock = self.num_layers, 0.0
         shares = [self.seconds(copy.moves) / num_layers for copy in layered]
-        tokens = [sum(work.stop - work.start for work in plan.work[slice(*wave)]) for wave in plan.waves]
-        computing = [computing_s * count / (sum(tokens) * num_layers) for count in tokens]
+        computing = [seconds / num_layers for seconds in self._by_wave(plan, computing_s)]
         copied: dict[tuple[int, int], float] = {}  # layer, number of the copy -> when it is there
 
         def begin(layer: int, wave: int) -> None:
@@ -111,6 +120,19 @@ class Link:
                 clock = max([clock, *waits]) + seconds
                 begin(layer, wave)
         return max(0.0, max([clock, *copied.values()]) - computing_s), link
+
+    def _by_wave(self, plan: Plan, computing_s: float) -> list[float]:
+        """The seconds of a plan's computing until its first wave has attended in all layers, and of each other wave.
+
+        >>> # 10 s, of which the waves attend for 2, 3 and 1 s: 6, 3 and 1
+        """
+        if len(plan.waves) == 1:
+            return [computing_s]
+        if self._attention is None:
+            tokens = [sum(work.stop - work.start for work in plan.work[slice(*wave)]) for wave in plan.waves]
+            return [computing_s * count / sum(tokens) for count in tokens]
+        others = self._attention(plan)[1:]
+        return [computing_s - sum(others), *others]
 
     def behind(self, plan: Plan, now: float) -> None:
         """Begin with the moves of a plan without work as soon as the link has nothing more urgent to carry."""

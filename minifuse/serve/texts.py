@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from minifuse.memory.profile import powers_of_two
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import TextSource
 from minifuse.parallel.config import shard_config
-from minifuse.plan import Plan
 from minifuse.request import TextReader
 from minifuse.serve.assembly import Stages
 from minifuse.serve.served import Offer, PlanRunner, check_model, without_model
@@ -146,12 +145,13 @@ class ServedText:
         threads = _threads(stages.batching.workers, self.settings.device)
         return PlanRunner(run, threads=threads, close=close, behind=behind)
 
-    def cost(self) -> Callable[[Plan], float]:
+    def cost(self) -> Roofline:
         return Roofline(self.source.config, self.settings.dtype, hardware(self.settings.hardware))
 
     def link(self) -> Link:
         machine = hardware(self.settings.hardware)
-        return Link(self.slot_bytes, machine.transfer_bandwidth, self.source.config.num_layers)
+        num_layers = self.source.config.num_layers
+        return Link(self.slot_bytes, machine.transfer_bandwidth, num_layers, self.cost().attention_s)
 
     def _check_fits(self) -> None:
         """A simulated machine has no more memory than the real one."""

@@ -16,6 +16,7 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.config import ModelConfig
 from minifuse.parsing import unknown
 from minifuse.plan import Plan
+from minifuse.work import Work
 
 __all__ = ["HARDWARE", "Hardware", "Roofline", "hardware", "saturating"]
 
@@ -110,10 +111,11 @@ class Roofline:
         self.machine = machine
 
     def __call__(self, plan: Plan) -> float:
-        config = self.config
         shape = plan.shape
+        products = self._products(plan)
         if self.machine.processors is not None and shape is None:
-            return self._in_lanes(plan)
+            layers_s = self._bound(self.config.num_matrix_weights, 0, products, 0)
+            return layers_s + sum(self._in_lanes(plan)) + self.machine.overhead_s
         if isinstance(shape, Region):
             context = shape.size * max(work.stop for work in plan.work)
             pairs: float = context
@@ -123,12 +125,30 @@ class Roofline:
             pairs = plan.num_computed * width
         else:
             context = sum(work.stop for work in plan.work)
-            pairs = sum((work.stop - work.start) * (work.start + work.stop + 1) / 2 for work in plan.work)
+            pairs = sum(map(_pairs, plan.work))
         crossing = 1 if self.machine.link else 0
         touched = context + sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
-        # The head acts on one token per sequence, the layers on every token computed.
-        products = self.layer_weights * plan.num_computed + config.head_weights * len(plan.work)
-        return self._bound(config.num_matrix_weights, touched, products, pairs) + self.machine.overhead_s
+        return self._bound(self.config.num_matrix_weights, touched, products, pairs) + self.machine.overhead_s
+
+    def attention_s(self, plan: Plan) -> list[float]:
+        """The seconds that each wave attends, of those of a plan without a shape.
+
+        Attention is what the waves add to the time of the layers. Without lanes, each adds as much as it would alone,
+        in proportion.
+        """
+        if self.machine.processors is not None:
+            return self._in_lanes(plan)
+        alone = [
+            self._bound(0, sum(work.stop for work in works), 0, sum(map(_pairs, works)))
+            for works in (plan.work[slice(*wave)] for wave in plan.waves)
+        ]
+        layers_s = self._bound(self.config.num_matrix_weights, 0, self._products(plan), 0)
+        added_s = self(plan) - self.machine.overhead_s - layers_s
+        return [added_s * one / sum(alone) for one in alone]
+
+    def _products(self, plan: Plan) -> int:
+        """Of a weight and a token's element: the head acts on one token per sequence, the layers on every one."""
+        return self.layer_weights * plan.num_computed + self.config.head_weights * len(plan.work)
 
     @property
     def num_lanes(self) -> int | None:
@@ -136,8 +156,8 @@ class Roofline:
         processors = self.machine.processors
         return None if processors is None else max(1, processors // self.config.num_kv_heads)
 
-    def _in_lanes(self, plan: Plan) -> float:
-        """The seconds of a plan whose attention runs in lanes: the token-wise layers, then each wave to its last lane.
+    def _in_lanes(self, plan: Plan) -> list[float]:
+        """The seconds of each wave of a plan whose attention runs in lanes: to the end of its last lane.
 
         A lane begins when a processor is free, in the order of the layout; without lanes, each piece of work is one.
         """
@@ -147,19 +167,17 @@ class Roofline:
 
         def of_piece(index: int) -> float:
             work = plan.work[index]
-            pairs = (work.stop - work.start) * (work.start + work.stop + 1) / 2
             moved = work.stop * config.kv_elements_per_token / config.num_layers * self.element
-            arithmetic = 4 * config.q_size * pairs
+            arithmetic = 4 * config.q_size * _pairs(work)
             return seconds * max(moved / machine.bandwidth, arithmetic / machine.rate(self.element))
 
-        attention_s = 0.0
+        found = []
         for start, stop in plan.waves:
             free = [0.0] * num_lanes  # when each processor is
             for lane in lanes[slice(*(bisect_left(lanes, end, key=itemgetter(0)) for end in (start, stop)))]:
                 heapreplace(free, free[0] + sum(map(of_piece, lane)))
-            attention_s += max(free)
-        products = self.layer_weights * plan.num_computed + config.head_weights * len(plan.work)
-        return self._bound(config.num_matrix_weights, 0, products, 0) + attention_s + machine.overhead_s
+            found.append(max(free))
+        return found
 
     def saturating_tokens(self) -> int:
         """The tokens of an iteration beyond which more of them bring next to no more tokens per second."""
@@ -190,3 +208,8 @@ class Roofline:
         moved = (weights + context * config.kv_elements_per_token) * self.element
         arithmetic = 2 * products + 4 * config.num_layers * config.q_size * pairs
         return max(moved / self.machine.bandwidth, arithmetic / self.machine.rate(self.element))
+
+
+def _pairs(work: Work) -> float:
+    """Of a query and a key that it sees: 3 queries at the end of 5 tokens see 3 + 4 + 5."""
+    return (work.stop - work.start) * (work.start + work.stop + 1) / 2

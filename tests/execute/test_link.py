@@ -80,6 +80,17 @@ def test_offload_and_upload_beside_the_wave_between_them() -> None:
     assert found.exposed_s == 9.0 - 6.0
 
 
+def test_the_first_wave_takes_what_is_not_attention() -> None:
+    """One layer of 10 s, whose waves attend for 2, 3 and 1 s: the second may begin at 6 s, the third at 9 s.
+
+    What the second uploads, in 4 s, is hidden; what the third uploads to where the first was, from 6 s on and in 7 s,
+    is there at 13 s.
+    """
+    moves = (into(20, 8, 4, moment="before", wave=1), into(10, 0, 7, moment="before", wave=2))
+    found = Link(1, 1.0, 1, lambda plan: [2.0, 3.0, 1.0]).run(plan_of((0, 8), (8, 8), (0, 8), moves=moves), 10.0, 0.0)
+    assert found.exposed_s == 13.0 - 9.0
+
+
 def test_behind_everything_exposes_nothing_but_the_rest_of_a_move_that_has_begun() -> None:
     resource = link()
     resource.behind(alone(out(0, 0, 3, moment="behind"), out(3, 3, 3, moment="behind")), 0.0)

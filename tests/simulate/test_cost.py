@@ -15,7 +15,7 @@ from minifuse.model.text.presets import preset
 from minifuse.place import Extent
 from minifuse.plan import Move, Plan
 from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
-from minifuse.work import Work
+from minifuse.work import Span, Work
 
 # A layer: attention 8 x (8 + 2 x 4) + 8 x 8 = 192, feed-forward 3 x 8 x 10 = 240. Two of them, and a head of 100 x 8.
 TOY = ModelConfig("llama", 100, 8, 2, 2, 1, 4, 10, 64, rotary=Rotary(4))
@@ -55,6 +55,28 @@ def test_a_rectangle_is_computed_read_and_attended_whole() -> None:
     assert cost(wraps) - cost(padded) == 4 * 16 * 20 * (12 - 10)
     assert Roofline(TOY, "float32", MEMORY_BOUND)(wraps) == 4 * (1664 + 2 * 12 * 16)
     assert Roofline(TOY, "float32", MEMORY_BOUND)(moved) == Roofline(TOY, "float32", MEMORY_BOUND)(padded)
+
+
+WAVES = replace(PLAN, layout=Layout((Span(0, 1), Span(1, 2))))
+
+
+def test_waves_attend_for_what_they_add_to_the_layers() -> None:
+    """By the bytes that they read: 3 and 10 tokens of context; by their arithmetic: 1 + 2 + 3 and 10 keys."""
+    assert Roofline(TOY, "float32", MEMORY_BOUND).attention_s(WAVES) == pytest.approx([4 * 3 * 16, 4 * 10 * 16])
+    found = Roofline(TOY, "float32", COMPUTE_BOUND).attention_s(WAVES)
+    assert found == pytest.approx([4 * 16 * 6, 4 * 16 * 10], rel=1e-9)
+
+
+def test_waves_attend_to_the_end_of_their_last_lane() -> None:
+    """Two processors for one KV head: two lanes at once, each at half of the rate."""
+    machine = replace(COMPUTE_BOUND, processors=2)
+    cost = Roofline(TOY, "float32", machine)
+    assert cost.num_lanes == 2
+    layers = 2 * 864 * 4 + 2 * 800 * 2
+    assert cost.attention_s(WAVES) == [2 * 4 * 16 * 6, 2 * 4 * 16 * 10]
+    assert cost.attention_s(PLAN) == [2 * 4 * 16 * 10]
+    assert cost(PLAN) == layers + 2 * 4 * 16 * 10
+    assert cost(replace(PLAN, layout=Layout(lanes=((0, 1),)))) == layers + 2 * 4 * 16 * 16
 
 
 def test_a_move_is_read_and_written() -> None:
