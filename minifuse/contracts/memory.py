@@ -144,7 +144,7 @@ class MemoryContract(Contract):
         if result.moves or proposal.evict:
             self.places.clear()
         for work, place in zip(proposal.work, result.places, strict=True):
-            check_place(work, place, self.places.get(work.sequence), memory.capacity)
+            check_place(work, place, self.places.get(work.sequence), memory.shared_by * memory.capacity)
         check_shape(memory, result, proposal)
         if all(isinstance(place, State) for place in result.places):
             graphs = {name: sequence.graph for name, sequence in self.known.items() if sequence.graph is not None}

@@ -176,7 +176,7 @@ def check_states(proposal: Proposal, placement: Placement, graphs: Mapping[str, 
 
 def check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:
     found = f"{where}{shown(move)}"
-    sizes = {"device": memory.capacity, "host": memory.host_capacity}
+    sizes = {"device": memory.shared_by * memory.capacity, "host": memory.host_capacity}
     if (
         move.kind not in MOVE_KINDS
         or move.moment not in MOMENTS

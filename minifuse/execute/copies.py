@@ -10,22 +10,30 @@ from typing import NamedTuple
 from minifuse.place import Pages, Place
 from minifuse.plan import Move, Plan
 
-__all__ = ["Copy", "copies"]
+__all__ = ["Copy", "Key", "copies", "followed", "timetable"]
 
 Slot = tuple[str, int]  # of a tier, or a block of slots
 Actor = int  # the number of a copy, or ~wave
 
 
 class Copy(NamedTuple):
-    """Neighbouring moves of one moment and one direction, made together: in each layer i once that layer allows it."""
+    """Neighbouring moves of one moment and one direction, made together: in each layer i once that layer allows it.
+
+    Waves and copies are numbered within a layer. Where all layers have the same slots, negative numbers are those of
+    layer i - 1, counted from its end (-1 is its last wave), and numbers from the number of waves on those of layer
+    i + 1.
+    """
 
     moves: tuple[Move, ...]
-    begins: int  # layer i is copied when this wave has attended in layer i; -1: from the plan's beginning
-    needed: int  # this wave waits with layer i until it is copied; the number of waves: only the plan's end does
-    follows: tuple[int, ...]  # earlier copies that must be made before it, in each layer
+    begins: int | None  # layer i is copied when this wave has attended; None: from the plan's beginning
+    needed: int | None  # this wave waits until layer i is copied; None: only the plan's end does
+    follows: tuple[int, ...]  # copies that must be made before it
 
 
-def copies(plan: Plan) -> list[Copy]:
+Key = tuple[int, int]  # a layer, and the number of a copy
+
+
+def copies(plan: Plan, *, shared: bool = False) -> list[Copy]:
     """The plan's moves that are made layer by layer, in the order in which they would be made one after the other.
 
     That order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1, and so on. A copy
@@ -33,15 +41,41 @@ def copies(plan: Plan) -> list[Copy]:
 
     >>> # a reads and writes slots 0..4 in wave 0, b 8..12 in wave 1, c 0..4 in wave 2:
     >>> #   after 0:  swap_out 0..4           begins = 0, needed = 2: runs beside wave 1
-    >>> #   before 1: swap_in to 8..12        begins = -1, needed = 1: runs beside wave 0
+    >>> #   before 1: swap_in to 8..12        begins = None, needed = 1: runs beside wave 0
     >>> #   before 2: swap_in to 0..4         begins = 0, needed = 2, follows the swap_out: runs beside wave 1
+    >>> # and if all layers have the same slots, before 1: begins = -2, when layer i - 1 has attended wave 1 of three
+
+    Args:
+        shared: all layers have the same slots of the device, one after the other.
     """
     moves = sorted((move for move in plan.moves if move.by_layer), key=_moment)  # stable: the plan's order is kept
     alike = groupby(moves, lambda move: (_moment(move), move.source_tier, move.target_tier))
     groups = [(moment, tuple(group)) for (moment, _, _), group in alike]
-    if not any(_moment(move) for move in moves):  # all before the first wave, as most are: no wave is in their way
-        return [Copy(group, -1, 0, tuple(range(number))) for number, (_, group) in enumerate(groups)]
-    return _beside_the_waves(plan, groups)
+    if not shared and not any(_moment(move) for move in moves):  # as most are: no wave is in their way
+        return [Copy(group, None, 0, tuple(range(number))) for number, (_, group) in enumerate(groups)]
+    return _beside_the_waves(plan, groups, 2 if shared else 1)
+
+
+def timetable(found: list[Copy], num_waves: int, num_layers: int) -> tuple[dict[int, list[Key]], dict[int, list[Key]]]:
+    """The copies that begin after each wave of each layer, and those that it waits for.
+
+    Waves are numbered through all layers: wave w of layer i is i * num_waves + w. After -1 begins what begins with the
+    plan; what is waited for at its end is left out.
+    """
+    begun: defaultdict[int, list[Key]] = defaultdict(list)
+    needed: defaultdict[int, list[Key]] = defaultdict(list)
+    for layer in range(num_layers):
+        first = layer * num_waves
+        for number, copy in enumerate(found):
+            begun[-1 if copy.begins is None else max(-1, first + copy.begins)].append((layer, number))
+            if copy.needed is not None:
+                needed[first + copy.needed].append((layer, number))
+    return begun, needed
+
+
+def followed(found: list[Copy], layer: int, number: int) -> list[Key]:
+    """The copies, in this layer and in the one before, that a copy must follow."""
+    return [(layer if one >= 0 else layer - 1, one % len(found)) for one in found[number].follows if one >= 0 or layer]
 
 
 def _moment(move: Move) -> int:
@@ -49,10 +83,27 @@ def _moment(move: Move) -> int:
     return 2 * move.wave + (move.moment == "after")
 
 
-def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]]) -> list[Copy]:
-    """What may run beside what, by the blocks that each touches: slots by themselves where KV is not in blocks."""
+class _Found(NamedTuple):
+    """A copy with numbers through all layers that are looked at; begins = -1: at once."""
+
+    begins: int
+    needed: int
+    follows: list[int]
+
+
+def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]], num_layers: int) -> list[Copy]:
+    """What may run beside what, by the blocks that each touches: slots by themselves where KV is not in blocks.
+
+    Args:
+        num_layers: that are looked at, one after the other on the same slots: in the last, every copy has those before
+            it in its way; of the first it is known who needs it. Two are enough, as each touches what all touch.
+    """
     unit = min([place.size if isinstance(place, Pages) else 1 for place in plan.places])
-    moved = {slot for _, group in groups for move in group for slot in (*_sources(move, unit), *_targets(move, unit))}
+    num_waves, num_groups = len(plan.waves), len(groups)
+    sources = [[slot for move in group for slot in _sources(move, unit)] for _, group in groups]
+    targets = [[slot for move in group for slot in _targets(move, unit)] for _, group in groups]
+    moved = {slot for slots in (*sources, *targets) for slot in slots}
+    of_waves = [_of_wave(plan, wave, unit, moved) for wave in range(num_waves)]
     readers: defaultdict[Slot, set[Actor]] = defaultdict(set)
     writers: defaultdict[Slot, set[Actor]] = defaultdict(set)
 
@@ -67,25 +118,40 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]]) ->
             writers[slot].add(actor)
         return before - {actor}
 
-    found: list[Copy] = []
+    found: list[_Found] = []
     in_turn: list[tuple[float, Actor]] = [(moment, number) for number, (moment, _) in enumerate(groups)]
-    in_turn += [(_BETWEEN + 2 * wave, ~wave) for wave in range(len(plan.waves))]
-    for moment, actor in sorted(in_turn):
-        if actor < 0:
-            for copy in act(actor, *_of_wave(plan, ~actor, unit, moved)):
-                if copy >= 0:
-                    found[copy] = found[copy]._replace(needed=min(found[copy].needed, ~actor))
-            continue
-        group = groups[actor][1]
-        reads = [slot for move in group for slot in _sources(move, unit)]
-        earlier = act(actor, reads, [slot for move in group for slot in _targets(move, unit)])
-        follows = tuple(sorted(copy for copy in earlier if copy >= 0))
-        begins = max([-1, *(~wave for wave in earlier if wave < 0), *(found[copy].begins for copy in follows)])
-        wave, is_after = divmod(int(moment), 2)
-        found.append(
-            Copy(group, max(begins, wave) if is_after else begins, len(plan.waves) if is_after else wave, follows)
+    in_turn += [(_BETWEEN + 2 * wave, ~wave) for wave in range(num_waves)]
+    in_turn.sort()
+    for layer in range(num_layers):
+        for moment, actor in in_turn:
+            if actor < 0:
+                wave = ~actor + layer * num_waves
+                for copy in act(~wave, *of_waves[~actor]):  # which touches the device alone
+                    if copy >= 0:
+                        found[copy] = found[copy]._replace(needed=min(found[copy].needed, wave))
+                continue
+            earlier = act(len(found), *(_in_layer(slots[actor], layer) for slots in (sources, targets)))
+            follows = sorted(copy for copy in earlier if copy >= 0)
+            begins = max([-1, *(~wave for wave in earlier if wave < 0), *(found[copy].begins for copy in follows)])
+            wave, is_after = divmod(int(moment), 2)
+            wave += layer * num_waves
+            end = num_layers * num_waves
+            found.append(_Found(max(begins, wave) if is_after else begins, end if is_after else wave, follows))
+    base = (num_layers - 1) * num_groups
+    return [
+        Copy(
+            group,
+            None if last.begins < 0 else last.begins - (num_layers - 1) * num_waves,
+            None if first.needed == num_layers * num_waves else first.needed,
+            tuple(copy - base for copy in last.follows),
         )
-    return found
+        for (_, group), first, last in zip(groups, found, found[base:], strict=False)
+    ]
+
+
+def _in_layer(slots: list[Slot], layer: int) -> list[Slot]:
+    """Slots as a layer has them: those of the host are its own."""
+    return [(tier if tier == "device" else f"{tier} of layer {layer}", slot) for tier, slot in slots]
 
 
 _BETWEEN = 0.5  # a wave is attended between the moves before it, 2 * wave, and those after it, 2 * wave + 1

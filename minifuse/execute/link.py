@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from minifuse.execute.copies import Copy, copies
+from minifuse.execute.copies import Copy, Key, copies, followed, timetable
 from minifuse.plan import Move, Plan
 from minifuse.report import Traffic, Transfers
 
@@ -47,6 +47,7 @@ class Link:
         num_layers: of the model.
         attention: seconds that each wave of a plan attends, of those that the plan computes; None: all of them, divided
             among the waves by tokens.
+        shared: all layers have the same slots of the device (`Memory.shared_by`).
     """
 
     def __init__(
@@ -55,10 +56,13 @@ class Link:
         bandwidth: float = math.inf,
         num_layers: int = 1,
         attention: Callable[[Plan], Sequence[float]] | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
         self.bytes_per_token = bytes_per_token
         self.num_layers = num_layers
         self._attention = attention
+        self._shared = shared
         self._token_s = bytes_per_token / bandwidth
         self._free_s = 0.0  # when the link has carried all that it has begun with
         # Moves behind everything that have not begun, a heap: those to the device first, then in the order given.
@@ -88,7 +92,7 @@ class Link:
         link = max(0.0, self._free_s - now)
         exposed_s = link + first_s if first_s else 0.0
         link += first_s
-        if layered := copies(plan):
+        if layered := copies(plan, shared=self._shared):
             late_s, link = self._layer_by_layer(plan, layered, computing_s, link - exposed_s)
             exposed_s, link = exposed_s + late_s, exposed_s + link
         self._free_s = now + link
@@ -100,25 +104,16 @@ class Link:
         num_layers, clock = self.num_layers, 0.0
         shares = [self.seconds(copy.moves) / num_layers for copy in layered]
         computing = [seconds / num_layers for seconds in self._by_wave(plan, computing_s)]
-        copied: dict[tuple[int, int], float] = {}  # layer, number of the copy -> when it is there
-
-        def begin(layer: int, wave: int) -> None:
-            """Put on the link, in order, what may be copied in a layer once a wave has been attended there."""
-            nonlocal link
-            for number, copy in enumerate(layered):
-                if copy.begins == wave:
-                    ready = max([clock, *(copied[layer, other] for other in copy.follows)])
-                    if shares[number]:
-                        ready = link = max(link, ready) + shares[number]
-                    copied[layer, number] = ready
-
-        for layer in range(num_layers):
-            begin(layer, -1)
-        for layer in range(num_layers):
-            for wave, seconds in enumerate(computing):
-                waits = [copied[layer, number] for number, copy in enumerate(layered) if copy.needed == wave]
-                clock = max([clock, *waits]) + seconds
-                begin(layer, wave)
+        begun, needed = timetable(layered, len(computing), num_layers)
+        copied: dict[Key, float] = {}  # when each is there
+        for turn in range(-1, num_layers * len(computing)):
+            if turn >= 0:
+                clock = max([clock, *(copied[key] for key in needed.get(turn, ()))]) + computing[turn % len(computing)]
+            for layer, number in begun.get(turn, ()):  # goes on the link, in order
+                ready = max([clock, *(copied[key] for key in followed(layered, layer, number))])
+                if shares[number]:
+                    ready = link = max(link, ready) + shares[number]
+                copied[layer, number] = ready
         return max(0.0, max([clock, *copied.values()]) - computing_s), link
 
     def _by_wave(self, plan: Plan, computing_s: float) -> list[float]:

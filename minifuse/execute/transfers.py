@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import deque
 from concurrent.futures import Future
 from itertools import groupby
 from typing import Literal, Protocol
 
 import torch
 
-from minifuse.execute.copies import Copy, copies
+from minifuse.execute.copies import Copy, Key, copies, followed, timetable
 from minifuse.execute.copy_thread import FETCH, STORE, WAITED, CopyThread
 from minifuse.execute.link import traffic
 from minifuse.execute.streams import Streams
@@ -38,20 +38,16 @@ class MovesOfPlan:
         self._plan = plan
         self._transfers = transfers
         self._lane = transfers.lane()
-        self._copies = copies(plan)
-        self._begun_by: dict[int, list[int]] = defaultdict(list)  # wave -> the copies that begin when it has attended
-        self._needed_by: dict[int, list[int]] = defaultdict(list)  # wave -> the copies that it waits for
-        for number, copy in enumerate(self._copies):
-            self._begun_by[copy.begins].append(number)
-            self._needed_by[copy.needed].append(number)
-        self._marks: dict[tuple[int, int], Mark] = {}  # layer, number of the copy
-        self._waited: set[tuple[int, int]] = set()
+        self._copies = copies(plan, shared=transfers.cache.shared)
+        self._num_waves = len(plan.waves)
+        self._begun_by, self._needed_by = timetable(self._copies, self._num_waves, transfers.num_layers)
+        self._marks: dict[Key, Mark] = {}
+        self._waited: set[Key] = set()
         self._seconds: dict[Way, float] = {"host": 0.0, "device": 0.0}
         self._moving_s = self._within_s = 0.0
         for way, moves in groupby((move for move in plan.moves if move.moment == "first"), _way):
             self._first(way, list(moves))
-        for layer in range(transfers.num_layers):
-            self._begin(layer, -1)
+        self._begin(-1)
 
     def _first(self, way: Way | None, moves: list[Move]) -> None:
         """Make moves in all layers, while nothing is computed."""
@@ -64,28 +60,27 @@ class MovesOfPlan:
 
     def before(self, layer: int, wave: int) -> None:
         """Let what comes next wait for the copies that a wave needs in a layer."""
-        for number in self._needed_by.get(wave, ()):
-            self._wait(layer, number)
+        for key in self._needed_by.get(layer * self._num_waves + wave, ()):
+            self._wait(key)
 
     def after(self, layer: int, wave: int) -> None:
         """A wave has attended in a layer: begin with the copies that it was in the way of."""
-        self._begin(layer, wave)
+        self._begin(layer * self._num_waves + wave)
 
-    def _begin(self, layer: int, wave: int) -> None:
-        for number in self._begun_by.get(wave, ()):
-            copy = self._copies[number]
-            follows = [self._marks[layer, other] for other in copy.follows]
-            self._marks[layer, number] = self._lane.start(copy, layer, follows)
+    def _begin(self, turn: int) -> None:
+        for layer, number in self._begun_by.get(turn, ()):
+            follows = [self._marks[key] for key in followed(self._copies, layer, number)]
+            self._marks[layer, number] = self._lane.start(self._copies[number], layer, follows)
 
-    def _wait(self, layer: int, number: int) -> None:
-        if (layer, number) not in self._waited:
-            self._waited.add((layer, number))
-            self._lane.wait(self._marks[layer, number])
+    def _wait(self, key: Key) -> None:
+        if key not in self._waited:
+            self._waited.add(key)
+            self._lane.wait(self._marks[key])
 
     def end(self) -> tuple[Transfers, float]:
         """Wait for every copy. Returns what was carried, and the seconds for which moves held the computing up."""
-        for layer, number in self._marks:
-            self._wait(layer, number)
+        for key in self._marks:
+            self._wait(key)
         exposed_s = self._lane.exposed_s()
         for (_, number), mark in self._marks.items():
             if (way := _way(self._copies[number].moves[0])) is not None:

@@ -20,6 +20,11 @@ class KVStorage:
     They begin as zeros, so that a masked slot that was never written contributes 0 x 0 and never 0 x NaN. (What
     another sequence has had is cleared: see `minifuse.attention.rectangle` and `minifuse.attention.slots`.) The host
     tier is two more such tensors, of `num_host_slots` slots, in pinned memory where the device is a GPU.
+
+    Args:
+        num_slots: of the device, each of a token's KV of all layers.
+        shared_by: the layers that share the device (`Memory.shared_by`): 1, or all, which then have so many times as
+            many slots, each of one layer's KV at a time.
     """
 
     def __init__(
@@ -29,12 +34,18 @@ class KVStorage:
         dtype: torch.dtype,
         device: torch.device,
         num_host_slots: int = 0,
+        shared_by: int = 1,
     ) -> None:
-        def zeros(slots: int, **where: Any) -> Tensor:
-            return torch.zeros((config.num_layers, slots, config.num_kv_heads, config.head_dim), dtype=dtype, **where)
+        self.shared = shared_by > 1
+
+        def zeros(slots: int, layers: int = config.num_layers, **where: Any) -> Tensor:
+            return torch.zeros((layers, slots, config.num_kv_heads, config.head_dim), dtype=dtype, **where)
 
         self.num_heads = config.num_heads  # query heads that read the cache
-        self.keys, self.values = (zeros(num_slots, device=device) for _ in "kv")
+        owners = 1 if self.shared else config.num_layers
+        self.keys, self.values = (
+            zeros(shared_by * num_slots, owners, device=device).expand(config.num_layers, -1, -1, -1) for _ in "kv"
+        )
         pinned = device.type == "cuda" and num_host_slots > 0
         self.host_keys, self.host_values = (zeros(num_host_slots, pin_memory=pinned) for _ in "kv")
         # Views of the same memory in the order of a sequence's matrix products; made once, because views cost time too.

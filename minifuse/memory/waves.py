@@ -42,6 +42,10 @@ class Waves(NothingAhead):
     the one before it, unless a single sequence needs more than half of the room. KV goes to the host once, when its
     sequence leaves the device, and is uploaded as often as a wave needs it. Where everything fits, nothing is moved.
 
+    With `layers`, all layers of the model have the device one after the other, so that it holds so many times as many
+    tokens, of one layer: waves are as much longer, no sequence stays, and a request whose KV of all layers exceeds the
+    device is served.
+
     >>> # blocks of 1, 8 on the device, buffer=0; with this iteration's token a has 3, b 2, c 4 and d 3: none can stay
     >>> # beside two waves of 4.
     >>> #   wave 0: a, blocks 0 to 2        before: upload 2 tokens    after: offload the third
@@ -73,12 +77,19 @@ class Waves(NothingAhead):
             maximum=0.5,
         )
         stay: bool = option(True, "let the first sequences stay on the device, or else all take turns, as in the paper")
+        layers: int = option(
+            1,
+            "layers that have the device one after the other, so that no sequence stays: all of the model, or 1, where "
+            "each has its own part",
+            minimum=1,
+        )
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
         self.options = self.Options() if options is None else options
         self.size: int = self.options.block_size
-        self.num_blocks = capacity // self.size
+        self.shared_by: int = self.options.layers
+        self.num_blocks = capacity * self.shared_by // self.size
         if self.num_blocks < 1:
             raise UsageError(
                 f"The memory is to have blocks of {self.size} tokens, and it holds {capacity}: lower memory.block_size "
@@ -103,10 +114,14 @@ class Waves(NothingAhead):
         most = max(prompts, key=lambda prompt: prompt.max_cached)
         blocks = self.blocks_of(most.max_cached)
         if blocks > self.num_blocks:
+            of_layers, instead = "", ", or let the layers have the device in turn (memory.layers)"
+            if self.shared_by > 1:
+                of_layers, instead = ", of one layer,", ""
+            tokens = -(-blocks * self.size // self.shared_by)
             raise RequestRefused(
-                f"Request {most.id!r} may need {blocks} blocks of {self.size} KV tokens on the device, where attention "
-                f"reads them, and it has {self.num_blocks}: shorten the prompt, lower max_new_tokens, or raise "
-                f"--kv-memory to hold {blocks * self.size} tokens."
+                f"Request {most.id!r} may need {blocks} blocks of {self.size} KV tokens{of_layers} on the device, "
+                f"where attention reads them, and it has {self.num_blocks}: shorten the prompt, lower max_new_tokens, "
+                f"raise --kv-memory to hold {tokens} tokens{instead}."
             )
         needed = sum(self.blocks_of(prompt.max_cached) for prompt in prompts) * self.size
         if needed > self.host_capacity:
@@ -148,17 +163,17 @@ class Waves(NothingAhead):
             lacks = blocks if here is None else blocks - len(here.blocks)
             uploads = here is None and item.start > 0
             # The first wave is of those that are there: it need not wait, and the second is uploaded meanwhile.
-            if index > begin and (taken + lacks > limit or (uploads and not waves)):
+            if index > begin and (taken + lacks > limit or (uploads and not waves and self.shared_by == 1)):
+                self._give_back(leaving, len(waves))
                 waves.append(Span(begin, index))
                 begin, taken = index, 0
-                self._give_back(leaving)
             taken += lacks
             moves += self._bring(item, blocks, len(waves))
             places.append(self.pages[item.sequence])
             if index >= num_staying:
                 moves += self._offload(item.sequence, item.stop, "after", len(waves))
                 leaving.append(item.sequence)
-        self._give_back(leaving)
+        self._give_back(leaving, len(waves))
         return Placement(tuple(places), None, tuple(moves), (*waves, Span(begin, len(work))) if waves else ())
 
     def _divide(self, needs: list[int]) -> tuple[int, int]:
@@ -168,7 +183,14 @@ class Waves(NothingAhead):
         others; none, if there is no room for two.
 
         >>> # 8 blocks, buffer=0: needs [2, 1, 2, 2, 1, 1]: two stay, as 3 + 2 x 2 <= 8, and a wave takes 2 blocks
+
+        Where layers share the device, an even number of waves of half of it: the last wave of a layer is attended while
+        the first of the next layer is uploaded to the other half.
         """
+        if self.shared_by > 1:
+            half = max(1, self.num_blocks // 2)
+            num_waves = 2 * -(-sum(needs) // (2 * half))
+            return 0, max(*needs, -(-sum(needs) // num_waves))
         whole = self.num_blocks if self.options.stay else 0
         held = list(accumulate(needs, initial=0))
         if held[-1] <= whole:
@@ -218,7 +240,7 @@ class Waves(NothingAhead):
         if len(have) < blocks or pages is None:
             if blocks - len(have) > len(self.free):
                 raise LawBroken("budget", f"{item} needs {blocks} blocks, {len(have)} are its own and {self.free} free")
-            pages = Pages((*have, *[self.free.popleft() for _ in range(blocks - len(have))]), self.size)
+            pages = Pages((*have, *self._take(blocks - len(have), wave)), self.size)
             self.pages[name] = pages
         if have or not item.start:
             return []
@@ -238,10 +260,21 @@ class Waves(NothingAhead):
             for first, slot, length in _runs(self.pages[name], start, stop)
         ]
 
-    def _give_back(self, names: list[str]) -> None:
+    def _take(self, count: int, wave: int) -> list[int]:
+        """The free blocks that were freed first; or, where layers share the device, odd waves from its end, so that
+        the last wave of a layer and the first of the next touch different blocks."""
+        if self.shared_by > 1 and wave % 2:
+            return [self.free.pop() for _ in range(count)][::-1]
+        return [self.free.popleft() for _ in range(count)]
+
+    def _give_back(self, names: list[str], wave: int = 0) -> None:
         """These sequences are on the host, and their blocks may be taken by the next wave."""
-        for name in names:
-            self.free.extend(self.pages.pop(name).blocks)
+        for name in names if self.shared_by == 1 else names[::-1]:
+            blocks = self.pages.pop(name).blocks
+            if self.shared_by > 1 and wave % 2 == 0:
+                self.free.extendleft(reversed(blocks))
+            else:
+                self.free.extend(blocks)
             self.num_here -= self.cached[name]
         names.clear()
 

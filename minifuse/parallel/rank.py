@@ -52,7 +52,10 @@ class Rank:
         assert world is not None
         self.model = shard(model, setup.rank, setup.size, Communicator(world)).to(device)
         self.model.pack()
-        self.cache = KVStorage(self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity)
+        self.cache = KVStorage(
+            *(self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity),
+            shared_by=setup.shared_by,
+        )
         self.attention: AttentionBackend = setup.attention
         self.transfers = PlanTransfers(self.cache, self.attention.operators)
         self._runner = runner

@@ -81,7 +81,9 @@ def build_engine(
     executor: RealExecutor | VirtualExecutor
     if settings.clock == "virtual":
         clock = VirtualClock()
-        executor = VirtualExecutor(*(clock, served.cost(), runner.run), shared=served.shares_device, link=served.link())
+        executor = VirtualExecutor(
+            *(clock, served.cost(), runner.run), shared=served.shares_device, link=served.link(stages.memory)
+        )
     else:
         clock = RealClock()
         executor = RealExecutor(

@@ -24,7 +24,7 @@ from minifuse.serve.served import PlanRunner, check_model, without_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
-from minifuse.stages import RunPlan
+from minifuse.stages import Memory, RunPlan
 
 __all__ = ["ServedCells"]
 
@@ -90,7 +90,7 @@ class ServedCells:
     def cost(self) -> Callable[[Plan], float]:
         return CellRoofline(self.model, hardware(self.settings.hardware))
 
-    def link(self) -> Link:
+    def link(self, memory: Memory) -> Link:
         return Link()  # states stay on the device
 
 

@@ -14,7 +14,7 @@ from minifuse.report import Ran
 from minifuse.request import Sequence
 from minifuse.serve.assembly import Stages
 from minifuse.serve.settings import Settings
-from minifuse.stages import Reader, RunPlan
+from minifuse.stages import Memory, Reader, RunPlan
 
 __all__ = ["Offer", "PlanRunner", "ServedModel", "check_model", "without_model"]
 
@@ -88,6 +88,6 @@ class ServedModel(Protocol):
         """The seconds of a plan's computing on the simulated hardware."""
         ...
 
-    def link(self) -> Link:
+    def link(self, memory: Memory) -> Link:
         """What carries a plan's moves between the tiers on the simulated hardware."""
         ...

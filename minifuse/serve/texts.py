@@ -21,6 +21,7 @@ from minifuse.serve.served import Offer, PlanRunner, check_model, without_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.simulate.profiles import CHUNK, KeptProfile
+from minifuse.stages import Memory
 from minifuse.work import TRANSFORMER
 
 if TYPE_CHECKING:
@@ -112,6 +113,12 @@ class ServedText:
         return None
 
     def runner(self, stages: Stages) -> PlanRunner:
+        num_layers = self.source.config.num_layers
+        if stages.memory.shared_by not in (1, num_layers):
+            raise UsageError(
+                f"The device is to be shared by {stages.memory.shared_by} layers, and {self.source.name} has "
+                f"{num_layers}: give memory.layers={num_layers}, or 1 for none to share it."
+            )
         run = placeholder_tokens if self.settings.clock == "virtual" else without_model
         close = behind = None
         if self.model is not None and self.settings.tensor_parallel > 1:
@@ -124,6 +131,7 @@ class ServedText:
                 stages.memory.capacity,
                 self.settings.tensor_parallel,
                 host_capacity=stages.memory.host_capacity,
+                shared_by=stages.memory.shared_by,
                 seed=self.settings.seed,
             )
             close, behind = ranks.close, ranks.behind
@@ -148,10 +156,14 @@ class ServedText:
     def cost(self) -> Roofline:
         return Roofline(self.source.config, self.settings.dtype, hardware(self.settings.hardware))
 
-    def link(self) -> Link:
-        machine = hardware(self.settings.hardware)
-        num_layers = self.source.config.num_layers
-        return Link(self.slot_bytes, machine.transfer_bandwidth, num_layers, self.cost().attention_s)
+    def link(self, memory: Memory) -> Link:
+        return Link(
+            self.slot_bytes,
+            hardware(self.settings.hardware).transfer_bandwidth,
+            self.source.config.num_layers,
+            self.cost().attention_s,
+            shared=memory.shared_by > 1,
+        )
 
     def _check_fits(self) -> None:
         """A simulated machine has no more memory than the real one."""

@@ -123,12 +123,14 @@ def _chunks(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("waves")
 def _the_longest(sequences: tuple[Sequence, ...], options: Any) -> int | None:
-    """The blocks of the longest: the prompts of a request may be attended in turn. All have room on the host."""
+    """The blocks of the longest, of one layer if layers share the device: the prompts of a request may be attended in
+    turn. All have room on the host."""
     size: int = options.block_size
     lengths = [-(-sequence.request.max_cached // size) * size for sequence in sequences]
+    longest: int = -(-max(lengths) // options.layers)
     if options.host is not None:
-        return max(lengths) if sum(lengths) <= options.host else None
-    return max(*lengths, -(-sum(lengths) // HOST_TIMES))
+        return longest if sum(lengths) <= options.host else None
+    return max(longest, -(-sum(lengths) // HOST_TIMES))
 
 
 @count_slots("slots")

@@ -18,6 +18,7 @@ from minifuse.kernels.operators import NOT_FINITE
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
+from minifuse.serve.assembly import Stages
 from minifuse.testing.capacity import is_counted
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.observation import Observation
@@ -155,7 +156,8 @@ def _time(case: Case, seen: Observation) -> None:
                 "time", f"step {step.plan.step} got {served[step.plan.step]} s of its device, and costs {costs}"
             )
     if len({step.plan.worker for step in steps}) == 1:  # the link of others may be in use
-        _waits(case.link, seen, steps)
+        memory = Stages.of(case.row, case.capacity, case.settings).memory
+        _waits(case.link(memory), seen, steps)
 
 
 def _waits(link: Link, seen: Observation, steps: list[StepReport]) -> None:

@@ -45,7 +45,7 @@ def observe(
         LawBroken: a law was broken on the way; its `seen` is the run so far.
     """
     stages = Stages.of(case.row, case.capacity, case.settings)
-    books, clock = case.books(stages.memory.host_capacity), VirtualClock()
+    books, clock = case.books(stages.memory), VirtualClock()
     run = run or case.runner()
     if stages.batching.depth > 1:
         run = case.running_ahead(run)
@@ -56,7 +56,7 @@ def observe(
     engine = Engine(
         policy,  # type: ignore[arg-type]  # it has what the engine calls
         *(stages.memory, stages.attention),
-        *(WatchedExecutor(books, clock, cost or case.seconds, run, case.link, seen), clock),
+        *(WatchedExecutor(books, clock, cost or case.seconds, run, case.link(stages.memory), seen), clock),
         reader=case.reader,
         trace=trace,
     )

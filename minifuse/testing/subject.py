@@ -20,7 +20,7 @@ from minifuse.execute.link import Link
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence, by_request
-from minifuse.stages import Kind, Reader, RunPlan, stages
+from minifuse.stages import Kind, Memory, Reader, RunPlan, stages
 from minifuse.techniques import TECHNIQUES, Technique, for_model, mix
 
 __all__ = ["Books", "Case", "Expected", "Scenario", "Subject", "Tokens", "mixes"]
@@ -169,8 +169,8 @@ class Case(ABC):
         """More steps than this are never needed."""
 
     @abstractmethod
-    def books(self, host_capacity: int) -> Books:
-        """Empty books for one run; the memory's second tier has this capacity."""
+    def books(self, memory: Memory) -> Books:
+        """Empty books for one run with a memory of this size."""
 
     @abstractmethod
     def runner(self) -> RunPlan:
@@ -196,8 +196,7 @@ class Case(ABC):
     def of_one_run(self, seen: Any) -> None:  # noqa: B027  # most have none
         """The laws of this kind of model alone that one run, an `Observation`, shows."""
 
-    @property
-    def link(self) -> Link:
+    def link(self, memory: Memory) -> Link:
         """What carries moves between the tiers."""
         return Link()
 

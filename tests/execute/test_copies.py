@@ -39,7 +39,7 @@ def test_offload_and_upload_run_beside_the_wave_between_them() -> None:
     )
     assert copies(plan_of((0, 4), (8, 4), (0, 4), moves=moves)) == [
         Copy(moves[:1], begins=0, needed=2, follows=()),
-        Copy(moves[1:2], begins=-1, needed=1, follows=()),
+        Copy(moves[1:2], begins=None, needed=1, follows=()),
         Copy(moves[2:], begins=0, needed=2, follows=(0,)),
     ]
 
@@ -47,17 +47,17 @@ def test_offload_and_upload_run_beside_the_wave_between_them() -> None:
 def test_what_is_in_no_waves_way_begins_with_the_plan_or_right_after_its_wave_and_ends_with_the_plan() -> None:
     moves = (out(0, 0, 4, moment="after", wave=0), into(9, 30, 2, moment="before", wave=1))
     first, second = copies(plan_of((0, 4), (8, 4), moves=moves))
-    assert (first.begins, first.needed) == (0, 2)
-    assert (second.begins, second.needed) == (-1, 1)
+    assert (first.begins, first.needed) == (0, None)
+    assert (second.begins, second.needed) == (None, 1)
 
 
 def test_moves_before_the_first_wave_begin_at_once_in_their_order() -> None:
     """Blocks that are swapped out and given away at once: out before in, in every layer."""
     moves = (out(4, 0, 4, moment="before"), into(8, 4, 4, moment="before"), Move("copy", 0, 12, 2, moment="before"))
     assert copies(plan_of((4, 5), moves=moves)) == [
-        Copy(moves[:1], -1, 0, ()),
-        Copy(moves[1:2], -1, 0, (0,)),
-        Copy(moves[2:], -1, 0, (0, 1)),
+        Copy(moves[:1], None, 0, ()),
+        Copy(moves[1:2], None, 0, (0,)),
+        Copy(moves[2:], None, 0, (0, 1)),
     ]
 
 
@@ -87,10 +87,10 @@ def test_whatever_overtakes_touches_other_slots(seed: int) -> None:
             hindering = [w for w in earlier if _clash(touched[w], mine)]
             before = [i for i, other in enumerate(found[:number]) if _clash(_touched_by_copy(other), mine)]
             assert copy.follows == tuple(before)
-            least = max([-1, *hindering, *(found[i].begins for i in before)])
-            assert copy.begins == (max(least, wave) if moment == "after" else least)
+            least = max([-1, *hindering, *(_begins(found[i]) for i in before)])
+            assert _begins(copy) == (max(least, wave) if moment == "after" else least)
         later = [w for w in range(len(waves)) if w not in earlier and _clash(touched[w], mine)]
-        assert copy.needed == min([wave] if moment == "before" else [*later, len(waves)])
+        assert copy.needed == min([wave] if moment == "before" else later, default=None)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -113,6 +113,10 @@ def test_kv_in_blocks_is_compared_by_blocks(seed: int) -> None:
         )
     )
     assert copies(in_blocks) == copies(in_slots)
+
+
+def _begins(copy: Copy) -> int:
+    return -1 if copy.begins is None else copy.begins
 
 
 def _touched_by_wave(plan: Plan, wave: int) -> tuple[set[Any], set[Any]]:

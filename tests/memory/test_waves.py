@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
+from random import Random
 from typing import Any
 
 import pytest
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, make_real_engine, run_all, sentence
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.execute.copies import Key, copies, followed, timetable
 from minifuse.execute.link import Link
 from minifuse.layout import Layout
 from minifuse.memory.waves import Waves
@@ -156,7 +158,7 @@ def _starved(memory: Waves, **more: Any) -> Any:
     return make_engine("fluid", memory=memory, model="llama", **more)
 
 
-@pytest.mark.parametrize("options", [{}, {"stay": False}, {"block_size": 3}, {"buffer": 0.5}])
+@pytest.mark.parametrize("options", [{}, {"stay": False}, {"block_size": 3}, {"buffer": 0.5}, {"layers": 2}])
 def test_no_batch_size(options: dict[str, Any]) -> None:
     """All nine are in one iteration, on a device that holds the longest twice."""
     memory = Waves(2 * LONGEST + 2, Waves.Options(**{"block_size": 1, **options}))
@@ -166,6 +168,7 @@ def test_no_batch_size(options: dict[str, Any]) -> None:
     assert answers_of(engine) == expected_answers("llama", requests)
     assert len(steps[0].plan.sequences) == 9
     assert max(sum(place.capacity for place in step.plan.places) for step in steps) > 1.5 * memory.capacity
+    assert max(len(step.plan.waves) for step in steps) > 1
     metrics = compute_metrics(engine.trace.events())
     assert metrics["moves"]["offload"]["tokens"] <= metrics["tokens"]["computed"]
     assert metrics["moves"]["upload"]["tokens"]
@@ -183,6 +186,90 @@ def test_fifty_on_a_device_for_two_or_three() -> None:
     assert len(steps) == max(request.max_new_tokens for request in requests)  # one iteration for each token
     others = make_engine("orca", capacity=3 * longest, settings={"batching.max_batch": 50})
     assert max(len(step.plan.sequences) for step in run_all(others, requests)) <= 4
+
+
+def test_a_device_that_holds_no_request_but_in_turns_of_layers() -> None:
+    """Two layers share a device that has three slots fewer than the longest request needs of each layer."""
+    requests = [asks(f"r{i}", 3 + i % 3, 4) for i in range(9)]
+    longest = max(request.max_cached for request in requests)
+    small = longest - 3
+    memory = Waves(small, Waves.Options(block_size=1, layers=2, host=50 * longest))
+    engine = _starved(memory)
+    steps = run_all(engine, requests)
+    assert answers_of(engine) == expected_answers("llama", requests)
+    assert max(len(step.plan.sequences) for step in steps) == 9
+    assert all(step.usage.used == step.usage.reserved == 0 for step in steps)  # nothing stays between two plans
+    alone = make_engine("fluid", memory=Waves(small, Waves.Options(block_size=1, host=50 * longest)))
+    with pytest.raises(RequestRefused, match=rf"has {small}:.*to hold \d+ tokens, or let the layers"):
+        alone.submit(max(requests, key=lambda request: request.max_cached))
+
+
+def test_the_first_wave_of_a_layer_is_uploaded_beside_the_last_of_the_one_before() -> None:
+    """Two sequences of 4 of which each takes half of the device: layer by layer, two waves in turn.
+
+    With computing of 10 ms an iteration, a wave of a layer takes 2.5 ms; an upload of three tokens of a layer takes as
+    long. Only the very first is waited for; and the last token of the second is copied when all is computed.
+    """
+    memory = Waves(4, Waves.Options(block_size=1, layers=2, host=100))
+    engine = make_engine("fluid", memory=memory, link=Link(256, 256 / (0.005 / 3), num_layers=2, shared=True))
+    steps = run_all(engine, [asks("a", 2, 3), asks("b", 2, 3)])
+    plan = steps[-1].plan
+    assert [work.start for work in plan.work] == [3, 3]
+    assert [place.blocks for place in plan.places] == [(0, 1, 2, 3), (4, 5, 6, 7)]  # type: ignore[union-attr]
+    assert steps[-1].transfers.exposed_s == pytest.approx(0.0025 + 0.005 / 6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_copies_and_waves_that_share_a_device_compute_what_they_would_one_after_the_other(seed: int) -> None:
+    """Every copy of every layer as late, or as early, as its timetable allows, at random: no slot is read too late."""
+    rng = Random(seed)
+    layers = rng.randint(2, 4)
+    memory = Waves(rng.randint(4, 9), Waves.Options(block_size=rng.randint(1, 2), layers=layers, host=400))
+    most = memory.num_blocks * memory.size
+    requests = [asks(f"r{i}", rng.randint(1, min(9, most - 4)), 3) for i in range(rng.randint(2, 6))]
+    for step in run_all(make_engine("fluid", memory=memory), requests):
+        _play(step.plan, layers, rng)
+
+
+def _play(plan: Plan, num_layers: int, rng: Random) -> None:
+    """Check a plan in any order that its timetable allows. A slot holds a layer, and the host's slot of the token."""
+    found, num_waves = copies(plan, shared=True), len(plan.waves)
+    begun, needed = timetable(found, num_waves, num_layers)
+    offloads = {(move.wave, move.source): move.target for move in plan.moves if move.kind == "offload"}
+    device: dict[int, tuple[int, int]] = {}
+    waiting: list[Key] = []
+    done: set[Key] = set()
+
+    def make(key: Key) -> None:
+        if key in done:
+            return
+        done.add(key)
+        for before in followed(found, *key):
+            make(before)
+        for move in found[key[1]].moves:
+            for source, target in zip(range(move.source, move.source + move.num_tokens), count(move.target)):
+                if move.kind == "upload":
+                    device[target] = (key[0], source)
+                assert device[source if move.kind == "offload" else target] == (
+                    key[0],
+                    target if move.kind == "offload" else source,
+                )
+
+    for turn in range(-1, num_layers * num_waves):
+        if turn >= 0:
+            layer, wave = divmod(turn, num_waves)
+            for key in needed.get(turn, ()):
+                make(key)
+            for index in range(*plan.waves[wave]):
+                work, slots = plan.work[index], plan.places[index].slots(0, plan.work[index].stop)
+                home = offloads[wave, slots[work.start]] - work.start
+                assert all(device[slots[token]] == (layer, home + token) for token in range(work.start))
+                device |= {slots[token]: (layer, home + token) for token in range(work.start, work.stop)}
+        waiting += begun.get(turn, ())
+        for key in rng.sample(waiting, rng.randint(0, len(waiting))):
+            make(key)
+    for key in waiting:
+        make(key)
 
 
 def test_uploads_run_beside_the_waves_before_them() -> None:

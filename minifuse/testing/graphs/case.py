@@ -16,7 +16,7 @@ from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Request, Sequence
 from minifuse.serve.assembly import make_batching
-from minifuse.stages import RunPlan
+from minifuse.stages import Memory, RunPlan
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.graphs.books import GraphBooks
 from minifuse.testing.graphs.models import cell_model, expected_of
@@ -58,7 +58,7 @@ class GraphCase(Case):
         """A step for each node."""
         return sum(len(self.reader.unfold(request)) for request in self.requests)
 
-    def books(self, host_capacity: int) -> GraphBooks:
+    def books(self, memory: Memory) -> GraphBooks:
         return GraphBooks(self.row, self.settings, self.capacity, self._producing)
 
     @cached_property

@@ -39,6 +39,7 @@ class TextBooks(Books):
     text, and for nothing else. A row of a rectangle is one sequence's, whichever of its columns are in use.
 
     Args:
+        shared_by: layers that have the device's slots one after the other.
         pads: memory keeps rectangles: in use is also what is between two sequences.
         reclaims: memory may drop the KV of evicted sequences, wherever it lies in the text: it counts as kept.
         threshold: the part of the device that may be in use.
@@ -50,12 +51,14 @@ class TextBooks(Books):
         host_capacity: int,
         slot_bytes: int,
         *,
+        shared_by: int = 1,
         pads: bool = False,
         reclaims: bool = False,
         threshold: float = 1.0,
     ) -> None:
         super().__init__()
         self.capacity = {"device": capacity, "host": host_capacity}
+        self.num_slots = self.capacity | {"device": shared_by * capacity}
         self.most = threshold * capacity
         self.slot_bytes = slot_bytes
         self.pads, self.reclaims = pads, reclaims
@@ -196,8 +199,8 @@ class TextBooks(Books):
                     slot in fresh or at != i or self.texts[name][: i + 1] != self.texts[other][: i + 1]
                 ):
                     raise LawBroken("conservation", f"slot {slot} belongs to {other} and to {name}")
-                if not 0 <= slot[1] < self.capacity[slot[0]]:
-                    raise LawBroken("budget", f"{name} uses slot {slot} of {self.capacity}")
+                if not 0 <= slot[1] < self.num_slots[slot[0]]:
+                    raise LawBroken("budget", f"{name} uses slot {slot} of {self.num_slots}")
 
     def _check_rows(self, shape: Rectangle) -> None:
         owner: dict[int, str] = {}

@@ -15,7 +15,7 @@ from minifuse.plan import Plan, sampled_work
 from minifuse.report import Ran
 from minifuse.request import FinishReason, Request, Sequence, TextReader
 from minifuse.serve.assembly import Stages, check_settings
-from minifuse.stages import RunPlan, stage
+from minifuse.stages import Memory, RunPlan
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case, Expected, Tokens
@@ -59,12 +59,12 @@ class TextCase(Case):
             lengths += range(before + len(request.prompt), longest[request.id])
         return len(self.requests) + sum(math.ceil(n / min(limit, n)) for n in lengths)
 
-    def books(self, host_capacity: int) -> TextBooks:
-        memory = stage("memory", self.row.memory)
+    def books(self, memory: Memory) -> TextBooks:
         pads = "rectangle" in memory.offers
         options = vars(check_settings(self.row, self.scenario.settings(self.row))["memory"])
         return TextBooks(
-            *(self.capacity, host_capacity, self._slot_bytes),
+            *(self.capacity, memory.host_capacity, self._slot_bytes),
+            shared_by=memory.shared_by,
             pads=pads,
             reclaims=memory.reclaims,
             threshold=options.get("threshold", 1.0),
@@ -74,17 +74,21 @@ class TextCase(Case):
     def _slot_bytes(self) -> int:
         return 8 * model_config(self.scenario.model).kv_elements_per_token
 
-    @property
-    def link(self) -> Link:
+    def link(self, memory: Memory) -> Link:
         seconds = self.scenario.seconds_per_transfer
         bandwidth = self._slot_bytes / seconds if seconds else math.inf
-        return Link(self._slot_bytes, bandwidth, model_config(self.scenario.model).num_layers)
+        num_layers = model_config(self.scenario.model).num_layers
+        return Link(self._slot_bytes, bandwidth, num_layers, shared=memory.shared_by > 1)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
         stages = Stages.of(self.row, self.capacity, self.settings)
         memory, model = stages.memory, small_model(self.scenario.model, numerics)
-        cache = KVStorage(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity)
-        taken, allowed = cache.keys.nbytes + cache.values.nbytes, self.capacity * self._slot_bytes
+        cache = KVStorage(
+            *(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity),
+            shared_by=memory.shared_by,
+        )
+        taken = sum(kv.untyped_storage().nbytes() for kv in (cache.keys, cache.values))
+        allowed = self.capacity * self._slot_bytes
         if taken > allowed:
             raise LawBroken("budget", f"the KV tensors take {taken} bytes of {allowed}")
         return GhostRunner(model, cache, stages.attention.backend(dtype="float64", numerics=numerics))

@@ -128,9 +128,13 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     if not growing and draw(st.sampled_from([True, True, False])):
         requests = _following(draw, requests)
     targets = [request.id for request in requests] + [r.after for r in requests if r.after is not None] * 2
+    aborts = tuple(draw(st.lists(st.tuples(st.integers(1, 8), st.sampled_from(targets)), max_size=3)))
+    model = draw(st.sampled_from(sorted(CONFIGS)))
+    if stage("memory", row.memory).one_plan:
+        options["memory.layers"] = draw(st.sampled_from([1, 1, CONFIGS[model].num_layers]))
     return TextScenario(
-        aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 8), st.sampled_from(targets)), max_size=3))),
-        model=draw(st.sampled_from(sorted(CONFIGS))),
+        aborts=aborts,
+        model=model,
         requests=requests,
         capacity=capacity,
         options=tuple(options.items()),

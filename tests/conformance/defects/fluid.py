@@ -9,6 +9,7 @@ from conformance.defects.harness import defect, instead_of
 
 from minifuse.attention import layouts
 from minifuse.attention.packed import PackedAttention
+from minifuse.execute import transfers
 from minifuse.execute.transfers import MovesOfPlan
 from minifuse.memory.fixed import RunRoom
 from minifuse.memory.waves import Waves
@@ -82,11 +83,18 @@ def admitted_to_a_full_host(admit: Any, self: RunRoom, *arguments: Any, **option
 
 @defect("fluid", "exact", **TURNS)
 @instead_of(MovesOfPlan, "_begin")
-def copies_begin_without_waiting_for_waves(begin: Any, self: MovesOfPlan, layer: int, wave: int) -> None:
+def copies_begin_without_waiting_for_waves(begin: Any, self: MovesOfPlan, turn: int) -> None:
     """Uploads overwrite what a wave has not attended to yet."""
-    if wave < 0:
-        for each in range(-1, len(self._plan.waves)):
-            begin(self, layer, each)
+    if turn < 0:
+        for each in range(-1, len(self._plan.waves) * self._transfers.num_layers):
+            begin(self, each)
+
+
+@defect("fluid", "exact", kinds=("few",), memory__block_size=1, memory__host=None)
+@instead_of(transfers, "copies")
+def layers_that_share_the_device_do_not_wait_for_each_other(copies: Any, plan: Any, *, shared: bool) -> Any:
+    """All layers of a wave are uploaded at once, each over the one before."""
+    return copies(plan)
 
 
 @defect("fluid", "layout")

@@ -46,7 +46,9 @@ def refuses_too_much(patch: Patch) -> None:
 @defect("orca", "budget")
 def cache_too_large(patch: Patch) -> None:
     init = KVStorage.__init__
-    patch.setattr(KVStorage, "__init__", lambda self, config, slots, *rest: init(self, config, slots + 1, *rest))
+    patch.setattr(
+        KVStorage, "__init__", lambda self, config, slots, *rest, **more: init(self, config, slots + 1, *rest, **more)
+    )
 
 
 @defect("orca", "conservation")

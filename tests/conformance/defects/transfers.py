@@ -48,11 +48,10 @@ def no_layer_waits_and_the_copies_come_late(patch: Patch) -> None:
     """What should begin with the plan begins when all has been computed."""
     begin, end = MovesOfPlan._begin, MovesOfPlan.end
     patch.setattr(MovesOfPlan, "before", lambda self, layer, wave: None)
-    patch.setattr(MovesOfPlan, "_begin", lambda self, layer, wave: None)
+    patch.setattr(MovesOfPlan, "_begin", lambda self, turn: None)
 
     def late(self: MovesOfPlan) -> Any:
-        for layer in range(self._transfers.num_layers):
-            begin(self, layer, -1)
+        begin(self, -1)
         return end(self)
 
     patch.setattr(MovesOfPlan, "end", late)
