@@ -37,7 +37,7 @@ class MovesOfPlan:
     def __init__(self, transfers: PlanTransfers, plan: Plan) -> None:
         self._plan = plan
         self._transfers = transfers
-        self._lane = transfers.lane()
+        self._queue = transfers.queue()
         self._copies = copies(plan, shared=transfers.cache.shared)
         self._num_waves = len(plan.waves)
         self._begun_by, self._needed_by = timetable(self._copies, self._num_waves, transfers.num_layers)
@@ -70,18 +70,18 @@ class MovesOfPlan:
     def _begin(self, turn: int) -> None:
         for layer, number in self._begun_by.get(turn, ()):
             follows = [self._marks[key] for key in followed(self._copies, layer, number)]
-            self._marks[layer, number] = self._lane.start(self._copies[number], layer, follows)
+            self._marks[layer, number] = self._queue.start(self._copies[number], layer, follows)
 
     def _wait(self, key: Key) -> None:
         if key not in self._waited:
             self._waited.add(key)
-            self._lane.wait(self._marks[key])
+            self._queue.wait(self._marks[key])
 
     def end(self) -> tuple[Transfers, float]:
         """Wait for every copy. Returns what was carried, and the seconds for which moves held the computing up."""
         for key in self._marks:
             self._wait(key)
-        exposed_s = self._lane.exposed_s()
+        exposed_s = self._queue.exposed_s()
         for (_, number), mark in self._marks.items():
             if (way := _way(self._copies[number].moves[0])) is not None:
                 self._seconds[way] += mark.seconds()
@@ -105,7 +105,7 @@ class Mark(Protocol):
         ...
 
 
-class Lane(Protocol):
+class CopyQueue(Protocol):
     """Where a plan's copies run beside its computing."""
 
     def start(self, copy: Copy, layer: int, follows: list[Mark]) -> Mark:
@@ -205,9 +205,9 @@ class PlanTransfers:
             torch.cuda.current_stream().synchronize()
         return time.perf_counter() - begins
 
-    def lane(self) -> Lane:
+    def queue(self) -> CopyQueue:
         """Where the copies of one more plan run."""
-        return _StreamLane(self) if self._on_gpu else _ThreadLane(self)
+        return _StreamQueue(self) if self._on_gpu else _ThreadQueue(self)
 
     def close(self) -> None:
         """Stop. What is behind everything and has not begun is not copied any more."""
@@ -224,7 +224,7 @@ class _Copied:
         return self.done.result()
 
 
-class _ThreadLane:
+class _ThreadQueue:
     """Copies in the copy thread, in the order in which they are started: each follows those before it."""
 
     def __init__(self, transfers: PlanTransfers) -> None:
@@ -262,7 +262,7 @@ class _Recorded:
         return _between(self.begins, self.ends)
 
 
-class _StreamLane:
+class _StreamQueue:
     """Copies on the stream of their direction."""
 
     def __init__(self, transfers: PlanTransfers) -> None:

@@ -77,6 +77,16 @@ def test_what_feedback_queues_refuse(minifuse: Cli, tiny: str, typed: str, words
     minifuse("run", "--technique", "fastserve", "--set", typed).refused(*words)
 
 
+def test_a_device_too_small_for_all_layers_of_a_request_holds_one_at_a_time(minifuse: Cli, tiny: str) -> None:
+    """It has room for 40 tokens of the KV of all three layers, and 120 of one; the request has up to 80."""
+    asked = ("run", "--technique", "fluid", "--kv-memory", "60KiB", "--max-new-tokens", "60", "--ignore-eos", "a text")
+    minifuse(*asked).refused("blocks of 16 KV tokens on the device", "memory.layers", code=1)
+    minifuse(*asked, "--set", "memory.layers=2").refused("shared by 2 layers", "memory.layers=3")
+    minifuse(*asked, "--clock", "virtual", "--set", "memory.layers=2").refused("shared by 2 layers")
+    assert minifuse(*asked, "--set", "memory.layers=3").code == 0
+    minifuse(*asked, "--set", "memory.layers=3", "--max-new-tokens", "200").refused("of one layer, on the device", code=1)
+
+
 def test_explained(minifuse: Cli) -> None:
     for name, words in (
         ("fluid", "FluidInfer"),

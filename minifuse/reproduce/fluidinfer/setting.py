@@ -23,7 +23,7 @@ from minifuse.workload.conversations import Asked, draw_lengths
 from minifuse.workload.laws import Arrival
 from minifuse.workload.synthetic import arrive
 
-__all__ = ["ABLATIONS", "BASELINES", "FLUID", "Contender", "Outcome", "Server", "servers"]
+__all__ = ["ABLATIONS", "BASELINES", "FLUID", "IN_TURN", "Contender", "Outcome", "Server", "servers"]
 
 MAX_BATCH = 4096  # of the baselines: KV is what bounds them
 PROCESSORS = {"rtx-4090": 128, "a100-40g": 108}  # streaming multiprocessors, by the makers' data sheets
@@ -41,7 +41,7 @@ class Contender:
     head: str
     technique: str
     stages: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    in_turn: bool = False  # the layers of the model have the device in turn
 
     @property
     def row(self) -> Technique:
@@ -58,6 +58,7 @@ ABLATIONS = (
     Contender("swapped", "+ swap", "fluid", {"attention": "paged"}),
 )
 FLUID = Contender("fluid", "fluid", "fluid")
+IN_TURN = Contender("in_turn", "in turns", "fluid", in_turn=True)
 
 
 class Outcome(NamedTuple):
@@ -208,7 +209,7 @@ class Server:
             "memory.host": self.host_tokens,
             "memory.block_size": BLOCK,
             "memory.chunk": BLOCK,
-            **contender.options,
+            "memory.layers": self.source.config.num_layers if contender.in_turn else 1,
         }
         known = {key: value for key, value in options.items() if key in row.option_names}
         if contender.technique == "fluid" and self.budget is not None:
