@@ -68,7 +68,7 @@ class AheadOfTime:
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
     evicts: ClassVar[bool] = True
     host_capacity = 0  # set at birth
-    shared_by = 1
+    layers_in_turn = 1
 
     @dataclass(frozen=True)
     class Options:

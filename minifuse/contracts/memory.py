@@ -64,6 +64,8 @@ class MemoryContract(Contract):
         whole = f"it was given {given} slots: give a whole number from 1 to {given}"
         check_attribute(stage, "capacity", lambda v: is_whole(v, 1) and v <= given, whole)
         check_attribute(stage, "host_capacity", is_whole, "give a whole number, 0 if nothing is kept on the host")
+        in_turn = "give a whole number, 1 if each layer has its own part of the device"
+        check_attribute(stage, "layers_in_turn", lambda v: is_whole(v, 1), in_turn)
 
     def check(self, memory: Any, result: Any, *prompts: Any) -> None:
         check_nothing(result, "check raises RequestRefused or returns nothing")
@@ -144,7 +146,7 @@ class MemoryContract(Contract):
         if result.moves or proposal.evict:
             self.places.clear()
         for work, place in zip(proposal.work, result.places, strict=True):
-            check_place(work, place, self.places.get(work.sequence), memory.shared_by * memory.capacity)
+            check_place(work, place, self.places.get(work.sequence), memory.layers_in_turn * memory.capacity)
         check_shape(memory, result, proposal)
         if all(isinstance(place, State) for place in result.places):
             graphs = {name: sequence.graph for name, sequence in self.known.items() if sequence.graph is not None}
@@ -170,6 +172,8 @@ def _usage(memory: Any, usage: Any) -> KVUsage:
         raise Wrong(
             shown(usage), f"{allowed}; on the host {memory.host_capacity}, all of them whole numbers", "conservation"
         )
+    if memory.layers_in_turn > 1 and usage.used + usage.kept:
+        raise Wrong(shown(usage), "where layers take turns, the device holds nothing between two plans", "conservation")
     return usage
 
 

@@ -176,7 +176,7 @@ def check_states(proposal: Proposal, placement: Placement, graphs: Mapping[str, 
 
 def check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:
     found = f"{where}{shown(move)}"
-    sizes = {"device": memory.shared_by * memory.capacity, "host": memory.host_capacity}
+    sizes = {"device": memory.layers_in_turn * memory.capacity, "host": memory.host_capacity}
     if (
         move.kind not in MOVE_KINDS
         or move.moment not in MOMENTS
@@ -192,6 +192,8 @@ def check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:
         or move.target + move.num_tokens > sizes[move.target_tier]
     ):
         raise Wrong(found, f"the device has {sizes['device']} slots, and the host {sizes['host']}", "layout")
+    if memory.layers_in_turn > 1 and not move.by_layer:
+        raise Wrong(found, 'where layers take turns, a moment is "before" or "after": one layer at a time', "layout")
     try:
         move.check(num_waves)
     except LawBroken as broken:

@@ -33,7 +33,7 @@ class Copy(NamedTuple):
 Key = tuple[int, int]  # a layer, and the number of a copy
 
 
-def copies(plan: Plan, *, shared: bool = False) -> list[Copy]:
+def copies(plan: Plan, *, in_turn: bool = False) -> list[Copy]:
     """The plan's moves that are made layer by layer, in the order in which they would be made one after the other.
 
     That order is: the moves before wave 0, wave 0, the moves after wave 0, the moves before wave 1, and so on. A copy
@@ -46,29 +46,32 @@ def copies(plan: Plan, *, shared: bool = False) -> list[Copy]:
     >>> # and if all layers have the same slots, before 1: begins = -2, when layer i - 1 has attended wave 1 of three
 
     Args:
-        shared: all layers have the same slots of the device, one after the other.
+        in_turn: all layers have the same slots of the device, one after the other.
     """
     moves = sorted((move for move in plan.moves if move.by_layer), key=_moment)  # stable: the plan's order is kept
     alike = groupby(moves, lambda move: (_moment(move), move.source_tier, move.target_tier))
     groups = [(moment, tuple(group)) for (moment, _, _), group in alike]
-    if not shared and not any(_moment(move) for move in moves):  # as most are: no wave is in their way
+    if not in_turn and not any(_moment(move) for move in moves):  # as most are: no wave is in their way
         return [Copy(group, None, 0, tuple(range(number))) for number, (_, group) in enumerate(groups)]
-    return _beside_the_waves(plan, groups, 2 if shared else 1)
+    return _beside_the_waves(plan, groups, 2 if in_turn else 1)
 
 
 def timetable(found: list[Copy], num_waves: int, num_layers: int) -> tuple[dict[int, list[Key]], dict[int, list[Key]]]:
     """The copies that begin after each wave of each layer, and those that it waits for.
 
     Waves are numbered through all layers: wave w of layer i is i * num_waves + w. After -1 begins what begins with the
-    plan; what is waited for at its end is left out.
+    plan, and no copy before those that it follows. What only the plan's end waits for is not among the needed.
     """
     begun: defaultdict[int, list[Key]] = defaultdict(list)
     needed: defaultdict[int, list[Key]] = defaultdict(list)
+    turns: dict[Key, int] = {}  # after which each begins
     for layer in range(num_layers):
         first = layer * num_waves
         for number, copy in enumerate(found):
-            begun[-1 if copy.begins is None else max(-1, first + copy.begins)].append((layer, number))
-            if copy.needed is not None:
+            begins = -1 if copy.begins is None else max(-1, first + copy.begins)
+            turns[layer, number] = turn = max([begins, *(turns[key] for key in followed(found, layer, number))])
+            begun[turn].append((layer, number))
+            if copy.needed is not None and (layer + 1 < num_layers or copy.needed < num_waves):
                 needed[first + copy.needed].append((layer, number))
     return begun, needed
 

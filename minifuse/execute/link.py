@@ -36,8 +36,8 @@ class Link:
         end = max over i of (i + 1) T/L + (L - i) C/L,  so that  exposed = end - C = max(T/L, T + C/L - C)
 
     and as much more as the link is still busy when the plan begins. Of several waves each takes what its attention
-    takes, and the first the rest of a layer as well. Moves behind everything use the link while no plan waits for it,
-    those to the device first; one that has begun is not stopped.
+    takes, and waits after the rest of its layer has been computed. Moves behind everything use the link while no plan
+    waits for it, those to the device first; one that has begun is not stopped.
 
     >>> # 4 layers, computing 8 s: transfers of 4 s expose max(1, 4 + 2 - 8) = 1 s, and of 12 s max(3, 12 + 2 - 8) = 6 s
 
@@ -47,7 +47,7 @@ class Link:
         num_layers: of the model.
         attention: seconds that each wave of a plan attends, of those that the plan computes; None: all of them, divided
             among the waves by tokens.
-        shared: all layers have the same slots of the device (`Memory.shared_by`).
+        in_turn: all layers have the same slots of the device (`Memory.layers_in_turn`).
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class Link:
         num_layers: int = 1,
         attention: Callable[[Plan], Sequence[float]] | None = None,
         *,
-        shared: bool = False,
+        in_turn: bool = False,
     ) -> None:
         self.bytes_per_token = bytes_per_token
         self.num_layers = num_layers
         self._attention = attention
-        self._shared = shared
+        self._in_turn = in_turn
         self._token_s = bytes_per_token / bandwidth
         self._free_s = 0.0  # when the link has carried all that it has begun with
         # Moves behind everything that have not begun, a heap: those to the device first, then in the order given.
@@ -92,7 +92,7 @@ class Link:
         link = max(0.0, self._free_s - now)
         exposed_s = link + first_s if first_s else 0.0
         link += first_s
-        if layered := copies(plan, shared=self._shared):
+        if layered := copies(plan, in_turn=self._in_turn):
             late_s, link = self._layer_by_layer(plan, layered, computing_s, link - exposed_s)
             exposed_s, link = exposed_s + late_s, exposed_s + link
         self._free_s = now + link
@@ -103,12 +103,15 @@ class Link:
         it ends later than it would without copies, and when the link is free again."""
         num_layers, clock = self.num_layers, 0.0
         shares = [self.seconds(copy.moves) / num_layers for copy in layered]
-        computing = [seconds / num_layers for seconds in self._by_wave(plan, computing_s)]
-        begun, needed = timetable(layered, len(computing), num_layers)
+        layer_s, *attention = [seconds / num_layers for seconds in self._by_wave(plan, computing_s)]
+        num_waves = len(attention)
+        begun, needed = timetable(layered, num_waves, num_layers)
         copied: dict[Key, float] = {}  # when each is there
-        for turn in range(-1, num_layers * len(computing)):
+        for turn in range(-1, num_layers * num_waves):
             if turn >= 0:
-                clock = max([clock, *(copied[key] for key in needed.get(turn, ()))]) + computing[turn % len(computing)]
+                wave = turn % num_waves
+                clock += 0.0 if wave else layer_s
+                clock = max([clock, *(copied[key] for key in needed.get(turn, ()))]) + attention[wave]
             for layer, number in begun.get(turn, ()):  # goes on the link, in order
                 ready = max([clock, *(copied[key] for key in followed(layered, layer, number))])
                 if shares[number]:
@@ -117,17 +120,17 @@ class Link:
         return max(0.0, max([clock, *copied.values()]) - computing_s), link
 
     def _by_wave(self, plan: Plan, computing_s: float) -> list[float]:
-        """The seconds of a plan's computing until its first wave has attended in all layers, and of each other wave.
+        """The seconds of a plan's computing before the waves, in all layers, and of each wave. A single wave takes all.
 
-        >>> # 10 s, of which the waves attend for 2, 3 and 1 s: 6, 3 and 1
+        >>> # 10 s, of which three waves attend for 2, 3 and 1 s: 4, 2, 3 and 1
         """
         if len(plan.waves) == 1:
-            return [computing_s]
+            return [0.0, computing_s]
         if self._attention is None:
             tokens = [sum(work.stop - work.start for work in plan.work[slice(*wave)]) for wave in plan.waves]
-            return [computing_s * count / sum(tokens) for count in tokens]
-        others = self._attention(plan)[1:]
-        return [computing_s - sum(others), *others]
+            return [0.0, *(computing_s * count / sum(tokens) for count in tokens)]
+        waves = self._attention(plan)
+        return [computing_s - sum(waves), *waves]
 
     def behind(self, plan: Plan, now: float) -> None:
         """Begin with the moves of a plan without work as soon as the link has nothing more urgent to carry."""

@@ -103,7 +103,8 @@ class TorchRunner:
 def torch_runner(model: Transformer, memory: Memory, attention: Attention, numerics: str = "fast") -> TorchRunner:
     """The runner of these stages, on the model's device, with KV tensors of the memory's size."""
     cache = KVStorage(
-        *(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity), shared_by=memory.shared_by
+        *(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity),
+        layers_in_turn=memory.layers_in_turn,
     )
     dtype = str(model.dtype).removeprefix("torch.")
     return TorchRunner(model, cache, attention.backend(model.device.type, dtype, numerics))

@@ -38,7 +38,7 @@ class MovesOfPlan:
         self._plan = plan
         self._transfers = transfers
         self._queue = transfers.queue()
-        self._copies = copies(plan, shared=transfers.cache.shared)
+        self._copies = copies(plan, in_turn=transfers.cache.in_turn)
         self._num_waves = len(plan.waves)
         self._begun_by, self._needed_by = timetable(self._copies, self._num_waves, transfers.num_layers)
         self._marks: dict[Key, Mark] = {}

@@ -26,7 +26,7 @@ class KVTensors(Protocol):
     values: Tensor
     host_keys: Tensor
     host_values: Tensor
-    shared: bool  # all layers have the same slots of the device, one after the other
+    in_turn: bool  # all layers have the same slots of the device, one after the other
 
     @property
     def device(self) -> torch.device: ...

@@ -23,8 +23,8 @@ class KVStorage:
 
     Args:
         num_slots: of the device, each of a token's KV of all layers.
-        shared_by: the layers that share the device (`Memory.shared_by`): 1, or all, which then have so many times as
-            many slots, each of one layer's KV at a time.
+        layers_in_turn: as `Memory.layers_in_turn`: 1, or all layers, for which the device has so many times as many
+            slots, each of one layer's KV at a time.
     """
 
     def __init__(
@@ -34,17 +34,17 @@ class KVStorage:
         dtype: torch.dtype,
         device: torch.device,
         num_host_slots: int = 0,
-        shared_by: int = 1,
+        layers_in_turn: int = 1,
     ) -> None:
-        self.shared = shared_by > 1
+        self.in_turn = layers_in_turn > 1
 
         def zeros(slots: int, layers: int = config.num_layers, **where: Any) -> Tensor:
             return torch.zeros((layers, slots, config.num_kv_heads, config.head_dim), dtype=dtype, **where)
 
         self.num_heads = config.num_heads  # query heads that read the cache
-        owners = 1 if self.shared else config.num_layers
+        owners = 1 if self.in_turn else config.num_layers
         self.keys, self.values = (
-            zeros(shared_by * num_slots, owners, device=device).expand(config.num_layers, -1, -1, -1) for _ in "kv"
+            zeros(layers_in_turn * num_slots, owners, device=device).expand(config.num_layers, -1, -1, -1) for _ in "kv"
         )
         pinned = device.type == "cuda" and num_host_slots > 0
         self.host_keys, self.host_values = (zeros(num_host_slots, pin_memory=pinned) for _ in "kv")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
@@ -22,6 +24,7 @@ from minifuse.work import Span, Work
 
 __all__ = ["Waves"]
 
+BUFFER = 0.125  # of the device, for each of two waves, by default
 HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
 
 
@@ -42,9 +45,9 @@ class Waves(NothingAhead):
     the one before it, unless a single sequence needs more than half of the room. KV goes to the host once, when its
     sequence leaves the device, and is uploaded as often as a wave needs it. Where everything fits, nothing is moved.
 
-    With `layers`, all layers of the model have the device one after the other, so that it holds so many times as many
-    tokens, of one layer: waves are as much longer, no sequence stays, and a request whose KV of all layers exceeds the
-    device is served.
+    With `turns=layers`, the layers of the model have the device in turn: it holds as many times the tokens as there are
+    layers, each of one layer's KV. Waves are as much longer, no sequence stays, and a request whose KV of all layers
+    exceeds the device is served.
 
     >>> # blocks of 1, 8 on the device, buffer=0; with this iteration's token a has 3, b 2, c 4 and d 3: none can stay
     >>> # beside two waves of 4.
@@ -70,26 +73,43 @@ class Waves(NothingAhead):
             minimum=1,
             maximum=10**8,
         )
-        buffer: float = option(
-            0.125,
-            "part of the device that each of two waves may have, if no sequence needs more",
+        turns: str = option(
+            "rest",
+            "what takes turns where the device does not hold all KV: the rest, while the first sequences stay; all "
+            "sequences, as in the paper; or layers too, each of which has all of the device",
+            choices=("rest", "sequences", "layers"),
+        )
+        buffer: float | None = option(
+            None,
+            f"part of the device that each of two waves may have, if no sequence needs more; none: {BUFFER:g}, or with "
+            "turns=layers a half",
             minimum=0,
             maximum=0.5,
         )
-        stay: bool = option(True, "let the first sequences stay on the device, or else all take turns, as in the paper")
-        layers: int = option(
-            1,
-            "layers that have the device one after the other, so that no sequence stays: all of the model, or 1, where "
-            "each has its own part",
-            minimum=1,
+        layers: int | None = option(
+            None, "the model's number of layers, for turns=layers; none: as the model has", minimum=1, offered=True
         )
+
+        def __post_init__(self) -> None:
+            if self.turns == "layers" and self.buffer is not None:
+                raise UsageError(
+                    f"memory.buffer is {self.buffer:g} and memory.turns is layers, where each wave has half of the "
+                    "device: leave memory.buffer out."
+                )
+            if self.turns != "layers" and self.layers is not None:
+                raise UsageError(
+                    f"memory.layers is {self.layers} and memory.turns is {self.turns}, where every layer has its own "
+                    "part of the device: leave memory.layers out, or give memory.turns=layers."
+                )
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity
         self.options = self.Options() if options is None else options
         self.size: int = self.options.block_size
-        self.shared_by: int = self.options.layers
-        self.num_blocks = capacity * self.shared_by // self.size
+        if self.options.turns == "layers" and self.options.layers is None:
+            raise UsageError("memory.turns is layers, and how many there are is not known: give memory.layers.")
+        self.layers_in_turn: int = self.options.layers or 1
+        self.num_blocks = capacity * self.layers_in_turn // self.size
         if self.num_blocks < 1:
             raise UsageError(
                 f"The memory is to have blocks of {self.size} tokens, and it holds {capacity}: lower memory.block_size "
@@ -114,10 +134,10 @@ class Waves(NothingAhead):
         most = max(prompts, key=lambda prompt: prompt.max_cached)
         blocks = self.blocks_of(most.max_cached)
         if blocks > self.num_blocks:
-            of_layers, instead = "", ", or let the layers have the device in turn (memory.layers)"
-            if self.shared_by > 1:
+            of_layers, instead = "", ", or give memory.turns=layers, so that it holds one layer at a time"
+            if self.layers_in_turn > 1:
                 of_layers, instead = ", of one layer,", ""
-            tokens = -(-blocks * self.size // self.shared_by)
+            tokens = -(-blocks * self.size // self.layers_in_turn)
             raise RequestRefused(
                 f"Request {most.id!r} may need {blocks} blocks of {self.size} KV tokens{of_layers} on the device, "
                 f"where attention reads them, and it has {self.num_blocks}: shorten the prompt, lower max_new_tokens, "
@@ -163,7 +183,7 @@ class Waves(NothingAhead):
             lacks = blocks if here is None else blocks - len(here.blocks)
             uploads = here is None and item.start > 0
             # The first wave is of those that are there: it need not wait, and the second is uploaded meanwhile.
-            if index > begin and (taken + lacks > limit or (uploads and not waves and self.shared_by == 1)):
+            if index > begin and (taken + lacks > limit or (uploads and not waves and self.layers_in_turn == 1)):
                 self._give_back(leaving, len(waves))
                 waves.append(Span(begin, index))
                 begin, taken = index, 0
@@ -184,19 +204,16 @@ class Waves(NothingAhead):
 
         >>> # 8 blocks, buffer=0: needs [2, 1, 2, 2, 1, 1]: two stay, as 3 + 2 x 2 <= 8, and a wave takes 2 blocks
 
-        Where layers share the device, an even number of waves of half of it: the last wave of a layer is attended while
-        the first of the next layer is uploaded to the other half.
+        If layers take turns, none stays.
         """
-        if self.shared_by > 1:
-            half = max(1, self.num_blocks // 2)
-            num_waves = 2 * -(-sum(needs) // (2 * half))
-            return 0, max(*needs, -(-sum(needs) // num_waves))
-        whole = self.num_blocks if self.options.stay else 0
+        if self.layers_in_turn > 1:
+            return 0, even_waves(needs, self.num_blocks)
+        whole = self.num_blocks if self.options.turns == "rest" else 0
         held = list(accumulate(needs, initial=0))
         if held[-1] <= whole:
             return len(needs), self.num_blocks
         longest = list(accumulate(reversed(needs), max))[::-1]  # of each piece and those behind it
-        least = int(self.options.buffer * self.num_blocks)
+        least = int((BUFFER if self.options.buffer is None else self.options.buffer) * self.num_blocks)
         buffers = [max(blocks, least) for blocks in longest]
         staying = 0
         while staying + 1 < len(needs) and held[staying + 1] + 2 * buffers[staying + 1] <= whole:
@@ -261,17 +278,17 @@ class Waves(NothingAhead):
         ]
 
     def _take(self, count: int, wave: int) -> list[int]:
-        """The free blocks that were freed first; or, where layers share the device, odd waves from its end, so that
-        the last wave of a layer and the first of the next touch different blocks."""
-        if self.shared_by > 1 and wave % 2:
+        """The free blocks that were freed first; or, where layers take turns, the first for even waves and the last for
+        odd ones, so that the last wave of a layer and the first of the next have different halves of the device."""
+        if self.layers_in_turn > 1 and wave % 2:
             return [self.free.pop() for _ in range(count)][::-1]
         return [self.free.popleft() for _ in range(count)]
 
     def _give_back(self, names: list[str], wave: int = 0) -> None:
         """These sequences are on the host, and their blocks may be taken by the next wave."""
-        for name in names if self.shared_by == 1 else names[::-1]:
+        for name in names if self.layers_in_turn == 1 else names[::-1]:
             blocks = self.pages.pop(name).blocks
-            if self.shared_by > 1 and wave % 2 == 0:
+            if self.layers_in_turn > 1 and wave % 2 == 0:
                 self.free.extendleft(reversed(blocks))
             else:
                 self.free.extend(blocks)
@@ -314,6 +331,38 @@ class Waves(NothingAhead):
         sums = sum(self.cached.values()), sum(self.cached[name] for name in self.pages)
         if sums != (self.num_cached, self.num_here):
             raise LawBroken("conservation", f"{self.num_cached} and {self.num_here} tokens are counted, not {sums}")
+
+
+def even_waves(needs: Seq[int], num_blocks: int) -> int:
+    """The fewest blocks for a wave with which work is divided into an even number of waves, of half of the device each.
+
+    While the last wave of a layer is attended, the first of the next layer is uploaded to the other half. If the work
+    cannot be divided so, as where a piece needs more than half, into any number.
+
+    >>> even_waves([3, 3, 2, 2, 2], 12)  # twelve blocks at once, in two waves: 3 + 3 and 2 + 2 + 2
+    6
+    >>> even_waves([3, 3, 2, 2, 2], 10)  # four waves: 3, 3, 2 + 2 and 2
+    4
+    """
+    half = max(*needs, num_blocks // 2)
+    num_waves = 2 * max(1, -(-sum(needs) // (2 * half)))
+    while num_waves <= len(needs):
+        limits = range(max(needs), half + 1)
+        index = bisect_left(limits, -num_waves, key=lambda limit: -_num_waves(needs, limit))
+        if index < len(limits) and _num_waves(needs, limits[index]) == num_waves:
+            return limits[index]
+        num_waves += 2
+    return half
+
+
+def _num_waves(needs: Seq[int], limit: int) -> int:
+    """Waves of up to `limit` blocks that work is cut into in its order."""
+    count = taken = 0
+    for blocks in needs:
+        if not count or taken + blocks > limit:
+            count, taken = count + 1, 0
+        taken += blocks
+    return count
 
 
 def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -29,7 +29,7 @@ def launch(
     size: int,
     *,
     host_capacity: int = 0,
-    shared_by: int = 1,
+    layers_in_turn: int = 1,
     seed: int = 0,
     timeout_s: float = 60.0,
 ) -> ParallelRunner:
@@ -46,7 +46,7 @@ def launch(
         attention: the tensor half of the attention stage.
         capacity: KV memory in tokens, of each of which a rank holds the KV of its own heads.
         host_capacity: the capacity of the host tier, likewise.
-        shared_by: layers that share the device (`Memory.shared_by`).
+        layers_in_turn: layers that share the device (`Memory.layers_in_turn`).
         timeout_s: how long rank 0 waits for the others to join, and with NCCL a rank in a collective.
 
     Raises:
@@ -73,7 +73,7 @@ def launch(
         seed=seed,
         capacity=capacity,
         host_capacity=host_capacity,
-        shared_by=shared_by,
+        layers_in_turn=layers_in_turn,
         attention=attention,
         threads=max(1, torch.get_num_threads() // size),
         timeout_s=timeout_s,

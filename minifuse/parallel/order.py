@@ -29,7 +29,7 @@ class Setup:
     seed: int  # of random weights
     capacity: int  # KV memory in tokens
     host_capacity: int  # of the host tier, in tokens
-    shared_by: int  # layers that share the device
+    layers_in_turn: int  # layers that share the device
     attention: AttentionBackend
     threads: int
     timeout_s: float  # of a collective

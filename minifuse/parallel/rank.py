@@ -54,7 +54,7 @@ class Rank:
         self.model.pack()
         self.cache = KVStorage(
             *(self.model.config, setup.capacity, self.model.dtype, device, setup.host_capacity),
-            shared_by=setup.shared_by,
+            layers_in_turn=setup.layers_in_turn,
         )
         self.attention: AttentionBackend = setup.attention
         self.transfers = PlanTransfers(self.cache, self.attention.operators)

@@ -78,8 +78,12 @@ class ServedText:
         - `profile`: what a `chunk` costs to compute again.
         - `token_budget`: the tokens of an iteration that saturate it.
         - `lanes`: the lanes of attention that it runs at once.
+        - `layers`: of the model, where they take turns.
         - `balance`: its operations for each byte that it reads, divided by the query heads that share a KV head.
         """
+        if option == "layers":
+            in_turn = beside["turns"] == "layers"
+            return Offer(self.source.config.num_layers, f"the model: {self.source.name}") if in_turn else None
         if self.settings.clock == "virtual":
             value = self._offer_of(hardware(self.settings.hardware), option, beside)
             named = self.settings.hardware if isinstance(self.settings.hardware, str) else "given"
@@ -114,10 +118,10 @@ class ServedText:
 
     def runner(self, stages: Stages) -> PlanRunner:
         num_layers = self.source.config.num_layers
-        if stages.memory.shared_by not in (1, num_layers):
+        if stages.memory.layers_in_turn not in (1, num_layers):
             raise UsageError(
-                f"The device is to be shared by {stages.memory.shared_by} layers, and {self.source.name} has "
-                f"{num_layers}: give memory.layers={num_layers}, or 1 for none to share it."
+                f"{stages.memory.layers_in_turn} layers are to have the device in turn, and {self.source.name} has "
+                f"{num_layers}: leave memory.layers out."
             )
         run = placeholder_tokens if self.settings.clock == "virtual" else without_model
         close = behind = None
@@ -131,7 +135,7 @@ class ServedText:
                 stages.memory.capacity,
                 self.settings.tensor_parallel,
                 host_capacity=stages.memory.host_capacity,
-                shared_by=stages.memory.shared_by,
+                layers_in_turn=stages.memory.layers_in_turn,
                 seed=self.settings.seed,
             )
             close, behind = ranks.close, ranks.behind
@@ -162,7 +166,7 @@ class ServedText:
             hardware(self.settings.hardware).transfer_bandwidth,
             self.source.config.num_layers,
             self.cost().attention_s,
-            shared=memory.shared_by > 1,
+            in_turn=memory.layers_in_turn > 1,
         )
 
     def _check_fits(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapreplace
 from itertools import repeat
 from operator import itemgetter
@@ -113,8 +113,10 @@ class Roofline:
     def __call__(self, plan: Plan) -> float:
         shape = plan.shape
         products = self._products(plan)
+        crossing = 1 if self.machine.link else 0
+        moved = sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
         if self.machine.processors is not None and shape is None:
-            layers_s = self._bound(self.config.num_matrix_weights, 0, products, 0)
+            layers_s = self._bound(self.config.num_matrix_weights, moved, products, 0)
             return layers_s + sum(self._in_lanes(plan)) + self.machine.overhead_s
         if isinstance(shape, Region):
             context = shape.size * max(work.stop for work in plan.work)
@@ -126,15 +128,13 @@ class Roofline:
         else:
             context = sum(work.stop for work in plan.work)
             pairs = sum(map(_pairs, plan.work))
-        crossing = 1 if self.machine.link else 0
-        touched = context + sum(move.num_tokens * (crossing if move.crosses else 2) for move in plan.moves)
-        return self._bound(self.config.num_matrix_weights, touched, products, pairs) + self.machine.overhead_s
+        return self._bound(self.config.num_matrix_weights, context + moved, products, pairs) + self.machine.overhead_s
 
     def attention_s(self, plan: Plan) -> list[float]:
         """The seconds that each wave attends, of those of a plan without a shape.
 
-        Attention is what the waves add to the time of the layers. Without lanes, each adds as much as it would alone,
-        in proportion.
+        Attention is what the waves, and not the moves, add to the time of the layers. Without lanes, each adds as much
+        as it would alone, in proportion.
         """
         if self.machine.processors is not None:
             return self._in_lanes(plan)
@@ -143,7 +143,7 @@ class Roofline:
             for works in (plan.work[slice(*wave)] for wave in plan.waves)
         ]
         layers_s = self._bound(self.config.num_matrix_weights, 0, self._products(plan), 0)
-        added_s = self(plan) - self.machine.overhead_s - layers_s
+        added_s = self(replace(plan, moves=())) - self.machine.overhead_s - layers_s
         return [added_s * one / sum(alone) for one in alone]
 
     def _products(self, plan: Plan) -> int:

@@ -123,11 +123,11 @@ def _chunks(sequences: tuple[Sequence, ...], options: Any) -> int:
 
 @count_slots("waves")
 def _the_longest(sequences: tuple[Sequence, ...], options: Any) -> int | None:
-    """The blocks of the longest, of one layer if layers share the device: the prompts of a request may be attended in
+    """The blocks of the longest, of one layer if layers take turns: the prompts of a request may be attended in
     turn. All have room on the host."""
     size: int = options.block_size
     lengths = [-(-sequence.request.max_cached // size) * size for sequence in sequences]
-    longest: int = -(-max(lengths) // options.layers)
+    longest: int = -(-max(lengths) // (options.layers or 1))
     if options.host is not None:
         return longest if sum(lengths) <= options.host else None
     return max(longest, -(-sum(lengths) // HOST_TIMES))

@@ -14,7 +14,11 @@ CROWD = ("run", "--requests", 30, "--max-new-tokens", 12, "--ignore-eos", "--jso
 SHORT = ("--kv-memory", "96KiB", "--set", "memory.block_size=4")  # about three of the requests
 
 
-@pytest.mark.parametrize("options", [(), ("memory.stay=off",), ("attention.lanes=1",), ("memory.buffer=0.5",)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [(), ("memory.turns=sequences",), ("memory.turns=layers",), ("attention.lanes=1",), ("memory.buffer=0.5",)],
+    ids=str,
+)
 def test_thirty_requests_where_three_fit(minifuse: Cli, tiny: str, options: tuple[str, ...]) -> None:
     orca = minifuse(*CROWD).answers()
     typed = [word for option in options for word in ("--set", option)]
@@ -79,12 +83,17 @@ def test_what_feedback_queues_refuse(minifuse: Cli, tiny: str, typed: str, words
 
 def test_a_device_too_small_for_all_layers_of_a_request_holds_one_at_a_time(minifuse: Cli, tiny: str) -> None:
     """It has room for 40 tokens of the KV of all three layers, and 120 of one; the request has up to 80."""
-    asked = ("run", "--technique", "fluid", "--kv-memory", "60KiB", "--max-new-tokens", "60", "--ignore-eos", "a text")
-    minifuse(*asked).refused("blocks of 16 KV tokens on the device", "memory.layers", code=1)
-    minifuse(*asked, "--set", "memory.layers=2").refused("shared by 2 layers", "memory.layers=3")
-    minifuse(*asked, "--clock", "virtual", "--set", "memory.layers=2").refused("shared by 2 layers")
-    assert minifuse(*asked, "--set", "memory.layers=3").code == 0
-    minifuse(*asked, "--set", "memory.layers=3", "--max-new-tokens", "200").refused("of one layer, on the device", code=1)
+    asked = ("run", "--technique", "fluid", "--max-new-tokens", "60", "--ignore-eos", "a text")
+    small, in_turn = ("--kv-memory", "60KiB"), ("--set", "memory.turns=layers")
+    minifuse(*asked, *small).refused("blocks of 16 KV tokens on the device", "memory.turns=layers", code=1)
+    assert minifuse(*asked, *small, *in_turn).out.splitlines()[0] == minifuse(*asked).out.splitlines()[0]
+    for clock in ("real", "virtual"):
+        wrong = minifuse(*asked, *in_turn, "--set", "memory.layers=2", "--clock", clock)
+        wrong.refused("2 layers", "tiny has 3", "leave memory.layers out")
+    minifuse(*asked, *in_turn, "--set", "memory.buffer=0.2").refused("leave memory.buffer out")
+    minifuse(*asked, "--set", "memory.layers=3").refused("memory.turns is rest", "memory.turns=layers")
+    minifuse(*asked, "--set", "memory.turns=none").refused("rest or sequences or layers")
+    minifuse(*asked, *small, *in_turn, "--max-new-tokens", "200").refused("of one layer, on the device", code=1)
 
 
 def test_explained(minifuse: Cli) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minifuse.errors import LawBroken
-from minifuse.execute.copies import Copy, copies
+from minifuse.execute.copies import Copy, copies, followed, timetable
 from minifuse.layout import Layout
 from minifuse.place import Extent, Pages, Runs
 from minifuse.plan import Move, Plan
@@ -91,6 +91,64 @@ def test_whatever_overtakes_touches_other_slots(seed: int) -> None:
             assert _begins(copy) == (max(least, wave) if moment == "after" else least)
         later = [w for w in range(len(waves)) if w not in earlier and _clash(touched[w], mine)]
         assert copy.needed == min([wave] if moment == "before" else later, default=None)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3, 4])
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_what_touches_the_same_slots_keeps_its_order_in_all_layers(in_turn: bool, num_layers: int) -> None:
+    """Waves in their order, copies by nothing but what the timetable says: streams of a GPU know nothing else."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        plan = _any_plan(rng)
+        num_waves, found = len(plan.waves), copies(plan, in_turn=in_turn)
+        begun, needed = timetable(found, num_waves, num_layers)
+        before: dict[Any, set[Any]] = {}  # what has ended when a copy (a pair) or a wave (its number) begins
+        ended: set[Any] = set()  # before what the device computes next
+        for turn in range(-1, num_layers * num_waves):
+            if turn >= 0:
+                for key in needed.get(turn, ()):
+                    ended |= {key, *before[key]}
+                before[turn] = set(ended)
+                ended.add(turn)
+            for key in begun.get(turn, ()):
+                before[key] = ended.union(*({other, *before[other]} for other in followed(found, *key)))
+        assert len(before) == num_layers * (num_waves + len(found))
+        actors = _in_program_order(plan, found, num_layers, in_turn)
+        for place, (second, touched) in enumerate(actors):
+            for first, earlier in actors[:place]:
+                assert not _clash(earlier, touched) or first in before[second], (seed, first, second)
+
+
+def _in_program_order(plan: Plan, found: list[Copy], num_layers: int, in_turn: bool) -> list[tuple[Any, Any]]:
+    """All copies and waves, as they would be made one after the other, and the slots that each touches."""
+    num_waves = len(plan.waves)
+    actors = []
+    for layer in range(num_layers):
+
+        def here(slots: tuple[set[Any], set[Any]], layer: int = layer) -> tuple[set[Any], set[Any]]:
+            reads, writes = (
+                {(tier, slot) if in_turn and tier == "device" else (tier, slot, layer) for tier, slot in some}
+                for some in slots
+            )
+            return reads, writes
+
+        timed: list[tuple[float, Any, Any]] = [
+            (2 * wave + 0.5, layer * num_waves + wave, _touched_by_wave(plan, wave)) for wave in range(num_waves)
+        ]
+        for number, copy in enumerate(found):
+            moment = 2 * copy.moves[0].wave + (copy.moves[0].moment == "after")
+            timed.append((moment, (layer, number), _touched_by_copy(copy)))
+        actors += [(actor, here(touched)) for _, actor, touched in sorted(timed, key=lambda one: one[0])]
+    return actors
+
+
+def _any_plan(rng: random.Random) -> Plan:
+    waves = [(rng.randrange(8), rng.randint(1, 4)) for _ in range(rng.randint(1, 4))]
+    moves = []
+    for _ in range(rng.randint(1, 6)):
+        when = {"moment": rng.choice(["before", "after"]), "wave": rng.randrange(len(waves))}
+        moves.append(rng.choice([out, into])(rng.randrange(10), rng.randrange(10), rng.randint(1, 3), **when))
+    return plan_of(*waves, moves=tuple(moves))
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -91,6 +91,13 @@ def test_the_first_wave_takes_what_is_not_attention() -> None:
     assert found.exposed_s == 13.0 - 9.0
 
 
+def test_the_first_wave_of_a_layer_waits_after_what_comes_before_attention() -> None:
+    """Two layers of 8 s, of which two waves attend for 1 s each; what the first uploads takes 4 s in each layer."""
+    moves = (into(20, 0, 8, moment="before", wave=0),)
+    found = Link(1, 1.0, 2, lambda plan: [2.0, 2.0]).run(plan_of((0, 8), (8, 8), moves=moves), 16.0, 0.0)
+    assert found.exposed_s == 0.0  # there at 4 s and at 8 s, and needed at 6 s and at 14 s
+
+
 def test_behind_everything_exposes_nothing_but_the_rest_of_a_move_that_has_begun() -> None:
     resource = link()
     resource.behind(alone(out(0, 0, 3, moment="behind"), out(3, 3, 3, moment="behind")), 0.0)

@@ -126,7 +126,7 @@ def test_layer_0_computes_before_the_copy_of_the_last_layer_has_ended(log: Log) 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_a_layer_waits_for_its_own_copy(log: Log, monkeypatch: pytest.MonkeyPatch, layer: int) -> None:
     """The copy ends only when something waits for it. A layer that did not wait would attend before that."""
-    held, wait, waits = log.hold(f"swap_in {layer}"), module._ThreadLane.wait, []
+    held, wait, waits = log.hold(f"swap_in {layer}"), module._ThreadQueue.wait, []
 
     def releasing(lane: Any, mark: Any) -> None:
         waits.append(mark)
@@ -134,7 +134,7 @@ def test_a_layer_waits_for_its_own_copy(log: Log, monkeypatch: pytest.MonkeyPatc
             held.set()
         wait(lane, mark)
 
-    monkeypatch.setattr(module._ThreadLane, "wait", releasing)
+    monkeypatch.setattr(module._ThreadQueue, "wait", releasing)
     runner = TorchRunner(small_model("llama"), storage(), Attending(log, {}))  # type: ignore[arg-type]
     runner(plan_of_a(into(5, 0, 3, moment="before")), sequences_of_a())
     order = log.events.index

@@ -35,7 +35,7 @@ def ranks() -> Iterator[ParallelRunner]:
         yield run
 
 
-def _serve(run: ParallelRunner, memory: Memory) -> list[StepReport]:
+def serve_all(run: ParallelRunner, memory: Memory) -> list[StepReport]:
     clock = RealClock()
     executor = RealExecutor(run, clock, behind=run.behind)
     engine = Engine(PrefillFirst(), memory, PagedStage(), executor, clock, reader=TextReader(VOCAB, CONTEXT))
@@ -48,16 +48,16 @@ def _serve(run: ParallelRunner, memory: Memory) -> list[StepReport]:
 
 def test_overlapped_swaps(ranks: ParallelRunner) -> None:
     settings = {"memory.preemption": "swap", "memory.transfer": "overlapped", "memory.block_size": 2}
-    steps = _serve(ranks, Stages.of(technique("vllm"), TIGHT, settings).memory)
+    steps = serve_all(ranks, Stages.of(technique("vllm"), TIGHT, settings).memory)
     assert {move.moment for step in steps for move in step.plan.moves if move.crosses} == {"before"}
 
 
 def test_conversations(ranks: ParallelRunner) -> None:
     memory = Tiered(TIGHT, Tiered.Options(chunk=2, host=2 * TIGHT))
-    steps = _serve(ranks, memory)
+    steps = serve_all(ranks, memory)
     assert {move.moment for step in steps for move in step.plan.moves} == {"before", "behind"}
 
 
 def test_ahead_of_time(ranks: ParallelRunner) -> None:
-    steps = _serve(ranks, AheadOfTime(TIGHT))
+    steps = serve_all(ranks, AheadOfTime(TIGHT))
     assert {move.moment for step in steps for move in step.plan.moves} == {"before", "behind"}

@@ -106,8 +106,9 @@ def _panel(title: str, runs: Runs, measure: Measure) -> Panel:
     columns += [
         Column("fluid\nbatch", "measured", "fluid_mean_batch"),
         Column("vllm\nbatch", "measured", "vllm_mean_batch"),
+        Column("fluid\nwaits", "measured", "fluid_exposed", "{:.0%}"),
+        Column("in turns\nwaits", "measured", "in_turn_exposed", "{:.0%}"),
     ]
-    columns.append(Column("fluid\nwaits", "measured", "fluid_exposed", "{:.0%}"))
     if any("fluid_spread" in point.measured for point in points):
         columns += [Column(f"{key}\nspread", "measured", f"{key}_spread", "{}") for key in ("fluid", "vllm")]
     return Panel(title, tuple(columns), tuple(points))

@@ -209,7 +209,7 @@ class Server:
             "memory.host": self.host_tokens,
             "memory.block_size": BLOCK,
             "memory.chunk": BLOCK,
-            "memory.layers": self.source.config.num_layers if contender.in_turn else 1,
+            "memory.turns": "layers" if contender.in_turn else "rest",
         }
         known = {key: value for key, value in options.items() if key in row.option_names}
         if contender.technique == "fluid" and self.budget is not None:

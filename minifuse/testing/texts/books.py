@@ -39,7 +39,7 @@ class TextBooks(Books):
     text, and for nothing else. A row of a rectangle is one sequence's, whichever of its columns are in use.
 
     Args:
-        shared_by: layers that have the device's slots one after the other.
+        layers_in_turn: layers that have the device's slots one after the other.
         pads: memory keeps rectangles: in use is also what is between two sequences.
         reclaims: memory may drop the KV of evicted sequences, wherever it lies in the text: it counts as kept.
         threshold: the part of the device that may be in use.
@@ -51,14 +51,14 @@ class TextBooks(Books):
         host_capacity: int,
         slot_bytes: int,
         *,
-        shared_by: int = 1,
+        layers_in_turn: int = 1,
         pads: bool = False,
         reclaims: bool = False,
         threshold: float = 1.0,
     ) -> None:
         super().__init__()
         self.capacity = {"device": capacity, "host": host_capacity}
-        self.num_slots = self.capacity | {"device": shared_by * capacity}
+        self.num_slots = self.capacity | {"device": layers_in_turn * capacity}
         self.most = threshold * capacity
         self.slot_bytes = slot_bytes
         self.pads, self.reclaims = pads, reclaims

@@ -64,7 +64,7 @@ class TextCase(Case):
         options = vars(check_settings(self.row, self.scenario.settings(self.row))["memory"])
         return TextBooks(
             *(self.capacity, memory.host_capacity, self._slot_bytes),
-            shared_by=memory.shared_by,
+            layers_in_turn=memory.layers_in_turn,
             pads=pads,
             reclaims=memory.reclaims,
             threshold=options.get("threshold", 1.0),
@@ -78,14 +78,14 @@ class TextCase(Case):
         seconds = self.scenario.seconds_per_transfer
         bandwidth = self._slot_bytes / seconds if seconds else math.inf
         num_layers = model_config(self.scenario.model).num_layers
-        return Link(self._slot_bytes, bandwidth, num_layers, shared=memory.shared_by > 1)
+        return Link(self._slot_bytes, bandwidth, num_layers, in_turn=memory.layers_in_turn > 1)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
         stages = Stages.of(self.row, self.capacity, self.settings)
         memory, model = stages.memory, small_model(self.scenario.model, numerics)
         cache = KVStorage(
             *(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity),
-            shared_by=memory.shared_by,
+            layers_in_turn=memory.layers_in_turn,
         )
         taken = sum(kv.untyped_storage().nbytes() for kv in (cache.keys, cache.values))
         allowed = self.capacity * self._slot_bytes

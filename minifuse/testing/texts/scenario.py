@@ -14,7 +14,7 @@ from minifuse.request import GREEDY, Phase, Request, Sampling
 from minifuse.stages import COMPUTED_WHOLE, stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Scenario
-from minifuse.testing.texts.models import CONFIGS, CONTEXT, LONG, LONG_CONTEXT, VOCAB
+from minifuse.testing.texts.models import CONFIGS, CONTEXT, LONG, LONG_CONTEXT, VOCAB, model_config
 
 __all__ = ["TextScenario", "text_scenarios"]
 
@@ -44,6 +44,8 @@ class TextScenario(Scenario):
         if settings.get("memory.preemption", "swap") != "swap":
             settings.pop("memory.host", None)  # there is none
             settings.pop("memory.transfer", None)
+        if settings.get("memory.turns") == "layers":
+            settings |= {"memory.layers": model_config(self.model).num_layers, "memory.buffer": None}
         return settings
 
     def with_requests(self, requests: tuple[Request, ...]) -> TextScenario:
@@ -119,7 +121,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         options |= _kept(draw)
     if stage("memory", row.memory).in_step:
         options |= _shaped(draw)
-    if stage("memory", row.memory).one_plan:
+    if "memory.turns" in row.option_names:
         options |= _in_waves(draw)
     if "batching.quantum" in row.option_names:
         options |= _by_levels(draw)
@@ -128,13 +130,9 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     if not growing and draw(st.sampled_from([True, True, False])):
         requests = _following(draw, requests)
     targets = [request.id for request in requests] + [r.after for r in requests if r.after is not None] * 2
-    aborts = tuple(draw(st.lists(st.tuples(st.integers(1, 8), st.sampled_from(targets)), max_size=3)))
-    model = draw(st.sampled_from(sorted(CONFIGS)))
-    if stage("memory", row.memory).one_plan:
-        options["memory.layers"] = draw(st.sampled_from([1, 1, CONFIGS[model].num_layers]))
     return TextScenario(
-        aborts=aborts,
-        model=model,
+        aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 8), st.sampled_from(targets)), max_size=3))),
+        model=draw(st.sampled_from(sorted(CONFIGS))),
         requests=requests,
         capacity=capacity,
         options=tuple(options.items()),
@@ -149,7 +147,7 @@ def _in_waves(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "memory.host": draw(st.sampled_from([None, 40, 90])),
         "memory.buffer": draw(st.sampled_from([0.0, 0.125, 0.5])),
-        "memory.stay": draw(st.sampled_from([True, True, False])),
+        "memory.turns": draw(st.sampled_from(["rest", "rest", "sequences", "layers"])),
     }
 
 

@@ -15,8 +15,8 @@ from minifuse.memory.fixed import RunRoom
 from minifuse.memory.waves import Waves
 from minifuse.plan import Move, Placement
 
-TURNS = {"kinds": ("few",), "memory__stay": False, "memory__block_size": 1, "memory__host": None}
-STAYING = {**TURNS, "memory__stay": True, "memory__buffer": 0.0}
+TURNS = {"kinds": ("few",), "memory__turns": "sequences", "memory__block_size": 1, "memory__host": None}
+STAYING = {**TURNS, "memory__turns": "rest", "memory__buffer": 0.0}
 
 
 def _with_moves(placement: Placement, change: Any) -> Placement:
@@ -90,9 +90,9 @@ def copies_begin_without_waiting_for_waves(begin: Any, self: MovesOfPlan, turn: 
             begin(self, each)
 
 
-@defect("fluid", "exact", kinds=("few",), memory__block_size=1, memory__host=None)
+@defect("fluid", "exact", kinds=("few",), memory__turns="layers", memory__block_size=1, memory__host=None)
 @instead_of(transfers, "copies")
-def layers_that_share_the_device_do_not_wait_for_each_other(copies: Any, plan: Any, *, shared: bool) -> Any:
+def layers_that_share_the_device_do_not_wait_for_each_other(copies: Any, plan: Any, *, in_turn: bool) -> Any:
     """All layers of a wave are uploaded at once, each over the one before."""
     return copies(plan)
 

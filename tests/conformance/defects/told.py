@@ -58,7 +58,7 @@ def a_shared_device_is_not_shared(patch: Patch) -> None:
 
 
 @defect("instances", "time")
-def a_device_shared_by_all_that_ever_ran(patch: Patch) -> None:
+def a_device_layers_in_turn_all_that_ever_ran(patch: Patch) -> None:
     advance = VirtualExecutor._advance
 
     def slower(self: VirtualExecutor, now: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,6 +137,29 @@ def test_evicted_and_readmitted(device, model_name, preemption) -> None:
     else:
         needed = sum(len(answer.request.prompt) + len(answer.token_ids) - 1 for answer in answers)
         assert sum(step.plan.num_tokens for step in steps) > needed, "nothing was computed again"
+
+
+@pytest.mark.parametrize("turns", ["rest", "sequences", "layers"])
+@pytest.mark.parametrize("model_name", MODELS)
+def test_in_waves(device, model_name, turns) -> None:
+    """Memory for the longest request and a block, of as many layers as have it in turn."""
+    oracles = random_weights(build(CONFIGS[model_name], "float32"), seed=7)
+    requests = [replace(request, arrival_s=0.0) for request in requests_of(2 * COUNT)]
+    in_turn = CONFIGS[model_name].num_layers if turns == "layers" else 1
+    longest = max(request.max_cached for request in requests)
+    steps: list[StepReport] = []
+    answers = served(
+        "fluid",
+        model_name,
+        device,
+        requests,
+        capacity=-(-longest // in_turn) + 6,
+        on_step=steps.append,
+        **{"memory.turns": turns, "memory.host": 10 * sum(request.max_cached for request in requests)},
+    )
+    for answer in answers:
+        assert_oracles_tokens(oracles, answer)
+    assert max(len(step.plan.waves) for step in steps) > 1
 
 
 @pytest.mark.parametrize("model_name", MODELS)

@@ -68,7 +68,7 @@ def test_operators_of_the_lstm() -> None:
     assert len(split.types["linear"].outputs) == 4
 
 
-def test_types_are_shared_by_the_cells_of_a_model() -> None:
+def test_types_are_layers_in_turn_the_cells_of_a_model() -> None:
     split = by_operator(made("seq2seq:hidden=8,vocab=30"))
     assert {name for name, kind in split.types.items() if not list(kind.cell.parameters())} == {
         *("cat", "sigmoid", "tanh", "mul", "add", "argmax", "result")
