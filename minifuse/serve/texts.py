@@ -82,8 +82,9 @@ class ServedText:
         - `balance`: its operations for each byte that it reads, divided by the query heads that share a KV head.
         """
         if option == "layers":
-            in_turn = beside["turns"] == "layers"
-            return Offer(self.source.config.num_layers, f"the model: {self.source.name}") if in_turn else None
+            if beside["turns"] != "layers":
+                return Offer(None, f"not needed: memory.turns is {beside['turns']}")
+            return Offer(self.source.config.num_layers, f"the model: {self.source.name}")
         if self.settings.clock == "virtual":
             value = self._offer_of(hardware(self.settings.hardware), option, beside)
             named = self.settings.hardware if isinstance(self.settings.hardware, str) else "given"

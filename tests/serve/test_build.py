@@ -159,6 +159,7 @@ def test_in_virtual_time_an_iteration_of_fluid_has_as_many_tokens_as_saturate() 
     (header,) = engine.trace.events()
     sources = header["option_sources"]
     assert sources.pop("attention.lanes") == "assumed"  # its attention is not simulated in lanes
+    assert sources.pop("memory.layers") == "not needed: memory.turns is rest"
     assert set(sources.values()) == {"computed from the hardware: rtx-4090"}
 
 

@@ -104,10 +104,8 @@ def _panel(title: str, runs: Runs, measure: Measure) -> Panel:
     columns = [Column("offered\nreq/s", "at", "rate")]
     columns += [Column(f"{one.head}\n{measure.head}", "measured", f"{one.key}_ms") for one in CONTENDERS]
     columns += [
-        Column("fluid\nbatch", "measured", "fluid_mean_batch"),
-        Column("vllm\nbatch", "measured", "vllm_mean_batch"),
         Column("fluid\nwaits", "measured", "fluid_exposed", "{:.0%}"),
-        Column("in turns\nwaits", "measured", "in_turn_exposed", "{:.0%}"),
+        Column("turns\nwaits", "measured", "in_turn_exposed", "{:.0%}"),
     ]
     if any("fluid_spread" in point.measured for point in points):
         columns += [Column(f"{key}\nspread", "measured", f"{key}_spread", "{}") for key in ("fluid", "vllm")]
@@ -181,7 +179,7 @@ def _note(server: Server) -> str:
     )
     return (
         f"{requests} {machine} concat. is fluid's policy on paged memory; + swap adds waves from host memory; "
-        "fluid packs attention into lanes as well; in turns is fluid with layers that have the device in turn, so that "
+        "fluid packs attention into lanes as well; turns is fluid with layers that have the device in turn, so that "
         "waves are as much longer and no KV stays there. Waits is the part of the time for which computing waits for "
         "transfers."
     )

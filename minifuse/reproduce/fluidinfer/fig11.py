@@ -7,5 +7,5 @@ from minifuse.reproduce.fluidinfer.curves import Measure, experiment
 __all__ = ["EXPERIMENT"]
 
 EXPERIMENT = experiment(
-    "11", "normalized latency against the rate of requests, part by part", Measure("normalized_s", "ms/token")
+    "11", "normalized latency against the rate of requests, part by part", Measure("normalized_s", "ms/\ntoken")
 )

@@ -9,5 +9,5 @@ __all__ = ["EXPERIMENT"]
 EXPERIMENT = experiment(
     "12",
     "the largest gap between two tokens of a request, against the rate of requests",
-    Measure("bound_s", "bound ms"),
+    Measure("bound_s", "bound\nms"),
 )

@@ -58,7 +58,7 @@ ABLATIONS = (
     Contender("swapped", "+ swap", "fluid", {"attention": "paged"}),
 )
 FLUID = Contender("fluid", "fluid", "fluid")
-IN_TURN = Contender("in_turn", "in turns", "fluid", in_turn=True)
+IN_TURN = Contender("in_turn", "turns", "fluid", in_turn=True)
 
 
 class Outcome(NamedTuple):

@@ -98,7 +98,7 @@ def test_the_verdict_compares_loads_at_equal_latency(fluid: list[float], verdict
     runs = _runs({"vllm": [1.0, 3.0, 9.0], FLUID.key: fluid}, {})
     (sentence,) = [curves._verdict(server, runs, Measure("normalized_s", ""))]
     assert f": {verdict}: " in sentence
-    assert f"fluid {gain}, in turns never that low, at 2e+03 ms a token" in sentence
+    assert f"fluid {gain}, turns never that low, at 2e+03 ms a token" in sentence
     assert crossing([(1.0, 10.0), (3.0, 20.0)], 2.0) == 15.0
 
 
