@@ -187,4 +187,6 @@ class Engine(Lifecycle):
         measured = (ran.moving_s, ran.messages, ran.gathers, ran.transfers)
         report = StepReport(plan, started_s, ended_s, tokens, finished, usage, *measured, discarded=discarded)
         self.trace.step(report)
+        for name in finished:
+            self.trace.answer(name, self.finished[name].answer)
         return report

@@ -158,6 +158,7 @@ class Lifecycle:
             self.trace.refused(sequence.id, self.refused[sequence.id], received=True)
         elif reason is FinishReason.ABORTED:
             self.trace.aborted(sequence.id, self.now)
+        self.trace.answer(sequence.id, sequence.answer)
         self._finish(sequence, reason)
 
     def _end_unseen(self, request: Request, reason: FinishReason) -> None:

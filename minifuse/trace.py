@@ -1,10 +1,11 @@
 """One versioned log of everything a run decided and when: one JSON object per line.
 
-    {"event": "run", "schema": "minifuse.trace/4", "technique": ..., "kv_bytes_per_token": ..., ...}
+    {"event": "run", "schema": "minifuse.trace/5", "technique": ..., "kv_bytes_per_token": ..., ...}
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "request", "id": "r1", "wall": {"arrival_s": 2.7}, "after": "r0", "history_tokens": 24, ...}
     {"event": "request", "id": "r2", "arrival_s": 0.0, "history_tokens": 96, ...}   # behind the text of an earlier run
     {"event": "refused", "id": "r9", "why": "..."}
+    {"event": "answer", "id": "r0", "text": "42", "ends": [1, 2, 2]}
     {"event": "aborted", "id": "r8", "wall": {"end_s": ...}}
     {"event": "step", "step": 0, "work": [["r0", 0, 5]], "tokens": {"r0": [17]}, ..., "wall": {"start_s": ..., ...}}
     {"event": "wait", "reasons": [...], "wall": {"start_s": ..., "end_s": ...}}
@@ -15,6 +16,9 @@ A step tells of a sequence's block table only what is new since the last step th
 puts them together again. After a step that finishes a sequence, or its abort, its table is told from its beginning, if
 ever again.
 
+A file tells texts as well, if the model has a tokenizer: a request's prompt, without its history, under "text"; and at
+the run's end each answer, and how many characters of that were there after each token, under "ends".
+
 What was measured (times, transfers, gathers, messages between ranks) stands under "wall" and nowhere else, so two runs
 that decided alike have equal lines once "wall" is removed (`decisions`). Every metric is computed from these lines
 alone (`minifuse.metrics`).
@@ -23,7 +27,7 @@ alone (`minifuse.metrics`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,7 +41,7 @@ from minifuse.trace_file import TraceFile, read_objects
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"]
 
-SCHEMA = "minifuse.trace/4"
+SCHEMA = "minifuse.trace/5"
 Event = dict[str, Any]
 
 
@@ -50,6 +54,8 @@ class Trace:
         path: the file, or a stream.
         into: is handed every event as it happens, a step without its places and layout. No event is kept then, so that
             a run takes no more memory the longer it is.
+        texts: makes a text of tokens, and tells how many of its characters are there after each; None: the trace tells
+            no texts, nor if this returns None.
         others: what the run's end tells of the cores that other processes used meanwhile; None: time is virtual.
         header: what the first event says of the run.
 
@@ -62,12 +68,15 @@ class Trace:
         path: Path | TextIO | None = None,
         into: Callable[[Event], None] | None = None,
         others: OtherWork | None = None,
+        texts: Callable[[Sequence[int]], tuple[str, list[int]] | None] | None = None,
         **header: Any,
     ) -> None:
         self.header: Event = {"event": "run", "schema": SCHEMA, **header}
         self._events: list[Event | StepReport] = []
         self._into = into
         self._others = others
+        self._texts = texts
+        self._answers: list[tuple[str, Sequence[int]]] = []  # of requests that have ended
         self._file = None if path is None else TraceFile(path)
         self._told = BlockTables()  # in the file
         self._add(self.header)
@@ -83,6 +92,7 @@ class Trace:
         `measured`: its arrival is not what was asked for but when it was submitted, or when the last turn had ended.
         """
         arrival = {"arrival_s": request.arrival_s}
+        known = None if self._texts is None else self._texts(request.prompt[num_history:])
         self._add(
             {
                 "event": "request",
@@ -95,12 +105,18 @@ class Trace:
                 "group": request.group,
                 **({} if request.after is None else {"after": request.after}),
                 **({} if request.after is None and not num_history else {"history_tokens": num_history}),
+                **({} if known is None else {"text": known[0]}),
             }
         )
 
     def refused(self, request_id: str, why: str, received: bool = False) -> None:
         """A request was refused: at `submit`, or, if `received`, when it had arrived and was unfolded."""
         self._add({"event": "refused", "id": request_id, "why": why, **({"received": True} if received else {})})
+
+    def answer(self, request_id: str, tokens: Sequence[int]) -> None:
+        """A request has ended, with these tokens as its answer: its text is told at the run's end, if texts are."""
+        if self._texts is not None and tokens:
+            self._answers.append((request_id, tokens))
 
     def aborted(self, request_id: str, end_s: float) -> None:
         self._add({"event": "aborted", "id": request_id, "wall": {"end_s": end_s}})
@@ -114,6 +130,10 @@ class Trace:
         self._add({"event": "wait", "reasons": [list(reason) for reason in reasons], "wall": wall})
 
     def end(self, unfinished: Iterable[str], end_s: float) -> None:
+        answers, self._answers = self._answers, []
+        for request_id, tokens in answers:  # not before: making texts of tokens takes longer than an iteration may
+            if self._texts is not None and (known := self._texts(tokens)) is not None:
+                self._add({"event": "answer", "id": request_id, "text": known[0], "ends": known[1]})
         wall = {"end_s": end_s}
         if self._others is not None and (cores := self._others.cores()) is not None:
             wall["other_cores"] = cores

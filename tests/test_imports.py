@@ -33,6 +33,8 @@ ROOMS = (
     "serve",
     "testing",
     "reproduce",
+    "views",
+    "replay",
     "cli",
 )
 

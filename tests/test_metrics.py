@@ -24,7 +24,7 @@ from minifuse.work import Work
 #      0        1        3    4    5             8
 #      |  wait  | a 0..3 | a  | a,b 0..2, idle 1  |   (b ends at 5, with one token)
 TINY: list[Event] = [
-    {"event": "run", "schema": "minifuse.trace/4", "kv_bytes_per_token": 10},
+    {"event": "run", "schema": "minifuse.trace/5", "kv_bytes_per_token": 10},
     request("a", 0.5, 3),
     request("b", 2.0, 2),
     {"event": "refused", "id": "c", "why": "..."},

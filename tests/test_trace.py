@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,40 @@ def test_the_file_equals_the_events(tmp_path: Path) -> None:
     assert {event["event"] for event in events} == {"run", "request", "refused", "wait", "step", "end"}
     assert read_trace(path) == events
     assert events[0] == {"event": "run", "schema": SCHEMA, "technique": "dynamic", "model": "naïve — \u2028 model"}
+
+
+def _letters(tokens: Sequence[int]) -> tuple[str, list[int]] | None:
+    """Token 1 as "b", token 2 as "c" and so on; none for the tokens of one request."""
+    return None if 0 in tokens else ("".join(chr(97 + token) for token in tokens), [i + 1 for i in range(len(tokens))])
+
+
+def test_texts_are_told_of_prompts_at_once_and_of_answers_at_the_end(tmp_path: Path) -> None:
+    path, handed = tmp_path / "trace.jsonl", list[Event]()
+    served = serve(
+        make_engine(trace=Trace(path, handed.append, texts=_letters)), [asks("a", 2, 3), asks("z", (0, 1), 1)]
+    )
+    events = read_trace(path)
+    (first, second) = (event for event in events if event["event"] == "request")
+    assert first["text"] == _letters(served.answers[0].request.prompt)[0]  # type: ignore[index]
+    assert "text" not in second
+    answers = {answer.request.id: answer.token_ids for answer in served.answers}
+    told = [event for event in events if event["event"] == "answer"]
+    known = [(name, _letters(tokens)) for name, tokens in answers.items()]
+    assert {event["id"]: (event["text"], event["ends"]) for event in told} == {name: one for name, one in known if one}
+    assert told
+    assert [event["event"] for event in events[-len(told) - 1 :]] == ["answer"] * len(told) + ["end"]
+    assert [event["event"] for event in handed] == [event["event"] for event in events]
+
+
+def test_texts_change_no_decision_and_metrics_read_past_them() -> None:
+    plain, texts = Trace(), Trace(texts=_letters)
+    for trace in (plain, texts):
+        run_all(make_engine("static", trace=trace), [asks("a", 2, 3), asks("b", 3, 1)])
+    told = [event for event in texts.events() if event["event"] != "answer"]
+    assert len(told) < len(list(texts.events()))
+    without = [{name: value for name, value in event.items() if name != "text"} for event in told]
+    assert decisions(without) == decisions(plain.events())
+    assert compute_metrics(texts.events()) == compute_metrics(plain.events())
 
 
 def test_the_file_of_an_interrupted_run_is_whole(tmp_path: Path) -> None:
@@ -266,13 +301,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         b"hello",
         b"\xff\xfe",
         b"[1]\n",
-        b'"minifuse.trace/4"\n',
+        b'"minifuse.trace/5"\n',
         b'{"event": "run"}\n',
         b'{"event": "run", "schema": "minifuse.trace/0"}\n',
         b'{"event": "run", "schema": "minifuse.run/1"}\n',
-        b'{"event": "run", "schema": "minifuse.trace/4"}\n{"event": "st\n{"event": "end"}\n',
+        b'{"event": "run", "schema": "minifuse.trace/5"}\n{"event": "st\n{"event": "end"}\n',
         b'{"event": "run", "schema": "minifuse.tra',
-        b'{"event": "run", "schema": "minifuse.trace/4"}\n5\n',
+        b'{"event": "run", "schema": "minifuse.trace/5"}\n5\n',
     ],
 )
 def test_a_file_that_is_not_a_trace(content: bytes, tmp_path: Path) -> None:

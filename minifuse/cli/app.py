@@ -18,8 +18,10 @@ from minifuse.cli.doctor import doctor
 from minifuse.cli.explain import explain
 from minifuse.cli.list import list_
 from minifuse.cli.plugin import load_plugin
+from minifuse.cli.replay import replay
 from minifuse.cli.reproduce import reproduce
 from minifuse.cli.run import run
+from minifuse.cli.trace import trace
 
 __all__ = ["make_app"]
 
@@ -28,6 +30,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "chat": chat,
     "compare": compare,
     "check": check,
+    "trace": trace,
+    "replay": replay,
     "reproduce": reproduce,
     "calibrate": calibrate,
     "list": list_,

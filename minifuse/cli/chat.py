@@ -34,7 +34,7 @@ PROMPT = "> "
 UNFINISHED = "\ufffd"  # what stands for the bytes of a letter whose last ones are still to come
 NOT_HERE = (
     *("texts", "prompts", "requests", "workload", "prompts_per_request", "prompt_length", "output_length", "arrival"),
-    *("ignore_eos", "clock", "hardware", "goodput", "trace", "why", "max_batch"),
+    *("ignore_eos", "clock", "hardware", "goodput", "trace", "why", "live", "replay", "max_batch"),
 )
 
 

@@ -14,6 +14,7 @@ from minifuse.cli.failures import told
 from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
+from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.run import exit_code, load, placeholders, show_served
 from minifuse.cli.streams import print_result
@@ -42,6 +43,7 @@ class CompareOptions(Options):
 
     techniques: Annotated[list[str], argument("TECHNIQUE", "two or more, see minifuse list", many=True)]
     trace: Annotated[Path | None, option("--trace", TRACES, "DIR", panel="Output", parse=folder_to_be)]
+    replay: Annotated[Path | None, REPLAY]
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,11 @@ def compare(options: CompareOptions) -> int:
     stage_options = _stage_options(rows, options)
     refuse_contradictions(options, source)
     traces = _traces(rows, options)
+    refuse_overwriting_by_page(options, traces.values())
     workload = make_workload(options, source)
     served = list(zip(rows, stage_options, strict=True))
     note_priorities(workload, served)
-    settings = options.settings
+    settings = replace(options.settings, why=options.replay is not None)
     with loading(source.name):
         outline = source.outline(settings.dtype, settings.seed)
     for row, own in served:  # refuse before any weights are loaded
@@ -79,12 +82,25 @@ def compare(options: CompareOptions) -> int:
     if options.trace is not None:
         _make_folder(options.trace)
     model, settings = load(source, settings, outline)
+    with page_of(options.replay, options.trace) as page:
+        return _compare(options, page, served, workload, model, settings)
+
+
+def _compare(
+    options: CompareOptions,
+    page: Page,
+    served: list[tuple[Technique, dict[str, Any]]],
+    workload: Workload,
+    model: Any,
+    settings: Settings,
+) -> int:
+    rows, source = [row for row, _ in served], workload.source
     contest = Contest(workload, model, settings, options.goodput)
     results: list[Result] = []
     failures: list[tuple[Technique, str]] = []
     for row, own in served:
         try:
-            results.append(contest.run(row, own, traces.get(row.name), results))
+            results.append(contest.run(row, own, page.trace(row.name), results))
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -98,7 +114,8 @@ def compare(options: CompareOptions) -> int:
         print_result(json.dumps(_as_json(workload, settings, results, failures)))
     elif results:
         _show(source.kind, settings.clock, results)
-    return _report_errors(workload, settings, rows, results) or int(bool(failures))
+    shown = page.write([result.row.name for result in results])
+    return _report_errors(workload, settings, rows, results) or int(bool(failures) or not shown)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Output while requests are served: answers on stdout, and on a terminal a live picture of the run on stderr.
 
-The picture costs at most one percent of the run: it is drawn at most ten times a second, and never again before a
-hundred times the last drawing's cost has passed. Answers that end in between wait for it, so that stdout and stderr do
-not write into each other on a terminal; without a picture they are printed at once.
+The picture costs at most one percent of the run, and with lanes two: it is drawn at most ten times a second, and never
+again before a hundred times, or fifty times, the last drawing's cost has passed. Answers that end in between wait for
+it, so that stdout and stderr do not write into each other on a terminal; without a picture they are printed at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from minifuse.cli.lanes import Lanes
+from minifuse.cli.progress import ProgressLines
 from minifuse.cli.refusals import Refusals
 from minifuse.cli.requests import Workload
 from minifuse.cli.text import UNITS, console, counted, one_line, time_left
@@ -29,6 +31,8 @@ __all__ = ["Display"]
 
 MIN_GAP_S = 0.1
 COST_SHARE = 0.01
+LANES_COST_SHARE = 0.02
+AROUND_LANES = 8  # lines of the picture that are no lanes
 
 
 class Display:
@@ -38,9 +42,11 @@ class Display:
         title: what is being served, such as `orca on tiny`.
         engine: that runs; the header of its trace says how many bytes a slot of memory has.
         live: draw the picture, where stderr is a terminal; not if other lines are written there.
+        lanes: the picture has lanes and memory, and its last state is left standing; where there is no terminal, a line
+            is written for every so many iterations.
     """
 
-    def __init__(self, title: str, workload: Workload, engine: Engine, live: bool = True) -> None:
+    def __init__(self, title: str, workload: Workload, engine: Engine, live: bool = True, lanes: bool = False) -> None:
         self._title = title
         requests = workload.requests
         self._total = len(requests)
@@ -53,6 +59,8 @@ class Display:
         self._out = console()
         self._err = console(stderr=True)
         self._is_live = live and sys.stderr.isatty() and not self._err.is_dumb_terminal
+        self._lanes = Lanes(engine) if lanes and self._is_live else None
+        self._told = ProgressLines(engine, self._total) if lanes and not self._is_live else None
         self._live: Live | None = None
         self._held: list[tuple[Console, Text]] = []
         self._next_s = 0.0
@@ -70,6 +78,11 @@ class Display:
         with uninterrupted():
             self._clear()
             if kind is None or not issubclass(kind, BrokenPipeError):
+                if self._lanes is not None:
+                    self._print_held()
+                    self._err.print(self._picture())
+                if self._told is not None and (line := self._told.last()) is not None:
+                    self._held.append((self._err, Text(line)))
                 self._held += [(self._err, Text(f"error: {one_line(rest)}")) for rest in self._refusals.rest()]
                 self._print_held()
 
@@ -87,8 +100,12 @@ class Display:
 
     def step(self, report: StepReport) -> None:
         """An iteration has completed."""
+        if self._told is not None and (line := self._told.step(report)) is not None:
+            self._print(self._err, Text(line))
         if not self._is_live:
             return
+        if self._lanes is not None:
+            self._lanes.step(report)
         self._made += len(report.plan.work) if self._of_cells else sum(map(len, report.tokens.values()))
         self._running.update(report.plan.admitted)
         self._running.difference_update(report.finished)
@@ -98,7 +115,8 @@ class Display:
             with uninterrupted():
                 self._draw()
             cost = time.perf_counter() - now
-            self._next_s = now + max(MIN_GAP_S, cost / COST_SHARE)
+            share = COST_SHARE if self._lanes is None else LANES_COST_SHARE
+            self._next_s = now + max(MIN_GAP_S, cost / share)
 
     def _print(self, where: Console, line: Text) -> None:
         self._held.append((where, line))
@@ -153,4 +171,7 @@ class Display:
             figures.add_column(name, justify="right", no_wrap=True, header_style="dim")
         kv = f"{used:.1f} of {capacity:.0f} MiB"
         figures.add_row(str(len(self._running)), str(waiting), speed, kv)
-        return Group(bar, figures)
+        if self._lanes is None:
+            return Group(bar, figures)
+        lines = self._lanes.lines(self._err.width, max(3, self._err.height - AROUND_LANES))
+        return Group(bar, figures, Text("\n".join(lines), no_wrap=True, overflow="crop"))

@@ -15,6 +15,7 @@ from minifuse.cli.failures import told
 from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
+from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.state import STATE, open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, result_stream, silence
@@ -43,6 +44,9 @@ __all__ = ["RunOptions", "chosen", "exit_code", "load", "placeholders", "run", "
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines (- is standard output)"
 WHY = "show for each iteration which requests it admits, and why each other that waits is not among them"
+LIVE = (
+    "show lanes and memory on the terminal while it runs; a line every 25 iterations where stderr is a file or a pipe"
+)
 DEFAULT = {"transformer": "orca", "cells": "cellular"}  # the technique, by kind of model
 NAMED = 3  # requests, in a message
 FAILED = (FinishReason.REFUSED, FinishReason.INTERRUPTED, FinishReason.NAN)
@@ -62,6 +66,8 @@ class RunOptions(Options):
     attention: Annotated[str | None, _stage("--attention", "another attention stage", "NAME")]
     trace: Annotated[Path | Literal["-"] | None, option("--trace", TRACE, "FILE", panel="Output", parse=file_or_stdout)]
     why: Annotated[bool, switch("--why", WHY, panel="Output")]
+    live: Annotated[bool, switch("--live", LIVE, panel="Output")]
+    replay: Annotated[Path | None, REPLAY]
 
 
 @takes(RunOptions)
@@ -72,14 +78,24 @@ def run(options: RunOptions) -> int:
     """
     if options.json and options.trace == STDOUT:
         raise UsageError("--json and --trace - are both given, and each fills standard output: give --trace a file.")
+    if options.live and options.why:
+        raise UsageError("--live and --why are both given, and each fills the error stream: give one of them.")
+    if options.live and options.trace == STDOUT:
+        raise UsageError(
+            "--live and --trace - are both given, and would write into each other on a terminal: give --trace a file."
+        )
+    if options.replay is not None and options.trace == STDOUT:
+        raise UsageError("--replay and --trace - are both given, and a page is made of a file: give --trace a file.")
     source = resolve(options.model)
     row = chosen(options, source.kind, DEFAULT[source.kind])
     if isinstance(options.trace, Path):
         refuse_overwriting(options.trace, options.model, options.prompts)
+    refuse_overwriting_by_page(options, [options.trace, options.state])
     refuse_overwriting_state(
         options.state, options.model, options.prompts, options.trace if isinstance(options.trace, Path) else None
     )
-    settings = replace(options.settings, stage_options=options.stage_options(row), why=options.why)
+    why = options.why or options.replay is not None
+    settings = replace(options.settings, stage_options=options.stage_options(row), why=why)
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts)
     note_priorities(workload, [(row, settings.stage_options)])
@@ -89,11 +105,13 @@ def run(options: RunOptions) -> int:
     names = [request.conversation for request in workload.requests]
     with open_state(options.state, source, names, not placeholders(source, settings)) as conversations:
         model, settings = load(source, settings, outline)
-        return _served(options, row, workload, settings, model, conversations)
+        with page_of(options.replay, None if options.trace == STDOUT else options.trace) as page:
+            return _served(options, page, row, workload, settings, model, conversations)
 
 
 def _served(
     options: RunOptions,
+    page: Page,
     row: Technique,
     workload: Workload,
     settings: Settings,
@@ -113,12 +131,13 @@ def _served(
         for read in readers:
             read(event)
 
-    trace = result_stream() if options.trace == STDOUT else options.trace
+    trace = result_stream() if options.trace == STDOUT else page.trace(row.name)
     engine = build_engine(row, source, settings, model, trace, into=into)
     try:
         served = show_served(
             *(engine, row, workload, not options.json, failures.append),
             live=not options.why,
+            lanes=options.live,
             conversations=conversations,
         )
     except BrokenPipeError:
@@ -140,6 +159,7 @@ def _served(
     else:
         show_metrics(workload, served, metrics)
     unstored = report_unstored(conversations)
+    shown = page.write([row.name])
     if engine.trace.failure:
         print(f"error: {engine.trace.failure}", file=sys.stderr)
     if failures:  # told here: a broken pipe among them is the plugin's, not that of who reads the answers
@@ -147,7 +167,7 @@ def _served(
         print(f"error: {message}", file=sys.stderr, flush=True)
         return code
     wrong = report_wrong(row, workload, served, settings, model)
-    return exit_code(served) or int(wrong or bool(engine.trace.failure or unstored))
+    return exit_code(served) or int(wrong or bool(engine.trace.failure or unstored) or not shown)
 
 
 def chosen(options: RunOptions, kind: str, default: str) -> Technique:
@@ -212,16 +232,17 @@ def show_served(
     on_failure: Callable[[BaseException], None] | None = None,
     live: bool = True,
     conversations: Conversations | None = None,
+    lanes: bool = False,
 ) -> Served:
     """Serve the requests, showing refusals, failures and progress on stderr, and the answers on stdout if wanted.
 
-    `on_failure` and `conversations` are as for `serve`, `live` as for `Display`.
+    `on_failure` and `conversations` are as for `serve`, `live` and `lanes` as for `Display`.
     """
     from minifuse.cli.answers import answer_line
     from minifuse.cli.display import Display
 
     shown: set[int] = set()
-    with Display(f"{row.name} on {workload.source.name}", workload, engine, live) as display:
+    with Display(f"{row.name} on {workload.source.name}", workload, engine, live, lanes) as display:
 
         def show(answer: Answer) -> None:
             with uninterrupted():

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.cores import OtherWork
 from minifuse.engine import Engine
-from minifuse.errors import UsageError
+from minifuse.errors import ModelError, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source
 from minifuse.options import offered
@@ -120,6 +121,22 @@ def _offers(row: Technique, settings: Settings, served: ServedModel) -> dict[str
     return found
 
 
+def _texts(source: Source) -> Callable[[Sequence[int]], tuple[str, list[int]] | None]:
+    """Makes texts of tokens, with the model's tokenizer, which is read when it is first needed.
+
+    It returns None for tokens that it has no text for, such as placeholders.
+    """
+    tokenizer = cache(source.tokenizer)
+
+    def pieces(tokens: Sequence[int]) -> tuple[str, list[int]] | None:
+        try:
+            return None if min(tokens, default=0) < 0 else tokenizer().pieces(tokens)
+        except ModelError:  # what needs texts says so itself
+            return None
+
+    return pieces
+
+
 def _open_trace(
     path: Path | TextIO | None,
     into: Callable[[Event], None] | None,
@@ -138,6 +155,7 @@ def _open_trace(
         path,
         into,
         OtherWork() if settings.clock == "real" else None,
+        _texts(source) if path is not None and source.has_tokenizer else None,
         technique=row.name,
         stages=row.stages,
         model=source.name,

@@ -26,6 +26,7 @@ from minifuse.simulate.profiles import KeptProfile
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 from minifuse.testing.texts.models import CONFIGS, small_model
+from minifuse.trace import read_trace
 
 LLAMA = CONFIGS["llama"]
 SOURCE = TextSource("random:toy", LLAMA, None)
@@ -89,7 +90,7 @@ def test_the_header_of_the_trace() -> None:
     (header,) = engine.trace.events()
     assert header == {
         "event": "run",
-        "schema": "minifuse.trace/4",
+        "schema": "minifuse.trace/5",
         "technique": "dynamic",
         "stages": {"batching": "dynamic", "memory": "padded", "attention": "padded"},
         "model": "random:toy",
@@ -101,6 +102,25 @@ def test_the_header_of_the_trace() -> None:
         "kv_bytes_per_token": 128,
         "kv_capacity_tokens": 7,
     }
+
+
+def test_a_trace_in_a_file_tells_texts_where_there_is_a_tokenizer(tmp_path: Path) -> None:
+    source = resolve("tiny")
+    settings = Settings(clock="virtual")
+    prompts = ["add 17 and 25", "count from 3 to 5"]
+    requests = [
+        Request(f"r{i}", source.tokenizer().encode(text), 12, stop_ids=source.config.eos_ids)
+        for i, text in enumerate(prompts)
+    ]
+    model = source.load()
+    path = tmp_path / "trace.jsonl"
+    serve(build_engine(technique("orca"), source, settings, model, path), requests)
+    events = read_trace(path)
+    assert [event["text"] for event in events if event["event"] == "request"] == prompts
+    answers = {event["id"]: event["text"].strip() for event in events if event["event"] == "answer"}
+    assert answers == {"r0": "42", "r1": "3 4 5"}
+    kept = serve(build_engine(technique("orca"), source, settings, model), requests).trace.events()
+    assert not any("text" in event for event in kept), "what is kept in memory has the tokens"
 
 
 def _profile(engine: Engine) -> tuple[Profile, str]:

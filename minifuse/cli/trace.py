@@ -1,0 +1,92 @@
+"""`minifuse trace`: what a trace tells, as text, as JSON, or for Perfetto."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from minifuse.cli.declare import STDOUT, argument, file_or_stdout, json_switch, option, takes, whole
+from minifuse.cli.streams import print_result
+from minifuse.cli.text import LEAST_WIDTH, one_line
+from minifuse.errors import MachineError, UsageError
+from minifuse.views.gaps import longest_gaps
+from minifuse.views.history import History
+from minifuse.views.reading import load_trace
+from minifuse.views.waits import reasons_of_waits, waited_for
+
+__all__ = ["TraceOptions", "trace"]
+
+WIDTH, WIDEST, ROWS = 80, 10_000, 32
+PERFETTO = "write the run here in Chrome's trace format, for ui.perfetto.dev or chrome://tracing (- is standard output)"
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """The options of `trace`."""
+
+    path: Annotated[str | None, argument("TRACE", "a file that --trace wrote; - is standard input")]
+    width: Annotated[int | None, option("--width", "characters of a line: 80", "N", parse=whole(LEAST_WIDTH, WIDEST))]
+    rows: Annotated[int | None, option("--rows", "requests in the timeline, at most: 32", "N", parse=whole())]
+    perfetto: Annotated[Path | Literal["-"] | None, option("--perfetto", PERFETTO, "FILE", parse=file_or_stdout)]
+    json: Annotated[bool, json_switch()]
+
+
+@takes(TraceOptions)
+def trace(options: TraceOptions) -> int:
+    """Summarise a trace: who ran when, who waited for what and how long, and the longest gaps between tokens."""
+    if options.path is None:
+        raise UsageError("No trace is given: give a file that --trace wrote, or - for standard input.")
+    if options.json and options.perfetto is not None:
+        raise UsageError("--json and --perfetto are both given, and each is another form of the run: give one.")
+    for flag, given in (("--width", options.width), ("--rows", options.rows)):
+        if given is not None and options.perfetto is not None:
+            raise UsageError(
+                f"{flag} and --perfetto are both given, and there are no lines in that form: leave it out."
+            )
+    where = Path(options.path)
+    if isinstance(options.perfetto, Path) and options.path != STDOUT and options.perfetto.resolve() == where.resolve():
+        raise UsageError(f"--perfetto is {str(options.perfetto)!r}, the trace itself: give another file.")
+    loaded = load_trace(STDOUT if options.path == STDOUT else where)
+    history = History.of(loaded.events)
+    if loaded.notice is not None and not options.json:
+        print(f"note: {one_line(loaded.notice)}", file=sys.stderr)
+    if options.perfetto is not None:
+        _write(history, options.perfetto)
+    else:
+        _show(history, options, loaded.notice)
+    return 0
+
+
+def _write(history: History, to: Path | Literal["-"]) -> None:
+    from minifuse.views.perfetto.document import document_lines
+
+    lines = document_lines(history)
+    if to == STDOUT:
+        for line in lines:
+            print_result(line)
+        return
+    try:
+        with to.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    except OSError as error:
+        raise MachineError(
+            f"{to} could not be written to its end ({error.strerror or error}): free some room."
+        ) from None
+    print(f"{to}: open it at https://ui.perfetto.dev or in chrome://tracing.")
+
+
+def _show(history: History, options: TraceOptions, notice: str | None) -> None:
+    from minifuse.cli.summary import as_json, as_lines, timeline_of
+
+    width = options.width or WIDTH
+    timeline = timeline_of(history, width, options.rows or ROWS)
+    reasons = reasons_of_waits(history)
+    waits, gaps = waited_for(reasons), longest_gaps(history, reasons)
+    if options.json:
+        print_result(json.dumps(as_json(history, timeline, waits, gaps, notice)))
+    else:
+        for line in as_lines(history, timeline, waits, gaps, width):
+            print(line)

@@ -1,0 +1,145 @@
+/** Where columns lie from left to right: as wide as each other, or as wide as they took in time. */
+
+import { countUpTo } from "./model.js";
+
+/** Pixels of a column: at least, and at most. */
+export const NARROWEST = 0.05;
+export const WIDEST = 64;
+
+/**
+ * The common axis of a run's lanes and charts. Positions are pixels from the beginning of the run.
+ *
+ *     axis.mode = "iterations"; axis.width = 10; axis.x(3)  // 30
+ */
+export class Axis {
+  /** @param {import("./model.js").RunModel} model */
+  constructor(model) {
+    this.model = model;
+    /** @type {"iterations"|"time"} */
+    this.mode = "iterations";
+    /** Pixels of a column; in time, of a column that takes the median time. */
+    this.width = 10;
+    /** The position at the left edge of what is seen. */
+    this.left = 0;
+    this.origin = model.length ? Math.min(...model.starts.subarray(0, 64), earliest(model)) : 0;
+    const lengths = Float64Array.from(model.ends, (end, i) => end - model.starts[i]).filter((one) => one > 0);
+    lengths.sort();
+    this.median = lengths.length ? lengths[lengths.length >> 1] : 1;
+  }
+
+  /** Pixels of a second, in time. */
+  get scale() {
+    return this.width / this.median;
+  }
+
+  /** @param {number} i @returns {number} where column i begins */
+  x(i) {
+    if (this.mode === "iterations") return i * this.width;
+    return (this.model.starts[i] - this.origin) * this.scale;
+  }
+
+  /** @param {number} i @returns {number} where column i ends */
+  right(i) {
+    if (this.mode === "iterations") return (i + 1) * this.width;
+    return (this.model.ends[i] - this.origin) * this.scale;
+  }
+
+  /** @param {number} seconds @returns {number} where a moment lies; in columns of one width, where its column does */
+  atTime(seconds) {
+    if (this.mode === "time") return (seconds - this.origin) * this.scale;
+    return this.x(Math.min(this.model.length, countUpTo(this.model.passed, seconds)));
+  }
+
+  /** @returns {number} the length of the whole run */
+  get total() {
+    const { length, passed } = this.model;
+    if (!length) return 0;
+    return this.mode === "iterations" ? length * this.width : (passed[length - 1] - this.origin) * this.scale;
+  }
+
+  /** @param {number} position @returns {number} the column there */
+  column(position) {
+    const { length, passed } = this.model;
+    const i = this.mode === "iterations" ? Math.floor(position / this.width) : countUpTo(passed, this.origin + position / this.scale);
+    return Math.max(0, Math.min(length - 1, i));
+  }
+
+  /** @param {number} seen pixels @returns {number[]} the columns [first, last) of which something is seen */
+  visible(seen) {
+    const { model, left } = this;
+    if (this.mode === "iterations") {
+      return [Math.max(0, Math.floor(left / this.width)), Math.min(model.length, Math.ceil((left + seen) / this.width))];
+    }
+    const beside = 2 * model.run.workers + 2; // plans beside each other end in another order than they began in
+    const last = countUpTo(model.passed, this.origin + (left + seen) / this.scale) + beside;
+    return [countUpTo(model.passed, this.origin + left / this.scale), Math.min(model.length, last)];
+  }
+
+  /** Choose the width of columns so that the whole run is seen. @param {number} seen pixels */
+  fit(seen) {
+    const columns = this.mode === "iterations" ? this.model.length : this.total / this.width;
+    this.zoomTo(seen / Math.max(1, columns));
+    this.left = 0;
+  }
+
+  /** @param {number} width pixels of a column */
+  zoomTo(width) {
+    this.width = Math.max(NARROWEST, Math.min(WIDEST, width));
+  }
+
+  /**
+   * Labels for about every 80 pixels of what is seen.
+   *
+   * @param {number} seen
+   * @returns {{x: number, label: string}[]}
+   */
+  ticks(seen) {
+    const found = [];
+    if (this.mode === "iterations") {
+      const step = roundStep(80 / this.width, 1);
+      const [first, last] = this.visible(seen);
+      for (let i = Math.ceil(first / step) * step; i < last; i += step) found.push({ x: this.x(i), label: String(i) });
+      return found;
+    }
+    const step = roundStep(80 / this.scale, 0);
+    const from = Math.max(0, this.left / this.scale);
+    for (let k = Math.ceil(from / step); k * step <= (this.left + seen) / this.scale && found.length < 200; k++) {
+      found.push({ x: k * step * this.scale, label: seconds(this.origin + k * step, step) });
+    }
+    return found;
+  }
+}
+
+function earliest(model) {
+  return model.starts.reduce((least, one) => Math.min(least, one), Infinity);
+}
+
+/** The next of 1, 2, 5, 10, 20 ... that is at least `value`, and at least `least`. */
+function roundStep(value, least) {
+  if (value <= least) return least;
+  const power = 10 ** Math.floor(Math.log10(value));
+  const step = [1, 2, 5, 10].find((one) => one * power >= value * 0.999) * power;
+  return Math.max(least, step);
+}
+
+/**
+ * A time in the unit that suits it.
+ *
+ *     seconds(0.0123)  // "12.3 ms"
+ *
+ * @param {number} value
+ * @param {number} [step] what separates two of them, which decides how exact they are
+ * @returns {string}
+ */
+export function seconds(value, step = Math.abs(value) / 100) {
+  const size = Math.max(Math.abs(value), step);
+  const [unit, factor] = size < 1e-3 ? ["\u00b5s", 1e6] : size < 1 ? ["ms", 1e3] : ["s", 1];
+  if (!value) return `0 ${unit}`;
+  const places = Math.max(0, Math.min(4, -Math.floor(Math.log10(step * factor) + 1e-9)));
+  return `${(value * factor).toFixed(places)} ${unit}`;
+}
+
+/** A whole number with thousands apart. @param {number} value @returns {string} */
+export function grouped(value) {
+  return Math.round(value).toLocaleString("en-US");
+}

@@ -1,0 +1,138 @@
+/** Buttons, lists and keys: what the reader does, handed to the app. */
+
+import { seconds } from "./axis.js";
+import { offerPictures } from "./export.js";
+
+const TEN = 10; // iterations, with shift
+const ZOOM = 1.4;
+
+function control(id) {
+  return document.getElementById(id);
+}
+
+function fill(select, choices) {
+  select.replaceChildren(
+    ...choices.map(([value, text]) => {
+      const option = document.createElement("option");
+      option.value = value;
+      option.textContent = text;
+      return option;
+    }),
+  );
+}
+
+/** Wire up the page. @param {object} app */
+export function bindControls(app) {
+  const titles = app.runs.map((model, k) => [String(k), model.run.title]);
+  fill(control("run-a"), titles);
+  fill(control("run-b"), [["", app.runs.length > 1 ? "none" : "none (one run)"], ...titles]);
+  control("run-b").disabled = app.runs.length < 2;
+  fill(control("request"), [["", "none"], ...app.main.requests.map(({ id }, r) => [String(r), String(id)])]);
+  const onClick = {
+    home: () => app.select(0),
+    back: () => app.select(app.position - 1),
+    play: () => app.play(),
+    on: () => app.select(app.position + 1),
+    end: () => app.select(app.positions - 1),
+    narrower: () => app.zoom(1 / ZOOM),
+    wider: () => app.zoom(ZOOM),
+    fit: () => app.zoom(0),
+    theme: () => app.setTheme(app.theme === "dark" ? "light" : "dark"),
+    save: () => offerPictures(app, control("pictures")),
+    print: () => window.print(),
+    help: () => control("keys").showModal(),
+    "first-difference": () => app.difference(0),
+    "previous-difference": () => app.difference(-1),
+    "next-difference": () => app.difference(1),
+  };
+  for (const [id, act] of Object.entries(onClick)) control(id).addEventListener("click", act);
+  control("scrubber").addEventListener("input", ({ target }) => {
+    app.play(false);
+    app.select(Number(target.value));
+    target.value = app.position; // a stop may have held it
+  });
+  const onChange = {
+    "run-a": (value) => app.setMain(app.runs[Number(value)]),
+    "run-b": (value) => app.setOther(value === "" ? null : app.runs[Number(value)]),
+    by: (value) => app.setBy(value),
+    mode: (value) => app.setMode(value),
+    request: (value) => app.selectRequest(value === "" ? null : Number(value)),
+  };
+  for (const [id, act] of Object.entries(onChange)) control(id).addEventListener("change", ({ target }) => act(target.value));
+  document.addEventListener("keydown", (event) => pressed(app, event));
+}
+
+/** What a key does; those that mean something where the focus is are left alone. */
+function pressed(app, event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const { target, key } = event;
+  const inText = target.matches?.("textarea, input:not([type=range], [type=checkbox], [type=radio], [type=button])");
+  if (inText || (target.matches?.("select, input[type=radio]") && !["?", "Escape"].includes(key))) return;
+  if ((key === " " || key === "Enter") && target.closest?.("button, summary, a, label, input[type=checkbox]")) return;
+  const steps = event.shiftKey ? TEN : 1;
+  const acts = {
+    ArrowLeft: () => app.select(app.position - steps),
+    ArrowRight: () => app.select(app.position + steps),
+    ArrowUp: () => nextRequest(app, -1),
+    ArrowDown: () => nextRequest(app, 1),
+    Home: () => app.select(0),
+    End: () => app.select(app.positions - 1),
+    " ": () => app.play(),
+    n: () => app.difference(1),
+    p: () => app.difference(-1),
+    f: () => app.difference(0),
+    "+": () => app.zoom(ZOOM),
+    "=": () => app.zoom(ZOOM),
+    "-": () => app.zoom(1 / ZOOM),
+    0: () => app.zoom(0),
+    t: () => app.setMode(app.mode === "time" ? "iterations" : "time"),
+    d: () => app.setTheme(app.theme === "dark" ? "light" : "dark"),
+    "?": () => control("keys").showModal(),
+    Escape: () => app.selectRequest(null),
+  };
+  const act = Object.hasOwn(acts, key) ? acts[key] : null;
+  if (!act) return;
+  event.preventDefault();
+  if (key.startsWith("Arrow") || key === "Home" || key === "End") app.play(false);
+  act();
+}
+
+/** The request above or below the selected one. */
+function nextRequest(app, way) {
+  const count = app.main.requests.length;
+  const from = app.request === null ? (way > 0 ? -1 : count) : app.request;
+  const to = Math.max(0, Math.min(count - 1, from + way));
+  if (count) app.selectRequest(to);
+}
+
+/** Put what is selected into the controls. @param {object} app */
+export function showControls(app) {
+  const { main, other, position, positions, index } = app;
+  const scrubber = control("scrubber");
+  scrubber.max = String(Math.max(0, positions - 1));
+  scrubber.value = String(position);
+  const moment = `${seconds(main.starts[index])}`;
+  const told = other
+    ? `A ${index} of ${main.length - 1}, B ${app.indexOther} of ${other.length - 1}, at ${moment}`
+    : `Iteration ${index} of ${main.length - 1}, at ${moment}`;
+  scrubber.setAttribute("aria-valuetext", told);
+  control("position").textContent = told;
+  control("run-a").value = String(app.runs.indexOf(main));
+  control("run-b").value = other ? String(app.runs.indexOf(other)) : "";
+  for (const option of control("run-b").options) option.disabled = option.value === control("run-a").value;
+  control("by").value = app.by;
+  control("mode").value = app.mode;
+  control("request").value = app.request === null ? "" : String(app.request);
+  const play = control("play");
+  const label = app.playing ? "Pause" : "Play";
+  if (play.textContent !== label) play.textContent = label;
+  const theme = control("theme");
+  theme.setAttribute("aria-pressed", String(app.theme === "dark"));
+  control("home").disabled = control("back").disabled = position === 0;
+  control("on").disabled = control("end").disabled = position >= positions - 1;
+  if (app.pair) {
+    control("first-difference").disabled = !app.pair.first;
+    control("next-difference").disabled = app.pair.next(position) === null;
+    control("previous-difference").disabled = app.pair.previous(position) === null;
+  }
+}

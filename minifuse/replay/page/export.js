@@ -1,0 +1,87 @@
+/** Pictures of what the page shows: saved as SVG, and put in the place of canvases when the page is printed. */
+
+import { SvgSurface } from "./surface.js";
+import { drawLanes } from "./lanes.js";
+import { drawCharts } from "./charts.js";
+
+/**
+ * The pictures that there are, each made when it is asked for.
+ *
+ * @param {object} app
+ * @returns {{name: string, label: string, host: HTMLElement, draw: () => SvgSurface}[]}
+ */
+export function picturesOf(app) {
+  const found = [];
+  for (const side of app.sides()) {
+    const { model, lanes, charts, memory } = side;
+    const { title } = model.run;
+    found.push({ name: `${title}-lanes`, label: `Lanes of ${title}`, host: lanes.host, draw: () => lanesPicture(lanes) });
+    found.push({ name: `${title}-charts`, label: `Charts of ${title}`, host: charts.host, draw: () => chartsPicture(charts) });
+    found.push({ name: `${title}-memory`, label: `Memory of ${title}`, host: memory.host, draw: () => memoryPicture(memory) });
+  }
+  return found;
+}
+
+/** All rows of lanes, the columns that are seen. */
+function lanesPicture(lanes) {
+  const look = lanes.look({ top: 0 });
+  look.height = lanes.rows.count * look.rowHeight + 22;
+  const surface = new SvgSurface(look.width, look.height);
+  drawLanes(surface, lanes.rows, lanes.axis(), look);
+  return surface;
+}
+
+function chartsPicture(charts) {
+  const look = charts.look();
+  const surface = new SvgSurface(look.width, charts.height);
+  drawCharts(surface, charts.model, charts.charts, charts.axis(), look);
+  return surface;
+}
+
+function memoryPicture(memory) {
+  const width = Math.max(280, memory.host.clientWidth);
+  const surface = new SvgSurface(width, 0);
+  surface.begin(width, memory.drawOn(surface, width));
+  return surface;
+}
+
+/** Hands a text to the reader as a file. @param {string} name @param {string} text */
+export function saveFile(name, text, type = "image/svg+xml") {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+/** The dialog that offers pictures. @param {object} app @param {HTMLDialogElement} dialog */
+export function offerPictures(app, dialog) {
+  const list = dialog.querySelector("#picture-list");
+  list.replaceChildren(
+    ...picturesOf(app).map(({ name, label, draw }) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = label;
+      button.addEventListener("click", () => saveFile(`${name.replace(/[^\w.-]+/g, "_")}-${app.position}.svg`, draw().toString()));
+      return button;
+    }),
+  );
+  dialog.showModal();
+}
+
+/** While the page is printed, pictures stand in the place of canvases, which printers would blur. */
+export function printSharply(app) {
+  window.addEventListener("beforeprint", () => {
+    for (const { host, draw } of picturesOf(app)) {
+      const frame = document.createElement("div");
+      frame.className = "printed";
+      const parsed = new DOMParser().parseFromString(draw().toString(), "image/svg+xml");
+      frame.append(document.importNode(parsed.documentElement, true));
+      host.append(frame);
+    }
+  });
+  window.addEventListener("afterprint", () => {
+    for (const frame of document.querySelectorAll(".printed")) frame.remove();
+    app.layout();
+  });
+}

@@ -1,0 +1,219 @@
+/** The lanes of a run on the page: scrolled, clicked, and pointed at. */
+
+import { countUpTo } from "./model.js";
+import { CanvasSurface } from "./surface.js";
+import { grouped, seconds } from "./axis.js";
+import { GUTTER, HEAD, LaneRows, drawLanes } from "./lanes.js";
+
+/** The lanes of one side, in a part of the page that scrolls both ways. */
+export class LanesView {
+  /** @param {HTMLElement} host @param {object} app @param {{side: string, axis: () => object}} options */
+  constructor(host, app, { side, axis }) {
+    this.host = host;
+    this.app = app;
+    this.side = side;
+    this.axis = axis;
+    host.classList.add("lanes");
+    host.tabIndex = 0;
+    host.setAttribute("role", "group");
+    host.setAttribute("aria-label", `Lanes of run ${side}: scroll with the arrows that are not taken by the page`);
+    this.spacer = document.createElement("div");
+    this.spacer.className = "spacer";
+    this.pin = document.createElement("div");
+    this.pin.className = "pin";
+    this.canvas = document.createElement("canvas");
+    this.canvas.setAttribute("role", "img");
+    this.cursor = document.createElement("div");
+    this.cursor.className = "cursor";
+    this.tip = document.createElement("div");
+    this.tip.className = "tip";
+    this.tip.hidden = true;
+    this.pin.append(this.canvas, this.cursor, this.tip);
+    host.append(this.pin, this.spacer);
+    this.surface = new CanvasSurface(this.canvas);
+    this.index = -1;
+    this.listeners = [];
+    host.addEventListener("scroll", () => this._scrolled());
+    this.canvas.addEventListener("click", (event) => this._clicked(event));
+    this.canvas.addEventListener("mousemove", (event) => this._hover(event));
+    this.canvas.addEventListener("mouseleave", () => (this.tip.hidden = true));
+  }
+
+  /** Call `fn` whenever what is seen has moved. */
+  onMove(fn) {
+    this.listeners.push(fn);
+  }
+
+  get rowHeight() {
+    return this.rows.count > 40 ? 14 : this.rows.count > 18 ? 16 : 20;
+  }
+
+  get seen() {
+    return Math.max(1, (this.size ?? this._measure()).width - GUTTER);
+  }
+
+  /** Sizes and scrolling as they are: asked for when they change, since asking makes the browser lay the page out. */
+  _measure() {
+    const { clientWidth: width, clientHeight: height, scrollTop: top } = this.host;
+    this.size = { width, height, top };
+    return this.size;
+  }
+
+  /** Draw everything anew: another model, size, zoom or theme. */
+  layout(model) {
+    if (this.rows?.model !== model) {
+      this.rows = new LaneRows(model);
+      const { title, workers } = model.run;
+      const rows = model.ofCells ? `${workers} workers and ${model.requests.length} requests` : `${model.requests.length} requests`;
+      this.canvas.setAttribute("aria-label", `${title}: a row for each of ${rows}, ${model.length} iterations as columns. What they do is told in words under "This iteration" and "Story".`);
+    }
+    const wanted = HEAD + this.rows.count * this.rowHeight + 2;
+    const most = Math.max(120, Math.min(window.innerHeight * (this.app.other ? 0.26 : 0.4), 420));
+    this.host.style.height = `${Math.min(wanted, most) + 14}px`;
+    const axis = this.axis();
+    this.spacer.style.width = `${Math.floor(axis.total) + GUTTER}px`;
+    this.spacer.style.height = `${wanted}px`;
+    this._measure();
+    this._quietly(axis.left);
+    this.draw();
+    this.point();
+  }
+
+  _quietly(left) {
+    this.host.scrollLeft = Math.max(0, left);
+    this.axis().left = this.host.scrollLeft;
+  }
+
+  look(extra = {}) {
+    const { app } = this;
+    const base = { palette: app.palette, colour: (r) => app.colour(r), selected: app.request, rowHeight: this.rowHeight };
+    return { ...base, ...(this.size ?? this._measure()), ...extra };
+  }
+
+  draw() {
+    if (!this.rows) return;
+    const look = this.look();
+    this.surface.begin(look.width, look.height);
+    drawLanes(this.surface, this.rows, this.axis(), look);
+  }
+
+  /** @param {object} model @param {number} i the column that is selected */
+  show(model, i) {
+    if (this.rows?.model !== model) this.layout(model);
+    const chosen = this.app.request;
+    const [across, down] = [this.reveal(i), this._revealRows(i, chosen)];
+    const moved = across || down || chosen !== this.chosen;
+    this.chosen = chosen;
+    this.index = i;
+    if (moved) this.draw();
+    this.point();
+  }
+
+  /** Scroll so that column i is seen. Returns whether anything moved. */
+  reveal(i) {
+    const axis = this.axis();
+    const [x, end] = [axis.x(i), axis.right(i)];
+    const { seen } = this;
+    if (x >= axis.left && Math.min(end, x + seen) <= axis.left + seen + 1) return false;
+    const back = x < axis.left && axis.left - x < seen / 2;
+    this._quietly(back ? Math.min(x, end - seen * 0.9) : x - seen * 0.1);
+    for (const fn of this.listeners) fn();
+    return true;
+  }
+
+  /** Scroll so that a row is seen: of a request that has just been chosen, or of one that column i computes for. */
+  _revealRows(i, chosen) {
+    const { height, top } = this.size;
+    const seen = height - HEAD;
+    if (this.rows.count * this.rowHeight <= seen) return false;
+    const inside = (r) => {
+      const y = (this.rows.workers + r) * this.rowHeight - top;
+      return y >= 0 && y + this.rowHeight <= seen;
+    };
+    let wanted = null;
+    if (chosen !== null && chosen !== this.chosen) wanted = inside(chosen) ? null : chosen;
+    else if (i !== this.index) {
+      const work = this.rows.model.run.steps[i].w ?? [];
+      if (work.length && !work.some(([r]) => inside(r))) wanted = Math.min(...work.map(([r]) => r));
+    }
+    if (wanted === null) return false;
+    this.host.scrollTop = Math.max(0, (this.rows.workers + wanted - 1) * this.rowHeight);
+    this._measure();
+    return true;
+  }
+
+  /** Put the cursor where the selected column is. */
+  point() {
+    if (this.index < 0) return;
+    const axis = this.axis();
+    const x = axis.x(this.index) + GUTTER - axis.left;
+    const width = Math.max(2, axis.right(this.index) - axis.x(this.index));
+    this.cursor.hidden = x + width < GUTTER || x > this.size.width;
+    this.cursor.style.transform = `translateX(${x}px)`;
+    this.cursor.style.width = `${width}px`;
+    this.cursor.style.height = `${this.size.height}px`;
+  }
+
+  /** The reader has scrolled; what the page itself scrolled has been drawn already. */
+  _scrolled() {
+    const axis = this.axis();
+    const { scrollLeft, scrollTop } = this.host;
+    if (scrollLeft === axis.left && scrollTop === this.size?.top) return;
+    this._measure();
+    axis.left = scrollLeft;
+    this.draw();
+    this.point();
+    for (const fn of this.listeners) fn();
+  }
+
+  /** The row and column under the pointer. */
+  _under(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const row = Math.floor((y - HEAD + this.host.scrollTop) / this.rowHeight);
+    const axis = this.axis();
+    return { x, y, row, column: x < GUTTER ? null : axis.column(x - GUTTER + axis.left) };
+  }
+
+  _clicked(event) {
+    const { row, y, column } = this._under(event);
+    if (y >= HEAD && row >= 0 && row < this.rows.count) {
+      const r = this.rows.request(row);
+      if (r !== null) this.app.selectRequest(r);
+    }
+    if (column !== null) this.app.selectIn(this.side, column);
+  }
+
+  _hover(event) {
+    const { x, y, row, column } = this._under(event);
+    const inside = y >= HEAD && row >= 0 && row < this.rows.count && column !== null;
+    this.tip.hidden = !inside;
+    if (!inside) return;
+    const { model } = this.rows;
+    const r = this.rows.request(row);
+    const moment = `iteration ${column}, ${seconds(model.starts[column])}`;
+    this.tip.textContent = r === null ? `worker ${row}: ${moment}` : `${model.requests[r].id}: ${doing(model, column, r)}; ${moment}`;
+    const { width, height } = this.size;
+    const [left, top] = [Math.max(0, Math.min(x + 12, width - 260)), y + 56 > height ? y - 34 : y + 16];
+    this.tip.style.transform = `translate(${left}px, ${top}px)`;
+  }
+}
+
+/**
+ * What a request does in a column, in words.
+ *
+ * @param {import("./model.js").RunModel} model @param {number} i @param {number} r @returns {string}
+ */
+export function doing(model, i, r) {
+  const state = model.stateAt(i, r);
+  const work = (model.run.steps[i].w ?? []).filter((one) => one[0] === r);
+  const count = work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
+  if (work.length) {
+    const unit = model.ofCells ? "node" : "token";
+    return `${state}, ${grouped(count)} ${unit}${count === 1 ? "" : "s"} computed`;
+  }
+  const idle = model.idleColumns(r);
+  const at = countUpTo(idle, i);
+  if (at && idle[at - 1] === i) return `${state}, its row computed idly`;
+  return state === "running" ? "running, left out of this iteration" : state;
+}

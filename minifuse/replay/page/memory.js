@@ -1,0 +1,286 @@
+/** The memory map of the selected column: every slot of both tiers in the colour of its owner, and its moves. */
+
+import { CanvasSurface } from "./surface.js";
+import { placeRuns } from "./slots.js";
+import { formsOf, idleSlots, memoryPanels, slotAt } from "./memory_panels.js";
+import { MOST_ARROWS, MOVE_LOOKS, drawMemory } from "./memory_draw.js";
+import { counted, memoryWords, moveSums } from "./memory_words.js";
+
+const LOOK_NAMES = ["panel", "ink", "soft", "free", "edge", "fresh", "idle", "idleSoft", "idleFill", ...Object.keys(MOVE_LOOKS)];
+
+/** The view of the memory map. */
+export class MemoryView {
+  /** @param {HTMLElement} host @param {object} app */
+  constructor(host, app) {
+    this.host = host;
+    this.app = app;
+    this.layout = null;
+    this.frame = null;
+    host.classList.add("memory");
+    this.canvas = document.createElement("canvas");
+    this.canvas.className = "memory-map";
+    this.canvas.setAttribute("role", "img");
+    this.words = document.createElement("p");
+    this.words.className = "memory-words";
+    this.legend = document.createElement("ul");
+    this.legend.className = "memory-legend";
+    this.legend.setAttribute("aria-label", "What colours, patterns and arrows mean");
+    this.tip = document.createElement("div");
+    this.tip.className = "memory-tip";
+    this.tip.hidden = true;
+    this.details = document.createElement("details");
+    this.details.className = "memory-owners";
+    const summary = document.createElement("summary");
+    summary.textContent = "The same as a table";
+    this.table = document.createElement("table");
+    this.details.append(summary, this.table);
+    const stage = document.createElement("div");
+    stage.className = "memory-stage";
+    stage.append(this.canvas, this.tip);
+    host.append(this.words, stage, this.legend, this.details);
+    this.surface = new CanvasSurface(this.canvas);
+    this.canvas.addEventListener("mousemove", (event) => this._point(event));
+    this.canvas.addEventListener("mouseleave", () => (this.tip.hidden = true));
+    this.canvas.addEventListener("click", (event) => this._choose(event));
+    this.details.addEventListener("toggle", () => this._tell());
+    this._marked = null; // the request whose row of the table has the focus
+    if (window.ResizeObserver) {
+      this._observer = new ResizeObserver(() => {
+        if (this.frame && Math.abs(this.host.clientWidth - this._width) > 1) this._draw();
+      });
+      this._observer.observe(host);
+    }
+  }
+
+  /** @param {import("./model.js").RunModel} model @param {number} i */
+  show(model, i) {
+    this.model = model;
+    if (!model || !model.length) {
+      this.words.textContent = "This run has no iterations, so there is nothing in memory.";
+      this.frame = null;
+      return;
+    }
+    this.forms = formsOf(model);
+    this.frame = this.forms.owners.during(i);
+    this._draw();
+    this._prepare();
+  }
+
+  /** Replays the rest of the run while nothing else happens, so that any column is reached at once. */
+  _prepare() {
+    const { owners } = this.forms;
+    if (this._preparing || owners.prepared) return;
+    this._preparing = setTimeout(() => {
+      this._preparing = null;
+      owners.prepared = owners.prepare(6);
+      this._prepare();
+    }, 30);
+  }
+
+  /** The colours of the styles, read again when the theme changes. */
+  _look() {
+    const theme = document.documentElement.dataset.theme ?? `${matchMedia("(prefers-color-scheme: dark)").matches}`;
+    if (this._looked !== theme) {
+      const style = getComputedStyle(this.host);
+      this._colours = Object.fromEntries(
+        LOOK_NAMES.map((name) => [name, style.getPropertyValue(`--memory-${name.toLowerCase()}`).trim() || "#888"]),
+      );
+      this._looked = theme;
+    }
+    return this._colours;
+  }
+
+  _draw() {
+    this._width = this.host.clientWidth;
+    const width = Math.max(280, this._width - 2);
+    this.layout = memoryPanels(this.forms, this.frame, width);
+    this.surface.begin(width, this.layout.height);
+    this.drawOn(this.surface, width);
+    const words = memoryWords(this.forms, this.frame);
+    this.words.textContent = words;
+    this.canvas.setAttribute("aria-label", `Memory in iteration ${this.frame.index}: ${words}`);
+    this._legend();
+    this._tell();
+  }
+
+  /**
+   * Draws the map as it is on any surface, such as one for export.
+   *
+   * @param {CanvasSurface | import("./surface.js").SvgSurface} surface
+   * @param {number} width
+   * @returns {number} its height
+   */
+  drawOn(surface, width) {
+    const layout = surface === this.surface ? this.layout : memoryPanels(this.forms, this.frame, width);
+    const selected = this._marked ?? this.app.request ?? null;
+    const how = { width, look: this._look(), colour: (r) => this.app.colour(r), selected };
+    drawMemory(surface, this.forms, this.frame, layout, how);
+    return layout.height;
+  }
+
+  /** What is drawn now: states of slots that occur, then the kinds of moves. */
+  _legend() {
+    const { frame } = this;
+    const states = new Set([...frame.device, ...frame.host].map((run) => run.state));
+    const entries = [];
+    const add = (key, text, kind = "state") => entries.push([key, text, kind]);
+    if (states.has("written")) add("written", "written");
+    if (frame.fresh.length) add("fresh", "written in this iteration");
+    if (states.has("reserved")) add("reserved", "reserved, still empty");
+    if (states.has("kept")) add("kept", "kept until it is reclaimed");
+    if (states.has("copy")) add("copy", "also on the host: may be overwritten");
+    if (frame.device.some((run) => run.owners.length > 1)) add("shared", "shared by several");
+    const { shape, work } = this.model.step(frame.index);
+    const idle = idleSlots(frame, shape ?? (work.length ? null : this.forms.rectangle(frame.index)), work.length > 0);
+    const inWaves = shape?.kind === "StateRows" && this.model.step(frame.index).idle > 0;
+    if (inWaves || idle.computed.length) add("idle", "computed, and needed by nobody");
+    if (idle.lying.length) add("lying", "padding, and rows that have ended: in use, needed by nobody");
+    add("free", "free");
+    for (const [kind, [moves, tokens]] of moveSums(frame)) {
+      const look = MOVE_LOOKS[kind];
+      const many = moves > MOST_ARROWS && frame.waves.length < 2 ? `, ${MOST_ARROWS} of them drawn` : "";
+      add(kind, `${look?.name ?? kind}: ${counted(tokens, "token")} in ${counted(moves, "move")}${many} (${look?.means ?? ""})`, "move");
+    }
+    const key = JSON.stringify(entries);
+    if (key === this._legendKey) return;
+    this._legendKey = key;
+    this.legend.replaceChildren(
+      ...entries.map(([name, text, kind]) => {
+        const item = document.createElement("li");
+        const mark = document.createElement("span");
+        mark.className = `memory-key memory-${kind}-${name}`;
+        mark.setAttribute("aria-hidden", "true");
+        if (kind === "move") mark.textContent = "\u279c";
+        item.append(mark, document.createTextNode(text));
+        return item;
+      }),
+    );
+  }
+
+  /** The owners as rows of a table, when it is open. */
+  _tell() {
+    if (!this.details.open || !this.frame) return;
+    const rows = new Map();
+    for (const [tier, runs] of [["device", this.frame.device], ["host", this.frame.host]]) {
+      for (const { first, count, owners, state } of runs) {
+        for (const r of owners) {
+          const row = rows.get(r) ?? { device: 0, host: 0, reserved: 0, kept: 0, where: [] };
+          if (tier === "host") row.host += count;
+          else if (state === "reserved") row.reserved += count;
+          else if (state === "kept") row.kept += count;
+          else row.device += count;
+          const last = row.where.at(-1);
+          if (last && last[0] === tier && last[2] === first) last[2] += count;
+          else row.where.push([tier, first, first + count]);
+          rows.set(r, row);
+        }
+      }
+    }
+    const focused = document.activeElement?.dataset?.request;
+    const head = document.createElement("tr");
+    for (const title of ["request", "on the device", "reserved", "kept", "on the host", "slots"]) {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      cell.textContent = title;
+      head.append(cell);
+    }
+    const body = [...rows].sort((a, b) => a[0] - b[0]).map(([r, row]) => {
+      const line = document.createElement("tr");
+      const name = document.createElement("th");
+      name.scope = "row";
+      const button = document.createElement("button");
+      button.type = "button";
+      button.dataset.request = r;
+      button.textContent = String(this.model.requests[r].id);
+      button.addEventListener("click", () => this.app.selectRequest(r));
+      button.addEventListener("focus", () => this._mark(r));
+      button.addEventListener("blur", () => this._mark(null));
+      name.append(button);
+      const where = row.where.slice(0, 4).map(([tier, from, to]) => `${tier === "host" ? "host " : ""}${from} to ${to - 1}`);
+      if (row.where.length > 4) where.push(`${row.where.length - 4} more`);
+      line.append(name, ...[row.device, row.reserved, row.kept, row.host, where.join(", ")].map((value) => {
+        const cell = document.createElement("td");
+        cell.textContent = String(value);
+        return cell;
+      }));
+      return line;
+    });
+    this.table.replaceChildren(head, ...body);
+    if (focused !== undefined) this.table.querySelector(`button[data-request="${Number(focused)}"]`)?.focus();
+  }
+
+  _mark(r) {
+    if (this._marked === r) return;
+    this._marked = r;
+    this.drawOn(this.surface, Math.max(280, this._width - 2));
+  }
+
+  _at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return this.layout ? slotAt(this.layout.panels, event.clientX - box.left, event.clientY - box.top) : null;
+  }
+
+  _runAt({ panel, slot }) {
+    const runs = panel.tier === "host" ? this.frame.host : panel.kind === "strip" ? this.frame.waves[panel.wave] : this.frame.device;
+    return runs.find((run) => slot >= run.first && slot < run.first + run.count) ?? null;
+  }
+
+  _point(event) {
+    const found = this._at(event);
+    this.tip.hidden = !found;
+    if (!found) return;
+    this.tip.textContent = this.wordsAt(found);
+    const box = this.canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const over = x > this._width / 2;
+    this.tip.style.left = over ? "auto" : `${x + 14}px`;
+    this.tip.style.right = over ? `${this._width - x + 14}px` : "auto";
+    this.tip.style.top = `${y + 14}px`;
+  }
+
+  /** What is in a slot, in words. @param {{panel: SlotPanel, slot: number}} found @returns {string} */
+  wordsAt({ panel, slot }) {
+    const { forms, frame, model } = this;
+    const run = this._runAt({ panel, slot });
+    const where = [panel.tier === "host" ? `slot ${slot} of the host` : `slot ${slot}`];
+    if (panel.kind === "blocks" && panel.tier === "device") where.push(`block ${Math.floor(slot / panel.unit)}`);
+    if (panel.kind === "region") where.push(`buffer ${Math.floor(slot / panel.unit)}`);
+    if (panel.kind === "rectangle") where.push(`row ${Math.floor((slot - panel.first) / panel.unit)}, column ${(slot - panel.first) % panel.unit} of it`);
+    if (panel.kind === "strip") where.push(`while ${panel.name} is attended`);
+    const parts = [where.join(", ")];
+    if (!run) {
+      const shape = model.step(frame.index).shape;
+      const { computed } = idleSlots(frame, shape, true);
+      const idle = panel.tier === "device" && computed.some(([first, count]) => slot >= first && slot < first + count);
+      parts.push(idle ? "computed in this iteration, and needed by nobody" : "free");
+    } else {
+      const names = run.owners.map((r) => model.requests[r].id).join(", ");
+      const token = panel.tier === "device" && run.owners.length ? this._token(run.owners[0], slot) : null;
+      const states = { written: "written", reserved: "reserved and still empty", kept: "kept until it is reclaimed", copy: "also on the host, may be overwritten" };
+      parts.push(run.owners.length > 1 ? `shared by ${names}` : `of ${names || "a copy on its way"}`);
+      if (token !== null) parts.push(`token ${token}`);
+      parts.push(states[run.state]);
+      if (run.twin >= 0 && run.state !== "copy") parts.push(`the same KV is in slot ${run.twin + slot - run.first} of the ${panel.tier === "host" ? "device" : "host"}`);
+    }
+    for (const move of frame.moves) {
+      const name = MOVE_LOOKS[move.kind]?.name ?? move.kind;
+      if (move.fromTier === panel.tier && slot >= move.source && slot < move.source + move.count) parts.push(`${name} from here to slot ${move.target + slot - move.source}${move.toTier === panel.tier ? "" : ` of the ${move.toTier}`}`);
+      if (move.toTier === panel.tier && slot >= move.target && slot < move.target + move.count) parts.push(`${name} to here from slot ${move.source + slot - move.target}${move.fromTier === panel.tier ? "" : ` of the ${move.fromTier}`}`);
+    }
+    return parts.join("; ");
+  }
+
+  /** Which token of a request lies in a slot; null: none that this column computes for. */
+  _token(r, slot) {
+    const place = this.frame.places.get(r);
+    if (!place || place.kind === "node") return null;
+    for (const [first, count, token] of placeRuns(place)) if (slot >= first && slot < first + count) return token + slot - first;
+    return null;
+  }
+
+  _choose(event) {
+    const found = this._at(event);
+    const run = found && this._runAt(found);
+    if (run && run.owners.length) this.app.selectRequest(run.owners[0]);
+  }
+}

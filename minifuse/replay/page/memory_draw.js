@@ -1,0 +1,248 @@
+/** Draws the memory map: slots in the colours of their owners, idle computation, the shape, and moves as arrows. */
+
+import { idleSlots, slotBoxes } from "./memory_panels.js";
+
+/** Each kind of move: what it is called, what it means, and its strokes, so that colour is not all that tells it. */
+export const MOVE_LOOKS = {
+  shuffle: { name: "shuffle", means: "gathered, so that running slots stay side by side", dash: [] },
+  copy: { name: "copy on write", means: "a shared block is copied before it is written", dash: [2, 2] },
+  swap_in: { name: "swap in", means: "from the host back to the device", dash: [7, 3] },
+  swap_out: { name: "swap out", means: "from the device to the host", dash: [7, 3, 2, 3] },
+  upload: { name: "upload", means: "to the device for one wave", dash: [] },
+  offload: { name: "offload", means: "what a wave wrote, to the host", dash: [4, 3] },
+  embed: { name: "embed", means: "a prompt computed apart joins the batch", dash: [] },
+};
+
+export const MOST_ARROWS = 60;
+const MOST_LABELS = 500;
+const LETTER = 0.6; // the width of a letter, as a part of its size
+
+/** White or black, whichever is read better on a colour. */
+const inkOn = (() => {
+  const known = new Map();
+  let probe = null;
+  return (colour) => {
+    if (!known.has(colour)) {
+      probe ??= document.createElement("canvas").getContext("2d");
+      probe.fillStyle = "#000";
+      probe.fillStyle = colour;
+      const [r, g, b] = [1, 3, 5].map((k) => parseInt(probe.fillStyle.slice(k, k + 2), 16) / 255);
+      const light = [r, g, b].map((part) => (part <= 0.04 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+      known.set(colour, 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2] > 0.3 ? "#000000" : "#ffffff");
+    }
+    return known.get(colour);
+  };
+})();
+
+/**
+ * Draws the map.
+ *
+ * @param {CanvasSurface | import("./surface.js").SvgSurface} surface
+ * @param {MemoryForms} forms
+ * @param {import("./owners.js").Frame} frame
+ * @param {{panels: SlotPanel[], height: number}} layout
+ * @param {{width: number, look: Object<string, string>, colour: (r: number) => string, selected: number|null}} how
+ */
+export function drawMemory(surface, forms, frame, layout, how) {
+  const { model } = forms;
+  const { look, colour } = how;
+  const step = model.step(frame.index);
+  surface.rect(0, 0, how.width, layout.height, { fill: look.panel });
+  const shape = step.shape ?? (step.work.length ? null : forms.rectangle(frame.index));
+  const idle = idleSlots(frame, shape, step.work.length > 0);
+  const labels = [];
+  for (const panel of layout.panels) {
+    drawGround(surface, panel, model, frame, how, layout);
+    const strip = panel.kind === "strip";
+    const runs = panel.tier === "host" ? frame.host : strip ? frame.waves[panel.wave] : frame.device;
+    const last = panel.first + panel.count;
+    for (const run of runs) {
+      if (run.first >= last || run.first + run.count <= panel.first) continue;
+      drawRun(surface, panel, run, model, how, labels);
+    }
+    if (strip && shape?.kind === "StateRows") {
+      const busy = new Set(frame.fresh.filter(({ wave }) => wave === panel.wave).map(({ first }) => first));
+      for (let slot = shape.offset; slot < shape.offset + shape.rows; slot++) {
+        if (!busy.has(slot)) fillSlots(surface, panel, slot, 1, { fill: look.idleFill, pattern: "backstripes", ink: look.idle });
+      }
+    }
+    if (panel.tier === "device" && !strip) {
+      for (const [first, count] of idle.lying) fillSlots(surface, panel, first, count, { pattern: "dots", ink: look.idleSoft });
+      for (const [first, count] of idle.computed) {
+        fillSlots(surface, panel, first, count, { fill: look.idleFill, pattern: "backstripes", ink: look.idle });
+      }
+    }
+    if (panel.tier === "device") {
+      for (const { first, count, wave } of frame.fresh) {
+        if (strip && wave !== panel.wave) continue;
+        for (const [x, y, w, h] of slotBoxes(panel, first, count)) {
+          surface.rect(x, y + h - Math.min(3, h / 3), Math.max(w, 1), Math.min(3, h / 3), { fill: look.fresh });
+        }
+      }
+    }
+  }
+  drawShape(surface, layout, shape, step, look);
+  if (frame.waves.length > 1) drawTransfers(surface, layout, frame, how);
+  else drawMoves(surface, layout, frame, how);
+  drawLabels(surface, labels, look);
+}
+
+/** The names of owners, above everything else. */
+function drawLabels(surface, labels, look) {
+  for (const { x, y, w, text, size, solid, own } of labels) {
+    const wide = Math.min(w, surface.measure(text, size) + 4);
+    surface.rect(x - wide / 2, y - size / 2 - 0.5, wide, size + 1, solid ? { fill: own } : { fill: look.panel, alpha: 0.75 });
+    surface.text(x, y, text, { anchor: "middle", size, fill: solid ? inkOn(own) : look.ink });
+  }
+}
+
+/** What lies under the slots of a panel: its name and free slots. */
+function drawGround(surface, panel, model, frame, { look }, layout) {
+  const { tier, name, kind, x, y } = panel;
+  const inRow = panel.across * panel.boxWidth;
+  surface.text(x - 8, y + Math.min(11, panel.boxHeight / 2), name, { anchor: "end", size: 10, fill: look.ink, weight: "bold" });
+  const titles = {
+    rectangle: `${panel.count / panel.unit} rows of ${panel.unit} slots: one rectangle is computed whole`,
+    rest: model.run.facts.some(([key, value]) => key === "memory" && value === "embedded") ? "prompts computed apart, until they join" : "slots outside the rectangle",
+    region: `${Math.floor(panel.count / panel.unit)} slots of ${panel.unit} tokens, side by side`,
+    blocks: `blocks of ${panel.unit} tokens`,
+    states: "a slot for the states of one node each",
+    line: tier === "host" ? "KV that waits or is kept on the host" : "one slot a token, in one line",
+  };
+  if (titles[kind] && tier === "device") surface.text(x, y - 11, titles[kind], { size: 10, fill: look.soft });
+  if (tier === "host") surface.text(x, y - 11, `KV on the host${kind === "blocks" ? `, drawn in blocks of ${panel.unit}` : ""}`, { size: 10, fill: look.soft });
+  if (kind === "strip" && panel.wave === 0) {
+    const hidden = layout.hidden ? `; ${layout.hidden} more are not drawn` : "";
+    surface.text(x, y - 10, `the device while each of ${frame.waves.length} waves is attended, one after the other${hidden}`, { size: 10, fill: look.soft });
+  }
+  const boxes = Math.ceil(panel.count / panel.unit);
+  if (panel.across > 1) {
+    if (boxes > 3000) {
+      surface.rect(x, y, inRow, Math.ceil(boxes / panel.across) * (panel.boxHeight + panel.gap), { fill: look.free });
+      return;
+    }
+    const outlined = panel.boxWidth > 8 && panel.boxHeight > 8;
+    for (let box = 0; box < boxes; box++) {
+      const at = [x + (box % panel.across) * panel.boxWidth, y + Math.floor(box / panel.across) * (panel.boxHeight + panel.gap)];
+      surface.rect(...at, panel.boxWidth - panel.gap, panel.boxHeight, { fill: look.free, stroke: outlined ? look.edge : undefined });
+    }
+    return;
+  }
+  fillSlots(surface, panel, panel.first, panel.count, { fill: look.free });
+}
+
+function fillSlots(surface, panel, first, count, style) {
+  for (const [x, y, w, h] of slotBoxes(panel, first, count)) surface.rect(x, y, w, h, style);
+}
+
+function drawRun(surface, panel, run, model, how, labels) {
+  const { look, colour, selected } = how;
+  const { owners, state } = run;
+  const r = owners[0];
+  const chosen = selected !== null && owners.includes(selected);
+  const own = r === undefined ? look.soft : colour(r);
+  const faded = panel.kind === "strip" && state === "copy";
+  for (const [x, y, w, h] of slotBoxes(panel, run.first, run.count)) {
+    if (state === "reserved") {
+      surface.rect(x, y, w, h, { fill: own, alpha: 0.2 });
+      if (w > 5 && h > 5) surface.rect(x, y, w, h, { stroke: own, alpha: 0.6 });
+    } else if (state === "kept" || state === "copy") {
+      surface.rect(x, y, w, h, { fill: own, alpha: faded ? 0.18 : 0.34 });
+      surface.rect(x, y, w, h, { pattern: state === "kept" ? "dots" : "stripes", ink: own, alpha: faded ? 0.45 : 0.9 });
+    } else {
+      if (owners.length < 2) surface.rect(x, y, w, h, { fill: own });
+      else owners.forEach((one, k) => surface.rect(x, y + (k * h) / owners.length, w, h / owners.length, { fill: colour(one) }));
+      if (w > 12 && panel.kind !== "strip") surface.rect(x + w - 0.5, y, 0.5, h, { fill: look.panel });
+    }
+    if (chosen) surface.rect(x, y, w, h, { stroke: look.ink });
+    if (labels.length >= MOST_LABELS || h < 9 || r === undefined || faded) continue;
+    const id = String(model.requests[r].id);
+    const name = owners.length > 1 ? `${id}+${owners.length - 1}` : id;
+    const size = Math.min(11, h - 1, (w - 2) / (name.length * LETTER));
+    const most = Math.floor((w - 2) / (8 * LETTER));
+    if (size < 8 && (most < 4 || name.length > 2 * most)) continue;
+    const text = size < 8 ? `${name.slice(0, most - 1)}\u2026` : name;
+    const solid = state === "written";
+    labels.push({ x: x + w / 2, y: y + Math.min(h / 2, 12), w, text, size: Math.max(8, size), solid, own });
+  }
+}
+
+/** The outline of what is computed whole. */
+function drawShape(surface, layout, shape, step, look) {
+  if (!shape || !step.work.length) return;
+  const panel = layout.panels.find((one) => one.kind === "region" || (one.kind === "rectangle" && one.first === shape.offset));
+  if (!panel) return;
+  if (shape.kind === "Region") {
+    const [first] = slotBoxes(panel, shape.offset * shape.width, 1);
+    const last = slotBoxes(panel, (shape.offset + shape.size) * shape.width - 1, 1)[0];
+    if (!first || !last || panel.across < shape.offset + shape.size) return;
+    const [x, end] = [first[0], first[0] + shape.size * panel.boxWidth - panel.gap];
+    const under = panel.y + panel.boxHeight;
+    surface.path([[x, under + 2], [x, under + 6], [end, under + 6], [end, under + 2]], { stroke: look.ink, width: 2 });
+    const told = shape.size === 1 ? "the region: 1 slot" : `the region: ${shape.size} slots side by side, computed together`;
+    const wide = surface.measure(told, 10);
+    surface.text(Math.max(panel.x, Math.min(x, surface.width - wide - 6)), under + 15, told, { size: 10, fill: look.ink, weight: "bold" });
+    return;
+  }
+  const { start, stop, stride } = shape;
+  const cell = panel.boxWidth / panel.columns;
+  for (let column = start; column < stop; column++) {
+    // Columns side by side have one mark.
+    let end = column;
+    while (end + 1 < stop && (end + 1) % stride !== 0) end += 1;
+    const [x, to] = [panel.x + (column % stride) * cell, panel.x + ((end % stride) + 1) * cell];
+    surface.path([[x, panel.y - 1], [x, panel.y - 4], [to, panel.y - 4], [to, panel.y - 1]], { stroke: look.ink, width: 2 });
+    column = end;
+  }
+}
+
+function centre(boxes) {
+  const largest = boxes.reduce((best, box) => (box[2] * box[3] > best[2] * best[3] ? box : best));
+  return [largest[0] + largest[2] / 2, largest[1] + largest[3] / 2];
+}
+
+function panelOf(layout, tier, slot) {
+  return layout.panels.find((panel) => panel.tier === tier && slot >= panel.first && slot < panel.first + panel.count);
+}
+
+/** The moves of a column, as arrows from where KV was to where it goes. */
+function drawMoves(surface, layout, frame, { look, colour }) {
+  frame.moves.slice(0, MOST_ARROWS).forEach((move, k) => {
+    const [from, to] = [panelOf(layout, move.fromTier, move.source), panelOf(layout, move.toTier, move.target)];
+    if (!from || !to) return;
+    const [sources, targets] = [slotBoxes(from, move.source, move.count), slotBoxes(to, move.target, move.count)];
+    if (!sources.length || !targets.length) return;
+    const stroke = look[move.kind];
+    const own = move.owners.length ? colour(move.owners[0]) : stroke;
+    for (const [x, y, w, h] of sources) {
+      surface.path([[x, y], [x + w, y], [x + w, y + h], [x, y + h], [x, y]], { stroke: own, width: 1.5, dash: [3, 2] });
+    }
+    for (const [x, y, w, h] of targets) surface.rect(x - 1, y - 1, w + 2, h + 2, { stroke });
+    const [x1, y1] = centre(sources);
+    const [x2, y2] = centre(targets);
+    // Within a tier an arrow bends down, away from the names; from tier to tier arrows fan out a little.
+    const far = Math.hypot(x2 - x1, y2 - y1);
+    const bend = move.fromTier === move.toTier ? Math.sign(x1 - x2 || 1) * (16 + Math.min(70, far * 0.25)) : (k % 5) * 5 - 10;
+    surface.arrow(x1, y1, x2, y2, { stroke: look.panel, width: 4.5, bend, head: 9 });
+    surface.arrow(x1, y1, x2, y2, { stroke, width: 2, bend, head: 7, dash: MOVE_LOOKS[move.kind]?.dash });
+  });
+}
+
+/** With waves: short arrows into the strip at whose time KV arrives, and out of that at whose time it leaves. */
+function drawTransfers(surface, layout, frame, { look }) {
+  const strips = layout.panels.filter((panel) => panel.kind === "strip");
+  const sums = strips.map(() => ({ upload: 0, offload: 0 }));
+  for (const move of frame.moves) {
+    const up = move.toTier === "device";
+    const strip = strips[up ? move.wave : move.moment === "before" ? Math.max(0, move.wave - 1) : move.wave];
+    if (!strip || move.fromTier === move.toTier) continue;
+    sums[strip.wave][up ? "upload" : "offload"] += move.count;
+    const stroke = look[move.kind];
+    for (const [x, y, w, h] of slotBoxes(strip, up ? move.target : move.source, move.count)) {
+      const at = x + w / 2;
+      if (up) surface.arrow(at, y + h + 12, at, y + h - 1, { stroke, width: 1.5, head: 4 });
+      else surface.arrow(at, y + h - 2, at, y + h + 13, { stroke, width: 1.5, head: 4, dash: MOVE_LOOKS[move.kind]?.dash });
+      surface.rect(x, y, w, h, { stroke });
+    }
+  }
+}

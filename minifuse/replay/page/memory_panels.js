@@ -1,0 +1,257 @@
+/**
+ * Where every slot is drawn: in panels, whose form is that of the memory.
+ *
+ * A rectangle has a row of slots in each row; a region has its buffers side by side; blocks and states are a grid;
+ * anything else is one long line, broken into rows. With several waves the device is drawn once for each.
+ *
+ * @typedef {{tier: "device"|"host", name: string, first: number, count: number, unit: number, across: number,
+ *            columns: number, x: number, y: number, boxWidth: number, boxHeight: number, gap: number, wave: number,
+ *            kind: string}} SlotPanel
+ *     boxes of `unit` slots, `across` in a row; in a box rows of `columns` slots
+ */
+
+import { Owners } from "./owners.js";
+
+const SIDE = 56; // pixels on the left, for the names of panels
+const HEADLINE = 18; // pixels above a panel, for its title
+const GAP_BELOW = 14;
+const MOST_STRIPS = 24;
+const STRIP_HEIGHT = 24;
+const STRIP_GAP = 16; // in which the arrows of transfers are drawn; without any, strips are lower and closer
+const [LOW_STRIP, LOW_GAP] = [15, 3];
+
+/** Which forms the memory of a run takes, found once. */
+class MemoryForms {
+  /** @param {import("./model.js").RunModel} model */
+  constructor(model) {
+    this.model = model;
+    this.owners = new Owners(model);
+    this.rectangles = []; // columns whose shape is the batch's rectangle
+    this.blockSize = 0;
+    this.width = 0; // of a buffer
+    model.run.steps.forEach((step, i) => {
+      if (step.sh?.kind === "Rectangle" && step.ph !== "preprocessing") this.rectangles.push(i);
+      if (step.sh?.kind === "Region") this.width = step.sh.width;
+      for (const place of step.p ?? []) if (place.length === 3) this.blockSize = place[2];
+    });
+    const { size } = this.owners.device;
+    const unit = this.width || this.blockSize || 1;
+    const { capacity } = model.run;
+    const whole = Math.floor(capacity / unit) * unit || size;
+    // A memory that is hardly used is shown as far as it ever is.
+    this.shown = this.width || whole <= 2 * size ? Math.max(whole, size) : Math.ceil(size / unit) * unit;
+    this.hostShown = this.owners.host.size;
+  }
+
+  /** The rectangle that the batch has in a column: that of the last iteration that had one. */
+  rectangle(i) {
+    let [low, high] = [0, this.rectangles.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.rectangles[middle] <= i) low = middle + 1;
+      else high = middle;
+    }
+    return this.rectangles.length ? this.model.run.steps[this.rectangles[Math.max(0, low - 1)]].sh : null;
+  }
+}
+
+const memoryForms = new WeakMap();
+
+/** @param {import("./model.js").RunModel} model @returns {MemoryForms} */
+export function formsOf(model) {
+  if (!memoryForms.has(model)) memoryForms.set(model, new MemoryForms(model));
+  return memoryForms.get(model);
+}
+
+/** A line of slots, broken into rows so that a slot stays visible as long as it can. */
+function lineOf(count, width, height) {
+  const rows = Math.max(1, Math.min(Math.floor(height / 5), Math.ceil((count * 6) / width)));
+  const columns = Math.ceil(count / rows);
+  const boxHeight = Math.max(5, Math.min(20, Math.floor(height / rows)));
+  return { unit: columns, across: 1, columns, boxWidth: Math.min(width, columns * 24), boxHeight, gap: 1 };
+}
+
+/** Boxes of so many slots in a grid, about `aspect` times as wide as high. */
+function gridOf(count, unit, width, height, aspect, most) {
+  const boxes = Math.ceil(count / unit);
+  const rows = Math.max(1, Math.round(Math.sqrt((boxes * height * aspect) / width)));
+  let across = Math.ceil(boxes / rows);
+  if (width / across > most) across = Math.min(boxes, Math.ceil(width / most));
+  const lines = Math.ceil(boxes / across);
+  // Whole pixels, where there are many: they are drawn several times as fast.
+  const wide = Math.min(most, width / across);
+  const boxWidth = boxes > 300 && wide >= 2 ? Math.floor(wide) : wide;
+  const boxHeight = Math.max(3, Math.min(26, Math.floor(height / lines)));
+  const gap = boxHeight > 7 && boxWidth > 7 ? 2 : boxWidth >= 4 ? 1 : 0;
+  return { unit, across, columns: unit, boxWidth, boxHeight, gap };
+}
+
+/** Buffers side by side, in each of which slots go on from row to row. */
+function regionOf(count, unit, width, height) {
+  const buffers = Math.max(1, Math.floor(count / unit));
+  const across = Math.min(buffers, Math.max(1, Math.floor(width / 40)));
+  const lines = Math.ceil(buffers / across);
+  const boxWidth = Math.min(130, width / across);
+  const boxHeight = Math.max(24, Math.min(110, Math.floor(height / lines)));
+  const columns = Math.max(1, Math.min(unit, Math.round(Math.sqrt((unit * boxWidth) / boxHeight / 2))));
+  return { unit, across, columns, boxWidth, boxHeight, gap: 4 };
+}
+
+/**
+ * Where every slot is drawn.
+ *
+ * @param {MemoryForms} forms
+ * @param {import("./owners.js").Frame} frame
+ * @param {number} width pixels
+ * @returns {{panels: SlotPanel[], height: number, hidden: number}} `hidden`: waves for which there is no room
+ */
+export function memoryPanels(forms, frame, width) {
+  const { model } = forms;
+  const inner = Math.max(120, width - SIDE - 8);
+  const panels = [];
+  let y = 2;
+  const put = (tier, name, kind, first, count, form, wave = 0) => {
+    y += HEADLINE;
+    const lines = Math.ceil(Math.ceil(count / form.unit) / form.across);
+    panels.push({ tier, name, kind, first, count, wave, x: SIDE, y, ...form });
+    y += lines * (form.boxHeight + (form.across > 1 ? form.gap : 1)) + GAP_BELOW + (kind === "region" ? 12 : 0);
+  };
+  const most = 230;
+  const shape = forms.rectangle(frame.index);
+  const strips = Math.min(frame.waves.length, MOST_STRIPS);
+  if (strips > 1) {
+    const unit = forms.blockSize || 1;
+    const boxWidth = Math.min(96, inner / Math.ceil(forms.shown / unit));
+    const [boxHeight, space] = frame.moves.length ? [STRIP_HEIGHT, STRIP_GAP] : [LOW_STRIP, LOW_GAP];
+    const form = { unit, across: Math.ceil(forms.shown / unit), columns: unit, boxWidth, boxHeight };
+    y += HEADLINE;
+    for (let wave = 0; wave < strips; wave++) {
+      const strip = { tier: "device", name: `wave ${wave + 1}`, kind: "strip", first: 0, count: forms.shown, wave };
+      panels.push({ ...strip, x: SIDE, y, ...form, gap: boxWidth > 6 ? 2 : 0.5 });
+      y += boxHeight + space;
+    }
+    y += 8;
+  } else if (shape) {
+    const { offset, rows, stride } = shape;
+    const stop = offset + rows * stride;
+    const boxHeight = Math.max(5, Math.min(24, Math.floor(most / rows)));
+    const form = { unit: stride, across: 1, columns: stride, boxWidth: Math.min(inner, stride * 26), boxHeight, gap: 2 };
+    put("device", "device", "rectangle", offset, rows * stride, form);
+    if (forms.shown > stop) {
+      put("device", "", "rest", stop, forms.shown - stop, lineOf(forms.shown - stop, inner, 90));
+    }
+  } else if (forms.width) {
+    put("device", "device", "region", 0, forms.shown, regionOf(forms.shown, forms.width, inner, most));
+  } else if (model.ofCells) {
+    put("device", "device", "states", 0, forms.shown, gridOf(forms.shown, 1, inner, most, 1.2, 34));
+  } else if (forms.blockSize) {
+    put("device", "device", "blocks", 0, forms.shown, gridOf(forms.shown, forms.blockSize, inner, most, 2.6, 96));
+  } else put("device", "device", "line", 0, forms.shown, lineOf(forms.shown, inner, most));
+  if (forms.hostShown) {
+    const { hostShown, blockSize } = forms;
+    const form = blockSize ? gridOf(hostShown, blockSize, inner, 110, 2.6, 96) : lineOf(hostShown, inner, 90);
+    put("host", "host", blockSize ? "blocks" : "line", 0, hostShown, form);
+  }
+  return { panels, height: y, hidden: Math.max(0, frame.waves.length - MOST_STRIPS) };
+}
+
+/**
+ * The rectangles that slots [first, first + count) take in a panel, as [x, y, width, height].
+ *
+ * @param {SlotPanel} panel @param {number} first @param {number} count @returns {number[][]}
+ */
+export function slotBoxes(panel, first, count) {
+  const start = Math.max(first, panel.first) - panel.first;
+  const stop = Math.min(first + count, panel.first + panel.count) - panel.first;
+  const { unit, across, columns, boxWidth, boxHeight, gap } = panel;
+  const [down, wide] = [boxHeight + (across > 1 ? gap : 1), boxWidth - (across > 1 ? gap : 0)];
+  const lines = Math.ceil(unit / columns);
+  const [cellWidth, cellHeight] = [wide / columns, boxHeight / lines];
+  const found = [];
+  for (let at = start; at < stop; ) {
+    const box = Math.floor(at / unit);
+    const end = Math.min(stop, (box + 1) * unit);
+    const [x, y] = [panel.x + (box % across) * boxWidth, panel.y + Math.floor(box / across) * down];
+    for (let a = at - box * unit, z = end - box * unit; a < z; ) {
+      const line = Math.floor(a / columns);
+      const column = a - line * columns;
+      // Whole lines are one rectangle.
+      const whole = column === 0 ? Math.floor((z - a) / columns) : 0;
+      const taken = whole > 1 ? whole * columns : Math.min(z - a, columns - column);
+      found.push([x + column * cellWidth, y + line * cellHeight, (whole > 1 ? columns : taken) * cellWidth, Math.max(1, whole) * cellHeight]);
+      a += taken;
+    }
+    at = end;
+  }
+  return found;
+}
+
+/** The slot that is drawn at a point, and its panel. @returns {{panel: SlotPanel, slot: number}|null} */
+export function slotAt(panels, x, y) {
+  for (const panel of panels) {
+    const { unit, across, columns, boxWidth, boxHeight, gap } = panel;
+    const [dx, dy] = [x - panel.x, y - panel.y];
+    const down = boxHeight + (across > 1 ? gap : 1);
+    const [column, row] = [Math.floor(dx / boxWidth), Math.floor(dy / down)];
+    if (dx < 0 || dy < 0 || column >= across || dy - row * down > boxHeight) continue;
+    const wide = boxWidth - (across > 1 ? gap : 0);
+    const inX = Math.min(columns - 1, Math.floor(((dx - column * boxWidth) / wide) * columns));
+    const inY = Math.floor(((dy - row * down) / boxHeight) * Math.ceil(unit / columns));
+    const inside = inY * columns + inX;
+    const slot = (row * across + column) * unit + inside;
+    if (inside < unit && slot < panel.count) return { panel, slot: panel.first + slot };
+  }
+  return null;
+}
+
+/**
+ * Slots that are computed, or lie between the columns in use, and belong to nobody.
+ *
+ *     rectangle of 2 rows, window [0, 6), columns [5, 6) computed, row 1 without work: slot 5 of it is computed, the
+ *     five before it lie idle
+ *
+ * @param {import("./owners.js").Frame} frame
+ * @param {object|null} shape of this column
+ * @param {boolean} runs whether this column computes that shape
+ * @returns {{computed: number[][], lying: number[][]}} runs of slots
+ */
+export function idleSlots(frame, shape, runs) {
+  const found = { computed: [], lying: [] };
+  if (!shape) return found;
+  const owned = (slot) => {
+    let [low, high] = [0, frame.device.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (frame.device[middle].first <= slot) low = middle + 1;
+      else high = middle;
+    }
+    const run = frame.device[low - 1];
+    return run !== undefined && slot < run.first + run.count;
+  };
+  const add = (list, slot, count = 1) => {
+    const last = list.at(-1);
+    if (last && last[0] + last[1] === slot) last[1] += count;
+    else list.push([slot, count]);
+  };
+  if (shape.kind === "Rectangle") {
+    const { offset, rows, stride, start, stop, begin = 0 } = shape;
+    const fresh = new Set(frame.fresh.flatMap(({ first, count }) => Array.from({ length: count }, (_, k) => first + k)));
+    for (let row = 0; row < rows; row++) {
+      for (let column = begin; column < stop; column++) {
+        const slot = offset + row * stride + (column % stride);
+        if (runs && column >= start) {
+          if (!fresh.has(slot)) add(found.computed, slot);
+        } else if (!owned(slot)) add(found.lying, slot);
+      }
+    }
+  } else if (runs && shape.kind === "Region") {
+    const { offset, size, width } = shape;
+    const busy = new Set(frame.fresh.map(({ first }) => Math.floor(first / width)));
+    for (let buffer = offset; buffer < offset + size; buffer++) {
+      if (!busy.has(buffer)) add(found.computed, buffer * width, width);
+    }
+  } else if (runs && shape.kind === "StateRows") {
+    for (let slot = shape.offset; slot < shape.offset + shape.rows; slot++) if (!owned(slot)) add(found.computed, slot);
+  }
+  return found;
+}

@@ -1,0 +1,64 @@
+/** What the memory map shows, in words. */
+
+import { MOVE_LOOKS } from "./memory_draw.js";
+
+/** A count and its noun: `1 slot`, `12 slots`. */
+export function counted(count, noun) {
+  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/**
+ * What the map shows, in words.
+ *
+ * @param {MemoryForms} forms @param {import("./owners.js").Frame} frame @returns {string}
+ */
+export function memoryWords(forms, frame) {
+  const { model } = forms;
+  const { run } = model;
+  const total = (runs, state) => runs.reduce((sum, one) => sum + (one.state === state ? one.count : 0), 0);
+  const taken = frame.device.reduce((sum, one) => sum + one.count, 0);
+  const parts = [
+    `${counted(total(frame.device, "written"), "slot")} of ${run.capacity.toLocaleString("en")} on the device hold ${model.ofCells ? "states" : "KV"} of ${counted(new Set(frame.device.flatMap((one) => one.owners)).size, "request")}`,
+  ];
+  const told = { reserved: "reserved and empty", kept: "kept", copy: "also on the host, free to be taken" };
+  for (const [state, words] of Object.entries(told)) {
+    const count = total(frame.device, state);
+    if (count) parts.push(`${count.toLocaleString("en")} ${words}`);
+  }
+  parts.push(`${(run.capacity - taken).toLocaleString("en")} free`);
+  const [holes, longest] = freeRuns(forms, frame);
+  if (holes) parts.push(`${counted(holes, "hole")} between owners, the longest ${longest.toLocaleString("en")}`);
+  const shared = frame.device.reduce((sum, one) => sum + (one.owners.length > 1 ? one.count : 0), 0);
+  if (shared) parts.push(`${shared.toLocaleString("en")} shared`);
+  const away = frame.host.reduce((sum, one) => sum + one.count, 0);
+  if (away) parts.push(`${counted(away, "slot")} on the host hold KV`);
+  if (frame.waves.length > 1) parts.push(counted(frame.waves.length, "wave"));
+  for (const [kind, [count, tokens]] of moveSums(frame)) {
+    parts.push(`${MOVE_LOOKS[kind]?.name ?? kind}: ${counted(tokens, "token")} in ${counted(count, "move")}`);
+  }
+  if (forms.shown < run.capacity / 2) parts.push(`drawn are the ${forms.shown.toLocaleString("en")} slots that this run ever uses`);
+  return `${parts.join("; ")}.`;
+}
+
+/** How many runs of free slots lie between owned ones, and the longest of them. */
+function freeRuns(forms, frame) {
+  let [holes, longest, end] = [0, 0, 0];
+  for (const { first, count } of frame.device) {
+    if (first > end) {
+      holes += 1;
+      longest = Math.max(longest, first - end);
+    }
+    end = Math.max(end, first + count);
+  }
+  return [holes, longest];
+}
+
+/** Each kind of move of a column -> [moves, tokens]. */
+export function moveSums(frame) {
+  const sums = new Map();
+  for (const { kind, count } of frame.moves) {
+    const [moves, tokens] = sums.get(kind) ?? [0, 0];
+    sums.set(kind, [moves + 1, tokens + count]);
+  }
+  return sums;
+}

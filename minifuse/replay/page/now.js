@@ -1,0 +1,115 @@
+/** The selected iteration in words, and what there is to know of a run. */
+
+import { grouped, seconds } from "./axis.js";
+
+/** "r1, r2 and 3 more" @param {import("./model.js").RunModel} model @param {number[]} list @param {number} [most] */
+export function someOf(model, list, most = 8) {
+  const ids = list.map((r) => String(model.requests[r].id));
+  return ids.length > most ? `${ids.slice(0, most).join(", ")} and ${ids.length - most} more` : ids.join(", ");
+}
+
+/**
+ * What an iteration was, a sentence each.
+ *
+ * @param {import("./model.js").RunModel} model
+ * @param {number} i
+ * @returns {string[]}
+ */
+export function sentencesOf(model, i) {
+  const step = model.step(i);
+  const told = [];
+  const noun = model.ofCells ? "node" : "token";
+  const took = `${seconds(step.start)} to ${seconds(step.end)}, ${seconds(step.end - step.start)} long`;
+  if (step.isWait) {
+    told.push(`Nothing ran: ${took}.`);
+    return told;
+  }
+  const worker = model.run.workers > 1 ? ` on worker ${step.worker}` : "";
+  if (!step.work.length) {
+    told.push(`Moves alone${worker}, beside the iterations: ${took}.`);
+  } else {
+    const apart = step.phase === "preprocessing" ? ", prompts apart from the batch" : "";
+    told.push(`Plan ${step.number}${worker}${apart}: ${took}.`);
+    const own = [...new Set(step.work.map((one) => one.request))];
+    const idle = step.idle ? `, ${grouped(step.idle)} of them idle` : ", none idle";
+    told.push(`Computes ${count(step.computed, noun)}${idle}, for ${count(own.length, "request")}: ${someOf(model, own)}.`);
+    if (model.ofCells) told.push(`Tasks: ${tasks(step)}.`);
+    else if (step.waves.length > 1) told.push(`Attends in ${step.waves.length} waves.`);
+    if (step.lanes.length) told.push(`Packs attention into ${count(step.lanes.length, "lane")}.`);
+  }
+  if (step.admitted.length) told.push(`Admits ${someOf(model, step.admitted)}.`);
+  for (const { request, onDevice, onHost } of step.reused.slice(0, 4)) {
+    told.push(`${model.requests[request].id} finds ${grouped(onDevice)} of its tokens on the device and ${grouped(onHost)} on the host.`);
+  }
+  if (step.evicted.length) told.push(`Evicts ${someOf(model, step.evicted)}.`);
+  const kinds = new Map();
+  for (const { kind, count: size } of step.moves) kinds.set(kind, (kinds.get(kind) ?? 0) + size);
+  for (const [kind, size] of kinds) told.push(`Moves ${count(size, model.ofCells ? "state" : "token")}: ${kind.replace("_", " ")}.`);
+  if (step.exposed > 0) told.push(`Waited ${seconds(step.exposed)} for transfers.`);
+  if (step.finished.size) {
+    told.push(`Finishes ${[...step.finished].slice(0, 8).map(([r, why]) => `${model.requests[r].id} (${why})`).join(", ")}${step.finished.size > 8 ? ` and ${step.finished.size - 8} more` : ""}.`);
+  }
+  if (step.discarded) told.push(`Discards ${count(step.discarded, noun)} computed for requests that had ended.`);
+  return told;
+}
+
+function count(number, noun) {
+  return `${grouped(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** "3 internal2, then 2 waves of 5 leaf": the nodes of an iteration by type, wave after wave. */
+function tasks(step) {
+  const waves = step.waves.map(([from, to]) => {
+    const types = new Map();
+    for (const { cell } of step.work.slice(from, to)) types.set(cell, (types.get(cell) ?? 0) + 1);
+    return [...types].map(([cell, number]) => `${number} ${cell}`).join(" and ") || "idle rows alone";
+  });
+  const alike = [];
+  for (const wave of waves) {
+    if (alike.length && alike.at(-1)[0] === wave) alike.at(-1)[1] += 1;
+    else alike.push([wave, 1]);
+  }
+  const parts = alike.slice(0, 6).map(([wave, times]) => (times > 1 ? `${times} waves of ${wave}` : wave));
+  return parts.join(", then ") + (alike.length > 6 ? ", and so on" : "");
+}
+
+/** Shows the selected iteration, of both runs if there are two. */
+export class NowView {
+  /** @param {HTMLElement} host @param {object} app */
+  constructor(host, app) {
+    this.host = host;
+    this.app = app;
+  }
+
+  show() {
+    const { app } = this;
+    const sides = [[app.main, app.index], ...(app.other ? [[app.other, app.indexOther]] : [])];
+    const parts = sides.flatMap(([model, i]) => {
+      const list = document.createElement("ul");
+      for (const sentence of sentencesOf(model, i)) {
+        const item = document.createElement("li");
+        item.textContent = sentence;
+        list.append(item);
+      }
+      if (sides.length < 2) return [list];
+      const head = document.createElement("h3");
+      head.textContent = `${model.run.title}, iteration ${i}`;
+      return [head, list];
+    });
+    this.host.replaceChildren(...parts);
+  }
+}
+
+/** Shows what is known of a run: its technique, stages, model and options. @param {HTMLElement} host */
+export function showFacts(host, model) {
+  const rows = [...model.run.facts];
+  rows.push(["memory of the device", `${grouped(model.run.capacity)} ${model.ofCells ? "states" : "slots"}`]);
+  host.replaceChildren(
+    ...rows.flatMap(([name, value]) => {
+      const [term, told] = [document.createElement("dt"), document.createElement("dd")];
+      term.textContent = name;
+      told.textContent = value;
+      return [term, told];
+    }),
+  );
+}

@@ -1,0 +1,515 @@
+/**
+ * Which slot of which tier belongs to whom, at any moment of a run, from what the trace tells: places and moves.
+ *
+ * The columns of a run are replayed as moments: a plan begins (its evictions, moves and places take effect) and ends
+ * (what it finishes gives its slots up). Plans of several workers overlap, so moments are put in the order of time.
+ * Slots are kept as plain arrays while they are replayed; what is stored, every CHECKPOINT_EVERY moments, are runs of
+ * slots that are alike, so that any column is reached by replaying a few.
+ *
+ * @typedef {{first: number, count: number, owners: number[], state: SlotState, twin: number}} SlotRun
+ *     consecutive slots alike; `twin` is the first slot of the other tier that has the same KV, or -1
+ * @typedef {"reserved"|"written"|"kept"|"copy"} SlotState
+ *     kept: for a conversation, or a suspended request, until it is reclaimed; copy: also on the host, free to be taken
+ * @typedef {import("./model.js").Move & {owners: number[]}} OwnedMove
+ * @typedef {{index: number, device: SlotRun[], host: SlotRun[], moves: OwnedMove[], waves: SlotRun[][],
+ *            fresh: {first: number, count: number, request: number, wave: number}[],
+ *            places: Map<number, import("./model.js").Place>}} Frame
+ *     `waves`: the device while each wave is attended, if there are several; `fresh`: slots written in this column;
+ *     `places`: of the requests that have one
+ */
+
+import { NO_TWIN, OwnerSets, SLOT_COPY, SLOT_KEPT, SLOT_RESERVED, SLOT_STATES, SLOT_WRITTEN, SlotTier, alikeUpTo, eachSlot, placeSize } from "./slots.js";
+
+const CHECKPOINT_EVERY = 128;
+const FRAMES_KEPT = 32;
+const [RECENT_EVERY, RECENT_KEPT] = [16, 16];
+const NO_LIST = Object.freeze([]);
+const [PLAN_BEGINS, PLAN_ENDS, REQUEST_ABORTED] = [0, 1, 2];
+
+/** The owners of every slot of a run, at any of its columns. */
+export class Owners {
+  /** @param {import("./model.js").RunModel} model */
+  constructor(model) {
+    this.model = model;
+    this.sets = new OwnerSets();
+    const { steps } = model.run;
+    /** Whether KV that no request uses may be kept until it is reclaimed. */
+    this.keeps = steps.some((step) => step.kp && (step.kp[0] || step.kp[1]));
+    /** Whether KV leaves for the host while its sequence goes on: a place must then be taken anew. */
+    this._offloads = steps.some((step) => step.m !== undefined && step.m.some(([kind]) => kind === "offload"));
+    const [top, hostTop] = this._tops(steps);
+    this.device = new SlotTier(top);
+    this.host = new SlotTier(hostTop);
+    this._places = new Map(); // of the requests that have one
+    this._tables = new Map(); // block tables as they were told last
+    this._order();
+    this._reads = model.ofCells ? this._lastReads() : new Map();
+    this._at = 0; // moments that have been replayed
+    this._checkpoints = []; // the state before every CHECKPOINT_EVERY-th moment, as far as has been replayed
+    this._recent = new Map(); // moment -> the state before it, closer together, where one has stepped back
+    this._storing = false;
+    this._frames = new Map();
+    this._stamps = new Int32Array(top);
+    this._stamp = 0;
+  }
+
+  /** One more than the highest slot that is ever used, on the device and on the host. */
+  _tops(steps) {
+    let [top, hostTop] = [0, 0];
+    const see = (stop) => (top = Math.max(top, stop));
+    for (const step of steps) {
+      for (const place of step.p ?? []) {
+        if (place.length === 3) for (const block of place[1]) see((block + 1) * place[2]);
+        else if (place.length === 1) for (const [first, count] of place[0]) see(first + count);
+        else if (Array.isArray(place[0])) see(place[1] + 1);
+        else see(place[0] + place[1]);
+      }
+      for (const [, source, target, count, from, to] of step.m ?? []) {
+        if (from === "host") hostTop = Math.max(hostTop, source + count);
+        else see(source + count);
+        if (to === "host") hostTop = Math.max(hostTop, target + count);
+        else see(target + count);
+      }
+    }
+    return [top, hostTop];
+  }
+
+  /**
+   * Puts the moments in order: a plan begins before another ends if it started before that, plans in the order of
+   * their numbers. Of one worker the moments are: plan 0 begins, plan 0 ends, plan 1 begins, and so on.
+   */
+  _order() {
+    const { model } = this;
+    const { steps } = model.run;
+    const plans = steps.map((_, i) => i).filter((i) => !steps[i].wait);
+    const begins = [...plans].sort((a, b) => (steps[a].n ?? a) - (steps[b].n ?? b));
+    const [kinds, columns] = [[], []];
+    this._begin = new Int32Array(model.length).fill(-1);
+    this._end = new Int32Array(model.length);
+    const aborts = model.requests
+      .map((request, r) => [request.ended, r, request.outcome])
+      .filter(([ended, , outcome]) => outcome === "aborted" && ended !== null && ended !== undefined)
+      .sort((a, b) => a[0] - b[0]);
+    const add = (kind, which) => {
+      kinds.push(kind);
+      columns.push(which);
+      return kinds.length - 1;
+    };
+    let [next, abort] = [0, 0];
+    for (let i = 0; i < model.length; i++) {
+      const end = steps[i].t[1];
+      while (abort < aborts.length && aborts[abort][0] <= steps[i].t[0]) add(REQUEST_ABORTED, aborts[abort++][1]);
+      if (!steps[i].wait) {
+        while (next < begins.length && (this._begin[i] < 0 || steps[begins[next]].t[0] < end)) {
+          const column = begins[next++];
+          this._begin[column] = add(PLAN_BEGINS, column);
+        }
+      }
+      if (steps[i].wait) this._begin[i] = kinds.length;
+      this._end[i] = steps[i].wait ? kinds.length : add(PLAN_ENDS, i);
+    }
+    while (abort < aborts.length) add(REQUEST_ABORTED, aborts[abort++][1]);
+    this._kinds = Uint8Array.from(kinds);
+    this._columns = Int32Array.from(columns);
+    this._gone = new Float64Array(model.requests.length).fill(Infinity); // the moment at which a request leaves
+    kinds.forEach((kind, at) => {
+      if (kind === REQUEST_ABORTED) this._gone[columns[at]] = at;
+      if (kind === PLAN_ENDS) for (const [r] of steps[columns[at]].f ?? []) this._gone[r] = at;
+    });
+  }
+
+  /** Of states: the column with whose end a slot has been read for the last time -> those slots and their requests. */
+  _lastReads() {
+    const { steps } = this.model.run;
+    const last = new Map();
+    const done = new Map();
+    const leave = (slot, before) => {
+      const { column, r, read } = last.get(slot) ?? { read: -1 };
+      if (read < 0 || read === before) return; // never read, or overwritten by the plan that read it
+      if (!done.has(read)) done.set(read, []);
+      done.get(read).push([slot, r, column]);
+    };
+    for (let at = 0; at < this._kinds.length; at++) {
+      if (this._kinds[at] !== PLAN_BEGINS) continue;
+      const column = this._columns[at];
+      const { w: work = [], p: places = [], wv: waves = [[0, (steps[column].w ?? []).length]] } = steps[column];
+      for (const [start, stop] of waves) {
+        for (let k = start; k < stop; k++) {
+          for (const slot of places[k][0]) if (last.has(slot)) last.get(slot).read = column;
+        }
+        for (let k = start; k < stop; k++) {
+          leave(places[k][1], column);
+          last.set(places[k][1], { column, r: work[k][0], read: -1 });
+        }
+      }
+    }
+    for (const slot of last.keys()) leave(slot, -1);
+    return done;
+  }
+
+  // --- one moment
+
+  /** @param {number} at @param {{moves: OwnedMove[], waves: SlotRun[][]}} [seen] */
+  _replay(at, seen) {
+    const kind = this._kinds[at];
+    if (kind === PLAN_BEGINS) this._planBegins(this._columns[at], seen);
+    else if (kind === PLAN_ENDS) this._planEnds(this._columns[at], at);
+    else this._leave(this._columns[at]);
+  }
+
+  _planBegins(i, seen) {
+    const step = this.model.run.steps[i];
+    const { w: work = NO_LIST, p: places = NO_LIST, m: moves = NO_LIST } = step;
+    if (moves.length) {
+      for (const move of moves) if (move[6] === "first" || move[6] === "behind") this._move(move, seen);
+      this._movesOf(moves, "before", 0, seen);
+    }
+    for (const r of step.e ?? NO_LIST) this._suspend(r);
+    const waves = step.wv ?? [[0, work.length]];
+    for (let wave = 0; wave < waves.length; wave++) {
+      const [start, stop] = waves[wave];
+      if (wave && moves.length) this._movesOf(moves, "before", wave, seen);
+      for (let k = start; k < stop; k++) {
+        const [r, token, end] = work[k];
+        const told = places[k];
+        if (Array.isArray(told[0]) && told.length === 2) this._compute(told[1], r);
+        else {
+          // The first token that the wave computes of it: what lies before is there already.
+          const first = k > start && work[k - 1][0] === r ? this._first : (this._first = token);
+          this._place(r, this._whole(r, told), first, step);
+          this._write(r, token, end);
+        }
+      }
+      if (seen && waves.length > 1) seen.waves.push(this._runs(this.device));
+      if (moves.length) this._movesOf(moves, "after", wave, seen);
+    }
+  }
+
+  /** A place as the trace tells it, its block table put together with what was told before. */
+  _whole(r, told) {
+    if (told.length === 2) {
+      const last = this._places.get(r);
+      if (last && last.kind === "extent" && last.offset === told[0] && last.size === told[1]) return last;
+      return { kind: "extent", offset: told[0], size: told[1] };
+    }
+    if (told.length === 1) return { kind: "runs", runs: told[0] };
+    const [kept, added, size] = told;
+    const last = this._tables.get(r);
+    if (last && last.blocks.length === kept && !added.length) return last;
+    const table = { kind: "blocks", blocks: last ? last.blocks.slice(0, kept).concat(added) : added, size };
+    this._tables.set(r, table);
+    return table;
+  }
+
+  _planEnds(i, at) {
+    const step = this.model.run.steps[i];
+    for (const move of step.m ?? NO_LIST) if (move[6] === "behind") this._land(move);
+    for (const [slot, r] of this._reads.get(i) ?? NO_LIST) {
+      if (this.sets.has(this.device.owners[slot], r)) this.device.free(slot);
+    }
+    for (const [r] of step.f ?? NO_LIST) this._leave(r);
+    for (const [r] of step.w ?? NO_LIST) if (this._gone[r] < at) this._leave(r);
+  }
+
+  /** A state is computed. */
+  _compute(slot, r) {
+    this.device.free(slot);
+    this.device.owners[slot] = this.sets.with(0, r);
+    this.device.states[slot] = SLOT_WRITTEN;
+  }
+
+  _movesOf(moves, moment, wave, seen) {
+    const given = new Set();
+    for (const move of moves) {
+      if (move[6] !== moment || move[7] !== wave) continue;
+      this._move(move, seen);
+      if (move[0] !== "offload") continue;
+      for (let k = 0; k < move[3]; k++) {
+        for (const r of this.sets.members[this.device.owners[move[1] + k]]) given.add(r);
+      }
+    }
+    for (const r of given) this._giveBack(r);
+  }
+
+  /** The target takes over the owners of the source. What stays where it was, on both tiers, is a twin. */
+  _move([kind, first, firstTarget, count, fromTier, toTier, moment, wave], seen) {
+    const [from, to] = [this[fromTier], this[toTier]];
+    const apart = from !== to && kind !== "swap_in";
+    const stays = apart || kind === "copy";
+    const owners = new Set();
+    let last = 0;
+    for (let k = 0; k < count; k++) {
+      const [source, target] = [first + k, firstTarget + k];
+      const [set, state] = [from.owners[source], from.states[source]];
+      if (seen && set !== last) for (const r of this.sets.members[(last = set)]) owners.add(r);
+      this._unlink(to, target);
+      if (!stays) {
+        this._unlink(from, source);
+        from.free(source);
+      }
+      to.owners[target] = kind === "copy" ? 0 : set; // who it is for is told by the places
+      to.states[target] = state === SLOT_KEPT ? SLOT_KEPT : SLOT_WRITTEN;
+      if (apart) {
+        this._unlink(from, source);
+        from.twins[source] = target + 1;
+        to.twins[target] = source + 1;
+      }
+    }
+    if (!seen) return;
+    const move = { kind, source: first, target: firstTarget, count, fromTier, toTier, moment, wave };
+    seen.moves.push({ ...move, owners: [...owners] });
+  }
+
+  /** A slot of a tier has no twin any more. Returns the one it had, or -1. */
+  _unlink(tier, slot) {
+    const twin = tier.twins[slot] - 1;
+    if (twin < 0) return -1;
+    tier.twins[slot] = NO_TWIN;
+    (tier === this.device ? this.host : this.device).twins[twin] = NO_TWIN;
+    return twin;
+  }
+
+  /** What was copied behind everything stays on both tiers only if nothing has used it meanwhile. */
+  _land([, first, firstTarget, count, , toTier]) {
+    if (toTier !== "host") return;
+    for (let k = 0; k < count; k++) {
+      if (this.device.states[first + k] === SLOT_KEPT) continue;
+      this._unlink(this.host, firstTarget + k);
+      this.host.free(firstTarget + k);
+    }
+  }
+
+  _place(r, place, start, step) {
+    const old = this._places.get(r);
+    const again = this._offloads || (this.keeps && step.a !== undefined && step.a.includes(r));
+    if (old === place && !again) return;
+    const { device, sets } = this;
+    this._places.set(r, place);
+    const same = alikeUpTo(old, place);
+    const size = placeSize(place);
+    if (old && same < placeSize(old)) {
+      this._stamp += 1;
+      eachSlot(place, 0, size, (slot) => (this._stamps[slot] = this._stamp));
+      eachSlot(old, same, Infinity, (slot) => {
+        if (this._stamps[slot] !== this._stamp) this._remove(device, slot, r);
+      });
+    }
+    const { requests } = this.model;
+    const conversation = requests[r].conversation ?? null;
+    const alike = (one) => one === r || (conversation !== null && requests[one].conversation === conversation);
+    eachSlot(place, again ? 0 : same, size, (slot, token) => {
+      const [set, state] = [device.owners[slot], device.states[slot]];
+      if (sets.has(set, r) && state !== SLOT_COPY && state !== SLOT_KEPT) return;
+      const members = sets.members[set];
+      const has = (state === SLOT_WRITTEN || state === SLOT_KEPT) && (token < start || members.some(alike));
+      const others = has && state === SLOT_WRITTEN && members.some((one) => this._places.has(one));
+      const twin = has && state !== SLOT_KEPT ? -1 : this._unlink(device, slot);
+      if (twin >= 0 && has) this.host.free(twin); // it may grow: the copy is given up
+      device.owners[slot] = sets.with(others ? this._living(set) : 0, r);
+      device.states[slot] = has ? SLOT_WRITTEN : SLOT_RESERVED;
+    });
+  }
+
+  /** Those of a set that have a place: others have left what they had. */
+  _living(set) {
+    return this.sets.members[set].reduce((rest, one) => (this._places.has(one) ? rest : this.sets.without(rest, one)), set);
+  }
+
+  _write(r, start, stop) {
+    const { device, sets } = this;
+    eachSlot(this._places.get(r), start, stop, (slot) => {
+      this._unlink(device, slot);
+      if (!sets.has(device.owners[slot], r)) device.owners[slot] = sets.with(0, r);
+      device.states[slot] = SLOT_WRITTEN;
+    });
+  }
+
+  _remove(tier, slot, r) {
+    if (!this.sets.has(tier.owners[slot], r)) return;
+    const rest = this.sets.without(tier.owners[slot], r);
+    if (rest) tier.owners[slot] = rest;
+    else {
+      this._unlink(tier, slot);
+      tier.free(slot);
+    }
+  }
+
+  /** Calls back with each slot of a tier that a request owns, alone or with others. */
+  _eachOwned(tier, r, call) {
+    const { owners, size } = tier;
+    const { sets } = this;
+    let [last, found] = [0, false];
+    for (let slot = 0; slot < size; slot++) {
+      const set = owners[slot];
+      if (!set) continue;
+      if (set !== last) [last, found] = [set, sets.has(set, r)];
+      if (found) call(slot);
+    }
+  }
+
+  /** An evicted request gives up its place on the device; what it has on the host stays. */
+  _suspend(r) {
+    this._places.delete(r);
+    this._eachOwned(this.device, r, (slot) => this._keepOrRemove(slot, r, this.keeps));
+  }
+
+  _keepOrRemove(slot, r, keep) {
+    const { device, sets } = this;
+    if (keep && device.states[slot] >= SLOT_WRITTEN && sets.members[device.owners[slot]].length === 1) {
+      device.states[slot] = SLOT_KEPT;
+    } else this._remove(device, slot, r);
+  }
+
+  /** A request's slots on the device may be taken: its KV is on the host. */
+  _giveBack(r) {
+    this._eachOwned(this.device, r, (slot) => {
+      if (this.device.states[slot] === SLOT_WRITTEN) this.device.states[slot] = SLOT_COPY;
+      else if (this.device.states[slot] === SLOT_RESERVED) this._remove(this.device, slot, r);
+    });
+  }
+
+  /** A request has ended. What belongs to its conversation may be kept, until it is reclaimed. */
+  _leave(r) {
+    const keep = this.keeps && (this.model.requests[r].conversation ?? null) !== null;
+    this._places.delete(r);
+    this._tables.delete(r);
+    this._eachOwned(this.device, r, (slot) => this._keepOrRemove(slot, r, keep));
+    this._eachOwned(this.host, r, (slot) => {
+      if (keep) this.host.states[slot] = SLOT_KEPT;
+      else this._remove(this.host, slot, r);
+    });
+  }
+
+  // --- random access
+
+  /** Replays up to a moment, from the nearest state that is stored, if the present one is later or far behind. */
+  _seek(at) {
+    if (at < this._at || at - this._at > CHECKPOINT_EVERY) {
+      let nearest = Math.min(Math.floor(at / CHECKPOINT_EVERY), this._checkpoints.length - 1) * CHECKPOINT_EVERY;
+      for (const moment of this._recent.keys()) if (moment <= at) nearest = Math.max(nearest, moment);
+      if (nearest >= 0 && (at < this._at || nearest > this._at)) {
+        this._restore(this._recent.get(nearest) ?? this._checkpoints[nearest / CHECKPOINT_EVERY], nearest);
+        this._storing = true; // who steps back once will again
+      }
+    }
+    while (this._at < at) this._advance();
+    this._storing = false;
+  }
+
+  _advance(seen) {
+    if (this._at === this._checkpoints.length * CHECKPOINT_EVERY) this._checkpoints.push(this._packed());
+    else if (this._storing && this._at % RECENT_EVERY === 0 && !this._recent.has(this._at)) {
+      if (this._recent.size >= RECENT_KEPT) this._recent.delete(this._recent.keys().next().value);
+      this._recent.set(this._at, this._packed());
+    }
+    this._replay(this._at, seen);
+    this._at += 1;
+  }
+
+  _packed() {
+    const [device, host] = [this.device.pack(), this.host.pack()];
+    return { device, host, places: [...this._places], tables: [...this._tables] };
+  }
+
+  _restore({ device, host, places, tables }, at) {
+    this.device.unpack(device);
+    this.host.unpack(host);
+    this._places = new Map(places);
+    this._tables = new Map(tables);
+    this._at = at;
+  }
+
+  /**
+   * Replays on, for some milliseconds at most, so that later columns are reached at once.
+   *
+   * @param {number} milliseconds
+   * @returns {boolean} whether all moments have been replayed
+   */
+  prepare(milliseconds) {
+    const until = performance.now() + milliseconds;
+    const last = Math.floor(this._kinds.length / CHECKPOINT_EVERY);
+    if (this._checkpoints.length > last) return true;
+    const reached = (this._checkpoints.length - 1) * CHECKPOINT_EVERY;
+    if (this._at < reached) this._restore(this._checkpoints.at(-1), reached);
+    while (this._at < this._kinds.length) {
+      this._advance();
+      if (this._at % 16 === 0 && performance.now() > until) return false;
+    }
+    return true;
+  }
+
+  /** @param {SlotTier} tier @returns {SlotRun[]} */
+  _runs(tier) {
+    const packed = tier.pack();
+    const runs = [];
+    for (let k = 0; k < packed.length; k += 5) {
+      const owners = this.sets.members[packed[k + 2]];
+      runs.push({
+        first: packed[k],
+        count: packed[k + 1],
+        owners,
+        state: SLOT_STATES[packed[k + 3]],
+        twin: packed[k + 4] - 1,
+      });
+    }
+    return runs;
+  }
+
+  /**
+   * Every slot while a column runs: what finishes with it still has its slots.
+   *
+   * @param {number} i
+   * @returns {Frame}
+   */
+  during(i) {
+    const known = this._frames.get(i);
+    if (known) return known;
+    const seen = { moves: [], waves: [] };
+    const step = this.model.step(i);
+    this._seek(this._begin[i]);
+    if (!step.isWait) this._advance(seen);
+    this._seek(this._end[i]);
+    const fresh = [];
+    step.waves.forEach(([start, stop], wave) => {
+      for (let k = start; k < stop; k++) {
+        const { request, start: token, stop: end } = step.work[k];
+        if (step.places[k].kind === "node") {
+          fresh.push({ first: step.places[k].slot, count: 1, request, wave });
+          continue;
+        }
+        let last = null;
+        eachSlot(step.places[k], token, end, (slot) => {
+          if (last && last.first + last.count === slot) last.count += 1;
+          else fresh.push((last = { first: slot, count: 1, request, wave }));
+        });
+      }
+    });
+    const places = new Map(this._places);
+    const frame = { index: i, device: this._runs(this.device), host: this._runs(this.host), ...seen, fresh, places };
+    if (this._frames.size >= FRAMES_KEPT) this._frames.delete(this._frames.keys().next().value);
+    this._frames.set(i, frame);
+    return frame;
+  }
+
+  /**
+   * Every slot before a column begins: nothing that it decides has happened.
+   *
+   * @param {number} i
+   * @returns {Frame}
+   */
+  before(i) {
+    this._seek(this._begin[i]);
+    return { index: i, device: this._runs(this.device), host: this._runs(this.host), moves: [], waves: [], fresh: [] };
+  }
+
+  /**
+   * Every slot when a column has ended, and what finished with it has given up its own.
+   *
+   * @param {number} i
+   * @returns {Frame}
+   */
+  after(i) {
+    this._seek(this.model.step(i).isWait ? this._end[i] : this._end[i] + 1);
+    return { index: i, device: this._runs(this.device), host: this._runs(this.host), moves: [], waves: [], fresh: [] };
+  }
+}

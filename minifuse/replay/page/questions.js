@@ -1,0 +1,168 @@
+/**
+ * What can be asked about a column of a run, and what is right.
+ *
+ * @typedef {"admitted"|"evicted"|"shuffled"} QuestionKind
+ * @typedef {{value: string, text: string, right: boolean, why: string}} Choice
+ * @typedef {{column: number, kind: QuestionKind, words: string, several: boolean, choices: Choice[], because: string[]}} Question
+ */
+
+import { grouped } from "./axis.js";
+import { formsOf } from "./memory_panels.js";
+
+/** What may be asked, and how the list of stops is called. */
+export const QUESTION_KINDS = {
+  any: "any of these decisions",
+  evicted: "someone is evicted",
+  shuffled: "a window of slots is shuffled",
+  admitted: "more wait than are admitted",
+};
+
+const MOST_OTHERS = 7; // wrong choices beside the right ones
+export const NOBODY_CHOICE = "nobody";
+const ROUNDED = 1e-9; // seconds to which the times of a record are exact
+
+/** @param {import("./model.js").RunModel} model @param {number} i @param {number} r whether it waits to be admitted */
+function waits(model, i, r) {
+  const state = model.stateAt(i, r);
+  return state === "waiting" || state === "suspended";
+}
+
+/** Who could be admitted in column i: those that wait before it, and those that have arrived when it is planned. */
+function admissible(model, i) {
+  const { a: admitted = [], e: evicted = [], t } = model.run.steps[i];
+  const there = (r) => (model.requests[r].arrival ?? 0) <= t[0] + ROUNDED && !evicted.includes(r);
+  return model.requests
+    .map((_, r) => r)
+    .filter((r) => admitted.includes(r) || waits(model, i - 1, r) || (waits(model, i, r) && there(r)));
+}
+
+/**
+ * The columns before which there is something to ask.
+ *
+ * @param {import("./model.js").RunModel} model
+ * @param {keyof typeof QUESTION_KINDS} kind
+ * @returns {number[]} ascending; never the first column, before which there is nothing to see
+ */
+export function stopsOf(model, kind) {
+  const found = [];
+  model.run.steps.forEach((step, i) => {
+    if (!i || step.wait) return;
+    const told = kindsAt(model, i);
+    if (kind === "any" ? told.length : told.includes(kind)) found.push(i);
+  });
+  return found;
+}
+
+/** What is decided in a column that can be asked, the most interesting first. */
+function kindsAt(model, i) {
+  const step = model.run.steps[i];
+  const kinds = [];
+  if (step.e?.length) kinds.push("evicted");
+  if (step.sh?.kind === "Region" && step.m?.some(([kind]) => kind === "shuffle")) kinds.push("shuffled");
+  const { a: admitted } = step;
+  if (admitted?.length && model.queue[i - 1] + model.queue[i] > 0) {
+    // With several workers, one that is admitted may have been seen to run in an earlier column.
+    const unseen = admitted.every((r) => waits(model, i - 1, r) || model.stateAt(i - 1, r) === "absent");
+    if (unseen && admissible(model, i).length > admitted.length) kinds.push("admitted");
+  }
+  return kinds;
+}
+
+/** The reason that a column tells of a request, or an earlier one if it still waits for that. */
+function reasonFor(model, i, r) {
+  const told = model.step(i).reasons.find((one) => one.request === r) ?? model.reasonAt(i, r);
+  return told ? told.text : "";
+}
+
+/** Who will be admitted. */
+function askAdmitted(model, i) {
+  const step = model.step(i);
+  const all = admissible(model, i);
+  const right = all.filter((r) => step.admitted.includes(r));
+  // Those that waited for longest are the likeliest.
+  const others = all.filter((r) => !step.admitted.includes(r)).slice(0, MOST_OTHERS);
+  const shown = new Set([...right.slice(0, MOST_OTHERS), ...others]);
+  const choices = all.filter((r) => shown.has(r)).map((r) => {
+    const { id, prompt, priority } = model.requests[r];
+    const size = model.ofCells || !prompt ? "" : `, prompt of ${grouped(prompt)} tokens`;
+    const rank = priority ? `, priority ${priority}` : "";
+    const is = model.stateAt(i - 1, r);
+    const since = is === "suspended" ? "evicted before" : is === "waiting" ? "waits" : "arrives now";
+    const admitted = step.admitted.includes(r);
+    const why = admitted ? "is admitted" : reasonFor(model, i, r) || "is not admitted; the trace gives no reason";
+    return { value: String(r), text: `${id}: ${since}${size}${rank}`, right: admitted, why: `${id} ${why}` };
+  });
+  choices.push({ value: NOBODY_CHOICE, text: "nobody", right: !right.length, why: "" });
+  const because = right.length ? [] : step.reasons.map((one) => `${model.requests[one.request].id} ${one.text}`);
+  return { column: i, kind: "admitted", words: "Who will be admitted?", several: true, choices, because: because.slice(0, 4) };
+}
+
+/** Who will be evicted. */
+function askEvicted(model, i) {
+  const step = model.step(i);
+  const running = model.requests.map((_, r) => r).filter((r) => {
+    return step.evicted.includes(r) || (model.stateAt(i - 1, r) === "running" && model.stateAt(i, r) !== "finished");
+  });
+  const others = running.filter((r) => !step.evicted.includes(r));
+  // The latest are the likeliest.
+  const shown = new Set([...step.evicted, ...others.slice(-MOST_OTHERS)]);
+  const choices = running.filter((r) => shown.has(r)).map((r) => {
+    const { id, prompt } = model.requests[r];
+    const has = (prompt ?? 0) + model.tokensBy(i - 1, r);
+    const evicted = step.evicted.includes(r);
+    const why = evicted ? reasonFor(model, i, r) || "is evicted; the trace gives no reason" : "runs on";
+    return { value: String(r), text: `${id}: runs, ${grouped(has)} tokens so far`, right: evicted, why: `${id} ${why}` };
+  });
+  choices.push({ value: NOBODY_CHOICE, text: "nobody", right: !step.evicted.length, why: "" });
+  return { column: i, kind: "evicted", words: "Who will be evicted?", several: true, choices, because: [] };
+}
+
+/** Which slots will the running requests be gathered in. */
+function askShuffled(model, i) {
+  const step = model.step(i);
+  const { offset, size, width } = step.shape;
+  const { owners } = formsOf(model);
+  const running = new Set(step.work.map((one) => one.request));
+  const [live, fixed] = [new Set(), new Set()];
+  for (const { first, count, owners: own } of owners.before(i).device) {
+    for (let buffer = Math.floor(first / width); buffer * width < first + count; buffer++) {
+      (own.some((r) => running.has(r)) ? live : fixed).add(buffer);
+    }
+  }
+  for (const r of step.admitted) if (running.has(r)) live.add(step.places[step.work.findIndex((one) => one.request === r)].offset / width);
+  const [low, high] = [Math.min(offset, ...live), Math.max(offset + size - 1, ...live)];
+  const windows = [];
+  for (let start = low; start + size - 1 <= high; start++) {
+    const inside = Array.from({ length: size }, (_, k) => start + k);
+    if (start !== offset && inside.some((buffer) => fixed.has(buffer))) continue;
+    const copies = [...live].filter((buffer) => buffer < start || buffer >= start + size).length;
+    windows.push({ start, copies, right: start === offset });
+  }
+  const others = windows.filter((one) => !one.right).sort((a, b) => a.copies - b.copies).slice(0, MOST_OTHERS - 1);
+  const choices = windows.filter((one) => one.right || others.includes(one)).map(({ start, copies, right }) => {
+    const name = size === 1 ? `slot ${start}` : `slots ${start} to ${start + size - 1}`;
+    return { value: String(start), text: name, right, why: `${name}: ${grouped(copies)} to copy` };
+  });
+  const moves = step.moves.filter((move) => move.kind === "shuffle").slice(0, 4).map((move) => {
+    return `slot ${move.source / width} is copied to slot ${move.target / width}: ${grouped(move.count)} tokens`;
+  });
+  const least = Math.min(...windows.map((one) => one.copies));
+  if (windows.some((one) => one.right && one.copies === least)) {
+    moves.push("the window that takes the fewest copies is chosen; of those alike, the first");
+  }
+  const words = `Someone has left a hole. In which ${size === 1 ? "slot" : `${grouped(size)} slots`} will those that run be gathered?`;
+  return { column: i, kind: "shuffled", words, several: false, choices, because: moves };
+}
+
+/**
+ * A question about a column, made from what is possible in it.
+ *
+ * @param {import("./model.js").RunModel} model @param {number} i
+ * @param {keyof typeof QUESTION_KINDS} kind asked for, if there is such a decision
+ * @returns {Question}
+ */
+export function questionAt(model, i, kind = "any") {
+  const kinds = kindsAt(model, i);
+  const chosen = kinds.includes(kind) ? kind : kinds[0] ?? "admitted";
+  return { admitted: askAdmitted, evicted: askEvicted, shuffled: askShuffled }[chosen](model, i);
+}

@@ -1,0 +1,204 @@
+/** The whole story of one request, in words: what the trace tells of it, in the order in which it happened. */
+
+import { grouped, seconds } from "./axis.js";
+import { countUpTo } from "./model.js";
+import { placeRuns } from "./slots.js";
+
+const MOVE_NAMES = {
+  shuffle: "shuffle",
+  copy: "copy on write",
+  swap_in: "swap in",
+  swap_out: "swap out",
+  upload: "upload for a wave",
+  offload: "offload",
+  embed: "embedding",
+};
+
+const FINISHED_WORDS = {
+  stop: "its answer is complete (a stop token)",
+  length: "its answer has as many tokens as it may have",
+  nan: "its logits were not finite",
+  aborted: "it was aborted",
+  interrupted: "the run was interrupted",
+  refused: "it was refused",
+};
+
+export function plural(count, noun) {
+  return `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** A reason without what the line says already: `not admitted: all 8 slots are taken` -> `all 8 slots are taken`. */
+export function shortReason(text) {
+  return text.replace(/^(not admitted|evicted): /, "");
+}
+
+/**
+ * The story of a request, in the order in which it happened.
+ *
+ *     [{at: 0, kind: "arrived", text: "arrives with a prompt of 12 tokens"}, {at: 0, to: 4, kind: "waited", ...}, ...]
+ *
+ * @param {import("./model.js").RunModel} model @param {number} r
+ * @returns {{at: number, to?: number, kind: string, text: string}[]} `at`: the column; `to`: the last of several
+ */
+export function storyOf(model, r) {
+  const request = model.requests[r];
+  const entries = [];
+  const add = (at, kind, text, to) => entries.push(to === undefined ? { at, kind, text } : { at, to, kind, text });
+  const spans = model.spans(r);
+  const first = spans.length ? spans[0].from : 0;
+  const history = request.history ? `, of which ${plural(request.history, "token")} are history` : "";
+  const what = model.ofCells ? "arrives" : `arrives with a prompt of ${plural(request.prompt, "token")}${history}`;
+  if (request.arrival !== null && request.arrival !== undefined) add(first, "arrived", `${what}, at ${seconds(request.arrival)}`);
+  if (request.refused) {
+    add(first, "refused", `is refused: ${request.refused}`);
+    return entries;
+  }
+  const told = model.reasonsOf(r);
+  for (const { from, to, state } of spans) {
+    const last = to - 1;
+    const heard = told.filter(({ at }) => at >= from && at <= last);
+    if ((state === "waiting" || state === "suspended") && last >= from) {
+      const word = state === "waiting" ? "waits" : "is suspended";
+      const untold = (heard.length ? heard[0].at : to) - from;
+      if (!heard.length && untold === 1 && state === "waiting") add(from, "waited", "waits until the iteration under way has ended", last);
+      else if (untold > 1) {
+        add(from, "waited", `${word}; the trace tells no reason ${heard.length ? "yet" : "(a run with --why tells one for each)"}`, from + untold - 1);
+      }
+      heard.forEach((one, k) => {
+        // A reason holds until the next is told.
+        const end = k + 1 < heard.length ? heard[k + 1].at - 1 : last;
+        const evicted = state === "suspended" && model.run.steps[one.at].e?.includes(r);
+        if (evicted) return;
+        add(one.at, "waited", `waits: ${shortReason(one.text)}`, end);
+      });
+    }
+  }
+  // What happened in the columns that compute for it, and in which it was admitted or evicted.
+  const columns = model.workColumns(r);
+  let generated = 0;
+  let pieces = 0;
+  for (const i of columns) {
+    const step = model.run.steps[i];
+    if (step.a?.includes(r)) {
+      const reused = step.ru?.find(([one]) => one === r);
+      const found = reused ? `; ${reusedWords(reused)}` : "";
+      const apart = step.ph === "preprocessing" ? ", to have its prompt computed apart" : "";
+      add(i, "admitted", `is admitted${generated || pieces ? " again" : ""}${apart}${found}`);
+    }
+    const work = step.w.filter(([one]) => one === r);
+    const prompt = work.filter(([, start]) => start < request.prompt && !generated);
+    if (model.ofCells) pieces += work.length;
+    else if (prompt.length) {
+      pieces += 1;
+      const [[, start, stop]] = prompt;
+      const whole = prompt.length === 1 && start === 0 && stop >= request.prompt;
+      const text = prompt.map(([, from, to]) => `${grouped(from)} to ${grouped(to - 1)}`).join(" and ");
+      add(i, "prompt", whole ? `its whole prompt is computed: ${plural(request.prompt, "token")}` : `a piece of its prompt is computed: tokens ${text}`);
+    } else if (generated && work.some(([, start, stop]) => stop - start > 1)) {
+      const count = work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
+      add(i, "prompt", `what it lost is computed again: ${plural(count, "token")}`);
+    }
+    const count = step.o?.find(([one]) => one === r)?.[1] ?? 0;
+    if (count && !generated) add(i, "first", `its first token is there ${seconds(model.ends[i] - (request.arrival ?? 0))} after its arrival (TTFT)`);
+    generated += count;
+    const reason = step.f?.find(([one]) => one === r)?.[1];
+    if (reason !== undefined) {
+      const size = model.ofCells ? plural(pieces, "node") : plural(generated, "token");
+      add(i, "finished", `finishes with ${size}: ${FINISHED_WORDS[reason] ?? reason}, ${seconds(model.ends[i] - (request.arrival ?? 0))} after its arrival`);
+    }
+  }
+  entries.push(...evictionsOf(model, r), ...movesOf(model, r));
+  const idle = model.idleColumns(r);
+  if (idle.length) {
+    add(idle[0], "idle", `its place goes on being computed, for nobody, in ${plural(idle.length, "iteration")}`, idle.at(-1));
+  }
+  if (request.outcome === "aborted" && request.ended !== null && request.ended !== undefined) {
+    add(Math.min(model.length - 1, model.at(request.ended)), "finished", `is aborted with ${plural(model.tokensBy(model.length - 1, r), "token")}`);
+  }
+  const order = ["arrived", "refused", "evicted", "waited", "admitted", "moved", "prompt", "first", "generated", "finished"];
+  return entries.sort((a, b) => a.at - b.at || order.indexOf(a.kind) - order.indexOf(b.kind));
+}
+
+function reusedWords([, onDevice, onHost]) {
+  const found = [];
+  if (onDevice) found.push(`${plural(onDevice, "token")} on the device`);
+  if (onHost) found.push(`${plural(onHost, "token")} on the host`);
+  return `it finds the KV of ${found.join(" and ")}`;
+}
+
+function evictionsOf(model, r) {
+  const found = [];
+  const [from, to] = lifeOf(model, r);
+  for (let i = from; i <= to; i++) {
+    if (!model.run.steps[i].e?.includes(r)) continue;
+    const reason = model.step(i).reasons.find((one) => one.request === r);
+    found.push({ at: i, kind: "evicted", text: `is evicted: ${reason ? shortReason(reason.text) : "the trace gives no reason"}` });
+  }
+  return found;
+}
+
+/**
+ * Moves of a request's KV, the same kind in columns that follow each other as one entry.
+ *
+ * What a move is of, its slots tell: its target lies in the place that the request has then, or, if it goes to the
+ * host, its source in the place that it had last.
+ */
+function movesOf(model, r) {
+  const found = [];
+  const [from, to] = lifeOf(model, r);
+  const { steps } = model.run;
+  const work = model.workColumns(r);
+  let away = false; // it has been swapped out: its slots are others' now
+  for (let i = from; i <= to; i++) {
+    if (!steps[i].m) continue;
+    const done = countUpTo(work, i); // columns that have computed for it, this one included
+    const works = done > 0 && work[done - 1] === i;
+    const step = model.step(i);
+    const here = works ? placeIn(model, i, r) : null;
+    const earlier = works ? work[done - 2] : work[done - 1];
+    if (works) away = false;
+    let before; // where it lay last: of interest only if something goes to the host
+    let leaves = false;
+    const sums = new Map();
+    for (const { kind, source, target, count, toTier, moment } of step.moves) {
+      // Of one that runs, what is swapped out of its slots was another's, who had them before.
+      let own = toTier === "device" ? inPlace(here, target) : kind === "offload" && inPlace(here, source);
+      if (toTier === "host" && !works && !away) {
+        before ??= earlier === undefined ? null : placeIn(model, earlier, r);
+        own = inPlace(before, source);
+      }
+      if (own && kind === "swap_out" && moment !== "behind") leaves = true;
+      if (own) sums.set(kind, (sums.get(kind) ?? 0) + count);
+    }
+    away ||= leaves && !works;
+    for (const [kind, count] of sums) {
+      const last = found.findLast((one) => one.move === kind);
+      if (last && last.next === i) {
+        last.to = i;
+        last.times += 1;
+        last.count += count;
+      } else found.push({ at: i, move: kind, times: 1, count });
+      found.findLast((one) => one.move === kind).next = (works ? work[done] : undefined) ?? i + 1;
+    }
+  }
+  return found.map(({ at, to: end, move, times, count }) => {
+    const often = times > 1 ? `, in ${plural(times, "iteration")}` : "";
+    const entry = { at, kind: "moved", text: `its KV is moved (${MOVE_NAMES[move] ?? move}): ${plural(count, "token")}${often}` };
+    return end === undefined ? entry : { ...entry, to: end };
+  });
+}
+
+function placeIn(model, i, r) {
+  const step = model.step(i);
+  return step.places[step.work.findIndex((one) => one.request === r)] ?? null;
+}
+
+function inPlace(place, slot) {
+  return place !== null && place !== undefined && placeRuns(place).some(([first, count]) => slot >= first && slot < first + count);
+}
+
+/** The first and the last column of a request. */
+function lifeOf(model, r) {
+  const spans = model.spans(r).filter(({ from, to, state }) => from < to && state !== "finished" && state !== "refused");
+  return spans.length ? [spans[0].from, Math.min(model.length - 1, spans.at(-1).to - 1)] : [0, -1];
+}

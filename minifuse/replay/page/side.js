@@ -1,0 +1,67 @@
+/** One of the two runs on the page, A or B, with the views of it. */
+
+import { Axis } from "./axis.js";
+import { LanesView } from "./lanesview.js";
+import { ChartsView } from "./charts.js";
+import { MemoryView } from "./memory.js";
+import { WhyView, StoryView, AnswersView } from "./story.js";
+
+const FIT_FROM = 5; // pixels of a column from which on the whole run is shown at first
+const USUAL_WIDTH = 10; // pixels of a column otherwise
+const WIDEST_AT_FIRST = 26;
+
+/** @param {string} id @returns {HTMLElement} */
+export function part(id) {
+  return document.getElementById(id);
+}
+
+/** One run on the page, with the views of it. */
+export class Side {
+  constructor(name, app) {
+    this.name = name;
+    this.app = app;
+    this.model = null;
+    this.axes = new Map();
+    const axis = () => this.axis;
+    const low = name.toLowerCase();
+    this.lanes = new LanesView(part(`lanes-${low}`), app, { side: name, axis });
+    this.charts = new ChartsView(part(`charts-${low}`), app, { side: name, axis });
+    this.memory = new MemoryView(part(`memory-${low}`), app);
+    this.why = new WhyView(part(`why-${low}`), app);
+    this.story = new StoryView(part(`story-${low}`), app);
+    this.answers = new AnswersView(part(`answers-${low}`), app);
+    this.lanes.onMove(() => {
+      this.charts.draw();
+      app.moved(this);
+    });
+  }
+
+  /** Where columns lie: for each run, kept while another is looked at. */
+  get axis() {
+    if (!this.axes.has(this.model)) {
+      const axis = new Axis(this.model);
+      axis.mode = this.app.mode;
+      axis.fit(this.lanes.seen);
+      if (axis.width < FIT_FROM) axis.zoomTo(USUAL_WIDTH);
+      axis.zoomTo(Math.min(axis.width, WIDEST_AT_FIRST));
+      this.axes.set(this.model, axis);
+    }
+    return this.axes.get(this.model);
+  }
+
+  get views() {
+    return [this.memory, this.lanes, this.charts, this.why, this.story, this.answers]; // first what asks for sizes
+  }
+
+  titles() {
+    const { run } = this.model;
+    const two = Boolean(this.app.other);
+    const title = two ? `${this.name}: ${run.title}` : run.title;
+    part(`title-${this.name.toLowerCase()}`).textContent = run.summary ? `${title} \u2013 ${run.summary}` : title;
+    for (const panel of ["Memory", "Charts"]) {
+      const head = part(`${panel.toLowerCase()}-title-${this.name.toLowerCase()}`);
+      head.textContent = two ? `${panel} of ${run.title}` : panel;
+    }
+    if (this.name === "B") for (const panel of ["why", "story", "answers"]) part(`${panel}-title-b`).textContent = `In ${run.title}`;
+  }
+}

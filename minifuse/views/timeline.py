@@ -1,0 +1,204 @@
+"""A run as a picture in characters: a row for each request, iterations from left to right."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from minifuse.views.history import History, Iteration, Story
+from minifuse.views.rows import idle_rows
+from minifuse.work import TRANSFORMER
+
+__all__ = ["Timeline", "draw_timeline"]
+
+WAITING, READY, SUSPENDED, HELD, PREPROCESSING, PROMPT, RUNNING, IDLE, ENDED, BROKEN_OFF = ".:~-op#x|!"
+MEANINGS = {
+    WAITING: "waits",
+    PREPROCESSING: "its prompt is computed apart",
+    READY: "prompt computed apart, waits to join",
+    PROMPT: "computes a prompt, or a text anew",
+    RUNNING: "computes a token",
+    HELD: "admitted, not in this iteration",
+    SUSPENDED: "suspended: evicted, waits to come back",
+    IDLE: "ended, its row is still computed: idle",
+    ENDED: "ends",
+    BROKEN_OFF: "ends before its answer does",
+}
+STRENGTH = {sign: i for i, sign in enumerate(WAITING + HELD + RUNNING + READY + PROMPT + PREPROCESSING + IDLE)}
+WAIT_SIGNS = {"waiting": WAITING, "ready": READY, "suspended": SUSPENDED}
+
+
+class Column(NamedTuple):
+    """A column before columns are binned: an iteration, or a pause in which nothing ran."""
+
+    start_s: float
+    end_s: float
+    iteration: int | None  # as an index
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The picture: rows of signs as wide as there are columns, each column so many iterations or pauses."""
+
+    rows: dict[str, str]
+    idle: str  # of each column the share of its tokens that were idle, in tenths; a blank: none
+    memory: str  # of each column the share of memory in use, in tenths
+    per_column: int
+    num_columns: int  # before binning
+    in_all: int  # columns of the whole run: where requests are left out, the picture ends with those that are shown
+    legend: dict[str, str]
+    left_out: int  # requests that have no row
+
+
+def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeline:
+    """The picture of a run, at most so wide, of its first `most_rows` requests by arrival."""
+    stories = history.by_arrival
+    shown = stories[:most_rows]
+    every = columns = _columns(history)
+    if len(shown) < len(stories):
+        ends = (history.last_s if story.ended_s is None else story.ended_s for story in shown)
+        until_s = max(ends)
+        columns = [column for column in every if column.start_s < until_s]
+    per_column = max(1, -(-len(columns) // most_columns))
+    letters = _letters(history)
+    idle = idle_rows(history) if shown else {}
+    painter = _Painter(history, columns, letters, idle)
+    rows = {story.id: _binned(painter.row(story), per_column) for story in shown}
+    occurring = set("".join(rows.values()))
+    legend = {sign: means for sign, means in MEANINGS.items() if sign in occurring}
+    legend |= {sign: f"computes nodes of {cell}" for cell, sign in letters.items() if sign in occurring}
+    bins = [columns[i : i + per_column] for i in range(0, len(columns), per_column)]
+    return Timeline(
+        rows=rows,
+        idle="".join(_idle_share(history, one) for one in bins),
+        memory=_shown_if_any("".join(_memory_share(history, one) for one in bins)),
+        per_column=per_column,
+        num_columns=len(columns),
+        in_all=len(every),
+        legend=legend,
+        left_out=len(stories) - len(shown),
+    )
+
+
+def _columns(history: History) -> list[Column]:
+    """Iterations with work, and pauses in which a request waited."""
+    columns = [Column(one.start_s, one.end_s, i) for i, one in enumerate(history.iterations) if one.work]
+    columns += [
+        Column(pause.at_s, end_s, None)
+        for pause, end_s in zip(history.pauses, history.pauses_end_s, strict=True)
+        if pause.reasons
+    ]
+    return sorted(columns, key=lambda column: column.start_s)
+
+
+def _letters(history: History) -> dict[str, str]:
+    """A letter for each type of cell: the first of its name that is free.
+
+    Of encoder, decoder and end: e, d and n.
+    """
+    found: dict[str, str] = {}
+    taken = set(MEANINGS)
+    for one in history.iterations:
+        for cell in one.cells:
+            if cell not in found and cell != TRANSFORMER:
+                free = [letter for letter in cell.lower() + "abcdefghijklmnopqrstuvwxyz" if letter.isalpha()]
+                found[cell] = next((letter for letter in free if letter not in taken), RUNNING)
+                taken.add(found[cell])
+    return found
+
+
+class _Painter:
+    """Puts signs into rows, one a column."""
+
+    def __init__(
+        self, history: History, columns: list[Column], letters: dict[str, str], idle: dict[str, list[int]]
+    ) -> None:
+        self._history, self._columns, self._letters, self._idle = history, columns, letters, idle
+        self._starts = [column.start_s for column in columns]
+        self._ends = list(accumulate((column.end_s for column in columns), max))  # so far, at most
+        self._of = {column.iteration: i for i, column in enumerate(columns) if column.iteration is not None}
+
+    def row(self, story: Story) -> list[str]:
+        """The sign of a request in each column: what it waits for, over what it holds; what it computes, over both."""
+        history, signs = self._history, [" "] * len(self._columns)
+        if story.admitted_s is not None:
+            until = history.last_s if story.ended_s is None else story.ended_s
+            self._fill(signs, story.admitted_s, until, HELD)
+        for wait in story.waits:
+            self._fill(signs, wait.start_s, wait.end_s, WAIT_SIGNS[wait.kind])
+        own = [history.iterations[index] for index in story.iterations]
+        if len(history.workers) > 1:  # in the iterations of other workers, what its own does meanwhile
+            for one in own:
+                self._fill(signs, one.start_s, one.end_s, self._sign(story, one))
+        for index, one in zip(story.iterations, own, strict=True):
+            signs[self._of[index]] = self._sign(story, one)
+        for index in self._idle.get(story.id, ()):
+            signs[self._of[index]] = IDLE
+        if story.ended_s is not None:
+            with_it = [index for index in story.iterations if history.iterations[index].end_s == story.ended_s]
+            last = self._of[with_it[-1]] if with_it else bisect_left(self._starts, story.ended_s) - 1
+            if last >= 0:
+                signs[last] = ENDED if story.finished else BROKEN_OFF
+        return signs
+
+    def _within(self, start_s: float, end_s: float) -> range:
+        """The columns that may have a part of this time."""
+        return range(bisect_right(self._ends, start_s), bisect_left(self._starts, end_s))
+
+    def _fill(self, signs: list[str], start_s: float, end_s: float, sign: str) -> None:
+        for i in self._within(start_s, end_s):
+            if self._columns[i].end_s > start_s:
+                signs[i] = sign
+
+    def _sign(self, story: Story, one: Iteration) -> str:
+        """What an iteration does for a request."""
+        if one.preprocesses:
+            return PREPROCESSING
+        own = [(start, stop, cell) for name, start, stop, cell in one.work if name == story.id]
+        cell = own[-1][2]
+        if cell != TRANSFORMER:
+            return self._letters[cell]
+        return PROMPT if any(story.prefills(*work) for work in own) else RUNNING
+
+
+def _binned(signs: list[str], per_column: int) -> str:
+    """One sign for so many: an end, or else the one that occurs most; of those, the one that is told rather.
+
+    >>> _binned(list("..p###|"), 3)
+    '.#|'
+    """
+    if per_column == 1:
+        return "".join(signs)
+    return "".join(_of_bin(signs[i : i + per_column]) for i in range(0, len(signs), per_column))
+
+
+def _of_bin(signs: list[str]) -> str:
+    for end in (BROKEN_OFF, ENDED):
+        if end in signs:
+            return end
+    counts = Counter(sign for sign in signs if sign != " ")
+    return max(counts, key=lambda sign: (counts[sign], STRENGTH.get(sign, len(STRENGTH))), default=" ")
+
+
+def _idle_share(history: History, columns: list[Column]) -> str:
+    events = [history.iterations[one.iteration].event for one in columns if one.iteration is not None]
+    computed, idle = (sum(event[name] for event in events) for name in ("computed", "idle"))
+    return _tenths(idle, computed) if idle else " "
+
+
+def _memory_share(history: History, columns: list[Column]) -> str:
+    events = [history.iterations[one.iteration].event for one in columns if one.iteration is not None]
+    return max((_tenths(event["kv"][0], event["kv"][2]) for event in events), default=" ")
+
+
+def _tenths(part: int, whole: int) -> str:
+    """A share as a digit: 0 is less than a tenth, 9 is nine tenths and more."""
+    return str(min(9, 10 * part // whole)) if whole else " "
+
+
+def _shown_if_any(digits: str) -> str:
+    """The row, unless it says nothing but that there was hardly any."""
+    return digits if digits.strip(" 0") else ""

@@ -1,0 +1,192 @@
+"""`minifuse run --live`: lanes and memory on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from minifuse.cli import display as displays
+from minifuse.cli.lanes import Lanes, lane_of, map_of_memory
+from minifuse.cli.progress import EVERY
+from minifuse.engine import Engine
+from minifuse.model.source import resolve
+from minifuse.report import StepReport
+from minifuse.request import Request
+from minifuse.serve.build import build_engine
+from minifuse.serve.settings import Settings
+from minifuse.techniques import technique
+from minifuse.trace import read_trace
+
+Cli = Callable[..., Any]
+
+CROWD = ("run", "--model", "random:small", "--clock", "virtual", "--requests", 8, "--live")
+CELLS = ("--model", "lstm:hidden=8,vocab=9", "--workload", "wmt15:fixed=9")
+
+
+def progress(err: str) -> list[str]:
+    return [line for line in err.splitlines() if line.startswith("iteration ")]
+
+
+# --- piped
+
+
+def test_piped_a_line_tells_of_so_many_iterations(minifuse: Cli, tmp_path: Path) -> None:
+    trace = tmp_path / "run.jsonl"
+    outcome = minifuse(
+        *CROWD, "--technique", "static", "--max-batch", 4, "--output-length", "uniform:5:30", "--trace", trace
+    )
+    assert outcome.code == 0
+    steps = [event for event in read_trace(trace) if event["event"] == "step"]
+    lines = progress(outcome.err)
+    numbers = [int(re.findall(r"iteration (\d+) at", line)[0]) for line in lines]
+    assert numbers == [*range(EVERY, len(steps), EVERY), len(steps)]
+    computed = [int(re.findall(r"([\d,]+) computed", line)[0].replace(",", "")) for line in lines]
+    assert sum(computed) == sum(step["computed"] for step in steps)
+    assert lines[-1].startswith(f"iteration {len(steps)} at ")
+    assert ": 8 of 8 ended, 0 run, 0 wait; " in lines[-1]
+    ended = sorted(name for line in lines for name in line.partition("; ended ")[2].split())
+    assert ended == sorted(f"r{i}" for i in range(8))
+    assert outcome.out.count(" -> ") == 8
+
+
+def test_piped_evictions_are_named(minifuse: Cli) -> None:
+    typed = ("--technique", "vllm", "--kv-memory", "768KiB", "--prompt-length", 16, "--output-length", 40)
+    outcome = minifuse(*CROWD, *typed)
+    assert outcome.code == 0
+    assert any("; evicted r" in line for line in progress(outcome.err))
+
+
+def test_piped_json_is_alone_on_stdout(minifuse: Cli) -> None:
+    outcome = minifuse(*CROWD, "--output-length", 4, "--json")
+    assert len(outcome.json()["outputs"]) == 8
+    assert len(progress(outcome.err)) == 1
+
+
+def test_piped_cells(minifuse: Cli) -> None:
+    outcome = minifuse("run", *CELLS, "--clock", "virtual", "--requests", 3, "--live")
+    assert outcome.code == 0
+    assert ": 3 of 3 ended, 0 run, 0 wait; " in progress(outcome.err)[-1]
+
+
+def test_without_it_there_are_no_such_lines(minifuse: Cli) -> None:
+    assert progress(minifuse(*CROWD[:-1], "--output-length", 4).err) == []
+
+
+@pytest.mark.parametrize("other", [("--why",), ("--trace", "-")])
+def test_what_fills_the_same_stream_is_refused(minifuse: Cli, other: tuple[str, ...]) -> None:
+    minifuse(*CROWD, *other).refused("--live and", other[0])
+
+
+# --- on a terminal
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """stderr looks like a terminal of 80 columns and 24 rows, and a picture is drawn after every iteration."""
+
+    def console(stderr: bool = False) -> Console:
+        import sys
+
+        stream = sys.stderr if stderr else sys.stdout
+        return Console(file=stream, force_terminal=stderr, width=80, height=24, color_system=None, highlight=False)
+
+    monkeypatch.setattr(displays, "console", console)
+    monkeypatch.setattr(displays, "MIN_GAP_S", 0.0)
+    monkeypatch.setattr(displays, "COST_SHARE", 1e9)
+    monkeypatch.setattr(displays, "LANES_COST_SHARE", 1e9)
+    monkeypatch.setattr("_pytest.capture.CaptureIO.isatty", lambda stream: True, raising=False)
+
+
+def picture(err: str) -> list[str]:
+    """The lines of the last one."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", err)
+    return plain.rpartition("on random:small")[2].splitlines()
+
+
+@pytest.mark.usefixtures("terminal")
+def test_lanes_and_memory_are_drawn(minifuse: Cli) -> None:
+    outcome = minifuse(*CROWD, "--technique", "orca", "--max-batch", 2, "--output-length", 6)
+    assert outcome.code == 0
+    assert outcome.err.count("slots 0-") > 10
+    lines = picture(outcome.err)
+    assert any(re.fullmatch(r"  r0 +p####\|", line) for line in lines), lines
+    assert any(re.fullmatch(r"B r7 +\.{18}p####\|", line) for line in lines), lines
+    assert any(re.fullmatch(r"slots 0-106 +A+B+\.+", line) for line in lines), lines
+    assert any(line.startswith("memory ") and " used and " in line for line in lines)
+    assert progress(outcome.err) == []
+
+
+@pytest.mark.usefixtures("terminal")
+def test_there_are_no_more_lanes_than_rows(minifuse: Cli) -> None:
+    outcome = minifuse(*CROWD[:-1], "--requests", 100, "--output-length", 3, "--live")
+    frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", outcome.err).split("on random:small")[1:-1]
+    assert any("more run or wait" in frame for frame in frames)
+    assert max(len(re.findall(r"(?m)^[A-Za-z ] r\d+ ", frame)) for frame in frames) == 16
+
+
+@pytest.mark.usefixtures("terminal")
+def test_without_it_the_picture_has_no_lanes(minifuse: Cli) -> None:
+    outcome = minifuse(*CROWD[:-1], "--output-length", 4)
+    assert "KV in use" in outcome.err
+    assert "slots 0-" not in outcome.err
+
+
+# --- what a lane says
+
+
+def run(name: str, slots: int, **options: object) -> tuple[Engine, Lanes, list[StepReport]]:
+    """Three requests of six tokens in memory for so many, to the end."""
+    source = resolve("random:small")
+    settings = Settings(clock="virtual", kv_memory=source.slot_bytes("float32") * slots, stage_options=options)
+    engine = build_engine(technique(name), source, settings, source.outline("float32", 0))
+    for i in range(3):
+        engine.submit(Request(f"r{i}", (1,) * 16, 24, arrival_s=i * 1e-5))
+    lanes, reports = Lanes(engine), []
+    for report in engine.run():
+        lanes.step(report)
+        reports.append(report)
+    engine.close()
+    return engine, lanes, reports
+
+
+def test_a_lane_is_told_backwards_from_what_is_known_now() -> None:
+    """At every moment the lanes are the beginnings of those at the end, but for the last sign of who has just ended."""
+    _, lanes, reports = run("vllm", 80)
+    whole = {line.split()[0]: line.split()[-1] for line in lanes.lines(200, 10) if line.startswith("  r")}
+    assert set("".join(whole.values())) >= {"p", "#", "~", "|"}
+    for name, signs in whole.items():
+        evicted = sum(name in report.plan.evicted for report in reports)
+        assert len(re.findall("~+", signs)) == evicted
+        assert signs.count("#") + signs.count("p") == sum(name in report.plan.sequences for report in reports) - 1
+
+
+def test_beside_another_worker_a_lane_goes_on() -> None:
+    """Three instances run at the same time, each on a worker of its own: no lane has holes."""
+    _, lanes, _ = run("instances", 400)
+    whole = [line.split()[-1] for line in lanes.lines(200, 10) if line[2:3] == "r"]
+    assert len(whole) == 3
+    assert all(re.fullmatch(r"\.*p+#+\|", signs) for signs in whole), whole
+
+
+def test_a_request_that_has_not_come_has_no_sign() -> None:
+    engine, _, reports = run("serial", 80)
+    late = replace(engine.finished["r2"], request=Request("r2", (1,), 1, arrival_s=1e9), finish_reason=None)
+    columns = [(report, {work.sequence: [work] for work in report.plan.work}) for report in reports[:3]]
+    assert lane_of("r2", late, columns, None) == "   "
+    soon = replace(late, request=Request("r2", (1,), 1, arrival_s=reports[1].started_s))
+    assert lane_of("r2", soon, columns, None) == " .."
+
+
+def test_the_map_of_memory_shows_most_of_each_part() -> None:
+    owned = [("A", range(4)), ("B", range(6, 8))]
+    assert map_of_memory(owned, 10, 5) == "AA.B."
+    assert map_of_memory(owned, 10, 10) == "AAAA..BB.."
+    assert map_of_memory(owned, 10, 2) == "AB"
+    assert map_of_memory(owned, 10, 80) == "AAAA..BB.."
+    assert map_of_memory([], 3, 3) == "..."

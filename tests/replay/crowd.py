@@ -1,0 +1,86 @@
+"""Runs that are short of memory, in which KV is shuffled, evicted, swapped, uploaded and kept; and pages of them."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from minifuse.model.source import resolve
+from minifuse.replay.page import assemble
+from minifuse.replay.record import read_run, record
+from minifuse.request import Request
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import serve
+from minifuse.serve.settings import Settings
+from minifuse.techniques import technique
+from minifuse.workload.cells import cell_workload
+
+__all__ = ["BLOCKS", "FEW_SLOTS", "SHARE", "SWAP", "TIERS", "WAVES", "crowd_page", "crowd_trace"]
+
+KV = 144 * 2**10  # bytes: 96 tokens of tiny
+Options = tuple[tuple[str, Any], ...]  # of stages; a tuple, so that a run is made once
+FEW_SLOTS: Options = (("memory.slots", 3),)
+BLOCKS: Options = (("memory.block_size", 4),)
+SWAP: Options = (("memory.block_size", 4), ("memory.preemption", "swap"))
+SHARE: Options = (("memory.block_size", 4), ("memory.share", True))
+WAVES: Options = (("memory.block_size", 4),)
+TIERS: Options = (("memory.host", 256),)
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="minifuse-crowd-")
+
+
+@cache
+def _model() -> tuple[Any, Any]:
+    source = resolve("tiny")
+    return source, source.load("float32", "cpu", 0)
+
+
+def _requests(name: str) -> list[Request]:
+    source, _ = _model()
+    encode = source.tokenizer().encode
+    if name == "pensieve":  # three turns of six conversations, which do not all fit on the device
+        turns = []
+        for turn in range(3):
+            for c in range(6):
+                follows = {"after": f"c{c}.{turn - 1}", "delay_s": 0.05} if turn else {"arrival_s": 0.01 * c}
+                text = encode(f"count from {c} to {c + 9} and add {turn} to it" * (2 if turn else 3))
+                turns.append(Request(f"c{c}.{turn}", text, 12, conversation=f"c{c}", **follows))
+        return turns
+    alike = "sort 7 2 5 9 1 3 "  # beginnings that may be shared
+    texts = [f"{alike}{i}" if i % 3 else f"count from {i} to {i + 20}" for i in range(9)]
+    lengths = (14, 22, 9, 30, 12, 18, 25, 7, 16)
+    return [
+        Request(f"r{i}", encode(text), lengths[i], arrival_s=0.002 * i, ignore_eos=True) for i, text in enumerate(texts)
+    ]
+
+
+@cache
+def crowd_trace(name: str, options: Options = (), model: str = "tiny") -> Path:
+    """The trace of a technique that serves the crowd with these options of stages."""
+    path = Path(_folder().name) / f"{name}-{model}-{abs(hash(options))}.jsonl"
+    kv = 700 * 2**10 if name == "pensieve" else KV
+    if model == "tiny":
+        source, weights = _model()
+        settings = Settings(clock="virtual", kv_memory=kv, why=True, stage_options=dict(options))
+        requests = _requests(name)
+    else:
+        source = resolve(model)
+        settings = Settings(clock="virtual", stage_options=dict(options))
+        weights = source.load(settings.dtype, "cpu", 0)
+        requests = cell_workload("wmt15:max=12", source.config.kind, 6, source.config.vocab_size)
+    serve(build_engine(technique(name), source, settings, weights, path), requests)
+    return path
+
+
+@cache
+def crowd_page(name: str, options: Options = (), model: str = "tiny") -> Path:
+    """The page of that trace."""
+    trace = crowd_trace(name, options, model)
+    page = trace.with_suffix(".html")
+    page.write_text(assemble(record([read_run(trace)])), encoding="utf-8")
+    return page

@@ -1,0 +1,147 @@
+"""Who owns which slot in the page (`owners.js`), against the same told slot by slot (`slot_books.py`), and the trace's
+own counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minifuse.trace import read_trace
+
+from .conftest import Screen
+from .crowd import BLOCKS, FEW_SLOTS, SHARE, SWAP, TIERS, WAVES, crowd_page, crowd_trace
+from .slot_books import Slots, books
+
+# The whole run, column by column, in the order in which a reader would hardly look at it.
+FRAMES = """
+const {forms, model} = window.app.a.memory;
+const found = {};
+for (let k = 0; k < model.length; k++) {
+  const i = (k * arguments[0]) % model.length;
+  const {device, host} = forms.owners[arguments[1]](i);
+  const named = (owners) => owners.map((r) => model.requests[r].id);
+  const plain = (runs) => runs.map(({first, count, owners, state}) => [first, count, named(owners), state]);
+  found[i] = [plain(device), plain(host)];
+}
+return found;
+"""
+
+EVERY = {
+    "rectangle": ("static", (), "tiny"),
+    "rows that change hands": ("baton", (), "tiny"),
+    "prompts apart": ("baton-pd", (), "tiny"),
+    "region": ("fusion", FEW_SLOTS, "tiny"),
+    "extents": ("orca", (), "tiny"),
+    "blocks": ("vllm", BLOCKS, "tiny"),
+    "blocks swapped": ("vllm", SWAP, "tiny"),
+    "blocks shared": ("vllm", SHARE, "tiny"),
+    "waves": ("fluid", WAVES, "tiny"),
+    "tiers": ("pensieve", TIERS, "tiny"),
+    "cells": ("cellular", (), "lstm"),
+    "padded cells": ("graph-padded", (), "lstm"),
+}
+# What must happen in a scenario for it to show what it is for: kinds of moves, and their moments.
+HAPPENS = {
+    "region": {("shuffle", "first")},
+    "blocks swapped": {("swap_out", "first"), ("swap_in", "first")},
+    "blocks shared": {("copy", "first")},
+    "waves": {("upload", "before"), ("offload", "after")},
+    "prompts apart": {("embed", "first"), ("swap_out", "first")},
+    "tiers": {("swap_out", "behind"), ("swap_in", "before")},
+}
+
+
+def shown(screen: Screen, stride: int, which: str = "during") -> dict[int, Slots]:
+    """What the page says of every slot while each column runs."""
+    frames = screen.js(FRAMES, stride, which)
+    found: dict[int, Slots] = {}
+    for i, tiers in frames.items():
+        found[int(i)] = {
+            (tier, slot): (frozenset(owners), state)  # type: ignore[misc]
+            for tier, runs in zip(("device", "host"), tiers, strict=True)
+            for first, count, owners, state in runs
+            for slot in range(first, first + count)
+        }
+    return found
+
+
+def stride_of(count: int) -> int:
+    """A step through so many columns that meets each of them, and goes back more often than on."""
+    return next(step for step in range(count - count // 3, 2 * count + 2) if not _common(step, count))
+
+
+def _common(a: int, b: int) -> bool:
+    while b:
+        a, b = b, a % b
+    return a > 1
+
+
+def compare(screen: Screen, path: Path, page: Path) -> list[Slots]:
+    """Raise AssertionError unless the page shows what the books have, in whatever order its columns are visited."""
+    right = books(read_trace(path))
+    screen.open(page)
+    for stride in (1, stride_of(len(right))):
+        found = shown(screen, stride)
+        assert len(found) == len(right)
+        for i, slots in enumerate(right):
+            differing = {slot for slot in found[i].keys() | slots.keys() if found[i].get(slot) != slots.get(slot)}
+            told = {slot: (found[i].get(slot), slots.get(slot)) for slot in sorted(differing)[:4]}
+            assert not differing, f"column {i}: shown and right {told}"
+    return right
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_slot_has_the_owner_that_the_books_have(kind: str, screen: Screen) -> None:
+    path = crowd_trace(*EVERY[kind])
+    right = compare(screen, path, crowd_page(*EVERY[kind]))
+    moves = {(move[0], move[6]) for event in read_trace(path) for move in event.get("moves", ())}
+    assert moves >= HAPPENS.get(kind, set()), "the scenario is without what it is for"
+    assert len({held for slots in right for held in slots.values()}) > 1
+
+
+@pytest.mark.parametrize("kind", ["extents", "blocks", "blocks swapped", "blocks shared", "waves"])
+def test_as_many_slots_are_written_as_the_trace_counts(kind: str) -> None:
+    """Books that are wrong alike, here and in the page, would not show in a comparison of the two."""
+    events = read_trace(crowd_trace(*EVERY[kind]))
+    columns = [event for event in events if event["event"] in ("step", "wait")]
+    steps = 0
+    for event, slots in zip(columns, books(events), strict=True):
+        if event["event"] == "step":
+            steps += 1
+            written = sum(tier == "device" and held.state == "written" for (tier, _), held in slots.items())
+            assert written == event["kv"][0], f"step {event['step']}"
+    assert steps
+
+
+def test_kept_slots_are_as_many_as_the_trace_counts() -> None:
+    events = read_trace(crowd_trace(*EVERY["tiers"]))
+    columns = [event for event in events if event["event"] in ("step", "wait")]
+    seen = []
+    for event, slots in zip(columns, books(events), strict=True):
+        if any(event.get("kept", ())) and event["work"]:
+            seen.append(sum(tier == "device" and held.state == "kept" for (tier, _), held in slots.items()))
+            assert seen[-1] == event["kept"][0], f"step {event['step']}"
+    assert max(seen) > 0
+
+
+def test_before_and_after_a_column(screen: Screen) -> None:
+    """Before it nothing of what it decides has happened; after it, what it finished has left."""
+    screen.open(crowd_page("orca"))
+    before, during, after = (shown(screen, 1, which) for which in ("before", "during", "after"))
+    finished = {i: [r["id"] for r in steps] for i, steps in _finished(screen).items()}
+    assert any(finished.values())
+    for i in range(1, len(during)):
+        assert before[i] == after[i - 1]
+        left = {name for slot, held in during[i].items() if slot not in after[i] for name in held[0]}
+        assert left == set(finished.get(i, ()))
+
+
+def _finished(screen: Screen) -> dict[int, list[dict[str, Any]]]:
+    found = screen.js(
+        "const {main} = window.app; const found = {};"
+        "main.run.steps.forEach((step, i) => { if (step.f) found[i] = step.f.map(([r]) => main.requests[r]); });"
+        "return found;"
+    )
+    return {int(i): list(requests) for i, requests in found.items()}

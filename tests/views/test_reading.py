@@ -1,0 +1,98 @@
+"""Traces that are whole, cut off, empty, of another version, or no traces."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from runs_told import HEADER, preempted
+
+from minifuse.errors import UsageError
+from minifuse.trace import SCHEMA, Event
+from minifuse.views.history import History
+from minifuse.views.reading import load_trace, parse_trace
+
+WHOLE = "".join(json.dumps(event) + "\n" for event in preempted())
+
+
+def parsed(text: str) -> tuple[list[Event], str | None]:
+    return parse_trace(text.split("\n"), "run.jsonl")
+
+
+def test_a_whole_trace_needs_no_notice() -> None:
+    assert parsed(WHOLE) == (preempted(), None)
+
+
+def test_one_cut_off_in_a_line_is_read_up_to_there() -> None:
+    events, notice = parsed(WHOLE[:-9])
+    assert events == preempted()[:-1]
+    assert notice == f"run.jsonl was cut off in line {len(events) + 1}: what stands before it is shown."
+
+
+def test_one_cut_off_anywhere_is_read_up_to_there() -> None:
+    for length in range(WHOLE.index("\n"), len(WHOLE)):
+        events, notice = parsed(WHOLE[:length])
+        assert events == preempted()[: len(events)]
+        assert (notice is None) == (len(events) == len(preempted()))
+
+
+def test_one_cut_off_within_its_first_line_has_nothing_to_show() -> None:
+    for length in range(WHOLE.index("\n")):
+        with pytest.raises(UsageError, match=r"^run\.jsonl (is|was) .*\.$"):
+            parsed(WHOLE[:length])
+
+
+def test_one_that_ends_between_two_lines_before_its_run_does() -> None:
+    events, notice = parsed(WHOLE[: WHOLE.rindex('{"event": "end"')])
+    assert notice == f"run.jsonl ends before its run does, with line {len(events)}: what it has is shown."
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "run.jsonl is empty: give"),
+        ("\n \n", "run.jsonl is empty: give"),
+        ("hello\n", "is not a trace"),
+        ('{"answers": []}\n', "is not a trace"),
+        ("[1, 2]\n", "is not a trace"),
+        ('{"event": "step"}\n', "is not a trace"),
+        ('{"event": "run", "schema": "minifuse.tr', "cut off within its first line"),
+        (
+            json.dumps(HEADER | {"schema": "minifuse.trace/1"}),
+            f"of version minifuse.trace/1, and this minifuse reads {SCHEMA}",
+        ),
+        (WHOLE.replace('{"event": "request"', '{"event" "request"', 1), "Line 2 of run.jsonl is not JSON"),
+        (WHOLE.replace('{"event": "request"', '{"even": "request"', 1), "Line 2 of run.jsonl is not an event"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parsed(text)
+    assert words in str(caught.value)
+
+
+def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(WHOLE))
+    assert load_trace("-").events == preempted()
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="is not a trace"):
+        load_trace(path)
+
+
+def test_events_of_a_kind_that_is_not_known_are_passed_over() -> None:
+    events = preempted()
+    events.insert(3, {"event": "answer", "id": "a", "text": "hello"})
+    assert History.of(events).stories == History.of(preempted()).stories
+
+
+def test_an_event_that_lacks_something_is_named_by_its_line() -> None:
+    events = preempted()
+    del events[3]["tokens"], events[2]["arrival_s"]
+    with pytest.raises(UsageError, match=r"Line 3 of the trace cannot be understood \(KeyError: 'arrival_s'\)"):
+        History.of(events)
