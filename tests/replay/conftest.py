@@ -147,9 +147,17 @@ class Screen:
         if shift:
             chain.key_up(Keys.SHIFT)
         chain.perform()
+        self.settle()
 
     def click(self, css: str) -> None:
         self.find(css).click()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the page has drawn what it was told: events that it sends itself come with its next frames."""
+        self.driver.execute_async_script(
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)))"
+        )
 
     def click_at(self, css: str, x: float, y: float) -> None:
         """Click on an element, at pixels from its upper left corner."""
@@ -161,6 +169,7 @@ class Screen:
         chain = ActionChains(self.driver, duration=0)
         chain.move_to_element_with_offset(element, round(x - size["width"] / 2), round(y - size["height"] / 2))
         chain.click().perform()
+        self.settle()
 
     def choose(self, name: str, label: str) -> None:
         """Choose from a list by what is read there."""
@@ -181,9 +190,10 @@ class Screen:
 
     def resize(self, width: int, height: int) -> None:
         """Give the page so many pixels."""
-        self.driver.set_window_size(width, height)
-        inner = self.js("return [innerWidth, innerHeight]")
-        self.driver.set_window_size(2 * width - inner[0], 2 * height - inner[1])
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        self.until("return innerWidth === arguments[0]", width)
+        self.settle()
 
     def complaints(self) -> list[str]:
         """Errors and warnings of the console, and requests to anything but files, since the last call."""

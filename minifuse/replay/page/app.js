@@ -6,7 +6,6 @@
  */
 
 import { RunModel, decodeRecord } from "./model.js";
-import { seconds } from "./axis.js";
 import { Side, part } from "./side.js";
 import { Predict } from "./predict.js";
 import { Overview, Pair } from "./compare.js";
@@ -16,6 +15,7 @@ import { addressOf, applyAddress, readAddress } from "./address.js";
 import { bindControls, showControls } from "./controls.js";
 import { showLegend } from "./legend.js";
 import { printSharply } from "./export.js";
+import { seconds } from "./words.js";
 
 const ADDRESS_AFTER = 300; // milliseconds: browsers refuse to change the address more often for long
 const SPOKEN_AFTER = 400;

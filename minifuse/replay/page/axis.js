@@ -1,6 +1,7 @@
 /** Where columns lie from left to right: as wide as each other, or as wide as they took in time. */
 
 import { countUpTo } from "./model.js";
+import { seconds } from "./words.js";
 
 /** Pixels of a column: at least, and at most. */
 export const NARROWEST = 0.05;
@@ -120,26 +121,4 @@ function roundStep(value, least) {
   const power = 10 ** Math.floor(Math.log10(value));
   const step = [1, 2, 5, 10].find((one) => one * power >= value * 0.999) * power;
   return Math.max(least, step);
-}
-
-/**
- * A time in the unit that suits it.
- *
- *     seconds(0.0123)  // "12.3 ms"
- *
- * @param {number} value
- * @param {number} [step] what separates two of them, which decides how exact they are
- * @returns {string}
- */
-export function seconds(value, step = Math.abs(value) / 100) {
-  const size = Math.max(Math.abs(value), step);
-  const [unit, factor] = size < 1e-3 ? ["\u00b5s", 1e6] : size < 1 ? ["ms", 1e3] : ["s", 1];
-  if (!value) return `0 ${unit}`;
-  const places = Math.max(0, Math.min(4, -Math.floor(Math.log10(step * factor) + 1e-9)));
-  return `${(value * factor).toFixed(places)} ${unit}`;
-}
-
-/** A whole number with thousands apart. @param {number} value @returns {string} */
-export function grouped(value) {
-  return Math.round(value).toLocaleString("en-US");
 }

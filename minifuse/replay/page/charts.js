@@ -1,8 +1,8 @@
 /** Charts of a run under the axis of its lanes: batch size, tokens computed and idle, KV, the queue; and of a request. */
 
 import { CanvasSurface } from "./surface.js";
-import { grouped, seconds } from "./axis.js";
 import { GUTTER } from "./lanes.js";
+import { grouped, seconds } from "./words.js";
 
 const STRIP = 44; // pixels of a chart
 const SPACE = 12; // between two

@@ -1,9 +1,10 @@
 /** Two runs of one workload, A and B, with one scrubber; and all runs of the page at a glance. */
 
-import { Axis, grouped, seconds } from "./axis.js";
+import { Axis } from "./axis.js";
 import { LaneRows, drawLanes } from "./lanes.js";
 import { drawSmallMemory, memoryTop } from "./charts.js";
 import { CanvasSurface } from "./surface.js";
+import { grouped, seconds } from "./words.js";
 
 /**
  * A and B, side by side. A position of the scrubber is an iteration of A or, once A has ended, one of B that follows.

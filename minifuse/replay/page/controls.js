@@ -1,7 +1,7 @@
 /** Buttons, lists and keys: what the reader does, handed to the app. */
 
-import { seconds } from "./axis.js";
 import { offerPictures } from "./export.js";
+import { seconds } from "./words.js";
 
 const TEN = 10; // iterations, with shift
 const ZOOM = 1.4;

@@ -2,8 +2,8 @@
 
 import { countUpTo } from "./model.js";
 import { CanvasSurface } from "./surface.js";
-import { grouped, seconds } from "./axis.js";
 import { GUTTER, HEAD, LaneRows, drawLanes } from "./lanes.js";
+import { grouped, seconds } from "./words.js";
 
 /** The lanes of one side, in a part of the page that scrolls both ways. */
 export class LanesView {

@@ -4,7 +4,8 @@ import { CanvasSurface } from "./surface.js";
 import { placeRuns } from "./slots.js";
 import { formsOf, idleSlots, memoryPanels, slotAt } from "./memory_panels.js";
 import { MOST_ARROWS, MOVE_LOOKS, drawMemory } from "./memory_draw.js";
-import { counted, memoryWords, moveSums } from "./memory_words.js";
+import { memoryWords, moveSums } from "./memory_words.js";
+import { counted } from "./words.js";
 
 const LOOK_NAMES = ["panel", "ink", "soft", "free", "edge", "fresh", "idle", "idleSoft", "idleFill", ...Object.keys(MOVE_LOOKS)];
 

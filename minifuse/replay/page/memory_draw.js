@@ -1,6 +1,7 @@
 /** Draws the memory map: slots in the colours of their owners, idle computation, the shape, and moves as arrows. */
 
 import { idleSlots, slotBoxes } from "./memory_panels.js";
+import { counted } from "./words.js";
 
 /** Each kind of move: what it is called, what it means, and its strokes, so that colour is not all that tells it. */
 export const MOVE_LOOKS = {
@@ -102,7 +103,7 @@ function drawGround(surface, panel, model, frame, { look }, layout) {
   const inRow = panel.across * panel.boxWidth;
   surface.text(x - 8, y + Math.min(11, panel.boxHeight / 2), name, { anchor: "end", size: 10, fill: look.ink, weight: "bold" });
   const titles = {
-    rectangle: `${panel.count / panel.unit} rows of ${panel.unit} slots: one rectangle is computed whole`,
+    rectangle: `${counted(panel.count / panel.unit, "row")} of ${panel.unit} slots: one rectangle is computed whole`,
     rest: model.run.facts.some(([key, value]) => key === "memory" && value === "embedded") ? "prompts computed apart, until they join" : "slots outside the rectangle",
     region: `${Math.floor(panel.count / panel.unit)} slots of ${panel.unit} tokens, side by side`,
     blocks: `blocks of ${panel.unit} tokens`,

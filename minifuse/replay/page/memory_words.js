@@ -1,11 +1,7 @@
 /** What the memory map shows, in words. */
 
 import { MOVE_LOOKS } from "./memory_draw.js";
-
-/** A count and its noun: `1 slot`, `12 slots`. */
-export function counted(count, noun) {
-  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
-}
+import { counted } from "./words.js";
 
 /**
  * What the map shows, in words.

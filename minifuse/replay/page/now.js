@@ -1,6 +1,7 @@
 /** The selected iteration in words, and what there is to know of a run. */
 
-import { grouped, seconds } from "./axis.js";
+import { grouped, seconds } from "./words.js";
+
 
 /** "r1, r2 and 3 more" @param {import("./model.js").RunModel} model @param {number[]} list @param {number} [most] */
 export function someOf(model, list, most = 8) {

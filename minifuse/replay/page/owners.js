@@ -18,13 +18,13 @@
  *     `places`: of the requests that have one
  */
 
+import { PLAN_BEGINS, PLAN_ENDS, highestSlots, lastReads, momentsOf } from "./moments.js";
 import { NO_TWIN, OwnerSets, SLOT_COPY, SLOT_KEPT, SLOT_RESERVED, SLOT_STATES, SLOT_WRITTEN, SlotTier, alikeUpTo, eachSlot, placeSize } from "./slots.js";
 
 const CHECKPOINT_EVERY = 128;
 const FRAMES_KEPT = 32;
 const [RECENT_EVERY, RECENT_KEPT] = [16, 16];
 const NO_LIST = Object.freeze([]);
-const [PLAN_BEGINS, PLAN_ENDS, REQUEST_ABORTED] = [0, 1, 2];
 
 /** The owners of every slot of a run, at any of its columns. */
 export class Owners {
@@ -37,13 +37,13 @@ export class Owners {
     this.keeps = steps.some((step) => step.kp && (step.kp[0] || step.kp[1]));
     /** Whether KV leaves for the host while its sequence goes on: a place must then be taken anew. */
     this._offloads = steps.some((step) => step.m !== undefined && step.m.some(([kind]) => kind === "offload"));
-    const [top, hostTop] = this._tops(steps);
+    const [top, hostTop] = highestSlots(steps);
     this.device = new SlotTier(top);
     this.host = new SlotTier(hostTop);
     this._places = new Map(); // of the requests that have one
     this._tables = new Map(); // block tables as they were told last
-    this._order();
-    this._reads = model.ofCells ? this._lastReads() : new Map();
+    this._moments = momentsOf(model);
+    this._reads = model.ofCells ? lastReads(steps, this._moments) : new Map();
     this._at = 0; // moments that have been replayed
     this._checkpoints = []; // the state before every CHECKPOINT_EVERY-th moment, as far as has been replayed
     this._recent = new Map(); // moment -> the state before it, closer together, where one has stepped back
@@ -53,108 +53,14 @@ export class Owners {
     this._stamp = 0;
   }
 
-  /** One more than the highest slot that is ever used, on the device and on the host. */
-  _tops(steps) {
-    let [top, hostTop] = [0, 0];
-    const see = (stop) => (top = Math.max(top, stop));
-    for (const step of steps) {
-      for (const place of step.p ?? []) {
-        if (place.length === 3) for (const block of place[1]) see((block + 1) * place[2]);
-        else if (place.length === 1) for (const [first, count] of place[0]) see(first + count);
-        else if (Array.isArray(place[0])) see(place[1] + 1);
-        else see(place[0] + place[1]);
-      }
-      for (const [, source, target, count, from, to] of step.m ?? []) {
-        if (from === "host") hostTop = Math.max(hostTop, source + count);
-        else see(source + count);
-        if (to === "host") hostTop = Math.max(hostTop, target + count);
-        else see(target + count);
-      }
-    }
-    return [top, hostTop];
-  }
-
-  /**
-   * Puts the moments in order: a plan begins before another ends if it started before that, plans in the order of
-   * their numbers. Of one worker the moments are: plan 0 begins, plan 0 ends, plan 1 begins, and so on.
-   */
-  _order() {
-    const { model } = this;
-    const { steps } = model.run;
-    const plans = steps.map((_, i) => i).filter((i) => !steps[i].wait);
-    const begins = [...plans].sort((a, b) => (steps[a].n ?? a) - (steps[b].n ?? b));
-    const [kinds, columns] = [[], []];
-    this._begin = new Int32Array(model.length).fill(-1);
-    this._end = new Int32Array(model.length);
-    const aborts = model.requests
-      .map((request, r) => [request.ended, r, request.outcome])
-      .filter(([ended, , outcome]) => outcome === "aborted" && ended !== null && ended !== undefined)
-      .sort((a, b) => a[0] - b[0]);
-    const add = (kind, which) => {
-      kinds.push(kind);
-      columns.push(which);
-      return kinds.length - 1;
-    };
-    let [next, abort] = [0, 0];
-    for (let i = 0; i < model.length; i++) {
-      const end = steps[i].t[1];
-      while (abort < aborts.length && aborts[abort][0] <= steps[i].t[0]) add(REQUEST_ABORTED, aborts[abort++][1]);
-      if (!steps[i].wait) {
-        while (next < begins.length && (this._begin[i] < 0 || steps[begins[next]].t[0] < end)) {
-          const column = begins[next++];
-          this._begin[column] = add(PLAN_BEGINS, column);
-        }
-      }
-      if (steps[i].wait) this._begin[i] = kinds.length;
-      this._end[i] = steps[i].wait ? kinds.length : add(PLAN_ENDS, i);
-    }
-    while (abort < aborts.length) add(REQUEST_ABORTED, aborts[abort++][1]);
-    this._kinds = Uint8Array.from(kinds);
-    this._columns = Int32Array.from(columns);
-    this._gone = new Float64Array(model.requests.length).fill(Infinity); // the moment at which a request leaves
-    kinds.forEach((kind, at) => {
-      if (kind === REQUEST_ABORTED) this._gone[columns[at]] = at;
-      if (kind === PLAN_ENDS) for (const [r] of steps[columns[at]].f ?? []) this._gone[r] = at;
-    });
-  }
-
-  /** Of states: the column with whose end a slot has been read for the last time -> those slots and their requests. */
-  _lastReads() {
-    const { steps } = this.model.run;
-    const last = new Map();
-    const done = new Map();
-    const leave = (slot, before) => {
-      const { column, r, read } = last.get(slot) ?? { read: -1 };
-      if (read < 0 || read === before) return; // never read, or overwritten by the plan that read it
-      if (!done.has(read)) done.set(read, []);
-      done.get(read).push([slot, r, column]);
-    };
-    for (let at = 0; at < this._kinds.length; at++) {
-      if (this._kinds[at] !== PLAN_BEGINS) continue;
-      const column = this._columns[at];
-      const { w: work = [], p: places = [], wv: waves = [[0, (steps[column].w ?? []).length]] } = steps[column];
-      for (const [start, stop] of waves) {
-        for (let k = start; k < stop; k++) {
-          for (const slot of places[k][0]) if (last.has(slot)) last.get(slot).read = column;
-        }
-        for (let k = start; k < stop; k++) {
-          leave(places[k][1], column);
-          last.set(places[k][1], { column, r: work[k][0], read: -1 });
-        }
-      }
-    }
-    for (const slot of last.keys()) leave(slot, -1);
-    return done;
-  }
-
   // --- one moment
 
   /** @param {number} at @param {{moves: OwnedMove[], waves: SlotRun[][]}} [seen] */
   _replay(at, seen) {
-    const kind = this._kinds[at];
-    if (kind === PLAN_BEGINS) this._planBegins(this._columns[at], seen);
-    else if (kind === PLAN_ENDS) this._planEnds(this._columns[at], at);
-    else this._leave(this._columns[at]);
+    const kind = this._moments.kinds[at];
+    if (kind === PLAN_BEGINS) this._planBegins(this._moments.columns[at], seen);
+    else if (kind === PLAN_ENDS) this._planEnds(this._moments.columns[at], at);
+    else this._leave(this._moments.columns[at]);
   }
 
   _planBegins(i, seen) {
@@ -208,7 +114,7 @@ export class Owners {
       if (this.sets.has(this.device.owners[slot], r)) this.device.free(slot);
     }
     for (const [r] of step.f ?? NO_LIST) this._leave(r);
-    for (const [r] of step.w ?? NO_LIST) if (this._gone[r] < at) this._leave(r);
+    for (const [r] of step.w ?? NO_LIST) if (this._moments.gone[r] < at) this._leave(r);
   }
 
   /** A state is computed. */
@@ -427,11 +333,11 @@ export class Owners {
    */
   prepare(milliseconds) {
     const until = performance.now() + milliseconds;
-    const last = Math.floor(this._kinds.length / CHECKPOINT_EVERY);
+    const last = Math.floor(this._moments.kinds.length / CHECKPOINT_EVERY);
     if (this._checkpoints.length > last) return true;
     const reached = (this._checkpoints.length - 1) * CHECKPOINT_EVERY;
     if (this._at < reached) this._restore(this._checkpoints.at(-1), reached);
-    while (this._at < this._kinds.length) {
+    while (this._at < this._moments.kinds.length) {
       this._advance();
       if (this._at % 16 === 0 && performance.now() > until) return false;
     }
@@ -466,9 +372,9 @@ export class Owners {
     if (known) return known;
     const seen = { moves: [], waves: [] };
     const step = this.model.step(i);
-    this._seek(this._begin[i]);
+    this._seek(this._moments.begin[i]);
     if (!step.isWait) this._advance(seen);
-    this._seek(this._end[i]);
+    this._seek(this._moments.end[i]);
     const fresh = [];
     step.waves.forEach(([start, stop], wave) => {
       for (let k = start; k < stop; k++) {
@@ -498,7 +404,7 @@ export class Owners {
    * @returns {Frame}
    */
   before(i) {
-    this._seek(this._begin[i]);
+    this._seek(this._moments.begin[i]);
     return { index: i, device: this._runs(this.device), host: this._runs(this.host), moves: [], waves: [], fresh: [] };
   }
 
@@ -509,7 +415,7 @@ export class Owners {
    * @returns {Frame}
    */
   after(i) {
-    this._seek(this.model.step(i).isWait ? this._end[i] : this._end[i] + 1);
+    this._seek(this.model.step(i).isWait ? this._moments.end[i] : this._moments.end[i] + 1);
     return { index: i, device: this._runs(this.device), host: this._runs(this.host), moves: [], waves: [], fresh: [] };
   }
 }

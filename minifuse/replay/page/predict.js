@@ -5,9 +5,9 @@
  * is covered.
  */
 
-import { grouped } from "./axis.js";
 import { GUTTER } from "./lanes.js";
 import { NOBODY_CHOICE, QUESTION_KINDS, questionAt, stopsOf } from "./questions.js";
+import { grouped } from "./words.js";
 
 /** Stops the replay, asks, and keeps the score. */
 export class Predict {

@@ -6,8 +6,8 @@
  * @typedef {{column: number, kind: QuestionKind, words: string, several: boolean, choices: Choice[], because: string[]}} Question
  */
 
-import { grouped } from "./axis.js";
 import { formsOf } from "./memory_panels.js";
+import { grouped } from "./words.js";
 
 /** What may be asked, and how the list of stops is called. */
 export const QUESTION_KINDS = {

@@ -1,8 +1,8 @@
 /** The whole story of one request, in words: what the trace tells of it, in the order in which it happened. */
 
-import { grouped, seconds } from "./axis.js";
 import { countUpTo } from "./model.js";
 import { placeRuns } from "./slots.js";
+import { counted, grouped, seconds } from "./words.js";
 
 const MOVE_NAMES = {
   shuffle: "shuffle",
@@ -23,10 +23,6 @@ const FINISHED_WORDS = {
   refused: "it was refused",
 };
 
-export function plural(count, noun) {
-  return `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
-}
-
 /** A reason without what the line says already: `not admitted: all 8 slots are taken` -> `all 8 slots are taken`. */
 export function shortReason(text) {
   return text.replace(/^(not admitted|evicted): /, "");
@@ -46,8 +42,8 @@ export function storyOf(model, r) {
   const add = (at, kind, text, to) => entries.push(to === undefined ? { at, kind, text } : { at, to, kind, text });
   const spans = model.spans(r);
   const first = spans.length ? spans[0].from : 0;
-  const history = request.history ? `, of which ${plural(request.history, "token")} are history` : "";
-  const what = model.ofCells ? "arrives" : `arrives with a prompt of ${plural(request.prompt, "token")}${history}`;
+  const history = request.history ? `, of which ${counted(request.history, "token")} are history` : "";
+  const what = model.ofCells ? "arrives" : `arrives with a prompt of ${counted(request.prompt, "token")}${history}`;
   if (request.arrival !== null && request.arrival !== undefined) add(first, "arrived", `${what}, at ${seconds(request.arrival)}`);
   if (request.refused) {
     add(first, "refused", `is refused: ${request.refused}`);
@@ -93,27 +89,27 @@ export function storyOf(model, r) {
       const [[, start, stop]] = prompt;
       const whole = prompt.length === 1 && start === 0 && stop >= request.prompt;
       const text = prompt.map(([, from, to]) => `${grouped(from)} to ${grouped(to - 1)}`).join(" and ");
-      add(i, "prompt", whole ? `its whole prompt is computed: ${plural(request.prompt, "token")}` : `a piece of its prompt is computed: tokens ${text}`);
+      add(i, "prompt", whole ? `its whole prompt is computed: ${counted(request.prompt, "token")}` : `a piece of its prompt is computed: tokens ${text}`);
     } else if (generated && work.some(([, start, stop]) => stop - start > 1)) {
       const count = work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
-      add(i, "prompt", `what it lost is computed again: ${plural(count, "token")}`);
+      add(i, "prompt", `what it lost is computed again: ${counted(count, "token")}`);
     }
     const count = step.o?.find(([one]) => one === r)?.[1] ?? 0;
     if (count && !generated) add(i, "first", `its first token is there ${seconds(model.ends[i] - (request.arrival ?? 0))} after its arrival (TTFT)`);
     generated += count;
     const reason = step.f?.find(([one]) => one === r)?.[1];
     if (reason !== undefined) {
-      const size = model.ofCells ? plural(pieces, "node") : plural(generated, "token");
+      const size = model.ofCells ? counted(pieces, "node") : counted(generated, "token");
       add(i, "finished", `finishes with ${size}: ${FINISHED_WORDS[reason] ?? reason}, ${seconds(model.ends[i] - (request.arrival ?? 0))} after its arrival`);
     }
   }
   entries.push(...evictionsOf(model, r), ...movesOf(model, r));
   const idle = model.idleColumns(r);
   if (idle.length) {
-    add(idle[0], "idle", `its place goes on being computed, for nobody, in ${plural(idle.length, "iteration")}`, idle.at(-1));
+    add(idle[0], "idle", `its place goes on being computed, for nobody, in ${counted(idle.length, "iteration")}`, idle.at(-1));
   }
   if (request.outcome === "aborted" && request.ended !== null && request.ended !== undefined) {
-    add(Math.min(model.length - 1, model.at(request.ended)), "finished", `is aborted with ${plural(model.tokensBy(model.length - 1, r), "token")}`);
+    add(Math.min(model.length - 1, model.at(request.ended)), "finished", `is aborted with ${counted(model.tokensBy(model.length - 1, r), "token")}`);
   }
   const order = ["arrived", "refused", "evicted", "waited", "admitted", "moved", "prompt", "first", "generated", "finished"];
   return entries.sort((a, b) => a.at - b.at || order.indexOf(a.kind) - order.indexOf(b.kind));
@@ -121,8 +117,8 @@ export function storyOf(model, r) {
 
 function reusedWords([, onDevice, onHost]) {
   const found = [];
-  if (onDevice) found.push(`${plural(onDevice, "token")} on the device`);
-  if (onHost) found.push(`${plural(onHost, "token")} on the host`);
+  if (onDevice) found.push(`${counted(onDevice, "token")} on the device`);
+  if (onHost) found.push(`${counted(onHost, "token")} on the host`);
   return `it finds the KV of ${found.join(" and ")}`;
 }
 
@@ -182,8 +178,8 @@ function movesOf(model, r) {
     }
   }
   return found.map(({ at, to: end, move, times, count }) => {
-    const often = times > 1 ? `, in ${plural(times, "iteration")}` : "";
-    const entry = { at, kind: "moved", text: `its KV is moved (${MOVE_NAMES[move] ?? move}): ${plural(count, "token")}${often}` };
+    const often = times > 1 ? `, in ${counted(times, "iteration")}` : "";
+    const entry = { at, kind: "moved", text: `its KV is moved (${MOVE_NAMES[move] ?? move}): ${counted(count, "token")}${often}` };
     return end === undefined ? entry : { ...entry, to: end };
   });
 }

@@ -1,7 +1,7 @@
 /** Why each waits, the story of the selected request, and the answers as they grow. */
 
-import { grouped } from "./axis.js";
-import { plural, shortReason, storyOf } from "./request_story.js";
+import { shortReason, storyOf } from "./request_story.js";
+import { counted, grouped } from "./words.js";
 
 const MOST_NAMES = 12; // requests named of a group that waits for the same
 const MOST_WAITING = 40; // rows of those that wait
@@ -126,7 +126,7 @@ export class WhyView {
       item.append(reason, names);
       list.append(item);
     }
-    if (groups.length > MOST_WAITING) list.append(tag("li", "quiet", `and ${plural(groups.length - MOST_WAITING, "more reason")}`));
+    if (groups.length > MOST_WAITING) list.append(tag("li", "quiet", `and ${counted(groups.length - MOST_WAITING, "more reason")}`));
     if (groups.length) children.push(list);
     refill(host, children);
   }
@@ -240,7 +240,7 @@ export class AnswersView {
       if (active && active.isConnected) active.focus({ preventScroll: true });
     }
     const more = present.length - shown.length;
-    this.rest.textContent = !present.length ? "No request has arrived yet." : more ? `and ${plural(more, "request")} more` : "";
+    this.rest.textContent = !present.length ? "No request has arrived yet." : more ? `and ${counted(more, "request")} more` : "";
   }
 
   /** The row of a request, made once, filled with what holds in column i. */
@@ -279,7 +279,7 @@ export class AnswersView {
     const text = model.textAt(i, r);
     if (text === null) {
       row.old.data = "";
-      row.newest.textContent = count > before ? `+${plural(count - before, "token")}` : "";
+      row.newest.textContent = count > before ? `+${counted(count - before, "token")}` : "";
     } else {
       const had = i > 0 ? model.textAt(i - 1, r) : "";
       const cut = Math.max(0, had.length - KEPT_TEXT);

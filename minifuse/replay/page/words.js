@@ -1,0 +1,28 @@
+/** Numbers, durations and counts as the page writes them. */
+
+/**
+ * A time in the unit that suits it.
+ *
+ *     seconds(0.0123)  // "12.3 ms"
+ *
+ * @param {number} value
+ * @param {number} [step] what separates two of them, which decides how exact they are
+ * @returns {string}
+ */
+export function seconds(value, step = Math.abs(value) / 100) {
+  const size = Math.max(Math.abs(value), step);
+  const [unit, factor] = size < 1e-3 ? ["\u00b5s", 1e6] : size < 1 ? ["ms", 1e3] : ["s", 1];
+  if (!value) return `0 ${unit}`;
+  const places = Math.max(0, Math.min(4, -Math.floor(Math.log10(step * factor) + 1e-9)));
+  return `${(value * factor).toFixed(places)} ${unit}`;
+}
+
+/** A whole number with thousands apart. @param {number} value @returns {string} */
+export function grouped(value) {
+  return Math.round(value).toLocaleString("en-US");
+}
+
+/** A count and its noun: `1 slot`, `12 slots`. @param {number} count @param {string} noun @returns {string} */
+export function counted(count, noun) {
+  return `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
