@@ -122,7 +122,7 @@ TECHNIQUES: dict[str, Technique] = {
         ),
         Technique(
             name="baton-pd",
-            summary="the same, with prompts computed apart and embedded in the batch, which costs the others nothing",
+            summary="a padded batch, refilled with prompts computed apart and embedded, which costs the others nothing",
             paper="Baton",
             section="4.2, 4.3",
             batching="decoupled",

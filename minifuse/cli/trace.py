@@ -20,7 +20,7 @@ from minifuse.views.waits import reasons_of_waits, waited_for
 __all__ = ["TraceOptions", "trace"]
 
 WIDTH, WIDEST, ROWS = 80, 10_000, 32
-PERFETTO = "write the run here in Chrome's trace format, for ui.perfetto.dev or chrome://tracing (- is standard output)"
+PERFETTO = "write the run here in Chrome's trace format, for ui.perfetto.dev (- is standard output)"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _write(history: History, to: Path | Literal["-"]) -> None:
         raise MachineError(
             f"{to} could not be written to its end ({error.strerror or error}): free some room."
         ) from None
-    print(f"{to}: open it at https://ui.perfetto.dev or in chrome://tracing.")
+    print(f"{to}: open it at https://ui.perfetto.dev.")
 
 
 def _show(history: History, options: TraceOptions, notice: str | None) -> None:

@@ -5,7 +5,7 @@ import { drawSample, samplesOf } from "./lanes.js";
 
 /** @param {HTMLElement} host @param {object} app */
 export function showLegend(host, app) {
-  const samples = samplesOf(app.sides().map(({ model }) => model));
+  const samples = samplesOf(app.runs); // of all, as the cards at the top are
   host.replaceChildren(
     ...samples.map((sample) => {
       const item = document.createElement("li");
