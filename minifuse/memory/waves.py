@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
@@ -13,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.memory.allocator import RunAllocator
 from minifuse.memory.fixed import RunRoom, check_proposal
+from minifuse.memory.halves import even_waves
 from minifuse.memory.still import NothingAhead
 from minifuse.options import option
 from minifuse.place import Pages
@@ -331,38 +330,6 @@ class Waves(NothingAhead):
         sums = sum(self.cached.values()), sum(self.cached[name] for name in self.pages)
         if sums != (self.num_cached, self.num_here):
             raise LawBroken("conservation", f"{self.num_cached} and {self.num_here} tokens are counted, not {sums}")
-
-
-def even_waves(needs: Seq[int], num_blocks: int) -> int:
-    """The fewest blocks for a wave with which work is divided into an even number of waves, of half of the device each.
-
-    While the last wave of a layer is attended, the first of the next layer is uploaded to the other half. If the work
-    cannot be divided so, as where a piece needs more than half, into any number.
-
-    >>> even_waves([3, 3, 2, 2, 2], 12)  # twelve blocks at once, in two waves: 3 + 3 and 2 + 2 + 2
-    6
-    >>> even_waves([3, 3, 2, 2, 2], 10)  # four waves: 3, 3, 2 + 2 and 2
-    4
-    """
-    half = max(*needs, num_blocks // 2)
-    num_waves = 2 * max(1, -(-sum(needs) // (2 * half)))
-    while num_waves <= len(needs):
-        limits = range(max(needs), half + 1)
-        index = bisect_left(limits, -num_waves, key=lambda limit: -_num_waves(needs, limit))
-        if index < len(limits) and _num_waves(needs, limits[index]) == num_waves:
-            return limits[index]
-        num_waves += 2
-    return half
-
-
-def _num_waves(needs: Seq[int], limit: int) -> int:
-    """Waves of up to `limit` blocks that work is cut into in its order."""
-    count = taken = 0
-    for blocks in needs:
-        if not count or taken + blocks > limit:
-            count, taken = count + 1, 0
-        taken += blocks
-    return count
 
 
 def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

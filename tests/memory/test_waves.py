@@ -14,7 +14,8 @@ from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.execute.copies import Key, copies, followed, timetable
 from minifuse.execute.link import Link
 from minifuse.layout import Layout
-from minifuse.memory.waves import Waves, even_waves
+from minifuse.memory.halves import even_waves
+from minifuse.memory.waves import Waves
 from minifuse.metrics import compute_metrics
 from minifuse.place import Pages
 from minifuse.plan import Move, Plan, Proposal
