@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import minifuse.reproduce.fluidinfer.paper as paper
+from minifuse.attention.layouts import BALANCE
 from minifuse.cores import share_cores
 from minifuse.metrics import Metrics
 from minifuse.model.dtypes import DTYPE_BYTES
@@ -211,6 +212,8 @@ class Server:
             "memory.chunk": BLOCK,
             "memory.turns": "layers" if contender.in_turn else "rest",
         }
+        if not self.virtual:
+            options["attention.balance"] = BALANCE  # which a simulated machine would offer, so that lanes would differ
         known = {key: value for key, value in options.items() if key in row.option_names}
         if contender.technique == "fluid" and self.budget is not None:
             known["batching.token_budget"] = self.budget
