@@ -205,7 +205,7 @@ class Server:
             simulated: in virtual time, on a machine fitted to this one.
         """
         settings, row = self.settings, contender.row
-        options = {
+        options: dict[str, Any] = {
             "batching.max_batch": MAX_BATCH,
             "memory.host": self.host_tokens,
             "memory.block_size": BLOCK,
