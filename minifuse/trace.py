@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from minifuse.cores import OtherWork
 from minifuse.errors import UsageError
@@ -45,6 +45,16 @@ SCHEMA = "minifuse.trace/5"
 Event = dict[str, Any]
 
 
+class Texts(Protocol):
+    """Makes texts of tokens; None of tokens that there is no text for."""
+
+    def text(self, tokens: Sequence[int]) -> str | None: ...
+
+    def pieces(self, tokens: Sequence[int]) -> tuple[str, list[int]] | None:
+        """The text, and how many of its characters are there after each token."""
+        ...
+
+
 class Trace:
     """Collects events, and writes each at once when given a file.
 
@@ -54,8 +64,7 @@ class Trace:
         path: the file, or a stream.
         into: is handed every event as it happens, a step without its places and layout. No event is kept then, so that
             a run takes no more memory the longer it is.
-        texts: makes a text of tokens, and tells how many of its characters are there after each; None: the trace tells
-            no texts, nor if this returns None.
+        texts: makes texts of tokens, of prompts at once and of answers at the end; None: the trace tells none.
         others: what the run's end tells of the cores that other processes used meanwhile; None: time is virtual.
         header: what the first event says of the run.
 
@@ -68,7 +77,7 @@ class Trace:
         path: Path | TextIO | None = None,
         into: Callable[[Event], None] | None = None,
         others: OtherWork | None = None,
-        texts: Callable[[Sequence[int]], tuple[str, list[int]] | None] | None = None,
+        texts: Texts | None = None,
         **header: Any,
     ) -> None:
         self.header: Event = {"event": "run", "schema": SCHEMA, **header}
@@ -92,7 +101,7 @@ class Trace:
         `measured`: its arrival is not what was asked for but when it was submitted, or when the last turn had ended.
         """
         arrival = {"arrival_s": request.arrival_s}
-        known = None if self._texts is None else self._texts(request.prompt[num_history:])
+        text = None if self._texts is None else self._texts.text(request.prompt[num_history:])
         self._add(
             {
                 "event": "request",
@@ -105,7 +114,7 @@ class Trace:
                 "group": request.group,
                 **({} if request.after is None else {"after": request.after}),
                 **({} if request.after is None and not num_history else {"history_tokens": num_history}),
-                **({} if known is None else {"text": known[0]}),
+                **({} if text is None else {"text": text}),
             }
         )
 
@@ -132,7 +141,7 @@ class Trace:
     def end(self, unfinished: Iterable[str], end_s: float) -> None:
         answers, self._answers = self._answers, []
         for request_id, tokens in answers:  # not before: making texts of tokens takes longer than an iteration may
-            if self._texts is not None and (known := self._texts(tokens)) is not None:
+            if self._texts is not None and (known := self._texts.pieces(tokens)) is not None:
                 self._add({"event": "answer", "id": request_id, "text": known[0], "ends": known[1]})
         wall = {"end_s": end_s}
         if self._others is not None and (cores := self._others.cores()) is not None:

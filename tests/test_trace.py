@@ -90,23 +90,31 @@ def test_the_file_equals_the_events(tmp_path: Path) -> None:
     assert events[0] == {"event": "run", "schema": SCHEMA, "technique": "dynamic", "model": "naïve — \u2028 model"}
 
 
-def _letters(tokens: Sequence[int]) -> tuple[str, list[int]] | None:
+class _Letters:
     """Token 1 as "b", token 2 as "c" and so on; none for the tokens of one request."""
-    return None if 0 in tokens else ("".join(chr(97 + token) for token in tokens), [i + 1 for i in range(len(tokens))])
+
+    def text(self, tokens: Sequence[int]) -> str | None:
+        return None if 0 in tokens else "".join(chr(97 + token) for token in tokens)
+
+    def pieces(self, tokens: Sequence[int]) -> tuple[str, list[int]] | None:
+        return None if (text := self.text(tokens)) is None else (text, [i + 1 for i in range(len(tokens))])
+
+
+LETTERS = _Letters()
 
 
 def test_texts_are_told_of_prompts_at_once_and_of_answers_at_the_end(tmp_path: Path) -> None:
     path, handed = tmp_path / "trace.jsonl", list[Event]()
     served = serve(
-        make_engine(trace=Trace(path, handed.append, texts=_letters)), [asks("a", 2, 3), asks("z", (0, 1), 1)]
+        make_engine(trace=Trace(path, handed.append, texts=LETTERS)), [asks("a", 2, 3), asks("z", (0, 1), 1)]
     )
     events = read_trace(path)
     (first, second) = (event for event in events if event["event"] == "request")
-    assert first["text"] == _letters(served.answers[0].request.prompt)[0]  # type: ignore[index]
+    assert first["text"] == LETTERS.text(served.answers[0].request.prompt)
     assert "text" not in second
     answers = {answer.request.id: answer.token_ids for answer in served.answers}
     told = [event for event in events if event["event"] == "answer"]
-    known = [(name, _letters(tokens)) for name, tokens in answers.items()]
+    known = [(name, LETTERS.pieces(tokens)) for name, tokens in answers.items()]
     assert {event["id"]: (event["text"], event["ends"]) for event in told} == {name: one for name, one in known if one}
     assert told
     assert [event["event"] for event in events[-len(told) - 1 :]] == ["answer"] * len(told) + ["end"]
@@ -114,7 +122,7 @@ def test_texts_are_told_of_prompts_at_once_and_of_answers_at_the_end(tmp_path: P
 
 
 def test_texts_change_no_decision_and_metrics_read_past_them() -> None:
-    plain, texts = Trace(), Trace(texts=_letters)
+    plain, texts = Trace(), Trace(texts=LETTERS)
     for trace in (plain, texts):
         run_all(make_engine("static", trace=trace), [asks("a", 2, 3), asks("b", 3, 1)])
     told = [event for event in texts.events() if event["event"] != "answer"]

@@ -18,7 +18,7 @@ from minifuse.ctrl_c import INTERRUPTED, dealt_with
 from minifuse.errors import ModelError, RequestRefused, UsageError
 from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
-from minifuse.model.text.tokenizer import Tokenizer
+from minifuse.model.text.tokenizer import UNFINISHED, Tokenizer
 from minifuse.parsing import number as counted
 from minifuse.request import FinishReason, Request, check_name
 from minifuse.serve.build import build_engine
@@ -31,7 +31,6 @@ SCHEMA = "minifuse.chat/1"
 TECHNIQUE = "pensieve"
 CONVERSATION = "chat"
 PROMPT = "> "
-UNFINISHED = "\ufffd"  # what stands for the bytes of a letter whose last ones are still to come
 NOT_HERE = (
     *("texts", "prompts", "requests", "workload", "prompts_per_request", "prompt_length", "output_length", "arrival"),
     *("ignore_eos", "clock", "hardware", "goodput", "trace", "why", "live", "replay", "max_batch"),

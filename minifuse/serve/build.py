@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.cores import OtherWork
@@ -22,7 +22,12 @@ from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model
 from minifuse.trace import Event, Trace
 
+if TYPE_CHECKING:
+    from minifuse.model.text.tokenizer import Tokenizer
+
 __all__ = ["build_engine"]
+
+Made = TypeVar("Made")
 
 SERVED = {"transformer": "minifuse.serve.texts:ServedText", "cells": "minifuse.serve.graphs:ServedCells"}  # by kind
 
@@ -121,20 +126,26 @@ def _offers(row: Technique, settings: Settings, served: ServedModel) -> dict[str
     return found
 
 
-def _texts(source: Source) -> Callable[[Sequence[int]], tuple[str, list[int]] | None]:
+class _Texts:
     """Makes texts of tokens, with the model's tokenizer, which is read when it is first needed.
 
-    It returns None for tokens that it has no text for, such as placeholders.
+    Both methods return None for tokens that there is no text for, such as placeholders.
     """
-    tokenizer = cache(source.tokenizer)
 
-    def pieces(tokens: Sequence[int]) -> tuple[str, list[int]] | None:
+    def __init__(self, source: Source) -> None:
+        self._tokenizer = cache(source.tokenizer)
+
+    def text(self, tokens: Sequence[int]) -> str | None:
+        return self._made(tokens, lambda tokenizer: tokenizer.decode(list(tokens)))
+
+    def pieces(self, tokens: Sequence[int]) -> tuple[str, list[int]] | None:
+        return self._made(tokens, lambda tokenizer: tokenizer.pieces(tokens))
+
+    def _made(self, tokens: Sequence[int], make: Callable[[Tokenizer], Made]) -> Made | None:
         try:
-            return None if min(tokens, default=0) < 0 else tokenizer().pieces(tokens)
+            return None if min(tokens, default=0) < 0 else make(self._tokenizer())
         except ModelError:  # what needs texts says so itself
             return None
-
-    return pieces
 
 
 def _open_trace(
@@ -155,7 +166,7 @@ def _open_trace(
         path,
         into,
         OtherWork() if settings.clock == "real" else None,
-        _texts(source) if path is not None and source.has_tokenizer else None,
+        _Texts(source) if path is not None and source.has_tokenizer else None,
         technique=row.name,
         stages=row.stages,
         model=source.name,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from minifuse.errors import ModelError
 
-__all__ = ["Tokenizer"]
+__all__ = ["UNFINISHED", "Tokenizer"]
 
 UNFINISHED = "\ufffd"  # what stands for the bytes of a letter whose last ones are still to come
 
