@@ -156,10 +156,13 @@ export class CanvasSurface {
   }
 }
 
-/** Draws an SVG document. */
+let picturesMade = 0;
+
+/** Draws an SVG document. What it defines has a name of its own, as one page may have several of them (when printed). */
 export class SvgSurface {
   /** @param {number} width @param {number} height */
   constructor(width, height) {
+    this._name = `picture${picturesMade++}`;
     this.width = width;
     this.height = height;
     this._parts = [];
@@ -208,7 +211,7 @@ export class SvgSurface {
   }
 
   clip(x, y, w, h) {
-    const id = `clip${this._defs.size}`;
+    const id = `${this._name}-clip${this._defs.size}`;
     const box = `x="${tidy(x)}" y="${tidy(y)}" width="${tidy(w)}" height="${tidy(h)}"`;
     this._defs.set(id, `<clipPath id="${id}"><rect ${box}/></clipPath>`);
     this._parts.push(`<g clip-path="url(#${id})">`);
@@ -228,8 +231,8 @@ export class SvgSurface {
   _pattern(name, ink) {
     const key = `${name} ${ink}`;
     const known = [...this._defs.keys()].indexOf(key);
-    if (known >= 0) return `def${known}`;
-    const id = `def${this._defs.size}`;
+    if (known >= 0) return `${this._name}-def${known}`;
+    const id = `${this._name}-def${this._defs.size}`;
     const strokes = STROKES[name].map(([a, b, c, d]) => `M${a} ${b}L${c} ${d + (a === c && b === d ? 0.01 : 0)}`).join("");
     const look = `stroke="${escaped(ink)}" stroke-width="1.3" stroke-linecap="round"`;
     const unit = `width="${TILE}" height="${TILE}" patternUnits="userSpaceOnUse"`;
