@@ -65,9 +65,13 @@ def padded() -> list[Event]:
         request("a", 0.0, 2),
         {"event": "wait", "reasons": [window], "wall": {"start_s": 0.0, "end_s": 1.0}},
         request("b", 0.5, 2),
-        told(1, [["a", 0, 2], ["b", 0, 2]], {"a": [7], "b": [7]}, shape={**rows, "start": 0, "stop": 2}, **both),
-        told(2, [["a", 2, 3]], {"a": [7]}, shape={**rows, "start": 2, "stop": 3}, idle=1),
-        told(3, [["a", 3, 4]], {"a": [7]}, shape={**rows, "start": 3, "stop": 4}, idle=1, finished={"a": "stop"}),
+        told(
+            1, [["a", 0, 2], ["b", 0, 2]], {"a": [7], "b": [7]}, shape={**rows, "start": 0, "stop": 2}, **both, step=0
+        ),
+        told(2, [["a", 2, 3]], {"a": [7]}, shape={**rows, "start": 2, "stop": 3}, idle=1, step=1),
+        told(
+            3, [["a", 3, 4]], {"a": [7]}, shape={**rows, "start": 3, "stop": 4}, idle=1, step=2, finished={"a": "stop"}
+        ),
         {"event": "end", "unfinished": [], "wall": {"end_s": 4.0}},
     ]
 
@@ -85,6 +89,31 @@ def apart() -> list[Event]:
         told(3, [["b", 2, 3]], {"b": [7]}, at=(2.0, 3.0), reasons=[ready], finished={"b": "length"}),
         told(4, [["a", 4, 5]], {"a": [7]}, at=(3.0, 4.0), finished={"a": "length"}),
         {"event": "end", "unfinished": [], "wall": {"end_s": 4.0}},
+    ]
+
+
+def beside() -> list[Event]:
+    """Two workers whose iterations overlap: worker 1 computes the prompts, worker 0 the tokens, as `fusion` does.
+
+    | seconds | 0-1 | 1-2 | 2-3 | 3-4 | 4-5 | 5-6 |
+    |---|---|---|---|---|---|---|
+    | worker 0 | | a | a | a and b | a, ends, and b | b, ends |
+    | worker 1 | a's prompt | b's prompt, from 1.5 | until 2.5 | c's prompt, from 3.5 | and | until 5.5 |
+    """
+    apart = {"worker": 1, "phase": "preprocessing"}
+    return [
+        HEADER | {"technique": "fusion"},
+        *(request(name, 0.0, 4) for name in "abc"),
+        told(0, [["a", 0, 4]], {}, admitted=["a"], at=(0.0, 1.0), **apart),
+        told(1, [["a", 3, 4]], {"a": [7]}, at=(1.0, 2.0)),
+        told(2, [["b", 0, 4]], {}, admitted=["b"], at=(1.5, 2.5), **apart),
+        told(3, [["a", 4, 5]], {"a": [7]}, at=(2.0, 3.0)),
+        told(4, [["a", 5, 6], ["b", 3, 4]], {"a": [7], "b": [7]}, at=(3.0, 4.0)),
+        told(5, [["a", 6, 7], ["b", 4, 5]], {"a": [7], "b": [7]}, at=(4.0, 5.0), finished={"a": "length"}),
+        told(6, [["c", 0, 4]], {}, admitted=["c"], at=(3.5, 5.5), **apart),
+        told(7, [["b", 5, 6]], {"b": [7]}, at=(5.0, 6.0), finished={"b": "length"}),
+        told(8, [["c", 3, 4]], {"c": [7]}, at=(6.0, 7.0), finished={"c": "length"}),
+        {"event": "end", "unfinished": [], "wall": {"end_s": 7.0}},
     ]
 
 

@@ -27,12 +27,27 @@ from minifuse.report import KVUsage, StepReport
 from minifuse.request import Request
 from minifuse.serve.interrupt import uninterrupted
 
-__all__ = ["Display"]
+__all__ = ["Display", "in_use"]
 
 MIN_GAP_S = 0.1
 COST_SHARE = 0.01
 LANES_COST_SHARE = 0.02
-AROUND_LANES = 8  # lines of the picture that are no lanes
+SIZES = ("B", "KiB", "MiB")
+AROUND_LANES = 8  # lines of the picture that are no lanes, with one of their legend
+
+
+def in_use(used: int, capacity: int) -> str:
+    """Bytes of memory, each in a unit in which it does not vanish.
+
+    >>> in_use(3 * 2**20 // 2, 64 * 2**20), in_use(2304, 2**20), in_use(2304, 300_000), in_use(0, 512)
+    ('1.5 of 64 MiB', '2.2 KiB of 1 MiB', '2.2 of 293 KiB', '0 of 512 B')
+    """
+    part, whole = (
+        max(i for i in range(len(SIZES)) if not i or size >= 1024**i) for size in (used or capacity, capacity)
+    )
+    unit = f" {SIZES[part]}" if part != whole else ""
+    digits = 1 if part and used else 0
+    return f"{used / 1024**part:.{digits}f}{unit} of {capacity / 1024**whole:.0f} {SIZES[whole]}"
 
 
 class Display:
@@ -59,7 +74,7 @@ class Display:
         self._out = console()
         self._err = console(stderr=True)
         self._is_live = live and sys.stderr.isatty() and not self._err.is_dumb_terminal
-        self._lanes = Lanes(engine) if lanes and self._is_live else None
+        self._lanes = Lanes(engine, requests) if lanes and self._is_live else None
         self._told = ProgressLines(engine, self._total) if lanes and not self._is_live else None
         self._live: Live | None = None
         self._held: list[tuple[Console, Text]] = []
@@ -164,12 +179,11 @@ class Display:
         )
         self._running &= self._engine.sequences.keys()  # without the aborted
         waiting = len(self._engine.sequences) - len(self._running)
-        used, capacity = (slots * self._slot_bytes / 2**20 for slots in (usage.used, usage.capacity))
         speed = f"{self._made / now:,.0f}" if now > 0 else "-"
         figures = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
         for name in ("running", "waiting", f"{self._work}/s", f"{self._memory} in use"):
             figures.add_column(name, justify="right", no_wrap=True, header_style="dim")
-        kv = f"{used:.1f} of {capacity:.0f} MiB"
+        kv = in_use(usage.used * self._slot_bytes, usage.capacity * self._slot_bytes)
         figures.add_row(str(len(self._running)), str(waiting), speed, kv)
         if self._lanes is None:
             return Group(bar, figures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Sequences
@@ -12,18 +13,24 @@ from minifuse.cli.text import one_line, shortened
 from minifuse.engine import Engine
 from minifuse.place import State
 from minifuse.report import StepReport
-from minifuse.request import Phase, Sequence
-from minifuse.work import TRANSFORMER, Work
+from minifuse.request import Phase, Request, Sequence
+from minifuse.views.history import is_prefill
+from minifuse.views.rows import Rows, idle_columns, rows_of_shape
+from minifuse.views.timeline import ENDED, HELD, IDLE, PREPROCESSING, PROMPT, RUNNING, SUSPENDED, WAITING
+from minifuse.work import Work
 
-__all__ = ["Lanes", "lane_of", "map_of_memory"]
+__all__ = ["Lanes", "lane_of", "legend", "map_of_memory"]
 
-WAITS, SUSPENDED, HELD, PREPROCESSES, PROMPT, RUNS, ENDS = ".~-op#|"
-LEGEND = ". waits  o pre-processed  p prompt  # token or node  - held  ~ suspended  | ends"
+LEGEND = (
+    f"{WAITING} waits, {PREPROCESSING} pre-processed, {PROMPT} prompt, {RUNNING} token or node, {HELD} held, "
+    f"{SUSPENDED} suspended, {ENDED} ends, {IDLE} ended and still computed: idle; letters: the request that has the "
+    "slots"
+)
 NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # of requests, in the memory
 FREE = "."
 LABEL_WIDTH = 12
 REMEMBERED = 200  # iterations: as many columns as a wide terminal has
-STATES = {Phase.RECEIVED: WAITS, Phase.SUSPENDED: SUSPENDED}  # of a sequence, where it is not held
+STATES = {Phase.RECEIVED: WAITING, Phase.SUSPENDED: SUSPENDED}  # of a sequence, where it is not held
 Column = tuple[StepReport, dict[str, list[Work]]]  # an iteration, and its work by sequence
 
 
@@ -32,10 +39,12 @@ class Lanes:
 
     Args:
         engine: that runs; its sequences are those that have not ended.
+        requests: all, in the order in which those that arrive at the same time are shown.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, requests: Iterable[Request] = ()) -> None:
         self._engine = engine
+        self._order = {request.id: i for i, request in enumerate(requests)}
         self._last: deque[StepReport] = deque(maxlen=REMEMBERED)
         self._first: dict[str, int] = {}  # the step that admitted each
         self._top = 1  # slots of the device that have been used, from the first on
@@ -48,26 +57,51 @@ class Lanes:
                 self._first.setdefault(name, report.plan.step)
 
     def lines(self, width: int, rows: int) -> Iterator[str]:
-        """The picture in lines of this width, with so many rows of requests at most."""
-        reports = list(self._last)[-max(1, width - LABEL_WIDTH - 3) :]
+        """The picture in lines of this width, with so many rows of requests at most, in the order of arrival.
+
+        Where there are more, those that run are shown, as many that ended last as there is room for, and then those
+        that wait.
+        """
+        explained = legend(width)
+        rows -= len(explained) - 1
+        last = list(self._last)
+        reports = last[-max(1, width - LABEL_WIDTH - 3) :]
         columns = [(report, _by_name(report)) for report in reports]
         alive = self._engine.sequences
-        ended = [name for report in reports for name in report.finished]
+        idle = _idle(last, len(last) - len(reports))
+        ended = [
+            name
+            for i, report in enumerate(last, len(reports) - len(last))
+            for name in report.finished
+            if i >= 0 or name in idle
+        ]
         inside = [name for name in alive if name in self._first]
         waiting = [name for name in alive if name not in self._first]
         room = max(0, rows - len(inside))
         shown = [*ended[len(ended) - min(room, len(ended)) :], *inside, *waiting][:rows]
-        last = reports[-1].plan.sequences if reports else ()
-        names = dict(zip(dict.fromkeys([*inside, *last]), cycle(NAMES), strict=False))
-        for name in shown:
+        still = [name for name, computed in idle.items() if computed[-1] == len(reports) - 1]
+        latest = reports[-1].plan.sequences if reports else ()
+        names = dict(zip(sorted({*inside, *latest, *still}, key=self._arrival), cycle(NAMES), strict=False))
+        for name in sorted(shown, key=self._arrival):
             label = f"{names.get(name, ' ')} {shortened(one_line(name), LABEL_WIDTH):<{LABEL_WIDTH}}"
-            yield f"{label} {lane_of(name, alive.get(name), columns, self._first.get(name))}".rstrip()
+            prompt = len(self._request(name).prompt)
+            signs = list(lane_of(name, alive.get(name), columns, self._first.get(name), prompt))
+            for column in idle.get(name, ()):
+                signs[column] = IDLE
+            yield f"{label} {''.join(signs)}".rstrip()
         left_out = len(alive) - sum(name in alive for name in shown)
         if left_out:
             yield f"{left_out} more run or wait"
         if reports:
             yield from self._memory(reports, names, width)
-        yield LEGEND[:width]
+        yield from explained
+
+    def _arrival(self, name: str) -> tuple[float, int]:
+        """When a request arrived, and its place among those that arrived at the same time."""
+        return self._request(name).arrival_s, self._order.get(name, 0)
+
+    def _request(self, name: str) -> Request:
+        return (self._engine.sequences.get(name) or self._engine.finished[name]).request
 
     def _memory(self, reports: list[StepReport], names: dict[str, str], width: int) -> Iterator[str]:
         """Whose the slots of the device are, as far as the last iterations tell."""
@@ -95,6 +129,34 @@ class Lanes:
         yield f"{'memory':<{LABEL_WIDTH + 2}} {aside}{others}"[:width]
 
 
+def legend(width: int) -> list[str]:
+    """What the signs mean, in lines of this width."""
+    return textwrap.wrap(LEGEND, width)
+
+
+def _rows_of(report: StepReport) -> Rows:
+    """The rows, or buffers, that an iteration computes whole, and whose work lies in them."""
+    plan = report.plan
+    if plan.shape is None:
+        return [], {}
+    places = zip([work.sequence for work in plan.work], plan.places, strict=True)
+    return rows_of_shape(type(plan.shape).__name__, plan.shape._asdict(), places)
+
+
+def _idle(reports: Sequences[StepReport], skipped: int) -> dict[str, list[int]]:
+    """For requests that have ended, the columns in which their row was computed all the same.
+
+    Args:
+        skipped: iterations on the left for which there is no column.
+    """
+    ended_s = {name: report.ended_s for report in reports for name in report.finished}
+    found = idle_columns(
+        map(_rows_of, reports), lambda name, index: ended_s.get(name, math.inf) <= reports[index].started_s
+    )
+    columns = {name: [index - skipped for index in every if index >= skipped] for name, every in found.items()}
+    return {name: every for name, every in columns.items() if every}
+
+
 def _by_name(report: StepReport) -> dict[str, list[Work]]:
     found: dict[str, list[Work]] = {}
     for work in report.plan.work:
@@ -102,16 +164,17 @@ def _by_name(report: StepReport) -> dict[str, list[Work]]:
     return found
 
 
-def lane_of(name: str, sequence: Sequence | None, columns: Sequences[Column], first: int | None) -> str:
+def lane_of(name: str, sequence: Sequence | None, columns: Sequences[Column], first: int | None, prompt: int) -> str:
     """The signs of a request in these columns; told backwards, from what it is now.
 
     Args:
         sequence: of the request; None: it has ended.
         first: the step that admitted it for the first time; None: none has.
+        prompt: tokens of its prompt.
     """
     if first is None and sequence is not None:
         arrival_s = sequence.request.arrival_s
-        return "".join([WAITS if arrival_s < report.ended_s else " " for report, _ in columns])
+        return "".join([WAITING if arrival_s < report.ended_s else " " for report, _ in columns])
     state = " " if sequence is None else STATES.get(sequence.phase, HELD)
     signs: list[str] = []
     last = " "  # what it does in its next iteration, and since when
@@ -119,10 +182,10 @@ def lane_of(name: str, sequence: Sequence | None, columns: Sequences[Column], fi
     for report, works in reversed(columns):
         plan = report.plan
         if name in report.finished:
-            signs.append(ENDS)
-            last, state, began_s = RUNS, HELD, report.started_s
+            signs.append(ENDED)
+            last, state, began_s = RUNNING, HELD, report.started_s
         elif name in works:
-            last = _sign(plan.phase, sequence, works[name])
+            last = _sign(plan.phase, prompt, works[name])
             signs.append(last)
             state, began_s = HELD, report.started_s
         elif name in plan.evicted:
@@ -130,22 +193,20 @@ def lane_of(name: str, sequence: Sequence | None, columns: Sequences[Column], fi
         elif state == HELD and began_s < report.ended_s:  # on another worker, beside this one
             signs.append(last)
         else:
-            came = sequence is None or state != WAITS or sequence.request.arrival_s < report.ended_s
+            came = sequence is None or state != WAITING or sequence.request.arrival_s < report.ended_s
             signs.append(state if came else " ")
         if name in plan.admitted:
-            state = WAITS if plan.step == first else SUSPENDED
+            state = WAITING if plan.step == first else SUSPENDED
         elif name in plan.evicted:
             state = HELD
     return "".join(reversed(signs))
 
 
-def _sign(phase: Phase, sequence: Sequence | None, own: list[Work]) -> str:
+def _sign(phase: Phase, prompt: int, own: list[Work]) -> str:
     """What an iteration does for a request that it computes."""
     if phase is Phase.PREPROCESSING:
-        return PREPROCESSES
-    prompt = 0 if sequence is None else len(sequence.request.prompt)
-    prefills = any(work.cell == TRANSFORMER and (work.num_tokens > 1 or work.start < prompt) for work in own)
-    return PROMPT if prefills else RUNS
+        return PREPROCESSING
+    return PROMPT if any(is_prefill(work.start, work.stop, work.cell, prompt) for work in own) else RUNNING
 
 
 def map_of_memory(owned: Iterable[tuple[str, range]], num_slots: int, columns: int) -> str:

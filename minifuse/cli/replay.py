@@ -10,19 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
 
-from minifuse.cli.declare import argument, option, takes, writable_file
+from minifuse.cli.declare import STDOUT, argument, option, takes, writable_file
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.text import one_line
 from minifuse.errors import UsageError
 from minifuse.parsing import all_of
 from minifuse.replay.page import write_page
 from minifuse.replay.record import TracedRun, read_run
+from minifuse.views.reading import STANDARD_INPUT, load_trace
 
 __all__ = ["REPLAY", "Page", "ReplayOptions", "page_of", "refuse_overwriting_by_page", "replay"]
 
+TRACES = "files that --trace wrote, of the same requests; - is standard input"
 PAGE = "write the page here, one HTML file that any browser opens"
 REPLAYED = "write a page here that replays the run in any browser; the trace then tells why each request waits"
-REPLAY = option("--replay", REPLAYED, "FILE.html", panel="Output", parse=writable_file)
+
+
+def page_file(text: str, flag: str) -> Path:
+    """A parser: the path of a page that can be written."""
+    if text == STDOUT:
+        raise UsageError(f"{flag} is -, and a page is a file that a browser opens: give it a name, such as page.html.")
+    return writable_file(text, flag)
+
+
+REPLAY = option("--replay", REPLAYED, "FILE.html", panel="Output", parse=page_file)
 
 
 class Replayed(Protocol):
@@ -40,8 +51,8 @@ class Replayed(Protocol):
 class ReplayOptions:
     """The options of `replay`."""
 
-    traces: Annotated[list[str], argument("TRACE", "files that --trace wrote, of the same requests", many=True)]
-    output: Annotated[Path | None, option("-o", PAGE, "FILE.html", parse=writable_file)]
+    traces: Annotated[list[str], argument("TRACE", TRACES, many=True)]
+    output: Annotated[Path | None, option("-o", PAGE, "FILE.html", parse=page_file)]
 
 
 @takes(ReplayOptions)
@@ -51,10 +62,13 @@ def replay(options: ReplayOptions) -> int:
         raise UsageError("No trace is given: give one or more files that --trace wrote, of the same requests.")
     if options.output is None:
         raise UsageError("-o is not given: give the HTML file to write, as in minifuse replay run.jsonl -o page.html.")
-    if len({Path(path).resolve() for path in options.traces}) < len(options.traces):
+    files = [Path(path) for path in options.traces if path != STDOUT]
+    if len({path.resolve() for path in files}) + (STDOUT in options.traces) < len(options.traces):
         raise UsageError(f"{' '.join(options.traces)} names a trace twice: name each once.")
-    refuse_overwriting_traces(options.output, map(Path, options.traces), "-o")
-    runs = [read_run(path) for path in options.traces]
+    refuse_overwriting_traces(options.output, files, "-o")
+    runs = [
+        TracedRun(STANDARD_INPUT, *load_trace(STDOUT)) if path == STDOUT else read_run(path) for path in options.traces
+    ]
     for run in runs:
         if run.notice is not None:
             print(f"note: {one_line(run.notice)}", file=sys.stderr)

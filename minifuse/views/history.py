@@ -12,7 +12,7 @@ from minifuse.trace import Event
 from minifuse.views.checks import check_reasons, check_step, check_text, check_time
 from minifuse.work import TRANSFORMER
 
-__all__ = ["Decision", "History", "Iteration", "Story", "Wait"]
+__all__ = ["Decision", "History", "Iteration", "Story", "Wait", "is_prefill"]
 
 WaitKind = Literal["waiting", "ready", "suspended"]
 Reasons = tuple[tuple[str, str, str], ...]  # code, request, text
@@ -70,9 +70,18 @@ class Iteration:
             found[cell] = found.get(cell, 0) + stop - start
         return found
 
+    def work_of(self, name: str) -> list[tuple[int, int, str]]:
+        """What it computes of a request: start, stop, cell."""
+        return [(start, stop, cell) for owner, start, stop, cell in self.work if owner == name]
+
     def tokens_of(self, name: str) -> int:
         """How many tokens, or nodes, of a request it computes."""
         return sum([stop - start for owner, start, stop, _ in self.work if owner == name])
+
+
+def is_prefill(start: int, stop: int, cell: str, prompt_tokens: int) -> bool:
+    """Whether computing tokens [start, stop) is prefill: more than one, or one of the prompt; nodes of cells never."""
+    return cell == TRANSFORMER and (stop - start > 1 or start < prompt_tokens)
 
 
 @dataclass(slots=True)
@@ -98,7 +107,7 @@ class Story:
 
     def prefills(self, start: int, stop: int, cell: str) -> bool:
         """Whether computing tokens [start, stop) of it is prefill: more than one, or one of the prompt."""
-        return cell == TRANSFORMER and (stop - start > 1 or start < self.prompt_tokens)
+        return is_prefill(start, stop, cell, self.prompt_tokens)
 
 
 @dataclass(slots=True)
@@ -149,6 +158,10 @@ class History:
     def has_tokens(self) -> bool:
         """Whether answers are tokens; graphs of cells may have results alone."""
         return not self.of_cells or any(story.tokens for story in self.stories.values())
+
+    def end_of(self, story: Story) -> float:
+        """When a request ended; of one that did not, when the run did."""
+        return self.last_s if story.ended_s is None else story.ended_s
 
     @property
     def by_arrival(self) -> list[Story]:
@@ -224,7 +237,7 @@ class History:
         self.of_cells = any(cell != TRANSFORMER for one in steps for *_, cell in one.work)
         for name, story in self.stories.items():
             story.tokens.sort(key=lambda token: token[0])
-            until = self.last_s if story.ended_s is None else story.ended_s
+            until = self.end_of(story)
             if story.admitted_s is None and story.arrived:
                 _add(story, "waiting", story.arrival_s, until)
             if name in suspended:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from minifuse.errors import UsageError
+from minifuse.parsing import all_of
 from minifuse.trace import SCHEMA, Event
 
-__all__ = ["LoadedTrace", "load_trace", "parse_trace"]
+__all__ = ["STANDARD_INPUT", "LoadedTrace", "load_trace", "parse_trace"]
+
+STANDARD_INPUT = "standard input"  # as messages call it
+MOST_GAPS = 3  # that a notice names
 
 
 class LoadedTrace(NamedTuple):
-    """The events of a trace, and what is to be said of it; None: it is whole."""
+    """The events of a trace, and what is to be said of it: it was cut off, or lacks a line; None: it is whole."""
 
     events: list[Event]
     notice: str | None = None
@@ -27,7 +32,9 @@ def load_trace(where: Path | Literal["-"]) -> LoadedTrace:
     Raises:
         UsageError: it cannot be read, is empty, is not a trace, or is one of another version.
     """
-    name = "standard input" if where == "-" else str(where)
+    name = STANDARD_INPUT if where == "-" else str(where)
+    if where == "-" and sys.stdin is None:
+        raise UsageError("The trace is -, and standard input is closed: give a file, or redirect standard input.")
     try:
         text = sys.stdin.read() if where == "-" else Path(where).read_text(encoding="utf-8")
     except OSError as error:
@@ -76,7 +83,32 @@ def parse_trace(lines: Iterable[str], name: str) -> LoadedTrace:
         raise UsageError(f"{name} was cut off within its first line: write it again with --trace.")
     if notice is None and events[-1]["event"] != "end":
         notice = f"{name} ends before its run does, with line {len(events)}: what it has is shown."
-    return LoadedTrace(events, notice)
+    return LoadedTrace(events, notice or _lacking(events, name))
+
+
+def _lacking(events: list[Event], name: str) -> str | None:
+    """What is said of a trace that has its end and lacks an iteration: a line was taken out of it.
+
+    Iterations are numbered from 0 on, and a run that was not interrupted waits for all of them: the trace of one that
+    was may lack those that were running. The last iteration has the end of a request, which is then nowhere.
+    """
+    if any(event.get("unfinished") for event in events if event["event"] == "end"):
+        return None
+    steps = [event for event in events if event["event"] == "step"]
+    numbers = sorted({event["step"] for event in steps if type(event.get("step")) is int})
+    gaps = [(early + 1, late - 1) for early, late in pairwise([-1, *numbers]) if late - early > 1]
+    if gaps:
+        which = [str(first) if first == last else f"{first} to {last}" for first, last in gaps]
+        rest = " and more" if len(gaps) > MOST_GAPS else ""
+        noun = "iterations" if rest or len(gaps) > 1 or gaps[0][0] < gaps[0][1] else "iteration"
+        lacking = ", ".join(which[:MOST_GAPS]) if rest else all_of(which)
+        return f"{name} lacks {noun} {lacking}{rest}: a line was taken out of it, and what it has is shown."
+    ended = {name for step in steps if isinstance(step.get("finished"), dict) for name in step["finished"]}
+    ended |= {str(event.get("id")) for event in events if event["event"] in ("aborted", "refused")}
+    for event in events:  # a turn that follows another is of a request that may never have come
+        if event["event"] == "request" and event.get("after") is None and str(event.get("id")) not in ended:
+            return f"{name} lacks the iteration in which {event.get('id')} ended: what it has is shown."
+    return None
 
 
 def _check_version(first: Event, name: str) -> None:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from minifuse.place import Extent
 from minifuse.views.history import History, Iteration
 
-__all__ = ["idle_rows", "rows_of"]
+__all__ = ["Rows", "idle_columns", "idle_rows", "rows_of", "rows_of_shape"]
 
 Row = tuple[int, int]  # its first slot, and how many it has
+Rows = tuple[list[Row], dict[Row, str]]  # all that an iteration computes, and whose work lies in them
 
 
-def rows_of(one: Iteration) -> tuple[list[Row], dict[Row, str]]:
-    """The rows, or buffers, that an iteration computes whole, and whose work lies in them.
-
-    Of a `Rectangle` at slot 0 with 2 rows of 8 slots, and work of "a" at [8, 5]: [(0, 8), (8, 8)], {(8, 8): "a"}.
-    """
+def rows_of(one: Iteration) -> Rows:
+    """The rows, or buffers, that an iteration computes whole, and whose work lies in them."""
     shape = one.event.get("shape") or {}
-    kind = shape.get("kind")
+    places = zip(one.work, one.event["places"], strict=True)
+    return rows_of_shape(shape.get("kind", ""), shape, ((name, place) for (name, *_), place in places))
+
+
+def rows_of_shape(kind: str, shape: Mapping[str, Any], places: Iterable[tuple[str, Sequence[Any]]]) -> Rows:
+    """The same of a shape of this kind, and the places of work in it, each with the request that it is of.
+
+    >>> rows_of_shape("Rectangle", {"offset": 0, "rows": 2, "stride": 8}, [("a", [8, 5])])
+    ([(0, 8), (8, 8)], {(8, 8): 'a'})
+    """
     if kind == "Rectangle":
         every = [(shape["offset"] + row * shape["stride"], shape["stride"]) for row in range(shape["rows"])]
         base, size = shape["offset"], shape["stride"]
@@ -28,7 +36,7 @@ def rows_of(one: Iteration) -> tuple[list[Row], dict[Row, str]]:
     else:
         return [], {}
     owners = {}
-    for (name, *_), place in zip(one.work, one.event["places"], strict=True):
+    for name, place in places:
         slot = _first_slot(place)
         owners[base + (slot - base) // size * size, size] = name
     return every, owners
@@ -36,21 +44,37 @@ def rows_of(one: Iteration) -> tuple[list[Row], dict[Row, str]]:
 
 def idle_rows(history: History) -> dict[str, list[int]]:
     """For each request that had ended, the iterations (as indices) that still computed its row."""
+
+    def had_ended(name: str, index: int) -> bool:
+        ended_s = history.stories[name].ended_s
+        return ended_s is not None and ended_s <= history.iterations[index].start_s
+
+    return idle_columns(map(rows_of, history.iterations), had_ended)
+
+
+def idle_columns(rows: Iterable[Rows], had_ended: Callable[[str, int], bool]) -> dict[str, list[int]]:
+    """The same of these rows, an iteration each.
+
+    Args:
+        had_ended: whether a request had, when an iteration (as index) began.
+
+    >>> first, second = (0, 8), (8, 8)
+    >>> both, alone = ([first, second], {first: "a", second: "b"}), ([first, second], {first: "a"})
+    >>> idle_columns([both, alone, alone], lambda name, index: name == "b")
+    {'b': [1, 2]}
+    """
     found: dict[str, list[int]] = {}
     last: dict[Row, str] = {}
-    for index, one in enumerate(history.iterations):
-        every, owners = rows_of(one)
+    for index, (every, owners) in enumerate(rows):
         if not every:
             continue
-        last = {row: name for row, name in last.items() if row in set(every)} | owners
-        for row in every:
-            if row not in owners and row in last:
-                ended_s = history.stories[last[row]].ended_s
-                if ended_s is not None and ended_s <= one.start_s:
-                    found.setdefault(last[row], []).append(index)
+        last = {row: owners[row] if row in owners else last[row] for row in every if row in owners or row in last}
+        for row, name in last.items():
+            if row not in owners and had_ended(name, index):
+                found.setdefault(name, []).append(index)
     return found
 
 
-def _first_slot(place: list[Any]) -> int:
+def _first_slot(place: Sequence[Any]) -> int:
     """Of consecutive slots, or of the first of several runs of them."""
     return int(place[0][0][0]) if len(place) == 1 else Extent(*place).offset

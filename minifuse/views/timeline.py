@@ -5,14 +5,24 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 
 from minifuse.views.history import History, Iteration, Story
 from minifuse.views.rows import idle_rows
 from minifuse.work import TRANSFORMER
 
-__all__ = ["Timeline", "draw_timeline"]
+__all__ = [
+    "ENDED",
+    "HELD",
+    "IDLE",
+    "PREPROCESSING",
+    "PROMPT",
+    "RUNNING",
+    "SUSPENDED",
+    "WAITING",
+    "Timeline",
+    "draw_timeline",
+]
 
 WAITING, READY, SUSPENDED, HELD, PREPROCESSING, PROMPT, RUNNING, IDLE, ENDED, BROKEN_OFF = ".:~-op#x|!"
 MEANINGS = {
@@ -23,7 +33,7 @@ MEANINGS = {
     RUNNING: "computes a token",
     HELD: "admitted, not in this iteration",
     SUSPENDED: "suspended: evicted, waits to come back",
-    IDLE: "ended, its row is still computed: idle",
+    IDLE: "ended, and is still computed: idle",
     ENDED: "ends",
     BROKEN_OFF: "ends before its answer does",
 }
@@ -59,8 +69,7 @@ def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeli
     shown = stories[:most_rows]
     every = columns = _columns(history)
     if len(shown) < len(stories):
-        ends = (history.last_s if story.ended_s is None else story.ended_s for story in shown)
-        until_s = max(ends)
+        until_s = max(map(history.end_of, shown))
         columns = [column for column in every if column.start_s < until_s]
     per_column = max(1, -(-len(columns) // most_columns))
     letters = _letters(history)
@@ -84,14 +93,18 @@ def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeli
 
 
 def _columns(history: History) -> list[Column]:
-    """Iterations with work, and pauses in which a request waited."""
+    """Iterations with work, and pauses in which a request waited, in the order in which they ended.
+
+    Workers compute side by side: in any other order a request would go on to the right of its last iteration, or have
+    a token to the left of its prompt.
+    """
     columns = [Column(one.start_s, one.end_s, i) for i, one in enumerate(history.iterations) if one.work]
     columns += [
         Column(pause.at_s, end_s, None)
         for pause, end_s in zip(history.pauses, history.pauses_end_s, strict=True)
         if pause.reasons
     ]
-    return sorted(columns, key=lambda column: column.start_s)
+    return sorted(columns, key=lambda column: (column.end_s, column.start_s))
 
 
 def _letters(history: History) -> dict[str, str]:
@@ -111,53 +124,80 @@ def _letters(history: History) -> dict[str, str]:
 
 
 class _Painter:
-    """Puts signs into rows, one a column."""
+    """Puts signs into rows, one a column: what a request does, or waits for, when the column ends."""
 
     def __init__(
         self, history: History, columns: list[Column], letters: dict[str, str], idle: dict[str, list[int]]
     ) -> None:
         self._history, self._columns, self._letters, self._idle = history, columns, letters, idle
-        self._starts = [column.start_s for column in columns]
-        self._ends = list(accumulate((column.end_s for column in columns), max))  # so far, at most
+        self._ends = [column.end_s for column in columns]
         self._of = {column.iteration: i for i, column in enumerate(columns) if column.iteration is not None}
 
     def row(self, story: Story) -> list[str]:
         """The sign of a request in each column: what it waits for, over what it holds; what it computes, over both."""
-        history, signs = self._history, [" "] * len(self._columns)
+        signs = [" "] * len(self._columns)
         if story.admitted_s is not None:
-            until = history.last_s if story.ended_s is None else story.ended_s
-            self._fill(signs, story.admitted_s, until, HELD)
+            self._fill(signs, story.admitted_s, self._history.end_of(story), HELD)
         for wait in story.waits:
             self._fill(signs, wait.start_s, wait.end_s, WAIT_SIGNS[wait.kind])
-        own = [history.iterations[index] for index in story.iterations]
-        if len(history.workers) > 1:  # in the iterations of other workers, what its own does meanwhile
-            for one in own:
-                self._fill(signs, one.start_s, one.end_s, self._sign(story, one))
-        for index, one in zip(story.iterations, own, strict=True):
-            signs[self._of[index]] = self._sign(story, one)
-        for index in self._idle.get(story.id, ()):
-            signs[self._of[index]] = IDLE
-        if story.ended_s is not None:
-            with_it = [index for index in story.iterations if history.iterations[index].end_s == story.ended_s]
-            last = self._of[with_it[-1]] if with_it else bisect_left(self._starts, story.ended_s) - 1
-            if last >= 0:
-                signs[last] = ENDED if story.finished else BROKEN_OFF
+        self._compute(signs, story)
+        last = self._last(story)
+        if last is not None:
+            after = self._after(story, last)
+            signs[last:] = [ENDED if story.finished else BROKEN_OFF, *[" "] * (len(signs) - last - 1)]
+            for i in after:
+                signs[i] = IDLE
         return signs
 
-    def _within(self, start_s: float, end_s: float) -> range:
-        """The columns that may have a part of this time."""
-        return range(bisect_right(self._ends, start_s), bisect_left(self._starts, end_s))
+    def _after(self, story: Story, last: int) -> list[int]:
+        """The columns behind the end of a request that still compute its row, or what had been begun for it."""
+        idle = [*self._idle.get(story.id, ()), *story.iterations]
+        return [self._of[index] for index in idle if self._of.get(index, -1) > last]
 
     def _fill(self, signs: list[str], start_s: float, end_s: float, sign: str) -> None:
-        for i in self._within(start_s, end_s):
-            if self._columns[i].end_s > start_s:
-                signs[i] = sign
+        """Put a sign into the columns that end in a time."""
+        first, stop = bisect_right(self._ends, start_s), bisect_right(self._ends, end_s)
+        signs[first:stop] = [sign] * (stop - first)
+
+    def _compute(self, signs: list[str], story: Story) -> None:
+        """Put in what its iterations do for a request.
+
+        Other workers' iterations may end while one of it runs: they have its sign, but for those on the left of the
+        one before it. For columns 3 and 7 of its own, and iterations of others that end meanwhile in columns 5 and 6,
+        the sign of column 7 stands in 5, 6 and 7.
+        """
+        before, before_end_s, sign = -1, float("-inf"), HELD
+        own = sorted((self._of[index], index) for index in story.iterations if index in self._of)
+        for column, index in own:
+            one = self._history.iterations[index]
+            first = min(column, max(before + 1, bisect_right(self._ends, one.start_s)))
+            for i in range(
+                before + 1, first
+            ):  # between two of its own: what began beside the first ends a little later
+                if signs[i] == HELD and self._columns[i].start_s < before_end_s:
+                    signs[i] = sign
+            sign = self._sign(story, one)
+            signs[first : column + 1] = [sign] * (column + 1 - first)
+            before, before_end_s = column, one.end_s
+
+    def _last(self, story: Story) -> int | None:
+        """The column in which a request ends: that of its last iteration, or of what ran when it was given up."""
+        if story.ended_s is None:
+            return None
+        iterations = self._history.iterations
+        with_it = [i for i in story.iterations if iterations[i].end_s == story.ended_s and i in self._of]
+        if with_it:
+            return max(self._of[i] for i in with_it)
+        i = bisect_left(self._ends, story.ended_s)
+        if i == len(self._ends) or self._columns[i].start_s >= story.ended_s:
+            i -= 1
+        return i if i >= 0 else None
 
     def _sign(self, story: Story, one: Iteration) -> str:
         """What an iteration does for a request."""
         if one.preprocesses:
             return PREPROCESSING
-        own = [(start, stop, cell) for name, start, stop, cell in one.work if name == story.id]
+        own = one.work_of(story.id)
         cell = own[-1][2]
         if cell != TRANSFORMER:
             return self._letters[cell]

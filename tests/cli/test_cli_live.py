@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from minifuse.cli import display as displays
-from minifuse.cli.lanes import Lanes, lane_of, map_of_memory
+from minifuse.cli.display import in_use
+from minifuse.cli.lanes import Lanes, lane_of, legend, map_of_memory
 from minifuse.cli.progress import EVERY
 from minifuse.engine import Engine
 from minifuse.model.source import resolve
@@ -127,7 +128,7 @@ def test_there_are_no_more_lanes_than_rows(minifuse: Cli) -> None:
     outcome = minifuse(*CROWD[:-1], "--requests", 100, "--output-length", 3, "--live")
     frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", outcome.err).split("on random:small")[1:-1]
     assert any("more run or wait" in frame for frame in frames)
-    assert max(len(re.findall(r"(?m)^[A-Za-z ] r\d+ ", frame)) for frame in frames) == 16
+    assert max(len(re.findall(r"(?m)^[A-Za-z ] r\d+ ", frame)) for frame in frames) == 15
 
 
 @pytest.mark.usefixtures("terminal")
@@ -178,9 +179,66 @@ def test_a_request_that_has_not_come_has_no_sign() -> None:
     engine, _, reports = run("serial", 80)
     late = replace(engine.finished["r2"], request=Request("r2", (1,), 1, arrival_s=1e9), finish_reason=None)
     columns = [(report, {work.sequence: [work] for work in report.plan.work}) for report in reports[:3]]
-    assert lane_of("r2", late, columns, None) == "   "
+    assert lane_of("r2", late, columns, None, 1) == "   "
     soon = replace(late, request=Request("r2", (1,), 1, arrival_s=reports[1].started_s))
-    assert lane_of("r2", soon, columns, None) == " .."
+    assert lane_of("r2", soon, columns, None, 1) == " .."
+
+
+def batch(name: str) -> list[str]:
+    """The picture at the end of a batch of requests that arrive at once and have answers of 9, 3, 5 and 2 tokens."""
+    source = resolve("random:small")
+    settings = Settings(clock="virtual", kv_memory=source.slot_bytes("float32") * 300)
+    engine = build_engine(technique(name), source, settings, source.outline("float32", 0))
+    requests = [Request(f"r{i}", (1,) * 8, answer) for i, answer in enumerate((9, 3, 5, 2))]
+    for request in requests:
+        engine.submit(request)
+    lanes = Lanes(engine, requests)
+    for report in engine.run():
+        lanes.step(report)
+    engine.close()
+    return [*lanes.lines(80, 10)]
+
+
+def test_a_row_that_is_computed_after_its_end_is_idle_and_keeps_its_slots() -> None:
+    assert batch("static")[:5] == [
+        "A r0           p#######|",
+        "B r1           p#|xxxxxx",
+        "C r2           p###|xxxx",
+        "D r3           p|xxxxxxx",
+        "slots 0-56     AAAAAAAAAAAAAAAABBBBBBBBBB......CCCCCCCCCCCC....DDDDDDDDD",
+    ]
+
+
+def test_rows_are_in_the_order_of_arrival_and_what_has_ended_is_free() -> None:
+    assert batch("orca")[:4] == [
+        "A r0           p#######|",
+        "  r1           p#|",
+        "  r2           p###|",
+        "  r3           p|",
+    ]
+
+
+def test_the_prompt_of_what_has_ended_is_still_a_prompt() -> None:
+    """Of fusion the last token of a prompt is computed in the main stream, one token alone."""
+    _, lanes, _ = run("fusion", 400)
+    ended = [line.split()[-1] for line in lanes.lines(200, 10) if line[2:3] == "r"]
+    assert len(ended) == 3
+    assert all(re.fullmatch(r"\.*o+-*p+#+\|", signs) for signs in ended), ended
+
+
+def test_the_legend_fits_its_lines_and_tells_of_letters() -> None:
+    assert max(map(len, legend(40))) <= 40
+    assert " ".join(legend(80)).endswith("; letters: the request that has the slots")
+    assert len(legend(80)) == 2
+
+
+def test_memory_in_use_does_not_vanish() -> None:
+    assert in_use(3 * 2**20 // 2, 64 * 2**20) == "1.5 of 64 MiB"
+    assert in_use(0, 64 * 2**20) == "0 of 64 MiB"
+    assert in_use(2304, 300_000) == "2.2 of 293 KiB"
+    assert in_use(2304, 2**20) == "2.2 KiB of 1 MiB"
+    assert in_use(96, 512) == "96 of 512 B"
+    assert in_use(0, 0) == "0 of 0 B"
 
 
 def test_the_map_of_memory_shows_most_of_each_part() -> None:

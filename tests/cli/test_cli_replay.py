@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import io
 import json
 import re
 from collections.abc import Callable
@@ -47,6 +48,42 @@ def test_a_trace_that_was_cut_off_makes_a_page_with_a_note(minifuse: Cli, traces
     assert outcome.err.startswith("note: ")
     assert "was cut off in line" in outcome.err
     assert "was cut off in line" in runs_on(page)[0]["notice"]
+
+
+def test_standard_input_makes_a_page(minifuse: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = traces / "page.html"
+    monkeypatch.setattr("sys.stdin", io.StringIO((traces / "orca.jsonl").read_text()))
+    assert minifuse("replay", "-", traces / "static.jsonl", "-o", page).code == 0
+    assert [run["title"] for run in runs_on(page)] == ["orca", "static"]
+
+
+def test_a_page_is_no_stream(minifuse: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(traces)
+    sentence = "is -, and a page is a file that a browser opens: give it a name, such as page.html"
+    minifuse("replay", "orca.jsonl", "-o", "-").refused(f"-o {sentence}")
+    minifuse("run", *VIRTUAL, "--replay", "-").refused(f"--replay {sentence}")
+    minifuse("compare", "orca", "static", *VIRTUAL, "--replay", "-").refused(f"--replay {sentence}")
+    minifuse("replay", "-", "-", "-o", "page.html").refused("names a trace twice")
+    assert not (traces / "-").exists()
+
+
+def test_a_trace_that_lacks_an_iteration_makes_a_page_with_a_note(minifuse: Cli, traces: Path) -> None:
+    lines = (traces / "orca.jsonl").read_text().splitlines(keepends=True)
+    steps = [i for i, line in enumerate(lines) if line.startswith('{"event": "step"')]
+    lacking, page = traces / "lacking.jsonl", traces / "page.html"
+    lacking.write_text("".join(lines[: steps[2]] + lines[steps[2] + 1 :]))
+    outcome = minifuse("replay", lacking, "-o", page)
+    assert outcome.code == 0
+    assert f"note: {lacking} lacks iteration 2: " in outcome.err
+    assert "lacks iteration 2: " in runs_on(page)[0]["notice"]
+
+
+def test_a_page_stands_beside_json_and_lanes_are_of_one_run(minifuse: Cli, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    outcome = minifuse("run", *VIRTUAL, "--replay", page, "--json")
+    assert len(outcome.json()["outputs"]) == 3
+    assert [run["title"] for run in runs_on(page)] == ["orca"]
+    minifuse("compare", "orca", "static", *VIRTUAL, "--live").refused("No such option: --live")
 
 
 def test_what_makes_no_page_is_refused_in_a_sentence(minifuse: Cli, traces: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from runs_told import HEADER, cells, preempted
 from trace_format import broken_rules
 
+from minifuse.techniques import serving
 from minifuse.trace import Event
 
 Cli = Callable[..., Any]
@@ -148,7 +150,41 @@ def test_of_a_run_that_has_just_been(minifuse: Cli, tmp_path: Path) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("static on random:small, virtual time: 6 requests (6 length), ")
     assert "batch-running" in outcome.out
-    assert "x ended, its" in outcome.out
+    assert "x ended, and" in outcome.out
+
+
+CROWD = ("--model", "random:small", "--requests", 9, "--output-length", "uniform:2:12", "--kv-memory", "2MiB")
+GRAPHS = ("--model", "lstm:hidden=8,vocab=9", "--requests", 6, "--workload", "wmt15:fixed=9")
+RUNS = [*((name, CROWD) for name in serving("transformer")), *((name, GRAPHS) for name in serving("cells"))]
+
+
+@pytest.mark.parametrize(("name", "typed"), RUNS, ids=[name for name, _ in RUNS])
+def test_behind_its_end_a_request_is_idle_or_nothing(
+    minifuse: Cli, tmp_path: Path, name: str, typed: tuple[Any, ...]
+) -> None:
+    """Nor has it a token before its prompt."""
+    path = tmp_path / "run.jsonl"
+    run = minifuse(
+        "run", "--clock", "virtual", "--technique", name, *typed, "--arrival", "poisson:2ms", "--trace", path
+    )
+    found = minifuse("trace", path, "--width", 2000, "--json").json()
+    assert (run.code, found["notice"], found["timeline"]["per_column"]) == (0, None, 1)
+    assert len(found["timeline"]["rows"]) == typed[3]
+    for signs in found["timeline"]["rows"].values():
+        assert re.fullmatch(r"[^|]*\|[x ]*", signs), signs
+        assert typed is GRAPHS or re.match(r"[ .:~-]*(o|p|\|)", signs), signs
+
+
+def test_an_iteration_that_is_missing_is_noticed(minifuse: Cli, written: Cli) -> None:
+    events = preempted()
+    del events[6]
+    path = written(events)
+    outcome = minifuse("trace", path)
+    assert (outcome.code, outcome.err) == (
+        0,
+        f"note: {path} lacks iteration 2: a line was taken out of it, and what it has is shown.\n",
+    )
+    assert "lacks iteration 2" in minifuse("trace", path, "--json").json()["notice"]
 
 
 def test_a_document_for_perfetto(minifuse: Cli, written: Cli, tmp_path: Path) -> None:
@@ -182,6 +218,9 @@ def test_what_is_no_trace_is_refused(minifuse: Cli, tmp_path: Path, content: str
 def test_what_cannot_be_read_or_written_is_refused(minifuse: Cli, written: Cli, tmp_path: Path) -> None:
     path = written(preempted())
     minifuse("trace").refused("No trace is given")
+    with pytest.MonkeyPatch.context() as closed:
+        closed.setattr("sys.stdin", None)
+        minifuse("trace", "-").refused("standard input is closed")
     minifuse("trace", tmp_path / "none.jsonl").refused("none.jsonl", "cannot be read (No such file")
     minifuse("trace", tmp_path).refused("cannot be read (Is a directory)")
     minifuse("trace", path, "--perfetto", tmp_path / "none" / "out.json").refused("--perfetto", "cannot be written")

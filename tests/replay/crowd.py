@@ -17,15 +17,17 @@ from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
 from minifuse.workload.cells import cell_workload
 
-__all__ = ["BLOCKS", "FEW_SLOTS", "SHARE", "SWAP", "TIERS", "WAVES", "crowd_page", "crowd_trace"]
+__all__ = ["BLOCKS", "FEW_SLOTS", "LAYERS", "ROOMY", "SHARE", "SWAP", "TIERS", "WAVES", "crowd_page", "crowd_trace"]
 
 KV = 144 * 2**10  # bytes: 96 tokens of tiny
+ROOMY = 64 * 2**20  # bytes: more than this crowd ever needs
 Options = tuple[tuple[str, Any], ...]  # of stages; a tuple, so that a run is made once
 FEW_SLOTS: Options = (("memory.slots", 3),)
 BLOCKS: Options = (("memory.block_size", 4),)
 SWAP: Options = (("memory.block_size", 4), ("memory.preemption", "swap"))
 SHARE: Options = (("memory.block_size", 4), ("memory.share", True))
 WAVES: Options = (("memory.block_size", 4),)
+LAYERS: Options = (("memory.block_size", 4), ("memory.turns", "layers"))
 TIERS: Options = (("memory.host", 256),)
 
 
@@ -60,10 +62,10 @@ def _requests(name: str) -> list[Request]:
 
 
 @cache
-def crowd_trace(name: str, options: Options = (), model: str = "tiny") -> Path:
-    """The trace of a technique that serves the crowd with these options of stages."""
-    path = Path(_folder().name) / f"{name}-{model}-{abs(hash(options))}.jsonl"
-    kv = 700 * 2**10 if name == "pensieve" else KV
+def crowd_trace(name: str, options: Options = (), model: str = "tiny", kv: int = 0) -> Path:
+    """The trace of a technique that serves the crowd with these options of stages, in `kv` bytes, or few."""
+    path = Path(_folder().name) / f"{name}-{model}-{kv}-{abs(hash(options))}.jsonl"
+    kv = kv or (700 * 2**10 if name == "pensieve" else KV)
     if model == "tiny":
         source, weights = _model()
         settings = Settings(clock="virtual", kv_memory=kv, why=True, stage_options=dict(options))
@@ -78,9 +80,9 @@ def crowd_trace(name: str, options: Options = (), model: str = "tiny") -> Path:
 
 
 @cache
-def crowd_page(name: str, options: Options = (), model: str = "tiny") -> Path:
+def crowd_page(name: str, options: Options = (), model: str = "tiny", kv: int = 0) -> Path:
     """The page of that trace."""
-    trace = crowd_trace(name, options, model)
+    trace = crowd_trace(name, options, model, kv)
     page = trace.with_suffix(".html")
     page.write_text(assemble(record([read_run(trace)])), encoding="utf-8")
     return page

@@ -39,6 +39,7 @@ class _Books:
     def __init__(self, events: list[Event]) -> None:
         self.events = events
         self.conversations = {e["id"]: e["conversation"] for e in events if e["event"] == "request"}
+        self.layered = events[0].get("options", {}).get("memory.turns") == "layers"
         self.keeps = any(any(event.get("kept", ())) for event in events)
         self.held: Slots = {}
         self.twins: dict[Slot, Slot] = {}
@@ -180,6 +181,10 @@ class _Books:
                 del self.held[("device", number)]
         for name in {*step["finished"], *(work[0] for work in step["work"] if work[0] in self.gone)}:
             self.leave(name)
+        if self.layered:  # the device has held one layer after the other, and holds nothing that is read again
+            for slot in [slot for slot in self.held if slot[0] == "device"]:
+                self.unlink(slot)
+                del self.held[slot]
 
 
 def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:

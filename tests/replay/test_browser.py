@@ -4,6 +4,7 @@ import json
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -429,3 +430,267 @@ def test_a_page_of_10_000_iterations_draws_what_is_seen_alone(screen: "Screen", 
     )
     assert max(drawn) < 20_000, drawn
     assert screen.js("return app.a.axis.width") < 1, "the whole run is seen at once"
+
+
+def test_charts_in_time_never_run_backwards(screen: "Screen", pages: Pages) -> None:
+    screen.open(pages("static", "fusion"), "#run=fusion&mode=time&i=0")
+    lapped = screen.js("const {starts, passed} = app.main; return starts.some((one, i) => i && one < passed[i - 1])")
+    assert lapped, "workers must overlap for the test to mean something"
+    paths = screen.js(
+        "const proto = CanvasRenderingContext2D.prototype, {moveTo, lineTo} = proto; let all = [];"
+        "proto.moveTo = function (x, y) { all.push([x]); return moveTo.call(this, x, y); };"
+        "proto.lineTo = function (x, y) { all.at(-1)?.push(x); return lineTo.call(this, x, y); };"
+        "app.a.charts.draw(); const charts = all; all = [];"
+        "app.overview.layout(); Object.assign(proto, {moveTo, lineTo}); return [charts, all];"
+    )
+    for drawn in paths:
+        areas = [xs for xs in drawn if len(xs) > 6]
+        assert len(areas) >= 2
+        for xs in areas:
+            assert all(before <= after + 1e-6 for before, after in pairwise(xs))
+
+
+def test_charts_in_time_sum_over_workers(screen: "Screen", pages: Pages) -> None:
+    screen.open(pages("static", "fusion"), "#run=fusion&mode=time&i=0")
+    wrong = screen.js(
+        "const m = app.main, {steps} = app.a.charts.charts[1].series[0];"
+        "return [...steps.values].filter((value, k) => {"
+        "  const at = (steps.edges[k] + steps.edges[k + 1]) / 2; let sum = 0;"
+        "  m.starts.forEach((from, i) => { if (from <= at && at < m.ends[i]) sum += m.computed[i]; });"
+        "  return Math.abs(sum - value) > 1e-6; })"
+    )
+    assert wrong == []
+    top = screen.js("return app.a.charts.charts[1].top")
+    assert top == screen.js("return Math.max(...app.a.charts.charts[1].series[0].steps.values)")
+
+
+def test_printing_is_light_and_whole_and_shows_each_picture_once(screen: "Screen", pages: Pages) -> None:
+    screen.open(pages("static", "vllm"), "#theme=dark&i=5&run=static&b=vllm&request=r1")
+    screen.js(
+        "const look = () => ({fills: [...document.querySelectorAll('.printed svg > rect:first-of-type')]"
+        "    .map((one) => one.getAttribute('fill')),"
+        "  ids: [...document.querySelectorAll('.printed [id]')].map((one) => one.id)});"
+        "addEventListener('beforeprint', () => { window.during = look(); });"
+    )
+    assert len(screen.driver.print_page()) > 1000
+    during = screen.js("return window.during")
+    assert len(during["fills"]) == 6
+    assert set(during["fills"]) == {"#ffffff"}
+    assert len(during["ids"]) == len(set(during["ids"]))
+    assert screen.js("return document.documentElement.dataset.theme") == "dark"
+    assert screen.state()["theme"] == "dark"
+    screen.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        shown = screen.js(
+            "const of = (css, name) => [...document.querySelectorAll(css)].map((one) => getComputedStyle(one)[name]);"
+            "return {back: of('body', 'backgroundColor'), panel: of('section', 'backgroundColor'),"
+            "  pictures: of('.lanes .pin, .charts .pin, .memory-stage', 'display'),"
+            "  most: of('.why, .story, .answers', 'maxHeight'), over: of('.why, .story, .answers', 'overflowY')}"
+        )
+    finally:
+        screen.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert shown["back"] == ["rgb(255, 255, 255)"]
+    assert set(shown["panel"]) == {"rgb(255, 255, 255)"}
+    assert set(shown["pictures"]) == {"none"}
+    assert len(shown["pictures"]) == 6
+    assert (set(shown["most"]), set(shown["over"])) == ({"none"}, {"visible"})
+
+
+def test_who_runs_beside_another_worker_is_not_left_out(screen: "Screen", pages: Pages) -> None:
+    screen.open(pages("static", "fusion"), "#run=fusion&i=0")
+    # Columns of pre-processing that end while the main stream computes for a request: r, and the column in between.
+    beside = screen.js(
+        "const m = app.main, found = [];"
+        "m.requests.forEach((_, r) => m.workColumns(r).forEach((j, k, own) => {"
+        "  for (let i = (own[k - 1] ?? j) + 1; k && i < j; i++) {"
+        "    const {k: worker = 0} = m.run.steps[i];"
+        "    if (worker && !(m.run.steps[j].k ?? 0) && m.starts[j] < m.ends[i]) found.push([r, i, j]); } }));"
+        "return found"
+    )
+    assert beside, "pre-processing must run beside the main stream for the test to mean something"
+    for r, i, j in beside[:5]:
+        drawn = screen.js(
+            "const {from, to} = app.a.lanes.rows.beside[arguments[0]];"
+            "return from.some((one, k) => one <= arguments[1] && to[k] > arguments[2])",
+            *(r, i, j),
+        )
+        assert drawn, f"request {r} looks left out of iteration {i}, though iteration {j} computes for it then"
+    r, i, j = beside[0]
+    screen.js(f"app.select({i})")
+    x, y = screen.js(
+        f"const axis = app.a.axis; return [76 + axis.x({i}) + axis.width / 2 - axis.left, 18 + 20 * ({r} + 0.5)]"
+    )
+    screen.click_at("#lanes-a canvas", x, y)
+    assert f"in iteration {j} on the main stream" in screen.js(
+        "return document.querySelector('#lanes-a .tip').textContent"
+    )
+
+
+@pytest.mark.parametrize("names", [("cellular", "graph-padded"), ("graph-padded", "cellular")])
+def test_the_longer_of_two_runs_fills_the_width(screen: "Screen", pages: Pages, names: tuple[str, str]) -> None:
+    a, b = names
+    screen.open(pages("cellular", "graph-padded", "graph-merged", model="lstm"), f"#run={a}&b={b}&mode=time&i=0")
+    filled = "return app.sides().map(({axis, lanes}) => axis.total / (lanes.host.clientWidth - 76))"
+    for _ in range(2):
+        assert max(screen.js(filled)) == pytest.approx(1, abs=0.01)
+        scales = screen.js("return app.sides().map(({axis}) => [axis.scale, axis.origin, axis.left])")
+        assert scales[0] == pytest.approx(scales[1])
+        screen.press("+", "0")
+    screen.resize(1000, 720)
+    assert max(screen.js(filled)) == pytest.approx(1, abs=0.01)
+
+
+def test_the_whole_run_stays_seen_when_the_page_changes_its_size(screen: "Screen", pages: Pages) -> None:
+    screen.open(pages("static", "vllm"), "#run=static&i=0")
+    screen.press("0")
+    beyond = "const {host} = app.a.lanes; return host.scrollWidth - host.clientWidth"
+    assert screen.js(beyond) == 0
+    screen.resize(800, 720)
+    assert screen.js(beyond) == 0
+    narrow = screen.js("return app.a.axis.width")
+    screen.resize(1280, 720)
+    assert screen.js("return app.a.axis.width") > narrow
+    screen.press("+", "+", "+", "+")
+    wide = screen.js("return app.a.axis.width")
+    screen.resize(800, 720)
+    assert screen.js("return app.a.axis.width") == wide
+
+
+def test_an_address_without_an_iteration_begins_at_the_first(screen: "Screen", pages: Pages) -> None:
+    screen.open(pages("static", "fusion"), "#run=fusion")
+    assert screen.state()["position"] == 0
+    screen.press("right", "right")
+    screen.js("location.hash = '#run=static'")
+    screen.until("return app.main.run.title === 'static' && app.position === 0")
+
+
+def test_the_sentence_of_a_difference_says_where_b_is_shown(screen: "Screen", pages: Pages) -> None:
+    screen.open(pages("static", "fusion"), "#run=static&b=fusion&i=0")
+    screen.press("f")
+    named, shown = screen.js("return [app.pair.first.b, app.indexOther]")
+    assert f"{named} of fusion" in screen.text("difference")
+    assert named != shown, "B must be elsewhere at that time for the test to mean something"
+    assert f"fusion is shown in iteration {shown}, which it runs at that time" in screen.text("difference")
+    assert f"fusion, iteration {shown}" in screen.text("now")
+
+
+@pytest.mark.parametrize("width", [1280, 1600, 1800])
+def test_lanes_have_at_least_half_of_the_width(screen: "Screen", pages: Pages, width: int) -> None:
+    screen.resize(width, 900)
+    screen.open(pages("static", "vllm"), "#run=static&i=5")
+    assert screen.find("#lanes-a").rect["width"] >= width / 2
+
+
+def cards(screen: "Screen") -> dict[str, str]:
+    """What the card of each run says, by its title."""
+    found = screen.js(
+        "return Object.fromEntries(app.overview.cards.map(({root, model}) =>"
+        " [model.run.title, [...root.querySelectorAll('p:not([hidden])')].map((one) => one.textContent).join(' | ')]))"
+    )
+    assert isinstance(found, dict)
+    return found
+
+
+def test_cards_say_when_an_idea_has_nothing_to_do(screen: "Screen", traces: Traces, tmp_path: Path) -> None:
+    names = ("static", "fusion", "vllm", "pensieve", "fluid")
+    ideas = ("no shuffle was needed", "nothing was evicted", "no conversations here", "all KV fits the device")
+    told = record([read_run(trace) for trace in traces(*names)])
+    page = tmp_path / "page.html"
+    for run in told["runs"]:
+        for step in run["steps"]:
+            for key in ("m", "e", "wv"):
+                step.pop(key, None)
+    page.write_text(assemble(told))
+    said = cards(screen.open(page))
+    for name, idea in zip(names[1:], ideas, strict=True):
+        assert idea in said[name]
+    assert not any(idea in said["static"] for idea in ideas)
+    for run in told["runs"]:
+        last = run["steps"][-1]
+        last["m"], last["e"] = [["shuffle", 0, 1, 1, "device", "device", "first", 0]], [0]
+        last["wv"] = [[0, 0], [0, len(last.get("w", []))]]
+        run["requests"][1]["after"] = run["requests"][0]["id"]
+    page.write_text(assemble(told))
+    said = cards(screen.open(page))
+    assert not any(idea in text for idea in ideas for text in said.values())
+
+
+def test_cards_mark_a_run_that_was_cut_off_and_count_one_iteration(
+    screen: "Screen", traces: Traces, tmp_path: Path
+) -> None:
+    told = record([read_run(trace) for trace in traces("static", "vllm")])
+    told["runs"][0]["notice"] = "It was cut off."
+    told["runs"][1]["steps"] = told["runs"][1]["steps"][:1]
+    page = tmp_path / "page.html"
+    page.write_text(assemble(told))
+    said = cards(screen.open(page))
+    assert "cut off" in said["static"]
+    assert "cut off" not in said["vllm"]
+    assert "1 iteration in " in said["vllm"]
+
+
+def test_cards_have_scales_of_their_own_where_one_run_sets_aside_far_more(
+    screen: "Screen", traces: Traces, tmp_path: Path
+) -> None:
+    told = record([read_run(trace) for trace in traces("static", "vllm", "orca")])
+    page = tmp_path / "page.html"
+    page.write_text(assemble(told))
+    screen.open(page)
+    assert "on one scale" in screen.text("overview")
+    for step in told["runs"][0]["steps"]:
+        if "kv" in step:
+            step["kv"][1] *= 100
+    page.write_text(assemble(told))
+    screen.open(page)
+    assert "on a scale of each card" in screen.text("overview")
+    highest = screen.js(
+        "const proto = CanvasRenderingContext2D.prototype, {lineTo} = proto, found = []; let least;"
+        "proto.lineTo = function (x, y) { least = Math.min(least, y); return lineTo.call(this, x, y); };"
+        "for (const card of app.overview.cards) { least = 1e9;"
+        "  app.overview.drawCard(card, card.surface, 300); found.push(card.canvas.clientHeight - least); }"
+        "Object.assign(proto, {lineTo}); return found"
+    )
+    assert min(highest) > 20, "the memory of every run is seen"
+
+
+def test_iterations_are_called_by_one_number_and_workers_by_their_names(
+    screen: "Screen", traces: Traces, tmp_path: Path
+) -> None:
+    told = record([read_run(trace) for trace in traces("fusion")])
+    steps = [step for step in told["runs"][0]["steps"] if "n" in step]
+    steps[4]["n"], steps[5]["n"] = steps[5]["n"], steps[4]["n"]  # the one that began later ended first
+    page = tmp_path / "page.html"
+    page.write_text(assemble(told))
+    screen.open(page, "#i=0")
+    steps = screen.js("return app.main.run.steps.map(({n, k, w}) => [n, k ?? 0, Boolean(w)])")
+    assert any(number != i for i, (number, _, works) in enumerate(steps) if works)
+    for i, (number, worker, works) in enumerate(steps):
+        if not works:
+            continue
+        screen.js(f"app.select({i})")
+        told = screen.text("now")
+        assert f"Iteration {i} on {f'pre-processing worker {worker}' if worker else 'the main stream'}" in told
+        assert "Plan" not in told
+        assert (f"The trace calls it step {number}" in told) == (number != i)
+
+
+def test_cells_have_states_and_charts_a_key(screen: "Screen", pages: Pages) -> None:
+    screen.open(pages("cellular", "graph-padded", "graph-merged", model="lstm"))
+    assert "states in use" in screen.text("overview")
+    assert "KV" not in screen.js("return document.querySelector('#overview summary').textContent")
+    screen.open(pages("static", "vllm"), "#run=static&i=0")
+    key = "return [...document.querySelectorAll('#charts-a .chart-key li')].map((one) => one.textContent)"
+    assert screen.js(key) == ["Tokens computed: computed", "Tokens computed: idle", "KV: set aside", "KV: in use"]
+    screen.js("app.main.host[3] = 5; app.main.kept[3] = 2; app.a.charts.model = null; app.layout()")
+    assert screen.js(key)[-2:] == ["KV: kept", "KV: on the host"]
+
+
+def test_the_dialog_of_keys_lists_what_an_address_takes(screen: "Screen", pages: Pages) -> None:
+    screen.open(pages("static", "vllm"), "#nothing=1")
+    known = screen.text("notices").split("give ")[-1].rstrip(".").split(", ")
+    assert len(known) > 5
+    told = screen.text("keys")
+    assert [key for key in known if f"{key}=" not in told] == []
+    for value in ("mode=time", "mode=iterations", "theme=dark", "theme=light", "by=time", "by=token"):
+        assert value in told
+    assert "esc" in told

@@ -9,7 +9,7 @@ import pytest
 from minifuse.trace import Event, read_trace, whole_tables
 
 from .conftest import Screen
-from .crowd import BLOCKS, FEW_SLOTS, SHARE, SWAP, TIERS, WAVES, Options, crowd_page, crowd_trace
+from .crowd import BLOCKS, FEW_SLOTS, LAYERS, ROOMY, SHARE, SWAP, TIERS, WAVES, Options, crowd_page, crowd_trace
 
 WORDS = "#memory-a .memory-words"
 LEGEND = "#memory-a .memory-legend"
@@ -17,14 +17,14 @@ TIP = "#memory-a .memory-tip"
 MAP = "#memory-a canvas"
 
 
-def columns(name: str, options: Options = (), model: str = "tiny") -> list[Event]:
+def columns(name: str, options: Options = (), model: str = "tiny", kv: int = 0) -> list[Event]:
     """Steps and waits, as the page counts them."""
-    return [event for event in read_trace(crowd_trace(name, options, model)) if event["event"] in ("step", "wait")]
+    return [event for event in read_trace(crowd_trace(name, options, model, kv)) if event["event"] in ("step", "wait")]
 
 
-def moving(name: str, options: Options, kind: str) -> int:
+def moving(name: str, options: Options, kind: str, kv: int = 0) -> int:
     """The first column with such a move."""
-    steps = columns(name, options)
+    steps = columns(name, options, kv=kv)
     return next(i for i, step in enumerate(steps) if any(move[0] == kind for move in step.get("moves", ())))
 
 
@@ -61,7 +61,9 @@ def centre(screen: Screen, tier: str, slot: int, wave: int | None = None) -> tup
         across, columns = panel["across"], panel["columns"]
         gap = panel["gap"] if across > 1 else 0
         down = panel["boxHeight"] + (panel["gap"] if across > 1 else 1)
-        lines = -(-panel["unit"] // columns)
+        if at >= panel["seen"]:
+            continue
+        lines = -(-panel["seen"] // columns)
         x = panel["x"] + box % across * panel["boxWidth"] + (at % columns + 0.5) * (panel["boxWidth"] - gap) / columns
         y = panel["y"] + box // across * down + (at // columns + 0.5) * panel["boxHeight"] / lines
         return x, y
@@ -234,6 +236,72 @@ def test_with_waves_the_device_is_drawn_for_each(screen: Screen) -> None:
             told = point_at(screen, "device", blocks[0] * size, wave)
             assert f"while wave {wave + 1} is attended" in told
             assert f"of {work[0]}" in told
+
+
+# What is drawn: arrows as points along them, titles as boxes.
+DRAWN = """
+const view = window.app.a.memory; const [arrows, titles] = [[], []];
+const plain = new Proxy({width: 900, height: 900, measure: () => 20}, {get: (at, key) => at[key] ?? ((...given) => {
+  if (key === 'arrow') {
+    const [x1, y1, x2, y2, {bend = 0}] = given; const length = Math.hypot(x2 - x1, y2 - y1) || 1;
+    const [mx, my] = [(x1 + x2) / 2 + bend * (y2 - y1) / length, (y1 + y2) / 2 - bend * (x2 - x1) / length];
+    arrows.push([...Array(41).keys()].map((k) => k / 40).map((t) => [
+      (1 - t) ** 2 * x1 + 2 * (1 - t) * t * mx + t * t * x2, (1 - t) ** 2 * y1 + 2 * (1 - t) * t * my + t * t * y2]));
+  }
+  const [x, y, told] = given;
+  if (key === 'text' && told.length > 12) titles.push([x, y - 6, x + told.length * 5, y + 6]);
+})});
+view.layout && view.drawOn(plain, view._width - 2);
+return [arrows, titles];
+"""
+
+
+@pytest.mark.parametrize(("name", "kind"), [("fusion", "shuffle"), ("baton-pd", "embed")])
+def test_long_rows_and_slots_are_drawn_as_far_as_the_run_writes_them(name: str, kind: str, screen: Screen) -> None:
+    """In a memory that is hardly used, what is written, moved and named must be seen all the same."""
+    i = moving(name, (), kind, ROOMY)
+    steps = columns(name, kv=ROOMY)
+    screen.open(crowd_page(name, (), "tiny", ROOMY), f"#i={i}")
+    panel = panels(screen)[0]
+    longest = max(work[2] for step in steps for work in step.get("work", ()))
+    assert longest <= panel["seen"] < 2 * longest < panel["unit"]
+    wide = (panel["boxWidth"] - (panel["gap"] if panel["across"] > 1 else 0)) / panel["columns"]
+    assert wide >= 5
+    assert f"of {panel['unit']:,} " in read(screen, WORDS)
+    assert f"the first {panel['seen']}" in read(screen, WORDS)
+    move = next(move for move in steps[i]["moves"] if move[0] == kind)
+    assert f"{kind} to here" in point_at(screen, "device", move[2])
+    arrows, titles = screen.js(DRAWN)
+    assert arrows
+    assert len(titles) == 2  # of slots and what is computed together, or of rows and the prompts apart
+    for points in arrows:
+        for x, y in points:
+            crossed = [box for box in titles if box[0] < x < box[2] and box[1] < y < box[3]]
+            assert not crossed, f"an arrow crosses a title at {x:.0f}, {y:.0f}"
+    box = (panel["x"], panel["y"], panel["x"] + panel["across"] * panel["boxWidth"], panel["y"] + 230)
+    for *_, (x, y) in arrows:
+        assert box[0] + 3 < x < box[2] - 3
+        assert box[1] + 3 < y < box[3]
+
+
+def test_where_layers_take_turns_each_slot_holds_one_layer_at_a_time(screen: Screen) -> None:
+    steps = columns("fluid", LAYERS)
+    i = next(i for i, step in enumerate(steps) if len(step.get("waves", ())) > 1)
+    screen.open(crowd_page("fluid", LAYERS), f"#i={i}")
+    told = read(screen, WORDS)
+    assert "each of its slots holds the KV of one layer at a time, and all are empty between iterations" in told
+    assert "-" not in told.replace("memory.turns=layers", "")
+    top = max(
+        (block + 1) * size
+        for step in whole_tables(steps)
+        for blocks, size in step.get("places", ())
+        for block in blocks
+    )
+    assert top > read_trace(crowd_trace("fluid", LAYERS))[0]["kv_capacity_tokens"]
+    assert f"the {top} slots that this run ever uses" in told
+    tokens = sum(work[2] for work in steps[i]["work"])
+    assert f"the KV of {tokens} tokens of {len(steps[i]['work'])} requests" in told
+    assert [one["kind"] for one in panels(screen)][: len(steps[i]["waves"])] == ["strip"] * len(steps[i]["waves"])
 
 
 def test_shared_blocks_name_all_who_share_them(screen: Screen) -> None:

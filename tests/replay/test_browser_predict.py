@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from minifuse.replay.record import read_run, record
 from minifuse.trace import Event, read_trace
 
 from .conftest import Screen
-from .crowd import FEW_SLOTS, SWAP, Options, crowd_page, crowd_trace
+from .crowd import FEW_SLOTS, SWAP, WAVES, Options, crowd_page, crowd_trace
 
 QUESTION = ".predict-question"
 
@@ -247,7 +248,7 @@ def test_playing_stops_at_a_question(screen: Screen) -> None:
     [
         ("stops=abc", "The address has stops=abc: give whole numbers from 1 on, as in stops=10,20,35."),
         ("stops=0,-2", "The address has stops=0,-2: give whole numbers from 1 on, as in stops=10,20,35."),
-        ("predict=when", "The address has predict=when: give any, evicted, shuffled, admitted."),
+        ("predict=when", "The address has predict=when: give any, evicted, shuffled, admitted, running."),
     ],
 )
 def test_an_address_that_cannot_be_read_is_told(address: str, said: str, screen: Screen) -> None:
@@ -277,3 +278,71 @@ def test_another_run_has_questions_of_its_own(screen: Screen, tmp_path: Path) ->
     assert asked(screen) == ""
     assert screen.js("return document.body.classList.contains('asking')") is False
     assert "1 skipped" in score(screen)
+
+
+@pytest.mark.parametrize(("name", "options"), [("static", ()), ("fluid", WAVES)])
+def test_who_will_run_is_asked_where_others_run_than_before(name: str, options: Options, screen: Screen) -> None:
+    steps = columns(name, options)
+    screen.open(crowd_page(name, options), "#predict=running")
+    screen.press("end")
+    stop = screen.state()["position"] + 1
+    assert asked(screen) == f"Iteration {stop}: Who will run in it?"
+    ran = {work[0] for work in steps[stop - 1]["work"]}
+    runs = sorted({work[0] for work in steps[stop]["work"]})
+    assert ran != set(runs)
+    offered = choices(screen)
+    assert set(numbers(runs)) <= set(offered)
+    finished = {one for step in steps[:stop] for one in step.get("finished", {})}
+    assert not set(numbers(sorted(finished))) & set(offered)
+    choose(screen, *numbers(runs))
+    screen.click(".predict-answer")
+    assert told(screen).startswith(f"Right. Iteration {stop}: {', '.join(runs)} run")
+    assert score(screen) == "1 of 1 right"
+
+
+def test_an_answer_without_a_choice_is_told(screen: Screen) -> None:
+    stop = admitting("orca")[0]
+    screen.open(crowd_page("orca"), f"#stops={stop}")
+    screen.press("end")
+    screen.click(".predict-answer")
+    assert "Nothing is chosen: choose at least one, or skip." in screen.text("predict")
+    assert asked(screen)
+    assert score(screen) == "no answers yet"
+
+
+def test_a_stop_is_added_by_hand_and_told_in_the_address(screen: Screen) -> None:
+    screen.open(crowd_page("static"), "#i=7")
+    screen.click(".predict-add")
+    screen.until("return location.hash.includes('stops=7')")
+    screen.js("window.app.select(9)")
+    screen.click(".predict-add")
+    screen.until("return location.hash.includes('stops=7,9')")
+    screen.click("h1")
+    screen.press("home")
+    screen.press("end")
+    assert screen.state()["position"] == 6
+    assert asked(screen).startswith("Iteration 7: ")
+    assert screen.js("return document.querySelector('.predict-add').disabled")
+
+
+@pytest.mark.parametrize("by", ["time", "token"])
+def test_while_a_question_is_open_nothing_later_is_told_of_b_either(by: str, screen: Screen, tmp_path: Path) -> None:
+    page = tmp_path / "two.html"
+    runs = [read_run(crowd_trace("fluid", WAVES)), read_run(crowd_trace("static"))]
+    page.write_text(assemble(record(runs)), encoding="utf-8")
+    screen.open(page, f"#run=fluid&b=static&i=7&stops=8&request=r0&by={by}")
+    screen.press("right")  # the position stays, and only the question is new
+    assert asked(screen)
+    assert screen.state()["position"] == 7
+    last = screen.state()["indexOther"]
+    numbers_told = (
+        "return [...document.querySelectorAll(arguments[0])].flatMap((one) =>"
+        " (one.textContent.match(/[0-9,]+/g) ?? []).map((text) => Number(text.replaceAll(',', ''))))"
+    )
+    for side, most in (("a", 7), ("b", last)):
+        told_of = screen.js(numbers_told, f"#story-{side} li button.to-iteration")
+        assert told_of
+        assert max(told_of) <= most, side
+        # "in 30 iterations" tells of the future as well
+        counts = re.findall(r"in ([0-9,]+) iterations?", screen.text(f"story-{side}"))
+        assert all(int(count.replace(",", "")) <= most + 1 for count in counts), side

@@ -175,14 +175,43 @@ def test_the_reasons_of_a_wait_are_told_from_when_to_when(screen: Screen) -> Non
     mine = [(i, text) for i, step in enumerate(steps) for _, name, text in step["reasons"] if name == "r8"]
     spans = [(text, [i for i, _ in same]) for text, same in groupby(mine, key=lambda one: one[1])]
     screen.open(crowd_page("orca"), "#request=r8")
-    waits = [entry for entry in story(screen) if entry["kind"] == "waited"]
+    waits = screen.js(
+        "return [...document.querySelectorAll('#story-a .story-waited > button, #story-a .story-part > button')].map("
+        "(one) => [one.dataset.iteration, one.nextElementSibling.textContent])"
+    )
     for text, whole in spans:
-        (own,) = [one for one in waits if one["at"] == whole[0]]
-        assert text.removeprefix("not admitted: ") in own["text"]
+        own = [told for at, told in waits if at == str(whole[0])]
+        assert any(text.removeprefix("not admitted: ") in one for one in own)
     labels = screen.js(
         "return [...document.querySelectorAll('#story-a .story-waited button')].map((one) => one.textContent)"
     )
     assert f"{spans[-1][1][0]} to {spans[-1][1][-1]}" in labels or str(spans[-1][1][0]) in labels
+
+
+@pytest.mark.parametrize(("name", "options"), [("fusion", FEW_SLOTS), ("static", ())])
+def test_waits_behind_others_are_one_entry_with_the_single_ones_folded(
+    name: str, options: Options, screen: Screen
+) -> None:
+    steps = columns(name, options)
+    told = [(i, *one) for i, step in enumerate(steps) for one in step["reasons"] if one[1] == "r8"]
+    first = [one for one in told if one[1] in ("behind", "not-in-batch")]
+    assert len({text for *_, text in first}) > 1
+    screen.open(crowd_page(name, options), "#request=r8")
+    waits = [entry["text"] for entry in story(screen) if entry["kind"] == "waited"]
+    assert any(text.startswith(("waits behind others (r", "waits behind another (r")) for text in waits)
+    kinds = [("behind" if code in ("behind", "not-in-batch") else code) for _, code, *_ in told]
+    assert len(waits) <= len([*groupby(kinds)]) + 2
+    parts = "return [...document.querySelectorAll('#story-a .story-part')].map((one) => one.textContent)"
+    assert len(screen.js(parts)) > 1
+    if name == "fusion":
+        assert "stream of prompts apart" in screen.text("story-a")
+        assert "worker" not in screen.text("story-a")
+        assert "the main stream" in screen.text("story-a")
+    assert not screen.js("return document.querySelector('#story-a .story-parts').open")
+    screen.click("#story-a .story-parts summary")
+    screen.click("#story-a .story-part button")
+    at = screen.js("return document.querySelector('.story-part button').dataset.iteration")
+    assert screen.state()["position"] == int(at)
 
 
 def test_an_entry_selects_its_iteration_by_click_and_by_key(screen: Screen) -> None:

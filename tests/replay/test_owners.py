@@ -11,7 +11,7 @@ import pytest
 from minifuse.trace import read_trace
 
 from .conftest import Screen
-from .crowd import BLOCKS, FEW_SLOTS, SHARE, SWAP, TIERS, WAVES, crowd_page, crowd_trace
+from .crowd import BLOCKS, FEW_SLOTS, LAYERS, SHARE, SWAP, TIERS, WAVES, crowd_page, crowd_trace
 from .slot_books import Slots, books
 
 # The whole run, column by column, in the order in which a reader would hardly look at it.
@@ -38,6 +38,7 @@ EVERY = {
     "blocks swapped": ("vllm", SWAP, "tiny"),
     "blocks shared": ("vllm", SHARE, "tiny"),
     "waves": ("fluid", WAVES, "tiny"),
+    "layers in turn": ("fluid", LAYERS, "tiny"),
     "tiers": ("pensieve", TIERS, "tiny"),
     "cells": ("cellular", (), "lstm"),
     "padded cells": ("graph-padded", (), "lstm"),
@@ -48,6 +49,7 @@ HAPPENS = {
     "blocks swapped": {("swap_out", "first"), ("swap_in", "first")},
     "blocks shared": {("copy", "first")},
     "waves": {("upload", "before"), ("offload", "after")},
+    "layers in turn": {("upload", "before"), ("offload", "after")},
     "prompts apart": {("embed", "first"), ("swap_out", "first")},
     "tiers": {("swap_out", "behind"), ("swap_in", "before")},
 }
@@ -145,3 +147,15 @@ def _finished(screen: Screen) -> dict[int, list[dict[str, Any]]]:
         "return found;"
     )
     return {int(i): list(requests) for i, requests in found.items()}
+
+
+def test_between_iterations_the_device_is_empty_where_layers_take_turns(screen: Screen) -> None:
+    """What the trace counts when an iteration has ended: nothing on the device, all on the host."""
+    path = crowd_trace(*EVERY["layers in turn"])
+    steps = [event for event in read_trace(path) if event["event"] in ("step", "wait")]
+    screen.open(crowd_page(*EVERY["layers in turn"]))
+    after = shown(screen, 1, "after")
+    for i, step in enumerate(steps):
+        if step["event"] == "step":
+            assert step["kv"][0] == sum(tier == "device" for tier, _ in after[i]) == 0, f"column {i}"
+    assert any(after.values())

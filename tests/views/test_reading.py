@@ -49,6 +49,49 @@ def test_one_that_ends_between_two_lines_before_its_run_does() -> None:
     assert notice == f"run.jsonl ends before its run does, with line {len(events)}: what it has is shown."
 
 
+def test_one_that_lacks_iterations_says_which() -> None:
+    steps = [i for i, event in enumerate(preempted()) if event["event"] == "step"]
+
+    def notice(*gone: int) -> str | None:
+        events = [event for i, event in enumerate(preempted()) if i not in {steps[number] for number in gone}]
+        return parsed("\n".join(map(json.dumps, events)))[1]
+
+    rest = "a line was taken out of it, and what it has is shown."
+    assert notice() is None
+    for number in range(5):
+        assert notice(number) == f"run.jsonl lacks iteration {number}: {rest}"
+    assert notice(1, 2) == f"run.jsonl lacks iterations 1 to 2: {rest}"
+    assert notice(0, 2, 3) == f"run.jsonl lacks iterations 0 and 2 to 3: {rest}"
+    assert notice(5) == "run.jsonl lacks the iteration in which a ended: what it has is shown."
+
+
+def test_one_that_lacks_many_names_some_however_they_are_numbered() -> None:
+    events = preempted()
+    for event, number in zip([e for e in events if e["event"] == "step"], (0, 2, 4, 6, 10**15, 8), strict=True):
+        event["step"] = number
+    notice = parsed("\n".join(map(json.dumps, events)))[1]
+    assert notice is not None
+    assert "lacks iterations 1, 3, 5 and more: " in notice
+
+
+def test_whatever_an_id_or_a_number_is_a_trace_is_read() -> None:
+    for wrong in (None, [], {}, True, "x"):
+        events = preempted()
+        events[1]["id"], events[4]["step"], events[5]["step"] = wrong, wrong, -1
+        events.insert(-1, {"event": "aborted", "id": wrong, "wall": {"end_s": 5.0}})
+        notice = parsed("\n".join(map(json.dumps, events)))[1]
+        assert notice is not None
+        assert "lacks iteration" in notice
+
+
+def test_of_a_run_that_was_interrupted_iterations_may_be_missing() -> None:
+    """Those that ran then are in no trace; others, of other workers, may have begun after them."""
+    events = preempted()
+    del events[6]
+    events[-1]["unfinished"] = ["a"]
+    assert parsed("\n".join(map(json.dumps, events)))[1] is None
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runs_told import apart, cells, padded, preempted, told
+from runs_told import apart, beside, cells, padded, preempted, told
 
 from minifuse.trace import Event
 from minifuse.views.history import History
@@ -38,6 +38,23 @@ def test_a_prompt_computed_apart() -> None:
         "b": "p##| ",
         "a": " oo:|",
     }
+
+
+def test_iterations_that_overlap_stand_in_the_order_of_their_ends() -> None:
+    """Ends: 1 (a), 2 (a), 2.5 (b), 3 (a), 4 (a and b), 5 (a and b), 5.5 (c), 6 (b), 7 (c)."""
+    assert rows(beside()) == {
+        "a": "op###|   ",
+        "b": ".oo:p##| ",
+        "c": "....ooo:|",
+    }
+
+
+def test_what_was_begun_for_a_request_that_has_ended_is_idle() -> None:
+    """As where the next iteration is begun before the last has told its tokens."""
+    events = preempted()
+    events[-2]["work"].append(["b", 3, 4])
+    events[-2]["places"].append([0, 8])
+    assert rows(events)["b"] == "..p| x"
 
 
 def test_cells_by_the_letter_of_their_type() -> None:

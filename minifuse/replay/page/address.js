@@ -53,7 +53,8 @@ export function applyAddress(app, asked) {
     if (r < 0) wrong.push(`The address names the request "${asked.request}", which this run does not have.`);
     else app.selectRequest(r);
   }
-  if ("i" in asked) {
+  if (!("i" in asked)) app.select(0);
+  else {
     const i = Number(asked.i);
     if (Number.isInteger(i) && i >= 0 && i < app.positions) app.select(i);
     else wrong.push(`The address names iteration "${asked.i}": give a whole number from 0 to ${app.positions - 1}.`);

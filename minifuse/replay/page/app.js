@@ -10,6 +10,7 @@ import { Side, part } from "./side.js";
 import { Predict } from "./predict.js";
 import { Overview, Pair } from "./compare.js";
 import { NowView, sentencesOf, showFacts } from "./now.js";
+import { WIDEST } from "./axis.js";
 import { readPalette, requestColour } from "./palette.js";
 import { addressOf, applyAddress, readAddress } from "./address.js";
 import { bindControls, showControls } from "./controls.js";
@@ -42,7 +43,7 @@ class App {
   }
 
   start() {
-    this._dress();
+    this._dress(this.theme);
     this.a = new Side("A", this);
     this.b = new Side("B", this);
     this.now = new NowView(part("now"), this);
@@ -171,7 +172,7 @@ class App {
       side.axis.mode = this.mode;
       side.titles();
     }
-    if (other && this.mode === "time") this._fit();
+    if (other && this.mode === "time") for (const { axis } of this.sides()) axis.fitted = WIDEST;
     showLegend(part("legend"), this);
     showFacts(part("about"), main);
     this.layout();
@@ -194,6 +195,7 @@ class App {
     this.mode = mode;
     for (const side of this.sides()) {
       side.axis.mode = mode;
+      if (side.axis.fitted) continue;
       const at = side === this.a ? this.index : this.indexOther;
       side.axis.left = Math.max(0, side.axis.x(at) - side.lanes.seen / 2);
     }
@@ -204,7 +206,7 @@ class App {
 
   /** Make columns wider by a factor; 0: show the whole run. The selected one stays where it is. */
   zoom(factor) {
-    if (!factor) this._fit();
+    if (!factor) for (const { axis } of this.sides()) axis.fitted = WIDEST;
     else {
       for (const side of this.sides()) {
         const { axis, lanes } = side;
@@ -226,14 +228,18 @@ class App {
     side.axis.origin = beside.axis.origin = origin;
     beside.axis.width = side.axis.scale * beside.axis.median;
     beside.axis.left = side.axis.left;
+    beside.axis.fitted = side.axis.fitted;
   }
 
-  /** Show the whole of the runs: in time, of the longer one. */
+  /** Where the whole of the runs is to be shown, do so: in time, of the longer one. */
   _fit() {
-    for (const { axis, lanes } of this.sides()) axis.fit(lanes.seen);
-    if (!this.other || this.mode !== "time") return;
-    const shorter = this.a.axis.scale < this.b.axis.scale ? this.b : this.a;
-    this._together(shorter === this.a ? this.b : this.a);
+    const sides = this.sides();
+    const inTime = this.mode === "time";
+    if (inTime && this.other) this._together(this.a);
+    const last = Math.max(...sides.map(({ model }) => (model.length ? model.passed[model.length - 1] : 0)));
+    for (const { axis, lanes } of sides) {
+      if (axis.fitted) axis.fit(lanes.seen, { widest: axis.fitted, ...(inTime ? { last } : {}) });
+    }
   }
 
   /** What a side shows has been moved sideways. */
@@ -256,20 +262,32 @@ class App {
 
   _setTheme(theme) {
     this.theme = theme;
-    this._dress();
-    for (const fn of this._listeners.theme) fn();
-    this.layout();
+    this.wear(theme);
     this._changed();
   }
 
-  _dress() {
-    document.documentElement.dataset.theme = this.theme;
+  /** Show the page in the colours of a theme, whichever is chosen: while it is printed, those of the light one. */
+  wear(theme) {
+    this._dress(theme);
+    for (const fn of this._listeners.theme) fn();
+    this.layout();
+    if (!this.a?.model) return;
+    for (const view of [this.a.memory, ...(this.other ? [this.b.memory] : [])]) {
+      view.show(view === this.a.memory ? this.main : this.other, view === this.a.memory ? this.index : this.indexOther);
+    }
+  }
+
+  _dress(theme) {
+    this.worn = theme;
+    document.documentElement.dataset.theme = theme;
     this.palette = readPalette();
   }
 
   /** Draw everything anew. */
   layout() {
     if (!this.a?.model) return;
+    for (const { lanes, model } of this.sides()) lanes.measure(model);
+    this._fit();
     for (const { lanes, charts, model } of this.sides()) {
       lanes.layout(model);
       charts.layout(model);

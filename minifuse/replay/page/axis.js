@@ -20,6 +20,8 @@ export class Axis {
     this.mode = "iterations";
     /** Pixels of a column; in time, of a column that takes the median time. */
     this.width = 10;
+    /** At most how wide equal columns are made to show the whole run, anew whenever the page changes its size; 0: not. */
+    this.fitted = 0;
     /** The position at the left edge of what is seen. */
     this.left = 0;
     this.origin = model.length ? Math.min(...model.starts.subarray(0, 64), earliest(model)) : 0;
@@ -51,6 +53,11 @@ export class Axis {
     return this.x(Math.min(this.model.length, countUpTo(this.model.passed, seconds)));
   }
 
+  /** @param {number} position @returns {number} the moment there, of columns in time */
+  timeAt(position) {
+    return this.origin + position / this.scale;
+  }
+
   /** @returns {number} the length of the whole run */
   get total() {
     const { length, passed } = this.model;
@@ -76,16 +83,25 @@ export class Axis {
     return [countUpTo(model.passed, this.origin + left / this.scale), Math.min(model.length, last)];
   }
 
-  /** Choose the width of columns so that the whole run is seen. @param {number} seen pixels */
-  fit(seen) {
-    const columns = this.mode === "iterations" ? this.model.length : this.total / this.width;
-    this.zoomTo(seen / Math.max(1, columns));
+  /**
+   * Choose the width of columns so that the whole run is seen: in time, so that it fills what is seen.
+   *
+   * @param {number} seen pixels
+   * @param {{widest?: number, last?: number}} [limits] the widest that one of equal columns may be; in time, until when
+   *     the run lasts in seconds, if another that lasts longer is to be seen as well
+   */
+  fit(seen, { widest = WIDEST, last = this.model.passed[this.model.length - 1] } = {}) {
+    if (this.mode === "iterations") this.width = Math.max(NARROWEST, Math.min(widest, seen / Math.max(1, this.model.length)));
+    else if (last > this.origin) this.width = (seen / (last - this.origin)) * this.median;
     this.left = 0;
+    this.fitted = widest;
   }
 
   /** @param {number} width pixels of a column */
   zoomTo(width) {
-    this.width = Math.max(NARROWEST, Math.min(WIDEST, width));
+    const widest = this.mode === "time" ? 4 * WIDEST : WIDEST;
+    this.width = Math.max(Math.min(NARROWEST, this.width), Math.min(Math.max(widest, this.width), width));
+    this.fitted = 0;
   }
 
   /**

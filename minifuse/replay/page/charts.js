@@ -1,40 +1,88 @@
 /** Charts of a run under the axis of its lanes: batch size, tokens computed and idle, KV, the queue; and of a request. */
 
 import { CanvasSurface } from "./surface.js";
+import { countUpTo } from "./model.js";
 import { GUTTER } from "./lanes.js";
 import { grouped, seconds } from "./words.js";
 
 const STRIP = 44; // pixels of a chart
 const SPACE = 12; // between two
+const DASHES = { apart: [4, 2], suspended: [1.5, 2.5] }; // of lines, by colour
+
+/**
+ * What each moment of a run has of something: the sum over the iterations that run then. Of one worker that is what
+ * columns have; those of several workers lie over each other in time.
+ *
+ *     // iteration 0 from 0 to 3 s computes 8 tokens, iteration 1 from 2 to 4 s computes 1
+ *     sumInTime(model, model.computed)  // {edges: [0, 2, 3, 4], values: [8, 9, 1]}
+ *
+ * @param {import("./model.js").RunModel} model @param {ArrayLike<number>} values by column
+ * @returns {{edges: Float64Array, values: Float64Array}} values[k] from edges[k] to edges[k + 1] seconds, ascending
+ */
+function sumInTime(model, values) {
+  const changes = [];
+  for (let i = 0; i < model.length; i++) changes.push([model.starts[i], values[i]], [model.ends[i], -values[i]]);
+  changes.sort((a, b) => a[0] - b[0]);
+  const [edges, sums] = [[], []];
+  let now = 0;
+  for (const [at, change] of changes) {
+    now += change;
+    if (edges.length && edges.at(-1) === at) sums[sums.length - 1] = now;
+    else {
+      edges.push(at);
+      sums.push(now);
+    }
+  }
+  return { edges: Float64Array.from(edges), values: Float64Array.from(sums).subarray(0, Math.max(0, sums.length - 1)) };
+}
+
+/**
+ * What each moment of a run has of something that lasts, such as memory or a queue: what the iteration tells that is
+ * the next to end.
+ *
+ * @param {import("./model.js").RunModel} model @param {ArrayLike<number>} values by column
+ * @returns {{edges: Float64Array, values: ArrayLike<number>}} as of `sumInTime`
+ */
+function lastInTime(model, values) {
+  const edges = new Float64Array(model.length + 1);
+  edges.set(model.passed, 1);
+  if (model.length) edges[0] = Math.min(model.passed[0], model.starts.reduce((a, b) => Math.min(a, b), Infinity));
+  return { edges, values };
+}
 
 /**
  * The charts of a run: each has series, drawn on top of each other as areas, and the value at its upper edge.
  *
  * @param {import("./model.js").RunModel} model
+ * @param {"iterations"|"time"} mode of columns
  * @returns {{name: string, unit: string, top: number, series: {label: string, colour: string, values: ArrayLike<number>,
- *            pattern?: string, line?: boolean}[]}[]}
+ *            steps: {edges: Float64Array, values: ArrayLike<number>}, pattern?: string, line?: boolean}[]}[]}
  */
-export function chartsOf(model) {
-  const most = (values) => values.reduce((a, b) => Math.max(a, b), 0) || 1;
+export function chartsOf(model, mode) {
+  const most = ({ values, steps }) => (mode === "time" ? steps.values : values).reduce((a, b) => Math.max(a, b), 0) || 1;
+  const sum = (values) => ({ values, steps: sumInTime(model, values) });
+  const [batch, computed, idle] = [model.batch, model.computed, model.idle].map(sum);
+  const queue = { values: model.queue, steps: lastInTime(model, model.queue) };
   const noun = model.ofCells ? "nodes" : "tokens";
   const memory = memoryOf(model);
-  const idleShare = { label: "idle", colour: "idle", pattern: "backstripes", values: model.idle };
+  const idleShare = { label: "idle", colour: "idle", pattern: "backstripes", ...idle };
   return [
-    { name: "Batch size", unit: "requests", top: most(model.batch), series: [{ label: "requests", colour: "running", values: model.batch }] },
-    { name: `${noun[0].toUpperCase()}${noun.slice(1)} computed`, unit: noun, top: most(model.computed), series: [{ label: "computed", colour: "prompt", values: model.computed }, ...(model.idle.some(Boolean) ? [idleShare] : [])] },
+    { name: "Batch size", unit: "requests", top: most(batch), series: [{ label: "requests", colour: "running", ...batch }] },
+    { name: `${noun[0].toUpperCase()}${noun.slice(1)} computed`, unit: noun, top: most(computed), series: [{ label: "computed", colour: "prompt", ...computed }, ...(model.idle.some(Boolean) ? [idleShare] : [])] },
     { name: model.ofCells ? "States" : "KV", unit: model.ofCells ? "states" : "slots", top: memoryTop(model), series: memory },
-    { name: "Queue", unit: "requests", top: most(model.queue), series: [{ label: "waiting or suspended", colour: "waiting", pattern: "dots", values: model.queue }] },
+    { name: "Queue", unit: "requests", top: most(queue), series: [{ label: "waiting or suspended", colour: "waiting", pattern: "dots", ...queue }] },
   ];
 }
 
-/** The series of memory: set aside, in use, and if there are any kept and on the host. */
-function memoryOf(model) {
+/** The series of memory: set aside, in use, and if there are any kept and on the host. @returns {object[]} as of `chartsOf` */
+export function memoryOf(model) {
+  const last = (values) => ({ values, steps: lastInTime(model, values) });
   const found = [
-    { label: "set aside", colour: "held", values: model.reserved },
-    { label: "in use", colour: "running", values: model.used },
+    { label: "set aside", colour: "held", ...last(model.reserved) },
+    { label: "in use", colour: "running", ...last(model.used) },
   ];
-  if (model.kept.some(Boolean)) found.push({ label: "kept", colour: "apart", values: model.kept, line: true });
-  if (model.host.some(Boolean)) found.push({ label: "on the host", colour: "suspended", values: model.host, line: true });
+  if (model.kept.some(Boolean)) found.push({ label: "kept", colour: "apart", ...last(model.kept), line: true });
+  if (model.host.some(Boolean)) found.push({ label: "on the host", colour: "suspended", ...last(model.host), line: true });
   return found;
 }
 
@@ -115,35 +163,28 @@ function chartFrame(surface, name, top, base, width, palette) {
   surface.text(4, base - 6, top, { size: 10, fill: palette.soft });
 }
 
-/** An area of steps, or a line of steps; of columns narrower than a pixel, the largest of each pixel. */
-function drawSeries(surface, axis, { values, colour, pattern, line }, frame, palette) {
+/**
+ * An area of steps, or a line of steps; of steps narrower than a pixel, the largest of each pixel. Steps lie beside
+ * each other, in columns as in time, so that x never decreases.
+ */
+function drawSeries(surface, axis, { values, steps, colour, pattern, line }, frame, palette) {
   const { base, tall, top, from, to, shift, left: edge, width } = frame;
+  const inTime = axis.mode === "time";
+  const told = inTime ? steps.values : values;
+  const place = (k) => Math.max(edge - 1, Math.min(width + 1, (inTime ? axis.atTime(steps.edges[k]) : axis.x(k)) + shift));
+  const first = inTime ? Math.max(0, countUpTo(steps.edges, axis.timeAt(edge - shift)) - 1) : from;
+  const last = inTime ? Math.min(told.length, countUpTo(steps.edges, axis.timeAt(width - shift))) : to;
   const points = [];
-  let x = 0;
-  let end = 0;
-  let value = 0;
-  const put = () => {
+  for (let k = first; k < last; ) {
+    const x = place(k);
+    let value = told[k++];
+    while (k < last && place(k) - x < 1) value = Math.max(value, told[k++]);
     const y = base - (value / top) * tall;
-    points.push([x, y], [end, y]);
-  };
-  for (let i = from; i < to; i++) {
-    const left = Math.max(edge - 1, axis.x(i) + shift);
-    const right = Math.min(width + 1, axis.right(i) + shift);
-    if (points.length || end) {
-      if (right - x < 1) {
-        value = Math.max(value, values[i]);
-        end = Math.max(end, right);
-        continue;
-      }
-      put();
-      if (axis.mode === "time" && left > end + 0.5) points.push([end, base], [left, base]); // nothing ran
-    }
-    [x, end, value] = [left, Math.max(left, right), values[i]];
+    points.push([x, y], [k < last ? place(k) : Math.max(x, inTime ? place(k) : axis.right(k - 1) + shift), y]);
   }
-  if (to > from) put();
   if (!points.length) return;
   if (line) {
-    surface.path(points, { stroke: palette[colour], width: 1.5, dash: [4, 2] });
+    surface.path(points, { stroke: palette[colour], width: 1.5, dash: DASHES[colour] });
     return;
   }
   const outline = [[points[0][0], base], ...points, [points.at(-1)[0], base]];
@@ -155,13 +196,32 @@ function drawSeries(surface, axis, { values, colour, pattern, line }, frame, pal
 /**
  * The memory of a run in small, `tall` pixels down to `base`, with nothing beside it.
  *
- * @param {import("./model.js").RunModel} model @param {number} top what the upper edge stands for
+ * @param {object[]} series as from `memoryOf` @param {number} top what the upper edge stands for
  */
-export function drawSmallMemory(surface, model, axis, { base, tall, top, width, palette }) {
+export function drawSmallMemory(surface, series, axis, { base, tall, top, width, palette }) {
   const [from, to] = axis.visible(width);
   const frame = { base, tall, top, from, to, shift: -axis.left, left: 0, width };
-  for (const one of memoryOf(model)) drawSeries(surface, axis, one, frame, palette);
+  for (const one of series) drawSeries(surface, axis, one, frame, palette);
   surface.line(0, base + 0.5, width, base + 0.5, { stroke: palette.line });
+}
+
+/** What the colours and lines of charts mean that draw more than one thing. */
+function showKey(host, charts, palette) {
+  const items = charts.filter(({ series }) => series.length > 1).flatMap(({ name, series }) => series.map((one) => [name, one]));
+  host.replaceChildren(
+    ...items.map(([name, { label, colour, pattern, line }]) => {
+      const item = document.createElement("li");
+      const canvas = document.createElement("canvas");
+      canvas.setAttribute("aria-hidden", "true");
+      item.append(canvas, document.createTextNode(`${name}: ${label}`));
+      const surface = new CanvasSurface(canvas);
+      surface.begin(22, 11);
+      if (line) surface.line(0, 5.5, 22, 5.5, { stroke: palette[colour], width: 1.5, dash: DASHES[colour] });
+      else if (pattern) surface.path([[1, 11], [1, 2], [21, 2], [21, 11]], { fill: palette[`${colour}Soft`], stroke: palette[colour] });
+      else surface.rect(0, 0, 22, 11, { fill: palette[colour] });
+      return item;
+    }),
+  );
 }
 
 /** The charts of one side. */
@@ -182,7 +242,10 @@ export class ChartsView {
     this.frame = document.createElement("div");
     this.frame.className = "pin";
     this.frame.append(this.canvas, this.cursor);
-    host.append(this.frame, this.told);
+    this.key = document.createElement("ul");
+    this.key.className = "chart-key";
+    this.key.setAttribute("aria-label", "What the charts draw");
+    host.append(this.frame, this.key, this.told);
     this.surface = new CanvasSurface(this.canvas);
     this.index = -1;
     this.canvas.addEventListener("click", (event) => {
@@ -192,10 +255,18 @@ export class ChartsView {
   }
 
   layout(model) {
-    if (this.model !== model) {
+    const { mode } = this.axis();
+    if (this.model !== model || this.mode !== mode) {
       this.model = model;
-      this.charts = chartsOf(model);
+      this.mode = mode;
+      this.charts = chartsOf(model, mode);
       this.request = undefined;
+      showKey(this.key, this.charts, this.app.palette);
+      this.keyTheme = this.app.worn;
+    }
+    if (this.keyTheme !== this.app.worn) {
+      this.keyTheme = this.app.worn;
+      showKey(this.key, this.charts, this.app.palette);
     }
     this.width = this.host.clientWidth; // asked for once, since asking makes the browser lay the page out
     this._choose();

@@ -2,9 +2,9 @@
 
 import { Axis } from "./axis.js";
 import { LaneRows, drawLanes } from "./lanes.js";
-import { drawSmallMemory, memoryTop } from "./charts.js";
+import { drawSmallMemory, memoryOf, memoryTop } from "./charts.js";
 import { CanvasSurface } from "./surface.js";
-import { grouped, seconds } from "./words.js";
+import { counted, grouped, seconds } from "./words.js";
 
 /**
  * A and B, side by side. A position of the scrubber is an iteration of A or, once A has ended, one of B that follows.
@@ -94,10 +94,12 @@ export class Pair {
     const parts = [];
     const found = this.differences.find((one) => one.position === position);
     if (!found) return null;
+    const { a: i, b: j } = this.at(position);
     if (this.first?.a === position) {
       parts.push(`The first decision that differs, iteration ${this.first.a} of ${a.run.title} and ${this.first.b} of ${b.run.title}: ${decided(a, this.first.a)}; ${decided(b, this.first.b)}.`);
+      const because = this.by === "token" ? "where it has generated as many tokens" : "which it runs at that time";
+      if (this.first.b !== j) parts.push(`${b.run.title} is shown in iteration ${j}, ${because}.`);
     }
-    const { a: i, b: j } = this.at(position);
     for (const r of found.requests.slice(0, 4)) {
       parts.push(`${a.requests[r].id} is ${a.stateAt(i, r)} in ${a.run.title} and ${b.stateAt(j, r)} in ${b.run.title}.`);
     }
@@ -168,7 +170,8 @@ export function figures(model) {
     .filter(({ request, column }) => column !== undefined && (request.outcome === "stop" || request.outcome === "length"))
     .map(({ request, column }) => model.ends[column] - request.arrival)
     .sort((x, y) => x - y);
-  const found = [`${grouped(run.steps.filter((step) => step.w).length)} iterations in ${seconds(lasted)}`];
+  const found = [`${counted(run.steps.filter((step) => step.w).length, "iteration")} in ${seconds(lasted)}`];
+  if (run.notice) found.unshift("cut off");
   if (total && lasted > 0) found.push(`${grouped(total / lasted)} tokens/s`);
   if (waits.length) found.push(`median TTFT ${seconds((waits[(waits.length - 1) >> 1] + waits[waits.length >> 1]) / 2)}`);
   found.push(computed ? `${((100 * idle) / computed).toFixed(idle ? 1 : 0)}% idle` : "nothing computed");
@@ -177,6 +180,32 @@ export function figures(model) {
   return found;
 }
 
+/** The technique of a run, as its trace names it. */
+function techniqueOf({ run }) {
+  return run.facts.find(([name]) => name === "technique")?.[1];
+}
+
+/** When a technique's idea has nothing to do in a run, which the record tells. */
+const IDLE_IDEAS = {
+  fusion: ["no shuffle was needed", ({ run }) => !run.steps.some(({ m }) => m?.some(([kind]) => kind === "shuffle"))],
+  vllm: ["nothing was evicted", ({ run }) => !run.steps.some(({ e }) => e)],
+  pensieve: ["no conversations here", ({ requests }) => !requests.some(({ after, history }) => after || history)],
+  fluid: ["all KV fits the device", ({ run }) => !run.steps.some(({ wv }) => wv)],
+};
+
+/**
+ * That a technique's idea has nothing to do in a run, in a few words; null: it has, or nobody knows.
+ *
+ * @param {import("./model.js").RunModel} model @returns {string|null}
+ */
+export function idleIdea(model) {
+  const name = techniqueOf(model);
+  if (model.run.notice || !Object.hasOwn(IDLE_IDEAS, name)) return null;
+  const [told, holds] = IDLE_IDEAS[name];
+  return holds(model) ? told : null;
+}
+
+const FAR_MORE = 3; // times the median of what the runs set aside, from which on each has a scale of its own
 const CARD_HEIGHT = 92; // pixels of lanes
 const CARD_MEMORY = 22; // pixels of the chart of memory below them
 
@@ -189,6 +218,12 @@ export class Overview {
     const longest = Math.max(...app.runs.map((model) => (model.length ? model.passed[model.length - 1] : 0)));
     this.cards = app.runs.map((model) => this._card(model, longest));
     host.append(...this.cards.map((card) => card.root));
+    const tops = app.runs.map(memoryTop).sort((x, y) => x - y);
+    this.top = tops.at(-1) > FAR_MORE * tops[(tops.length - 1) >> 1] ? null : tops.at(-1);
+    const what = app.main.ofCells ? "states" : "KV";
+    const scale = this.top === null ? `; ${what} on a scale of each card, the number is its top` : ", on one scale";
+    host.parentElement.querySelector("summary").textContent =
+      `All runs at a glance: lanes, and below them ${what} in use (dark) and set aside (light)${scale}`;
   }
 
   _card(model, longest) {
@@ -202,6 +237,12 @@ export class Overview {
     const told = document.createElement("p");
     told.className = "figures";
     told.textContent = figures(model).join(" \u00b7 ");
+    const idea = document.createElement("p");
+    idea.className = "idle-idea";
+    idea.textContent = idleIdea(model) ?? "";
+    idea.hidden = !idea.textContent;
+    root.classList.toggle("is-cut", Boolean(model.run.notice));
+    if (model.run.notice) root.title = model.run.notice;
     const canvas = document.createElement("canvas");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `${model.run.title} in small: ${told.textContent}`);
@@ -216,9 +257,9 @@ export class Overview {
       return button;
     });
     buttons.append(...choose);
-    root.append(head, summary, canvas, told, buttons);
+    root.append(head, summary, idea, canvas, told, buttons);
     canvas.addEventListener("click", () => app.setMain(model));
-    return { root, canvas, model, choose, longest, rows: new LaneRows(model), surface: new CanvasSurface(canvas) };
+    return { root, canvas, model, choose, longest, rows: new LaneRows(model), memory: memoryOf(model), surface: new CanvasSurface(canvas) };
   }
 
   /** Draw the cards anew. */
@@ -239,8 +280,13 @@ export class Overview {
     surface.begin(width, base + 1);
     const look = { palette: app.palette, colour: (r) => app.colour(r), selected: null, rowHeight, width, height, top: 0, small: true };
     drawLanes(surface, card.rows, axis, look);
-    const top = Math.max(...app.runs.map(memoryTop));
-    drawSmallMemory(surface, card.model, axis, { base, tall: CARD_MEMORY, top, width, palette: app.palette });
+    const top = this.top ?? memoryTop(card.model);
+    drawSmallMemory(surface, card.memory, axis, { base, tall: CARD_MEMORY, top, width, palette: app.palette });
+    if (this.top !== null) return;
+    const label = counted(top, card.model.ofCells ? "state" : "slot");
+    const wide = surface.measure(label, 10) + 6;
+    surface.rect(width - wide, base - CARD_MEMORY, wide, 12, { fill: app.palette.panel, alpha: 0.85 });
+    surface.text(width - 3, base - CARD_MEMORY + 6, label, { size: 10, fill: app.palette.ink, anchor: "end" });
   }
 
   /** Mark which runs are A and B. */

@@ -53,38 +53,81 @@ export class LaneRows {
     this.requests = requests.map(() => new Segments());
     this.padded = []; // columns in which some rows compute fewer tokens than the rectangle has columns
     run.steps.forEach((step, column) => {
-      const apart = step.ph === "preprocessing";
-      for (const [r, start, stop, cell] of step.w ?? []) {
-        const decode = stop - start === 1 && start >= (requests[r].prompt ?? 0);
-        const sort = model.ofCells ? FIRST_TASK + (cell ?? 0) : apart ? PREPARED : decode ? DECODED : PROMPTED;
-        this.requests[r].add(column, sort);
-      }
+      for (const work of step.w ?? []) this.requests[work[0]].add(column, sortOf(model, step, work));
       if (model.ofCells && step.w) this.tasks[step.k ?? 0].add(column, FIRST_TASK + (step.w[0][3] ?? 0));
       if (step.sh && step.i && columnsOf(step.sh) > 1) this.padded.push(column);
     });
-    // A row that goes on being computed: between the segments of its request's work, if any follow.
-    requests.forEach((_, r) => {
-      const idle = model.idleColumns(r);
-      if (!idle.length) return;
-      const all = new Segments();
-      const own = this.requests[r];
-      let k = 0;
-      own.from.forEach((from, at) => {
-        while (k < idle.length && idle[k] < from) all.add(idle[k++], IDLED);
-        all.from.push(from);
-        all.to.push(own.to[at]);
-        all.sort.push(own.sort[at]);
-      });
-      while (k < idle.length) all.add(idle[k++], IDLED);
-      this.requests[r] = all;
-    });
+    const going = run.workers > 1 ? this._going() : null;
+    const beside = going && this._beside(going);
+    this.requests = this.requests.map((own, r) => withIdle(own, model.idleColumns(r)));
+    /** Of requests, what is drawn in columns of one width. */
+    this.beside = beside ? beside.map((own, r) => withIdle(own, alsoDuring(model.idleColumns(r), going))) : this.requests;
     this.count = this.workers + requests.length;
+  }
+
+  /** Of each column, those of other workers that are running as it ends. */
+  _going() {
+    const { model } = this;
+    const next = new Map(); // worker -> the first column, from this one on, in which it computes
+    const going = model.run.steps.map(() => []);
+    for (let i = model.length - 1; i >= 0; i--) {
+      const { w, k = 0, wait } = model.run.steps[i];
+      if (w) next.set(k, i);
+      if (!wait) for (const [worker, j] of next) if (worker !== k && model.starts[j] < model.ends[i]) going[i].push(j);
+    }
+    return going;
+  }
+
+  /**
+   * In columns of one width, an iteration of one worker takes a column of its own while another worker computes: what
+   * that one computes goes on in it, and is no pause.
+   */
+  _beside(going) {
+    const { model } = this;
+    const all = this.requests.map(() => new Segments());
+    model.run.steps.forEach((_, i) => {
+      for (const j of [i, ...going[i]]) {
+        const step = model.run.steps[j];
+        for (const work of step.w ?? []) all[work[0]].add(i, sortOf(model, step, work));
+      }
+    });
+    return all;
   }
 
   /** @param {number} row @returns {number|null} the request of a row; null: a worker's */
   request(row) {
     return row < this.workers ? null : row - this.workers;
   }
+}
+
+/** A row that goes on being computed: between the segments of its request's work, if any follow. */
+function withIdle(own, idle) {
+  if (!idle.length) return own;
+  const all = new Segments();
+  let k = 0;
+  own.from.forEach((from, at) => {
+    while (k < idle.length && idle[k] < from) all.add(idle[k++], IDLED);
+    all.from.push(from);
+    all.to.push(own.to[at]);
+    all.sort.push(own.sort[at]);
+  });
+  while (k < idle.length) all.add(idle[k++], IDLED);
+  return all;
+}
+
+/** Some columns, and those during which they are going on. */
+function alsoDuring(columns, going) {
+  if (!columns.length) return columns;
+  const found = new Set(columns);
+  going.forEach((list, i) => list.some((j) => found.has(j)) && found.add(i));
+  return [...found].sort((a, b) => a - b);
+}
+
+/** What sort of segment a piece of work makes. */
+function sortOf(model, step, [r, start, stop, cell]) {
+  if (model.ofCells) return FIRST_TASK + (cell ?? 0);
+  if (step.ph === "preprocessing") return PREPARED;
+  return stop - start === 1 && start >= (model.requests[r].prompt ?? 0) ? DECODED : PROMPTED;
 }
 
 /** How many tokens, or nodes, a shape computes in each row. */
@@ -145,12 +188,13 @@ export function drawLanes(surface, rows, axis, look) {
   const margin = look.small ? Math.min(1, rowHeight / 8) : 2;
   const tall = rowHeight - 2 * margin;
   const edges = !look.small && columnWidth(axis, from, to) >= SHOW_EDGES;
+  const worked = axis.mode === "time" ? rows.requests : rows.beside;
   for (let row = first; row < last; row++) {
     const y = head + row * rowHeight - top + margin;
     const r = rows.request(row);
     const frame = { y, tall, shift, gutter, width, from, to, edges };
     if (r !== null) drawBands(surface, model, axis, r, frame, palette);
-    drawSegments(surface, axis, r === null ? rows.tasks[row] : rows.requests[r], frame, palette);
+    drawSegments(surface, axis, r === null ? rows.tasks[row] : worked[r], frame, palette);
     if (r !== null && !look.small) drawEnd(surface, model, axis, r, frame, palette);
   }
   if (edges) drawPadding(surface, rows, axis, { first, last, from, to, top: top - head - margin, rowHeight, tall, shift }, palette);

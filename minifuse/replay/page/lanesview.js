@@ -3,6 +3,7 @@
 import { countUpTo } from "./model.js";
 import { CanvasSurface } from "./surface.js";
 import { GUTTER, HEAD, LaneRows, drawLanes } from "./lanes.js";
+import { workerName } from "./now.js";
 import { grouped, seconds } from "./words.js";
 
 /** The lanes of one side, in a part of the page that scrolls both ways. */
@@ -59,8 +60,8 @@ export class LanesView {
     return this.size;
   }
 
-  /** Draw everything anew: another model, size, zoom or theme. */
-  layout(model) {
+  /** Take the height that the rows want, and see how wide that leaves the lanes. */
+  measure(model) {
     if (this.rows?.model !== model) {
       this.rows = new LaneRows(model);
       const { title, workers } = model.run;
@@ -69,10 +70,17 @@ export class LanesView {
     }
     const wanted = HEAD + this.rows.count * this.rowHeight + 2;
     const most = Math.max(120, Math.min(window.innerHeight * (this.app.other ? 0.26 : 0.4), 420));
-    this.host.style.height = `${Math.min(wanted, most) + 14}px`;
-    const axis = this.axis();
-    this.spacer.style.width = `${Math.floor(axis.total) + GUTTER}px`;
+    this.host.style.height = `${Math.min(wanted, most) + 15}px`;
     this.spacer.style.height = `${wanted}px`;
+    if (this.axis().fitted) this.spacer.style.width = "0"; // so that no bar of what was wider takes part of the width
+    this._measure();
+  }
+
+  /** Draw everything anew: another model, size, zoom or theme. */
+  layout(model) {
+    this.measure(model);
+    const axis = this.axis();
+    this.spacer.style.width = `${Math.floor(axis.total + 1e-6) + GUTTER}px`;
     this._measure();
     this._quietly(axis.left);
     this.draw();
@@ -192,7 +200,7 @@ export class LanesView {
     const { model } = this.rows;
     const r = this.rows.request(row);
     const moment = `iteration ${column}, ${seconds(model.starts[column])}`;
-    this.tip.textContent = r === null ? `worker ${row}: ${moment}` : `${model.requests[r].id}: ${doing(model, column, r)}; ${moment}`;
+    this.tip.textContent = r === null ? `${workerName(model, row)}: ${moment}` : `${model.requests[r].id}: ${doing(model, column, r)}; ${moment}`;
     const { width, height } = this.size;
     const [left, top] = [Math.max(0, Math.min(x + 12, width - 260)), y + 56 > height ? y - 34 : y + 16];
     this.tip.style.transform = `translate(${left}px, ${top}px)`;
@@ -215,5 +223,21 @@ export function doing(model, i, r) {
   const idle = model.idleColumns(r);
   const at = countUpTo(idle, i);
   if (at && idle[at - 1] === i) return `${state}, its row computed idly`;
-  return state === "running" ? "running, left out of this iteration" : state;
+  if (state !== "running") return state;
+  const beside = besideOf(model, i, r);
+  if (beside !== null) return `running, in iteration ${beside} on ${workerName(model, model.run.steps[beside].k ?? 0)}`;
+  const own = model.workColumns(r);
+  const last = own[Math.max(0, countUpTo(own, i) - 1)];
+  const { k = 0, ph, wait } = model.run.steps[i];
+  if (wait || (model.run.steps[last]?.k ?? 0) !== k) return state;
+  if (ph === "preprocessing") return "running, not while prompts are computed apart";
+  return "running, left out of this iteration";
+}
+
+/** The iteration of another worker, running as column i ends, that computes for a request; null: there is none. */
+function besideOf(model, i, r) {
+  const own = model.workColumns(r);
+  const j = own[countUpTo(own, i)];
+  if (j === undefined || model.starts[j] >= model.ends[i]) return null;
+  return (model.run.steps[j].k ?? 0) === (model.run.steps[i].k ?? 0) ? null : j;
 }

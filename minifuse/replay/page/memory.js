@@ -4,7 +4,7 @@ import { CanvasSurface } from "./surface.js";
 import { placeRuns } from "./slots.js";
 import { formsOf, idleSlots, memoryPanels, slotAt } from "./memory_panels.js";
 import { MOST_ARROWS, MOVE_LOOKS, drawMemory } from "./memory_draw.js";
-import { memoryWords, moveSums } from "./memory_words.js";
+import { deviceRuns, memoryWords, moveSums } from "./memory_words.js";
 import { counted } from "./words.js";
 
 const LOOK_NAMES = ["panel", "ink", "soft", "free", "edge", "fresh", "idle", "idleSoft", "idleFill", ...Object.keys(MOVE_LOOKS)];
@@ -122,7 +122,8 @@ export class MemoryView {
   /** What is drawn now: states of slots that occur, then the kinds of moves. */
   _legend() {
     const { frame } = this;
-    const states = new Set([...frame.device, ...frame.host].map((run) => run.state));
+    const held = [...deviceRuns(this.forms, frame), ...frame.host];
+    const states = new Set(held.map((run) => run.state));
     const entries = [];
     const add = (key, text, kind = "state") => entries.push([key, text, kind]);
     if (states.has("written")) add("written", "written");
@@ -139,7 +140,7 @@ export class MemoryView {
     add("free", "free");
     for (const [kind, [moves, tokens]] of moveSums(frame)) {
       const look = MOVE_LOOKS[kind];
-      const many = moves > MOST_ARROWS && frame.waves.length < 2 ? `, ${MOST_ARROWS} of them drawn` : "";
+      const many = moves > MOST_ARROWS && !frame.waves.length ? `, ${MOST_ARROWS} of them drawn` : "";
       add(kind, `${look?.name ?? kind}: ${counted(tokens, "token")} in ${counted(moves, "move")}${many} (${look?.means ?? ""})`, "move");
     }
     const key = JSON.stringify(entries);
@@ -162,7 +163,7 @@ export class MemoryView {
   _tell() {
     if (!this.details.open || !this.frame) return;
     const rows = new Map();
-    for (const [tier, runs] of [["device", this.frame.device], ["host", this.frame.host]]) {
+    for (const [tier, runs] of [["device", deviceRuns(this.forms, this.frame)], ["host", this.frame.host]]) {
       for (const { first, count, owners, state } of runs) {
         for (const r of owners) {
           const row = rows.get(r) ?? { device: 0, host: 0, reserved: 0, kept: 0, where: [] };

@@ -1,7 +1,7 @@
 /** Draws the memory map: slots in the colours of their owners, idle computation, the shape, and moves as arrows. */
 
 import { idleSlots, slotBoxes } from "./memory_panels.js";
-import { counted } from "./words.js";
+import { counted, grouped } from "./words.js";
 
 /** Each kind of move: what it is called, what it means, and its strokes, so that colour is not all that tells it. */
 export const MOVE_LOOKS = {
@@ -53,7 +53,7 @@ export function drawMemory(surface, forms, frame, layout, how) {
   const idle = idleSlots(frame, shape, step.work.length > 0);
   const labels = [];
   for (const panel of layout.panels) {
-    drawGround(surface, panel, model, frame, how, layout);
+    drawGround(surface, panel, forms, frame, how, layout);
     const strip = panel.kind === "strip";
     const runs = panel.tier === "host" ? frame.host : strip ? frame.waves[panel.wave] : frame.device;
     const last = panel.first + panel.count;
@@ -82,8 +82,9 @@ export function drawMemory(surface, forms, frame, layout, how) {
       }
     }
   }
+  for (const panel of layout.panels) drawBreak(surface, panel, look);
   drawShape(surface, layout, shape, step, look);
-  if (frame.waves.length > 1) drawTransfers(surface, layout, frame, how);
+  if (frame.waves.length) drawTransfers(surface, layout, frame, how);
   else drawMoves(surface, layout, frame, how);
   drawLabels(surface, labels, look);
 }
@@ -98,23 +99,28 @@ function drawLabels(surface, labels, look) {
 }
 
 /** What lies under the slots of a panel: its name and free slots. */
-function drawGround(surface, panel, model, frame, { look }, layout) {
-  const { tier, name, kind, x, y } = panel;
+function drawGround(surface, panel, forms, frame, { look }, layout) {
+  const { model } = forms;
+  const { tier, name, kind, x, y, seen, unit } = panel;
   const inRow = panel.across * panel.boxWidth;
   surface.text(x - 8, y + Math.min(11, panel.boxHeight / 2), name, { anchor: "end", size: 10, fill: look.ink, weight: "bold" });
+  const part = seen < unit ? `; the first ${grouped(seen)} of each are drawn, further than this run writes` : "";
   const titles = {
-    rectangle: `${counted(panel.count / panel.unit, "row")} of ${panel.unit} slots: one rectangle is computed whole`,
+    rectangle: `${counted(panel.count / unit, "row")} of ${counted(unit, "slot")}: one rectangle is computed whole${part}`,
     rest: model.run.facts.some(([key, value]) => key === "memory" && value === "embedded") ? "prompts computed apart, until they join" : "slots outside the rectangle",
-    region: `${Math.floor(panel.count / panel.unit)} slots of ${panel.unit} tokens, side by side`,
-    blocks: `blocks of ${panel.unit} tokens`,
+    region: `${counted(Math.floor(panel.count / unit), "slot")} of ${counted(unit, "token")}, side by side${part}`,
+    blocks: `blocks of ${counted(unit, "token")}`,
     states: "a slot for the states of one node each",
     line: tier === "host" ? "KV that waits or is kept on the host" : "one slot a token, in one line",
   };
-  if (titles[kind] && tier === "device") surface.text(x, y - 11, titles[kind], { size: 10, fill: look.soft });
-  if (tier === "host") surface.text(x, y - 11, `KV on the host${kind === "blocks" ? `, drawn in blocks of ${panel.unit}` : ""}`, { size: 10, fill: look.soft });
+  if (titles[kind] && tier === "device") surface.text(x, panel.titleAt, titles[kind], { size: 10, fill: look.soft });
+  if (tier === "host") surface.text(x, panel.titleAt, `KV on the host${kind === "blocks" ? `, drawn in blocks of ${panel.unit}` : ""}`, { size: 10, fill: look.soft });
   if (kind === "strip" && panel.wave === 0) {
     const hidden = layout.hidden ? `; ${layout.hidden} more are not drawn` : "";
-    surface.text(x, y - 10, `the device while each of ${frame.waves.length} waves is attended, one after the other${hidden}`, { size: 10, fill: look.soft });
+    const { length } = frame.waves;
+    const waves = length > 1 ? `each of ${length} waves is attended, one after the other` : "the one wave is attended";
+    const layers = forms.layered ? ", in each layer anew: the KV of that layer" : "";
+    surface.text(x, panel.titleAt, `the device while ${waves}${layers}${hidden}`, { size: 10, fill: look.soft });
   }
   const boxes = Math.ceil(panel.count / panel.unit);
   if (panel.across > 1) {
@@ -130,6 +136,35 @@ function drawGround(surface, panel, model, frame, { look }, layout) {
     return;
   }
   fillSlots(surface, panel, panel.first, panel.count, { fill: look.free });
+}
+
+/** A torn edge where rows, buffers or a line go on undrawn, and how long they are. */
+function drawBreak(surface, panel, look) {
+  const { x, y, unit, seen, more, across, boxWidth, boxHeight, gap } = panel;
+  if (seen >= unit && !more) return;
+  const boxes = Math.ceil(panel.count / unit);
+  if (across > 1) {
+    for (let box = 0; box < boxes; box++) {
+      const left = x + (box % across) * boxWidth;
+      const bottom = y + Math.floor(box / across) * (boxHeight + gap) + boxHeight;
+      torn(surface, left, boxWidth - gap, (along, out) => [along, bottom + out], look);
+    }
+    return;
+  }
+  const high = boxes * (boxHeight + 1) - 1;
+  const end = more ? x + ((panel.count - 1) % unit + 1) * (boxWidth / unit) : x + boxWidth;
+  const top = more ? y + high - boxHeight : y;
+  torn(surface, top, more ? boxHeight : high, (along, out) => [end + out, along], look);
+  const told = more ? `${grouped(more)} more` : `to ${grouped(unit - 1)}`;
+  surface.text(end + 8, top + Math.min(11, boxHeight / 2), told, { size: 10, fill: look.soft });
+}
+
+/** A line to and fro, from `start` on, as long as that. */
+function torn(surface, start, length, at, look) {
+  const teeth = Math.max(2, Math.round(length / 6));
+  const points = Array.from({ length: teeth + 1 }, (_, k) => at(start + (k * length) / teeth, k % 2 ? 2 : -2));
+  surface.path(points, { stroke: look.panel, width: 5 });
+  surface.path(points, { stroke: look.soft, width: 1 });
 }
 
 function fillSlots(surface, panel, first, count, style) {
@@ -175,10 +210,9 @@ function drawShape(surface, layout, shape, step, look) {
   if (!panel) return;
   if (shape.kind === "Region") {
     const [first] = slotBoxes(panel, shape.offset * shape.width, 1);
-    const last = slotBoxes(panel, (shape.offset + shape.size) * shape.width - 1, 1)[0];
-    if (!first || !last || panel.across < shape.offset + shape.size) return;
+    if (!first || panel.across < shape.offset + shape.size) return;
     const [x, end] = [first[0], first[0] + shape.size * panel.boxWidth - panel.gap];
-    const under = panel.y + panel.boxHeight;
+    const under = panel.y + panel.boxHeight + 1;
     surface.path([[x, under + 2], [x, under + 6], [end, under + 6], [end, under + 2]], { stroke: look.ink, width: 2 });
     const told = shape.size === 1 ? "the region: 1 slot" : `the region: ${shape.size} slots side by side, computed together`;
     const wide = surface.measure(told, 10);

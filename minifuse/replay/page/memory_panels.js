@@ -6,8 +6,9 @@
  *
  * @typedef {{tier: "device"|"host", name: string, first: number, count: number, unit: number, across: number,
  *            columns: number, x: number, y: number, boxWidth: number, boxHeight: number, gap: number, wave: number,
- *            kind: string}} SlotPanel
- *     boxes of `unit` slots, `across` in a row; in a box rows of `columns` slots
+ *            kind: string, seen: number, more: number, titleAt: number}} SlotPanel
+ *     boxes of `unit` slots, `across` in a row, the first `seen` of each drawn; in a box rows of `columns` slots;
+ *     `more`: slots behind the last one drawn; `titleAt`: the middle of its title
  */
 
 import { Owners } from "./owners.js";
@@ -15,6 +16,7 @@ import { Owners } from "./owners.js";
 const SIDE = 56; // pixels on the left, for the names of panels
 const HEADLINE = 18; // pixels above a panel, for its title
 const GAP_BELOW = 14;
+const AFTER_BREAK = 70; // pixels for what stands behind the end of what is drawn
 const MOST_STRIPS = 24;
 const STRIP_HEIGHT = 24;
 const STRIP_GAP = 16; // in which the arrows of transfers are drawn; without any, strips are lower and closer
@@ -29,9 +31,13 @@ class MemoryForms {
     this.rectangles = []; // columns whose shape is the batch's rectangle
     this.blockSize = 0;
     this.width = 0; // of a buffer
+    /** Whether the layers of the model have the device in turn, so that its slots hold one layer's KV at a time. */
+    this.layered = this.owners.layered;
+    this._written = new Map(); // slots of a row or buffer -> as many of the first of them as the run ever writes
     model.run.steps.forEach((step, i) => {
       if (step.sh?.kind === "Rectangle" && step.ph !== "preprocessing") this.rectangles.push(i);
       if (step.sh?.kind === "Region") this.width = step.sh.width;
+      if (step.sh && step.ph !== "preprocessing") this._reach(step);
       for (const place of step.p ?? []) if (place.length === 3) this.blockSize = place[2];
     });
     const { size } = this.owners.device;
@@ -41,6 +47,29 @@ class MemoryForms {
     // A memory that is hardly used is shown as far as it ever is.
     this.shown = this.width || whole <= 2 * size ? Math.max(whole, size) : Math.ceil(size / unit) * unit;
     this.hostShown = this.owners.host.size;
+  }
+
+  /** Notes how far rows or buffers are written in a column. */
+  _reach({ sh: shape, w: work, p: places }) {
+    const { kind, stride, stop, width } = shape;
+    const unit = kind === "Rectangle" ? stride : width;
+    if (!unit) return;
+    let most = this._written.get(unit) ?? 0;
+    if (kind === "Rectangle") most = Math.max(most, Math.min(stride, stop));
+    else work.forEach((one, k) => (most = Math.max(most, (places[k][0] % width) + one[2])));
+    this._written.set(unit, most);
+  }
+
+  /**
+   * As many slots of a row or buffer as are drawn: as far as the run ever writes, and a few more.
+   *
+   *     rows of 4,095 slots, of which column 39 is the last that is written: 45; rows of 60: all 60
+   *
+   * @param {number} unit slots of a row or buffer
+   */
+  seenOf(unit) {
+    const written = this._written.get(unit) ?? unit;
+    return 2 * written >= unit ? unit : written + Math.ceil(written / 8);
   }
 
   /** The rectangle that the batch has in a column: that of the last iteration that had one. */
@@ -87,14 +116,14 @@ function gridOf(count, unit, width, height, aspect, most) {
 }
 
 /** Buffers side by side, in each of which slots go on from row to row. */
-function regionOf(count, unit, width, height) {
+function regionOf(count, unit, seen, width, height) {
   const buffers = Math.max(1, Math.floor(count / unit));
   const across = Math.min(buffers, Math.max(1, Math.floor(width / 40)));
   const lines = Math.ceil(buffers / across);
   const boxWidth = Math.min(130, width / across);
   const boxHeight = Math.max(24, Math.min(110, Math.floor(height / lines)));
-  const columns = Math.max(1, Math.min(unit, Math.round(Math.sqrt((unit * boxWidth) / boxHeight / 2))));
-  return { unit, across, columns, boxWidth, boxHeight, gap: 4 };
+  const columns = Math.max(1, Math.min(seen, Math.round(Math.sqrt((seen * boxWidth) / boxHeight / 2))));
+  return { unit, seen, across, columns, boxWidth, boxHeight, gap: 4 };
 }
 
 /**
@@ -110,16 +139,19 @@ export function memoryPanels(forms, frame, width) {
   const inner = Math.max(120, width - SIDE - 8);
   const panels = [];
   let y = 2;
-  const put = (tier, name, kind, first, count, form, wave = 0) => {
-    y += HEADLINE;
+  const put = (tier, name, kind, first, count, form, more = 0) => {
+    // Arrows come from above into what is not the first: its title is below it.
+    if (!panels.length) y += HEADLINE;
     const lines = Math.ceil(Math.ceil(count / form.unit) / form.across);
-    panels.push({ tier, name, kind, first, count, wave, x: SIDE, y, ...form });
-    y += lines * (form.boxHeight + (form.across > 1 ? form.gap : 1)) + GAP_BELOW + (kind === "region" ? 12 : 0);
+    const at = { tier, name, kind, first, count, wave: 0, more, seen: form.unit, x: SIDE, y, ...form };
+    const high = lines * (form.boxHeight + (form.across > 1 ? form.gap : 1));
+    panels.push({ ...at, titleAt: panels.length ? y + high + 8 : y - 11 });
+    y += high + GAP_BELOW + (kind === "region" ? 12 : 0) + (panels.length > 1 ? HEADLINE - 2 : 0);
   };
   const most = 230;
   const shape = forms.rectangle(frame.index);
   const strips = Math.min(frame.waves.length, MOST_STRIPS);
-  if (strips > 1) {
+  if (strips > 0) {
     const unit = forms.blockSize || 1;
     const boxWidth = Math.min(96, inner / Math.ceil(forms.shown / unit));
     const [boxHeight, space] = frame.moves.length ? [STRIP_HEIGHT, STRIP_GAP] : [LOW_STRIP, LOW_GAP];
@@ -127,7 +159,7 @@ export function memoryPanels(forms, frame, width) {
     y += HEADLINE;
     for (let wave = 0; wave < strips; wave++) {
       const strip = { tier: "device", name: `wave ${wave + 1}`, kind: "strip", first: 0, count: forms.shown, wave };
-      panels.push({ ...strip, x: SIDE, y, ...form, gap: boxWidth > 6 ? 2 : 0.5 });
+      panels.push({ ...strip, seen: unit, more: 0, titleAt: y - 10, x: SIDE, y, ...form, gap: boxWidth > 6 ? 2 : 0.5 });
       y += boxHeight + space;
     }
     y += 8;
@@ -135,13 +167,15 @@ export function memoryPanels(forms, frame, width) {
     const { offset, rows, stride } = shape;
     const stop = offset + rows * stride;
     const boxHeight = Math.max(5, Math.min(24, Math.floor(most / rows)));
-    const form = { unit: stride, across: 1, columns: stride, boxWidth: Math.min(inner, stride * 26), boxHeight, gap: 2 };
-    put("device", "device", "rectangle", offset, rows * stride, form);
-    if (forms.shown > stop) {
-      put("device", "", "rest", stop, forms.shown - stop, lineOf(forms.shown - stop, inner, 90));
-    }
+    const seen = forms.seenOf(stride);
+    const boxWidth = Math.min(seen < stride ? inner - AFTER_BREAK : inner, seen * 26);
+    put("device", "device", "rectangle", offset, rows * stride, { unit: stride, seen, across: 1, columns: seen, boxWidth, boxHeight, gap: 2 });
+    const rest = forms.shown - stop;
+    const used = Math.max(0, forms.owners.device.size - stop);
+    const drawn = 2 * used < rest ? used : rest;
+    if (drawn > 0) put("device", "", "rest", stop, drawn, lineOf(drawn, inner - (drawn < rest ? AFTER_BREAK : 0), 90), rest - drawn);
   } else if (forms.width) {
-    put("device", "device", "region", 0, forms.shown, regionOf(forms.shown, forms.width, inner, most));
+    put("device", "device", "region", 0, forms.shown, regionOf(forms.shown, forms.width, forms.seenOf(forms.width), inner, most));
   } else if (model.ofCells) {
     put("device", "device", "states", 0, forms.shown, gridOf(forms.shown, 1, inner, most, 1.2, 34));
   } else if (forms.blockSize) {
@@ -156,23 +190,23 @@ export function memoryPanels(forms, frame, width) {
 }
 
 /**
- * The rectangles that slots [first, first + count) take in a panel, as [x, y, width, height].
+ * The rectangles that slots [first, first + count) take in a panel, as [x, y, width, height]; none of what is not drawn.
  *
  * @param {SlotPanel} panel @param {number} first @param {number} count @returns {number[][]}
  */
 export function slotBoxes(panel, first, count) {
   const start = Math.max(first, panel.first) - panel.first;
   const stop = Math.min(first + count, panel.first + panel.count) - panel.first;
-  const { unit, across, columns, boxWidth, boxHeight, gap } = panel;
+  const { unit, seen, across, columns, boxWidth, boxHeight, gap } = panel;
   const [down, wide] = [boxHeight + (across > 1 ? gap : 1), boxWidth - (across > 1 ? gap : 0)];
-  const lines = Math.ceil(unit / columns);
+  const lines = Math.ceil(seen / columns);
   const [cellWidth, cellHeight] = [wide / columns, boxHeight / lines];
   const found = [];
   for (let at = start; at < stop; ) {
     const box = Math.floor(at / unit);
     const end = Math.min(stop, (box + 1) * unit);
     const [x, y] = [panel.x + (box % across) * boxWidth, panel.y + Math.floor(box / across) * down];
-    for (let a = at - box * unit, z = end - box * unit; a < z; ) {
+    for (let a = at - box * unit, z = Math.min(seen, end - box * unit); a < z; ) {
       const line = Math.floor(a / columns);
       const column = a - line * columns;
       // Whole lines are one rectangle.
@@ -189,17 +223,17 @@ export function slotBoxes(panel, first, count) {
 /** The slot that is drawn at a point, and its panel. @returns {{panel: SlotPanel, slot: number}|null} */
 export function slotAt(panels, x, y) {
   for (const panel of panels) {
-    const { unit, across, columns, boxWidth, boxHeight, gap } = panel;
+    const { unit, seen, across, columns, boxWidth, boxHeight, gap } = panel;
     const [dx, dy] = [x - panel.x, y - panel.y];
     const down = boxHeight + (across > 1 ? gap : 1);
     const [column, row] = [Math.floor(dx / boxWidth), Math.floor(dy / down)];
     if (dx < 0 || dy < 0 || column >= across || dy - row * down > boxHeight) continue;
     const wide = boxWidth - (across > 1 ? gap : 0);
     const inX = Math.min(columns - 1, Math.floor(((dx - column * boxWidth) / wide) * columns));
-    const inY = Math.floor(((dy - row * down) / boxHeight) * Math.ceil(unit / columns));
+    const inY = Math.floor(((dy - row * down) / boxHeight) * Math.ceil(seen / columns));
     const inside = inY * columns + inX;
     const slot = (row * across + column) * unit + inside;
-    if (inside < unit && slot < panel.count) return { panel, slot: panel.first + slot };
+    if (inside < seen && slot < panel.count) return { panel, slot: panel.first + slot };
   }
   return null;
 }

@@ -2,6 +2,17 @@
 
 import { grouped, seconds } from "./words.js";
 
+/** What techniques call their workers. */
+const WORKERS = {
+  fusion: (k) => (k ? `pre-processing worker ${k}` : "the main stream, worker 0"),
+  instances: (k) => `instance ${k}`,
+};
+
+/** A worker, as its technique calls it. @param {import("./model.js").RunModel} model @param {number} k */
+export function workerName(model, k) {
+  const [, technique] = model.run.facts.find(([name]) => name === "technique") ?? [];
+  return Object.hasOwn(WORKERS, technique) ? WORKERS[technique](k) : `worker ${k}`;
+}
 
 /** "r1, r2 and 3 more" @param {import("./model.js").RunModel} model @param {number[]} list @param {number} [most] */
 export function someOf(model, list, most = 8) {
@@ -25,12 +36,13 @@ export function sentencesOf(model, i) {
     told.push(`Nothing ran: ${took}.`);
     return told;
   }
-  const worker = model.run.workers > 1 ? ` on worker ${step.worker}` : "";
+  const worker = model.run.workers > 1 ? ` on ${workerName(model, step.worker)}` : "";
   if (!step.work.length) {
     told.push(`Moves alone${worker}, beside the iterations: ${took}.`);
   } else {
     const apart = step.phase === "preprocessing" ? ", prompts apart from the batch" : "";
-    told.push(`Plan ${step.number}${worker}${apart}: ${took}.`);
+    told.push(`Iteration ${i}${worker}${apart}: ${took}.`);
+    if (step.number !== i) told.push(`The trace calls it step ${step.number}: it counts iterations as they begin, without waits, and this page as they end.`);
     const own = [...new Set(step.work.map((one) => one.request))];
     const idle = step.idle ? `, ${grouped(step.idle)} of them idle` : ", none idle";
     told.push(`Computes ${count(step.computed, noun)}${idle}, for ${count(own.length, "request")}: ${someOf(model, own)}.`);

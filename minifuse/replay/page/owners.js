@@ -14,12 +14,12 @@
  * @typedef {{index: number, device: SlotRun[], host: SlotRun[], moves: OwnedMove[], waves: SlotRun[][],
  *            fresh: {first: number, count: number, request: number, wave: number}[],
  *            places: Map<number, import("./model.js").Place>}} Frame
- *     `waves`: the device while each wave is attended, if there are several; `fresh`: slots written in this column;
+ *     `waves`: the device while each wave is attended, if there are several or layers take turns; `fresh`: slots written in this column;
  *     `places`: of the requests that have one
  */
 
 import { PLAN_BEGINS, PLAN_ENDS, highestSlots, lastReads, momentsOf } from "./moments.js";
-import { NO_TWIN, OwnerSets, SLOT_COPY, SLOT_KEPT, SLOT_RESERVED, SLOT_STATES, SLOT_WRITTEN, SlotTier, alikeUpTo, eachSlot, placeSize } from "./slots.js";
+import { NO_TWIN, OwnerSets, SLOT_COPY, SLOT_FREE, SLOT_KEPT, SLOT_RESERVED, SLOT_STATES, SLOT_WRITTEN, SlotTier, alikeUpTo, eachSlot, placeSize } from "./slots.js";
 
 const CHECKPOINT_EVERY = 128;
 const FRAMES_KEPT = 32;
@@ -37,6 +37,8 @@ export class Owners {
     this.keeps = steps.some((step) => step.kp && (step.kp[0] || step.kp[1]));
     /** Whether KV leaves for the host while its sequence goes on: a place must then be taken anew. */
     this._offloads = steps.some((step) => step.m !== undefined && step.m.some(([kind]) => kind === "offload"));
+    /** Whether the layers of the model have the device in turn: its slots hold one layer's KV, and nothing stays. */
+    this.layered = (model.run.facts ?? []).some(([name, value]) => name === "memory.turns" && value === "layers");
     const [top, hostTop] = highestSlots(steps);
     this.device = new SlotTier(top);
     this.host = new SlotTier(hostTop);
@@ -86,7 +88,7 @@ export class Owners {
           this._write(r, token, end);
         }
       }
-      if (seen && waves.length > 1) seen.waves.push(this._runs(this.device));
+      if (seen && work.length && (waves.length > 1 || this.layered)) seen.waves.push(this._runs(this.device));
       if (moves.length) this._movesOf(moves, "after", wave, seen);
     }
   }
@@ -115,6 +117,16 @@ export class Owners {
     }
     for (const [r] of step.f ?? NO_LIST) this._leave(r);
     for (const [r] of step.w ?? NO_LIST) if (this._moments.gone[r] < at) this._leave(r);
+    if (this.layered) this._empty();
+  }
+
+  /** Nothing is on the device any more. */
+  _empty() {
+    for (let slot = 0; slot < this.device.size; slot++) {
+      if (this.device.states[slot] === SLOT_FREE) continue;
+      this._unlink(this.device, slot);
+      this.device.free(slot);
+    }
   }
 
   /** A state is computed. */

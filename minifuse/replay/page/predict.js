@@ -5,6 +5,7 @@
  * is covered.
  */
 
+import { addressOf } from "./address.js";
 import { GUTTER } from "./lanes.js";
 import { NOBODY_CHOICE, QUESTION_KINDS, questionAt, stopsOf } from "./questions.js";
 import { grouped } from "./words.js";
@@ -110,6 +111,7 @@ export class Predict {
     document.body.classList.add("asking");
     // The position may stay what it is: then nothing else would draw.
     queueMicrotask(() => {
+      this._retell();
       this._render();
       this._cover();
       this.form.querySelector("input")?.focus();
@@ -120,6 +122,7 @@ export class Predict {
   _close() {
     this.question = null;
     document.body.classList.remove("asking");
+    this._retell();
     this._cover();
   }
 
@@ -128,7 +131,12 @@ export class Predict {
   /** @param {string[]} values of the choices taken */
   answer(values) {
     const { question } = this;
-    if (!question || !values.length) return;
+    if (!question) return;
+    if (!values.length) {
+      this.nothing.textContent = question.several ? "Nothing is chosen: choose at least one, or skip." : "Nothing is chosen: choose one, or skip.";
+      this.form.querySelector("input")?.focus();
+      return;
+    }
     const right = question.choices.every((choice) => choice.right === values.includes(choice.value));
     this.score.asked += 1;
     if (right) this.score.right += 1;
@@ -199,7 +207,37 @@ export class Predict {
     this.go = button("Go on to the next question", "predict-next", () => this.next());
     this.make = make;
     this.button = button;
+    this.add = button("Stop before this iteration", "predict-add", () => this.stopHere());
+    this.add.title = "Adds a stop, so that the question comes when one goes on from before it";
+    settings.append(this.add);
+    this.nothing = make("p", "predict-nothing");
+    this.nothing.setAttribute("role", "alert");
     this.host.replaceChildren(head, settings, this.note, this.form, this.told, this.go);
+  }
+
+  /** A stop before the selected iteration, told in the address. */
+  stopHere() {
+    const { main, index, address } = this.app;
+    if (this.question || !this._mayStop()) return;
+    const stops = new Set([...(this.given ?? []), index]);
+    address.stops = [...stops].sort((a, b) => a - b).join();
+    delete address.predict;
+    this._done.get(main)?.delete(index); // it may have been asked already
+    this._read();
+    history.replaceState(null, "", addressOf(this.app, address));
+    this._render();
+  }
+
+  /** Stories tell no more than may be known, and all again afterwards, wherever the position is. */
+  _retell() {
+    const { app } = this;
+    for (const { name, model, story } of app.sides()) story.show(model, name === "B" ? app.indexOther : app.index);
+  }
+
+  /** Whether there can be a question about the selected iteration. */
+  _mayStop() {
+    const { main, index } = this.app;
+    return index > 0 && index < (main?.length ?? 0) && Boolean(main.run.steps[index].w?.length);
   }
 
   _switch(on, kind) {
@@ -243,9 +281,11 @@ export class Predict {
     this.note.hidden = !note;
     if (question !== this._drawn) {
       this._drawn = question;
+      this.nothing.textContent = "";
       this.form.replaceChildren(...(question ? this._questionParts(question) : []));
     }
     this.form.hidden = !question;
+    this.add.disabled = Boolean(question) || !this._mayStop();
     if (result !== this._drawnResult) {
       this._drawnResult = result;
       this.told.replaceChildren(...(result ? this._resultParts(result) : []));
@@ -275,7 +315,7 @@ export class Predict {
     const row = make("p", "predict-buttons");
     const many = question.several ? "choose all that are right" : "choose one";
     row.append(send, this.button("Skip", "predict-skip", () => this.skip()), make("span", "quiet", many));
-    return [field, row];
+    return [field, row, this.nothing];
   }
 
   /** Nobody, and somebody, cannot both be chosen. */
@@ -291,7 +331,7 @@ export class Predict {
     const verdict = right === null ? "Skipped." : right ? "Right." : "Not quite.";
     const head = make("p", right === null ? "predict-verdict" : right ? "predict-verdict is-right" : "predict-verdict is-wrong");
     const correct = question.choices.filter((choice) => choice.right).map((choice) => choice.text.split(":")[0]);
-    head.append(make("strong", "", verdict), ` Iteration ${grouped(question.column)}: ${correct.join(", ")} ${question.kind === "shuffled" ? (correct[0]?.startsWith("slots") ? "are the window" : "is the window") : correct.length > 1 ? `are ${question.kind}` : `is ${question.kind}`}.`);
+    head.append(make("strong", "", verdict), ` Iteration ${grouped(question.column)}: ${correct.join(", ")} ${question.kind === "shuffled" ? (correct[0]?.startsWith("slots") ? "are the window" : "is the window") : question.kind === "running" ? (correct.length > 1 ? "run" : "runs") : correct.length > 1 ? `are ${question.kind}` : `is ${question.kind}`}.`);
     const list = make("ul", "predict-reasons");
     for (const choice of question.choices) {
       if (!choice.why) continue;

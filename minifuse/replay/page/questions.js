@@ -1,7 +1,7 @@
 /**
  * What can be asked about a column of a run, and what is right.
  *
- * @typedef {"admitted"|"evicted"|"shuffled"} QuestionKind
+ * @typedef {"admitted"|"evicted"|"shuffled"|"running"} QuestionKind
  * @typedef {{value: string, text: string, right: boolean, why: string}} Choice
  * @typedef {{column: number, kind: QuestionKind, words: string, several: boolean, choices: Choice[], because: string[]}} Question
  */
@@ -15,9 +15,11 @@ export const QUESTION_KINDS = {
   evicted: "someone is evicted",
   shuffled: "a window of slots is shuffled",
   admitted: "more wait than are admitted",
+  running: "who runs changes",
 };
 
 const MOST_OTHERS = 7; // wrong choices beside the right ones
+const MOST_RUNNING = 16; // right ones among the choices of who will run
 export const NOBODY_CHOICE = "nobody";
 const ROUNDED = 1e-9; // seconds to which the times of a record are exact
 
@@ -65,7 +67,52 @@ function kindsAt(model, i) {
     const unseen = admitted.every((r) => waits(model, i - 1, r) || model.stateAt(i - 1, r) === "absent");
     if (unseen && admissible(model, i).length > admitted.length) kinds.push("admitted");
   }
+  // Anyone may run in a column: what is worth asking is where others run than before.
+  if (step.w?.length && ranBefore(model, i) !== setKey(runningIn(model, i))) kinds.push("running");
   return kinds;
+}
+
+/** Who is computed for in a column, ascending. */
+function runningIn(model, i) {
+  return [...new Set((model.run.steps[i].w ?? []).map(([r]) => r))].sort((a, b) => a - b);
+}
+
+/** Who was computed for in the last column before of the same worker that computes, but for those that finished then. */
+function ranBefore(model, i) {
+  const { steps } = model.run;
+  for (let before = i - 1; before >= 0; before--) {
+    if (!steps[before].w?.length || (steps[before].k ?? 0) !== (steps[i].k ?? 0)) continue;
+    return setKey(runningIn(model, before));
+  }
+  return "";
+}
+
+function setKey(list) {
+  return list.join();
+}
+
+/** Who will be computed for in a column: of those that run, are ready or wait before it, and those that arrive. */
+function askRunning(model, i) {
+  const { t } = model.run.steps[i];
+  const runs = new Set(runningIn(model, i));
+  const gone = new Set(["absent", "finished", "refused"]);
+  const possible = model.requests.map((_, r) => r).filter((r) => {
+    const there = !gone.has(model.stateAt(i - 1, r)) && !(i > 0 && model.run.steps[i - 1].f?.some(([one]) => one === r));
+    const arrives = model.stateAt(i - 1, r) === "absent" && (model.requests[r].arrival ?? Infinity) <= t[0] + ROUNDED;
+    return runs.has(r) || there || arrives;
+  });
+  const right = possible.filter((r) => runs.has(r)).slice(0, MOST_RUNNING);
+  const shown = new Set([...right, ...possible.filter((r) => !runs.has(r)).slice(0, MOST_OTHERS)]);
+  const words = { running: "runs", preprocessing: "its prompt is computed", ready: "its prompt is computed, and it waits to join", suspended: "evicted before", waiting: "waits", absent: "arrives now" };
+  const choices = possible.filter((r) => shown.has(r)).map((r) => {
+    const { id } = model.requests[r];
+    const will = runs.has(r);
+    const why = will ? "is computed for" : reasonFor(model, i, r) || "has no work in this iteration";
+    return { value: String(r), text: `${id}: ${words[model.stateAt(i - 1, r)] ?? "waits"}`, right: will, why: `${id} ${why}` };
+  });
+  const more = runs.size - right.length;
+  const because = more > 0 ? [`and ${grouped(more)} more, which were not among the choices`] : [];
+  return { column: i, kind: "running", words: "Who will run in it?", several: true, choices, because };
 }
 
 /** The reason that a column tells of a request, or an earlier one if it still waits for that. */
@@ -163,6 +210,6 @@ function askShuffled(model, i) {
  */
 export function questionAt(model, i, kind = "any") {
   const kinds = kindsAt(model, i);
-  const chosen = kinds.includes(kind) ? kind : kinds[0] ?? "admitted";
-  return { admitted: askAdmitted, evicted: askEvicted, shuffled: askShuffled }[chosen](model, i);
+  const chosen = kinds.includes(kind) ? kind : kinds[0] ?? "running";
+  return { running: askRunning, admitted: askAdmitted, evicted: askEvicted, shuffled: askShuffled }[chosen](model, i);
 }

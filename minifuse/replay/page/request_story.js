@@ -28,15 +28,67 @@ export function shortReason(text) {
   return text.replace(/^(not admitted|evicted): /, "");
 }
 
+/** Reasons that say the same: that others are ahead of it. */
+const AHEAD = new Set(["behind", "not-in-batch"]);
+const MOST_AHEAD = 4; // names of those that it waits behind
+
+/** `worker 1` by what it does, in a run in which prompts are computed apart. */
+function namedWorkers(model, text) {
+  if (!preprocessors.has(model)) {
+    const apart = new Set();
+    for (const { ph: phase, k } of model.run.steps) if (phase === "preprocessing") apart.add(k ?? 0);
+    preprocessors.set(model, apart);
+  }
+  const apart = preprocessors.get(model);
+  if (!apart.size || model.run.workers !== apart.size + 1) return text;
+  return text.replace(/\bworker (\d+)\b/, (_, worker) => (apart.has(Number(worker)) ? "the stream of prompts apart" : "the main stream"));
+}
+const preprocessors = new WeakMap(); // model -> workers that compute prompts apart
+
+/**
+ * A story with waits that follow each other for reasons of one kind as one entry.
+ *
+ *     0: behind r1, 1 to 3: behind r2, 4: behind r3  ->  0 to 4: waits behind others (r1, r2, r3), with three parts
+ *
+ * @param {object[]} entries as from `storyOf`, perhaps only the first of them
+ * @param {import("./model.js").RunModel} model
+ * @returns {object[]} an entry that stands for several has them as `parts`
+ */
+export function mergedWaits(entries, model) {
+  const kindOf = ({ kind, code }) => (kind !== "waited" || !code ? null : AHEAD.has(code) ? "ahead" : code);
+  const groups = [];
+  for (const entry of entries) {
+    const kind = kindOf(entry);
+    const last = groups.at(-1);
+    if (kind !== null && last?.kind === kind) last.parts.push(entry);
+    else groups.push({ kind, parts: [entry] });
+  }
+  return groups.map(({ kind, parts }) => {
+    if (parts.length === 1) return parts[0];
+    const to = Math.max(...parts.map((one) => one.to));
+    const text = kind === "ahead" ? aheadWords(parts) : `${parts[0].text}, and so on`;
+    return { at: parts[0].at, to, kind: "waited", text, parts };
+  });
+}
+
+/** `waits behind others (r1, r2 ... r14)` */
+function aheadWords(parts) {
+  const names = [...new Set(parts.map(({ text }) => / behind (.*)$/s.exec(text)?.[1]).filter((name) => name !== undefined))];
+  if (!names.length) return "waits while others run";
+  const told = names.length > MOST_AHEAD ? `${names.slice(0, 2).join(", ")} \u2026 ${names.at(-1)}` : names.join(", ");
+  return `waits behind ${names.length > 1 ? "others" : "another"} (${told})`;
+}
+
 /**
  * The story of a request, in the order in which it happened.
  *
  *     [{at: 0, kind: "arrived", text: "arrives with a prompt of 12 tokens"}, {at: 0, to: 4, kind: "waited", ...}, ...]
  *
  * @param {import("./model.js").RunModel} model @param {number} r
+ * @param {number} [most] the last column of which anything may be told
  * @returns {{at: number, to?: number, kind: string, text: string}[]} `at`: the column; `to`: the last of several
  */
-export function storyOf(model, r) {
+export function storyOf(model, r, most = model.length) {
   const request = model.requests[r];
   const entries = [];
   const add = (at, kind, text, to) => entries.push(to === undefined ? { at, kind, text } : { at, to, kind, text });
@@ -49,10 +101,10 @@ export function storyOf(model, r) {
     add(first, "refused", `is refused: ${request.refused}`);
     return entries;
   }
-  const told = model.reasonsOf(r);
+  const reasons = model.reasonsOf(r).filter(({ at }) => at <= most);
   for (const { from, to, state } of spans) {
     const last = to - 1;
-    const heard = told.filter(({ at }) => at >= from && at <= last);
+    const heard = reasons.filter(({ at }) => at >= from && at <= last);
     if ((state === "waiting" || state === "suspended") && last >= from) {
       const word = state === "waiting" ? "waits" : "is suspended";
       const untold = (heard.length ? heard[0].at : to) - from;
@@ -65,12 +117,12 @@ export function storyOf(model, r) {
         const end = k + 1 < heard.length ? heard[k + 1].at - 1 : last;
         const evicted = state === "suspended" && model.run.steps[one.at].e?.includes(r);
         if (evicted) return;
-        add(one.at, "waited", `waits: ${shortReason(one.text)}`, end);
+        entries.push({ at: one.at, to: end, kind: "waited", text: `waits: ${namedWorkers(model, shortReason(one.text))}`, code: one.code });
       });
     }
   }
   // What happened in the columns that compute for it, and in which it was admitted or evicted.
-  const columns = model.workColumns(r);
+  const columns = model.workColumns(r).filter((i) => i <= most);
   let generated = 0;
   let pieces = 0;
   for (const i of columns) {
@@ -103,8 +155,8 @@ export function storyOf(model, r) {
       add(i, "finished", `finishes with ${size}: ${FINISHED_WORDS[reason] ?? reason}, ${seconds(model.ends[i] - (request.arrival ?? 0))} after its arrival`);
     }
   }
-  entries.push(...evictionsOf(model, r), ...movesOf(model, r));
-  const idle = model.idleColumns(r);
+  entries.push(...evictionsOf(model, r), ...movesOf(model, r, most));
+  const idle = model.idleColumns(r).filter((i) => i <= most);
   if (idle.length) {
     add(idle[0], "idle", `its place goes on being computed, for nobody, in ${counted(idle.length, "iteration")}`, idle.at(-1));
   }
@@ -112,7 +164,8 @@ export function storyOf(model, r) {
     add(Math.min(model.length - 1, model.at(request.ended)), "finished", `is aborted with ${counted(model.tokensBy(model.length - 1, r), "token")}`);
   }
   const order = ["arrived", "refused", "evicted", "waited", "admitted", "moved", "prompt", "first", "generated", "finished"];
-  return entries.sort((a, b) => a.at - b.at || order.indexOf(a.kind) - order.indexOf(b.kind));
+  const told = entries.filter(({ at }) => at <= most);
+  return told.sort((a, b) => a.at - b.at || order.indexOf(a.kind) - order.indexOf(b.kind));
 }
 
 function reusedWords([, onDevice, onHost]) {
@@ -139,9 +192,10 @@ function evictionsOf(model, r) {
  * What a move is of, its slots tell: its target lies in the place that the request has then, or, if it goes to the
  * host, its source in the place that it had last.
  */
-function movesOf(model, r) {
+function movesOf(model, r, most) {
   const found = [];
-  const [from, to] = lifeOf(model, r);
+  const [from, last] = lifeOf(model, r);
+  const to = Math.min(last, most);
   const { steps } = model.run;
   const work = model.workColumns(r);
   let away = false; // it has been swapped out: its slots are others' now

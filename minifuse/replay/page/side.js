@@ -41,9 +41,8 @@ export class Side {
     if (!this.axes.has(this.model)) {
       const axis = new Axis(this.model);
       axis.mode = this.app.mode;
-      axis.fit(this.lanes.seen);
+      axis.fit(this.lanes.seen, { widest: WIDEST_AT_FIRST });
       if (axis.width < FIT_FROM) axis.zoomTo(USUAL_WIDTH);
-      axis.zoomTo(Math.min(axis.width, WIDEST_AT_FIRST));
       this.axes.set(this.model, axis);
     }
     return this.axes.get(this.model);

@@ -1,6 +1,6 @@
 /** Why each waits, the story of the selected request, and the answers as they grow. */
 
-import { shortReason, storyOf } from "./request_story.js";
+import { mergedWaits, shortReason, storyOf } from "./request_story.js";
 import { counted, grouped } from "./words.js";
 
 const MOST_NAMES = 12; // requests named of a group that waits for the same
@@ -151,8 +151,8 @@ export class StoryView {
       return refill(host, [tag("p", "quiet", "Select a request to read its story: click its lane, its slots or its name.")]);
     }
     const most = app.predict?.limitOf(model) ?? Infinity; // what may be told while a question is open
-    const entries = this._story(model, r).filter(({ at }) => at <= most);
-    const key = `${r} ${entries.length}`;
+    const known = most < model.length ? storyOf(model, r, most) : this._story(model, r);
+    const key = `${r} ${known.length} ${most}`;
     if (this._shown !== key || this._model !== model) {
       this._shown = key;
       this._model = model;
@@ -160,31 +160,50 @@ export class StoryView {
       title.append(requestButton(app, model, r), document.createTextNode(` ${model.stateAt(i, r)}`));
       this._state = title.lastChild;
       const list = tag("ol", "story-list");
-      for (const { at, to, kind, text } of entries) {
+      const entries = mergedWaits(known, model);
+      this._items = entries.map(({ at, to, kind, text, parts }) => {
         const item = tag("li", `story-${kind}`);
-        const end = to !== undefined && to > at ? `${grouped(at)} to ${grouped(Math.min(to, most))}` : grouped(at);
-        const button = stepButton(app, model, Math.min(at, Math.max(0, model.length - 1)), end);
-        button.setAttribute("aria-label", `${text}, iteration ${end}`);
-        item.append(button, tag("span", "story-text", text));
-        list.append(item);
-      }
+        const told = tag("div", "story-told");
+        told.append(tag("span", "story-text", text));
+        if (parts) told.append(this._folded(model, parts, most));
+        item.append(this._when(model, at, to, most, text), told);
+        return [at, item];
+      });
+      list.append(...this._items.map(([, item]) => item));
       refill(host, [title, list]);
     }
     this._state.textContent = ` ${model.length ? model.stateAt(i, r) : ""}`;
     let now = null;
-    [...host.querySelectorAll("li")].forEach((item, k) => {
-      const here = entries[k].at <= i;
+    for (const [at, item] of this._items) {
+      const here = at <= i;
       item.classList.toggle("is-later", !here);
       item.classList.remove("is-now");
-      if (here) now = k;
-    });
-    const items = host.querySelectorAll("li");
-    items.forEach((item) => item.removeAttribute("aria-current"));
-    if (now !== null) {
-      items[now].classList.add("is-now");
-      items[now].setAttribute("aria-current", "step");
+      item.removeAttribute("aria-current");
+      if (here) now = item;
     }
+    now?.classList.add("is-now");
+    now?.setAttribute("aria-current", "step");
     return undefined;
+  }
+
+  /** The button that goes to where an entry begins, and says where it ends. */
+  _when(model, at, to, most, text) {
+    const end = to !== undefined && to > at ? `${grouped(at)} to ${grouped(Math.min(to, most))}` : grouped(at);
+    const button = stepButton(this.app, model, Math.min(at, Math.max(0, model.length - 1)), end);
+    button.setAttribute("aria-label", `${text}, iteration ${end}`);
+    return button;
+  }
+
+  /** Waits that an entry stands for, one by one, when they are asked for. */
+  _folded(model, parts, most) {
+    const folded = tag("details", "story-parts");
+    folded.append(tag("summary", "quiet", counted(parts.length, "reason")));
+    for (const { at, to, text } of parts) {
+      const line = tag("div", "story-part");
+      line.append(this._when(model, at, to, most, text), tag("span", "", text));
+      folded.append(line);
+    }
+    return folded;
   }
 
   _story(model, r) {

@@ -25,7 +25,7 @@ def request_events(history: History) -> list[TraceEvent]:
     arrived = [story for story in history.by_arrival if story.arrived]
     for number, story in enumerate(arrived, start=1):
         start_ns = nanoseconds(story.arrival_s)
-        end_ns = max(start_ns, nanoseconds(history.last_s if story.ended_s is None else story.ended_s))
+        end_ns = max(start_ns, nanoseconds(history.end_of(story)))
         events.append(async_begin(story.id, CATEGORY, number, start_ns, _args(story)))
         for name, begin_s, stop_s in phases(history, story):
             begin_ns, stop_ns = nanoseconds(begin_s), nanoseconds(stop_s)
@@ -59,13 +59,13 @@ def phases(history: History, story: Story) -> Iterator[tuple[str, float, float]]
         changes += [(wait.start_s, 0, wait.kind)]
     for index in story.iterations:
         one = history.iterations[index]
-        own = [(start, stop, cell) for name, start, stop, cell in one.work if name == story.id]
+        own = one.work_of(story.id)
         prefill = any(story.prefills(*work) for work in own)
         name = own[-1][2]
         if name == TRANSFORMER:
             name = "pre-processing" if one.preprocesses else "prompt" if prefill else "decoding"
         changes.append((one.start_s, 1, name))
-    end_s = history.last_s if story.ended_s is None else story.ended_s
+    end_s = history.end_of(story)
     now: tuple[str, float] | None = None
     for at_s, _, name in sorted(changes):
         at_s = min(at_s, end_s)
