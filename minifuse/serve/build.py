@@ -176,7 +176,6 @@ def _open_trace(
         seed=settings.seed,
         options={name: str(value) for name, value in settings.stage_options.items()},
         **({"option_sources": sources} if sources else {}),
-        **({"why": True} if settings.why else {}),
         kv_bytes_per_token=slot_bytes,
         kv_capacity_tokens=capacity,
     )

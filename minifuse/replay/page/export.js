@@ -69,17 +69,6 @@ export function offerPictures(app, dialog) {
   dialog.showModal();
 }
 
-/** A picture whose patterns and clips have names that no other picture on the page has. */
-function namedApart(picture, name) {
-  for (const one of picture.querySelectorAll("[id]")) one.id = `${name}-${one.id}`;
-  for (const key of ["fill", "clip-path"]) {
-    for (const one of picture.querySelectorAll(`[${key}^="url(#"]`)) {
-      one.setAttribute(key, one.getAttribute(key).replace("url(#", `url(#${name}-`));
-    }
-  }
-  return picture;
-}
-
 /** While the page is printed, pictures stand in the place of canvases, which printers would blur. */
 export function printSharply(app) {
   window.addEventListener("beforeprint", () => {
@@ -88,7 +77,7 @@ export function printSharply(app) {
       const frame = document.createElement("div");
       frame.className = "printed";
       const parsed = new DOMParser().parseFromString(draw().toString(), "image/svg+xml");
-      frame.append(namedApart(document.importNode(parsed.documentElement, true), host.id));
+      frame.append(document.importNode(parsed.documentElement, true));
       host.append(frame);
     }
   });
