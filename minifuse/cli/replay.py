@@ -138,4 +138,4 @@ def show_page(runs: Sequence[TracedRun], page: Path) -> None:
     """Write the page of these runs, and say where it is."""
     write_page(runs, page)
     names = all_of([str(run.events[0].get("technique", run.name)) for run in runs])
-    print(f"note: {one_line(str(page))} replays {names}: open it in a browser.", file=sys.stderr)
+    print(f"note: {one_line(f'{page} replays {names}')}: open it in a browser.", file=sys.stderr)

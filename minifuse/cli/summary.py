@@ -179,7 +179,7 @@ def _waiting(waits: list[Waited], width: int) -> Iterator[str]:
         else:
             line = f"{one_line(one.code)}: {_number(number, 'request')}, {total}, longest {longest} {_label(name)}"
             yield from _wrapped(line, 2, width, first=0)
-        yield from _wrapped(one_line(one.sentence), 4, width)
+        yield from _wrapped(one.sentence, 4, width)
 
 
 def _gaps(history: History, gaps: list[Gap], width: int) -> Iterator[str]:
@@ -200,7 +200,7 @@ def _told(history: History, gap: Gap) -> str:
     """What happened in a gap, what took longest first."""
     unit = "node" if history.of_cells else "token"
     parts: list[tuple[float, str]] = []
-    why = f" ({'; '.join(map(one_line, gap.why))})" if gap.why else ""
+    why = f" ({'; '.join(gap.why)})" if gap.why else ""
     meanwhile = f", while {_number(gap.others, 'iteration')} ran without it" if gap.others else ""
     if gap.suspended_s:
         parts.append((gap.suspended_s, f"suspended for {in_time(gap.suspended_s)}{why}{meanwhile}"))
@@ -218,7 +218,7 @@ def _told(history: History, gap: Gap) -> str:
         parts.append((gap.nothing_s, f"nothing ran for {in_time(gap.nothing_s)}"))
     said = [text for _, text in sorted(parts, key=lambda part: -part[0])]
     if gap.prompts:
-        names = first_few([one_line(name) for name in gap.prompts], NAMED)
+        names = first_few(list(gap.prompts), NAMED)
         said.append(f"{plain(sum(gap.prompts.values()))} prompt tokens of {names} computed meanwhile")
     if gap.moves:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(gap.moves.items()))
@@ -233,5 +233,5 @@ def _number(count: int, noun: str) -> str:
 
 def _wrapped(text: str, indent: int, width: int, first: int | None = None) -> list[str]:
     return textwrap.wrap(
-        text, width, initial_indent=" " * (indent if first is None else first), subsequent_indent=" " * indent
+        one_line(text), width, initial_indent=" " * (indent if first is None else first), subsequent_indent=" " * indent
     ) or [""]

@@ -22,6 +22,7 @@ from minifuse.errors import UsageError
 from minifuse.request import FinishReason, Phase
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace import Event
+from minifuse.views.checks import check_step, check_time
 from minifuse.views.reading import load_trace
 from minifuse.work import TRANSFORMER
 
@@ -146,9 +147,7 @@ def _comparable(mine: Event, theirs: Event, what: str) -> bool:
     """Whether two lines of a request may not differ in this."""
     if what == "other arrival times":  # those that were measured differ from run to run
         return "arrival_s" in mine and "arrival_s" in theirs
-    if what == "other prompts":
-        return mine.get("after") is None and None not in (mine.get("text"), theirs.get("text"))
-    return mine.get("after") is None
+    return what != "other prompts" or None not in (mine.get("text"), theirs.get("text"))
 
 
 def _some(names: list[str], most: int = 3) -> str:
@@ -246,6 +245,7 @@ class _Run:
         ]
 
     def _step(self, event: Event) -> None:
+        check_step(event)
         number = self.number
         self.workers = max(self.workers, event["worker"] + 1)
         for _, source, target, count, *tiers in event["moves"]:
@@ -300,7 +300,7 @@ def _in_utf16(text: str, ends: list[int]) -> list[int]:
 
 
 def _seconds(value: float) -> float:
-    return round(value, NANOSECONDS)
+    return round(check_time(value), NANOSECONDS)
 
 
 def _times(event: Event) -> list[float]:

@@ -142,6 +142,28 @@ def test_what_a_trace_says_cannot_steer_the_terminal(minifuse: Cli, written: Cli
     assert "\nb\\x1b[2J " in outcome.out
 
 
+def test_no_text_of_a_trace_can(minifuse: Cli, written: Cli) -> None:
+    """The escape is in every text of the trace but those that the format itself has."""
+    fixed = {"event", "schema", "kind"}
+
+    def steered(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: steered(one, name) for name, one in value.items()}
+        if isinstance(value, list):
+            return [steered(one) for one in value]
+        return f"{value}\x1b[2J" if isinstance(value, str) and key not in fixed else value
+
+    events = [steered(event) for event in preempted()]
+    for event in events:  # the names of requests are keys as well
+        for part in ("tokens", "finished"):
+            if part in event:
+                event[part] = {f"{name}\x1b[2J": one for name, one in event[part].items()}
+    outcome = minifuse("trace", written(events))
+    assert outcome.code == 0, outcome.err
+    assert "\\x1b" in outcome.out
+    assert "\x1b" not in outcome.out + outcome.err
+
+
 def test_of_a_run_that_has_just_been(minifuse: Cli, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     typed = ("run", "--model", "random:small", "--clock", "virtual", "--technique", "static", "--trace", path)

@@ -1,6 +1,7 @@
 """The record: what the page is told of a trace."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,28 @@ def test_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
     broken = {key: value for key, value in STEP.items() if key != "kv"}
     with pytest.raises(UsageError, match="cannot be understood"):
         record([TracedRun("t", [*EVENTS[:3], broken])])
+
+
+def test_later_turns_are_compared_too() -> None:
+    turn = {**EVENTS[2], "after": "a", "history_tokens": 1}
+    other = {**turn, "max_new_tokens": turn["max_new_tokens"] + 1}
+    with pytest.raises(UsageError, match="b has other limits"):
+        record([TracedRun(name, [*EVENTS[:2], line, *EVENTS[3:]]) for name, line in (("one", turn), ("two", other))])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"kv": [1]},
+        {"places": []},
+        {"wall": {"start_s": 2.0, "end_s": 1.0}},
+        {"wall": {"start_s": 0.0, "end_s": math.nan}},
+    ],
+    ids=str,
+)
+def test_a_damaged_step_is_refused_as_minifuse_trace_refuses_it(damage: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="cannot be understood"):
+        record([TracedRun("t", [*EVENTS[:3], {**STEP, **damage}])])
 
 
 def test_cells_are_told_by_type(traces: Traces) -> None:
