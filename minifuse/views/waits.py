@@ -123,7 +123,7 @@ def _ask(
     stopped_at = [name for name in given if name not in decision.evicted]  # what is evicted waits only from now on
     if stopped_at:
         last = stopped_at[-1]
-        behind = ("behind", f"not considered: {last} waits before it")
+        behind = ("behind", f"not considered: none is admitted behind {last}")
         for name in sorted(others):
             close(name, decision.at_s, behind)
         ahead -= others

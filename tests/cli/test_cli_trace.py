@@ -33,7 +33,7 @@ Waited for           requests     total   longest
 batch-full                  2       3 s       2 s b
     b not admitted: the batch has 1 request
 behind                      1       1 s       1 s c
-    c not considered: a waits before it
+    c not considered: none is admitted behind a
 evicted                     1       1 s       1 s a
     a evicted: no room
 memory-full                 1       1 s       1 s a

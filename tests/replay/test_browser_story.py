@@ -319,3 +319,19 @@ def test_texts_are_readable_on_their_ground(theme: str, screen: Screen) -> None:
     """A contrast of 4.5 at least, for what is told in words."""
     screen.open(crowd_page("vllm", BLOCKS), f"#i=12&request=r1&theme={theme}")
     assert screen.js(WEAK) == []
+
+
+def test_what_came_during_an_iteration_is_not_said_to_lack_a_reason(screen: Screen) -> None:
+    """Nothing can have been decided of it, and the run tells every reason."""
+    screen.open(crowd_page("baton-pd"))
+    found = screen.js(
+        "const model = app.main; for (let i = 0; i < model.length; i++) for (let r = 0; r < model.requests.length; r++)"
+        " if (model.stateAt(i, r) === 'waiting' && !model.reasonAt(i, r)"
+        " && model.requests[r].arrival > model.step(i).start)"
+        " return i; return -1"
+    )
+    assert found >= 0
+    screen.js("app.select(arguments[0])", found)
+    screen.settle()
+    assert "arrived while this iteration ran" in screen.text("why-a")
+    assert "--why" not in screen.text("why-a")

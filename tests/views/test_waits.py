@@ -31,7 +31,7 @@ def test_the_longest_comes_first_with_its_sentence() -> None:
     assert (first.code, first.total_s, first.longest) == ("batch-full", 3.0, ("b", 2.0))
     assert first.sentence == f"b {FULL}"
     assert [one.sentence for one in others] == [
-        "c not considered: a waits before it",
+        "c not considered: none is admitted behind a",
         f"a {NO_ROOM}",
         f"a {BLOCK}",
         "c not admitted: others ran or waited, and no reason was given",

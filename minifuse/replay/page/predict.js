@@ -183,7 +183,7 @@ export class Predict {
     };
     const head = make("div", "predict-head");
     const title = make("h2", "", "Predict");
-    this.tally = make("output", "predict-score");
+    this.tally = make("span", "predict-score");
     this.tally.setAttribute("aria-label", "Score");
     head.append(title, this.tally);
     const settings = make("p", "predict-settings");

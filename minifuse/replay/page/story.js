@@ -81,6 +81,13 @@ export function waitingIn(model, i) {
   return [...groups.values()].sort((a, b) => (a.told === null) - (b.told === null));
 }
 
+/** Why requests wait of which the trace tells no reason. */
+function unexplained(model, step, waiting) {
+  const came = waiting.every(({ request }) => model.requests[request].arrival > step.start);
+  if (came) return "arrived while this iteration ran: nothing is decided before it has ended";
+  return "the trace gives no reason: a run with --why or --replay tells one for each";
+}
+
 /** Why everyone who waits waits. */
 export class WhyView {
   /** @param {HTMLElement} host @param {object} app */
@@ -108,7 +115,7 @@ export class WhyView {
     for (const group of groups.slice(0, MOST_WAITING)) {
       const item = tag("li");
       const reason = group.told === null
-        ? tag("p", "quiet", "the trace gives no reason: a run with --why tells one for each")
+        ? tag("p", "quiet", unexplained(model, step, group.requests))
         : tag("p", "why-reason", shortReason(group.text));
       if (group.told !== null) {
         reason.append(" ", tag("code", "", group.code));
