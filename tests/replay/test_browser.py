@@ -410,6 +410,18 @@ def test_a_trace_that_was_cut_off_is_shown_with_a_notice(screen: "Screen", trace
     assert screen.state()["position"] > 2
 
 
+def test_a_run_that_ends_earlier_has_decided_nothing_else(screen: "Screen", traces: Traces, tmp_path: Path) -> None:
+    whole = traces("vllm")[0]
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text(whole.read_text()[: int(len(whole.read_text()) * 0.6)])
+    page = tmp_path / "page.html"
+    page.write_text(assemble(record([read_run(cut), read_run(whole)])))
+    screen.open(page, "#run=vllm 1&b=vllm 2")
+    screen.press("f")
+    assert "All decisions are alike up to here, where vllm 1 ends." in screen.text("difference")
+    assert "The first decision that differs" not in screen.text("difference")
+
+
 def test_a_page_of_10_000_iterations_draws_what_is_seen_alone(screen: "Screen", tmp_path: Path) -> None:
     page = tmp_path / "long.html"
     page.write_text(assemble(long_run(10_000)))

@@ -96,7 +96,8 @@ export class Pair {
     if (!found) return null;
     const { a: i, b: j } = this.at(position);
     if (this.first?.a === position) {
-      parts.push(`The first decision that differs, iteration ${this.first.a} of ${a.run.title} and ${this.first.b} of ${b.run.title}: ${decided(a, this.first.a)}; ${decided(b, this.first.b)}.`);
+      if (this.first.ended) parts.push(`All decisions are alike up to here, where ${this.first.ended.run.title} ends.`);
+      else parts.push(`The first decision that differs, iteration ${this.first.a} of ${a.run.title} and ${this.first.b} of ${b.run.title}: ${decided(a, this.first.a)}; ${decided(b, this.first.b)}.`);
       const because = this.by === "token" ? "where it has generated as many tokens" : "which it runs at that time";
       if (this.first.b !== j) parts.push(`${b.run.title} is shown in iteration ${j}, ${because}.`);
     }
@@ -125,7 +126,8 @@ function decidingColumns(model) {
  * The first iterations, counted in the order of plans, that decide otherwise.
  *
  * @param {import("./model.js").RunModel} a @param {import("./model.js").RunModel} b
- * @returns {{a: number, b: number}|null} null: all decisions are alike
+ * @returns {{a: number, b: number, ended?: import("./model.js").RunModel}|null} null: all decisions are alike; `ended`:
+ *     the run that has no such iteration, as its trace was cut off or it had nothing more to do
  */
 export function firstDifference(a, b) {
   const [mine, theirs] = [decidingColumns(a), decidingColumns(b)];
@@ -136,7 +138,8 @@ export function firstDifference(a, b) {
   };
   for (let k = 0; k < Math.max(mine.length, theirs.length); k++) {
     const [i, j] = [mine[k], theirs[k]];
-    if (i === undefined || j === undefined) return { a: i ?? a.length - 1, b: j ?? b.length - 1 };
+    if (i === undefined) return { a: a.length - 1, b: j, ended: a };
+    if (j === undefined) return { a: i, b: b.length - 1, ended: b };
     if (key(a, i) !== key(b, j)) return { a: i, b: j };
   }
   return null;
