@@ -29,7 +29,7 @@ class Wait(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A moment at which somebody was asked who runs next, and the reasons that were given to those who do not."""
+    """A moment at which the policy was asked what runs next, and its reasons for the requests that do not."""
 
     at_s: float
     worker: int

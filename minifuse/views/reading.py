@@ -87,7 +87,7 @@ def parse_trace(lines: Iterable[str], name: str) -> LoadedTrace:
 
 
 def _lacking(events: list[Event], name: str) -> str | None:
-    """What is said of a trace that has its end and lacks an iteration: a line was taken out of it.
+    """The notice for a trace that has its end and lacks an iteration: a line was taken out of it.
 
     Iterations are numbered from 0 on, and a run that was not interrupted waits for all of them: the trace of one that
     was may lack those that were running. The last iteration has the end of a request, which is then nowhere.

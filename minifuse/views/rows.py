@@ -1,4 +1,4 @@
-"""Rows of a rectangle, and buffers of a region, that were computed for nobody: whose they had been."""
+"""Rows of a rectangle, and buffers of a region, that were computed idle: the requests that they had been of."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def reasons_of_waits(history: History) -> list[Segment]:
 
     A policy names the first that it cannot admit, and stops there; the reason holds until the request is given another
     one or is admitted. Of the others that wait it is known that they were behind that one. From its arrival until
-    somebody is asked for the first time, a request waits for that (`not-asked`).
+    a policy is asked for the first time, a request waits for that (`not-asked`).
     """
     found: list[Segment] = []
     waiting: dict[str, _Open] = {}
@@ -134,7 +134,7 @@ def _ask(
 
 
 def _moments(history: History) -> Iterable[tuple[float, int, str | Decision]]:
-    """When waits begin and end, and when somebody was asked, in the order in which that counts."""
+    """When waits begin and end, and when a policy was asked, in the order in which that counts."""
     moments: list[tuple[float, int, str | Decision]] = []
     for name, story in history.stories.items():
         for wait in story.waits:
