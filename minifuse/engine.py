@@ -68,7 +68,7 @@ class Engine(Lifecycle):
         try:
             while self.unfinished:
                 yield self.turn()
-            self.trace.end((), self.now)
+            self.trace.end((), self.now, self.answers)
         finally:
             self._thread = None
 
@@ -187,6 +187,4 @@ class Engine(Lifecycle):
         measured = (ran.moving_s, ran.messages, ran.gathers, ran.transfers)
         report = StepReport(plan, started_s, ended_s, tokens, finished, usage, *measured, discarded=discarded)
         self.trace.step(report)
-        for name in finished:
-            self.trace.answer(name, self.finished[name].answer)
         return report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
 
 from minifuse.arrivals import Arrivals
 from minifuse.clock import Clock
@@ -119,6 +120,11 @@ class Lifecycle:
     def unfinished(self) -> bool:
         return bool(self.arrivals or self.sequences or self.in_flight)
 
+    @property
+    def answers(self) -> Iterator[tuple[str, list[int]]]:
+        """The tokens of every request that has ended, by id, in the order in which they did."""
+        return ((name, sequence.answer) for name, sequence in self.finished.items())
+
     def receive(self) -> None:
         """Hand requests whose arrival time has come to the stages."""
         for request, num_history in self.arrivals.due(self.now):
@@ -158,7 +164,6 @@ class Lifecycle:
             self.trace.refused(sequence.id, self.refused[sequence.id], received=True)
         elif reason is FinishReason.ABORTED:
             self.trace.aborted(sequence.id, self.now)
-        self.trace.answer(sequence.id, sequence.answer)
         self._finish(sequence, reason)
 
     def _end_unseen(self, request: Request, reason: FinishReason) -> None:
@@ -208,5 +213,5 @@ class Lifecycle:
                 self._end_unseen(request, FinishReason.INTERRUPTED)
             for sequence in list(self.sequences.values()):
                 self._end_early(sequence, FinishReason.INTERRUPTED)
-            self.trace.end(names, self.clock.now())
+            self.trace.end(names, self.clock.now(), self.answers)
         return names

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -85,7 +86,7 @@ class Trace:
         self._into = into
         self._others = others
         self._texts = texts
-        self._answers: list[tuple[str, Sequence[int]]] = []  # of requests that have ended
+        self._num_answers = 0  # that have been taken
         self._file = None if path is None else TraceFile(path)
         self._told = BlockTables()  # in the file
         self._add(self.header)
@@ -122,11 +123,6 @@ class Trace:
         """A request was refused: at `submit`, or, if `received`, when it had arrived and was unfolded."""
         self._add({"event": "refused", "id": request_id, "why": why, **({"received": True} if received else {})})
 
-    def answer(self, request_id: str, tokens: Sequence[int]) -> None:
-        """A request has ended, with these tokens as its answer: its text is told at the run's end, if texts are."""
-        if self._texts is not None and tokens:
-            self._answers.append((request_id, tokens))
-
     def aborted(self, request_id: str, end_s: float) -> None:
         self._add({"event": "aborted", "id": request_id, "wall": {"end_s": end_s}})
 
@@ -138,11 +134,16 @@ class Trace:
         wall = {"start_s": start_s, "end_s": end_s}
         self._add({"event": "wait", "reasons": [list(reason) for reason in reasons], "wall": wall})
 
-    def end(self, unfinished: Iterable[str], end_s: float) -> None:
-        answers, self._answers = self._answers, []
-        for request_id, tokens in answers:  # not before: making texts of tokens takes longer than an iteration may
-            if self._texts is not None and (known := self._texts.pieces(tokens)) is not None:
-                self._add({"event": "answer", "id": request_id, "text": known[0], "ends": known[1]})
+    def end(self, unfinished: Iterable[str], end_s: float, answers: Iterable[tuple[str, Sequence[int]]] = ()) -> None:
+        """The run has ended. `answers` are the tokens of all requests that have, by id, in the order in which they did.
+
+        Their texts are made now, and not before: it takes longer than an iteration may.
+        """
+        if self._texts is not None:
+            for name, tokens in islice(answers, self._num_answers, None):  # a trace may end more than once
+                self._num_answers += 1
+                if tokens and (known := self._texts.pieces(tokens)) is not None:
+                    self._add({"event": "answer", "id": name, "text": known[0], "ends": known[1]})
         wall = {"end_s": end_s}
         if self._others is not None and (cores := self._others.cores()) is not None:
             wall["other_cores"] = cores

@@ -103,6 +103,7 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]], nu
     """
     unit = min([place.size if isinstance(place, Pages) else 1 for place in plan.places])
     num_waves, num_groups = len(plan.waves), len(groups)
+    end = num_layers * num_waves
     sources = [[slot for move in group for slot in _sources(move, unit)] for _, group in groups]
     targets = [[slot for move in group for slot in _targets(move, unit)] for _, group in groups]
     moved = {slot for slots in (*sources, *targets) for slot in slots}
@@ -138,14 +139,13 @@ def _beside_the_waves(plan: Plan, groups: list[tuple[int, tuple[Move, ...]]], nu
             begins = max([-1, *(~wave for wave in earlier if wave < 0), *(found[copy].begins for copy in follows)])
             wave, is_after = divmod(int(moment), 2)
             wave += layer * num_waves
-            end = num_layers * num_waves
             found.append(_Found(max(begins, wave) if is_after else begins, end if is_after else wave, follows))
-    base = (num_layers - 1) * num_groups
+    base, base_wave = (num_layers - 1) * num_groups, end - num_waves  # of the last layer
     return [
         Copy(
             group,
-            None if last.begins < 0 else last.begins - (num_layers - 1) * num_waves,
-            None if first.needed == num_layers * num_waves else first.needed,
+            None if last.begins < 0 else last.begins - base_wave,
+            None if first.needed == end else first.needed,
             tuple(copy - base for copy in last.follows),
         )
         for (_, group), first, last in zip(groups, found, found[base:], strict=False)
