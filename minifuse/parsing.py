@@ -24,6 +24,7 @@ __all__ = [
     "check_goodput",
     "did_you_mean",
     "fits_utf8",
+    "keyed",
     "number",
     "one_of",
     "parse_duration",
@@ -177,6 +178,31 @@ def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
     """
     known = list(known)
     return UsageError(f"There is no {what} {given!r}{did_you_mean(given, known)}: give {one_of(known)}.")
+
+
+def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
+    """The options of a workload, as texts: of `sharegpt:scale=0.1,reaction=30s`, scale and reaction.
+
+    Args:
+        examples: a value of each option that the workload has.
+
+    Raises:
+        UsageError: an option is unknown, has no value, or stands twice.
+    """
+    name, colon, rest = text.strip().partition(":")
+    given: dict[str, str] = {}
+    for part in rest.split(",") if colon else ():
+        key, equals, value = part.partition("=")
+        if key not in examples or not equals or not value:
+            options = one_of(f"{known}={example}" for known, example in examples.items())
+            raise UsageError(
+                f'The workload is "{text}", with the option "{part}"{did_you_mean(key, examples)}: give {name}, or it '
+                f"with {options}, separated by commas."
+            )
+        if key in given:
+            raise UsageError(f'The workload is "{text}", with {key} twice: give it once.')
+        given[key] = value
+    return given
 
 
 def _quantity(text: str) -> tuple[float, str]:

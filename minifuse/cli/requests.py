@@ -28,6 +28,7 @@ __all__ = ["MAX_NEW_TOKENS", "Workload", "make_workload", "note_priorities", "te
 MAX_NEW_TOKENS = 256
 MAX_PROMPTS = 1_000_000
 REQUESTS = 16
+TINY, CROWD = "tiny", "crowd"  # the shipped model, and the workload that it has learnt
 PROMPT_LENGTH, OUTPUT_LENGTH = Uniform(8, 64), Uniform(16, 128)
 
 
@@ -140,10 +141,12 @@ class _Maker:
             requests = self._of_texts(texts)
         elif options.prompts is not None:
             requests = self._of_file(options.prompts)
+        elif named is not None and named.strip().partition(":")[0] == CROWD:
+            requests, expected = self._crowd(named)
         elif named is not None:
             requests = self._of_workload(named)
-        elif options.model == "tiny" and self.tokenizer and not of_lengths:
-            requests, expected = self._crowd()
+        elif options.model == TINY and self.tokenizer and not of_lengths:
+            requests, expected = self._crowd(CROWD)
         else:
             requests = self._random()
         return Workload(self.source, self.tokenizer, requests, expected)
@@ -222,15 +225,26 @@ class _Maker:
         if told:
             print(f"note: {path}: {'; '.join(told)}.", file=sys.stderr)
 
-    def _crowd(self) -> tuple[list[Request], dict[str, str]]:
+    def _crowd(self, text: str) -> tuple[list[Request], dict[str, str]]:
         """Tasks of the tiny model, with the right answers."""
         from minifuse.model.tiny.tasks import crowd
+        from minifuse.workload.talk import parse_talk, talk
 
-        tasks = crowd(self.count * self.prompts_per_request, self.seed)
-        requests = self._of_texts([task.prompt for task in tasks])
-        if self.options.ignore_eos:
-            return requests, {}  # they go on after the answer
-        return requests, {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
+        if self.options.model != TINY or self.tokenizer is None:
+            raise UsageError(
+                f'The workload is "{text}", of tasks that the model tiny has learnt, and --model is '
+                f"{self.options.model}: leave one of them out."
+            )
+        asked = parse_talk(text)
+        if asked.turns > 1:
+            limit, arrival = self.defaults.max_new_tokens, self.options.arrival
+            turns, expected = talk(asked, self.count, self._encode, limit, arrival, self.seed)
+            requests = self._completed([replace(turn, ignore_eos=self.options.ignore_eos) for turn in turns])
+        else:
+            tasks = crowd(self.count * self.prompts_per_request, self.seed)
+            requests = self._of_texts([task.prompt for task in tasks])
+            expected = {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
+        return requests, {} if self.options.ignore_eos else expected  # with it they go on after the answer
 
     def _random(self) -> list[Request]:
         """Random tokens, of a law of lengths."""

@@ -74,8 +74,8 @@ def cell_workload(
             raise UsageError(f'The workload is "{text}", of trees, and this {kind} reads sentences: give wmt15.')
         draw = (_parse_trees if name == "treebank" else _complete_trees)(option if colon else None, words)
     else:
-        hint = did_you_mean(name, ("wmt15", "treebank", "identical-trees", "sharegpt"))
-        raise UsageError(f'The workload is "{text}"{hint}: give {one_of((*WORKLOADS, "sharegpt"))}.')
+        hint = did_you_mean(name, ("wmt15", "treebank", "identical-trees", "sharegpt", "crowd"))
+        raise UsageError(f'The workload is "{text}"{hint}: give {one_of((*WORKLOADS, "sharegpt", "crowd:turns=4"))}.')
     stop_ids = CellConfig(kind).eos_ids
     requests = [
         Request(id=f"r{i}", stop_ids=stop_ids, ignore_eos=True, **draw(partial(_stream, seed, i))) for i in range(count)

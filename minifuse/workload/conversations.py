@@ -16,15 +16,18 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from minifuse.errors import UsageError
-from minifuse.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int
+from minifuse.parsing import LONGEST_S, keyed, parse_duration, parse_float, parse_int
 from minifuse.request import Request
 from minifuse.workload.laws import Arrival, Lognormal
 from minifuse.workload.synthetic import MAX_TOKENS, arrival_times
 
-__all__ = ["LONGEST", "MEANS", "NAME", "Asked", "Turn", "as_requests", "conversations", "draw_lengths", "parse_asked"]
+__all__ = [
+    *("LONGEST", "MEANS", "MOST_TURNS", "NAME", "Asked", "Turn"),
+    *("as_requests", "conversations", "draw_lengths", "parse_asked"),
+]
 
 NAME = "sharegpt"
 LONGEST = 16384  # tokens of a conversation: longer ones are dropped as a whole
@@ -64,21 +67,7 @@ def parse_asked(text: str) -> Asked:
     Raises:
         UsageError: an option is unknown, stands twice or has a wrong value, or a scale is given for a file.
     """
-    name, colon, rest = text.strip().partition(":")
-    known = [field.name for field in fields(Asked)]
-    given: dict[str, str] = {}
-    for part in rest.split(",") if colon else ():
-        key, equals, value = part.partition("=")
-        if name != NAME or key not in known or not equals or not value:
-            hint = did_you_mean(key, known)
-            options = one_of(("scale=0.1", "reaction=60s", "min_turns=5", "file=PATH"))
-            raise UsageError(
-                f'The workload is "{text}", with the option "{part}"{hint}: give sharegpt, or it with {options}, '
-                "separated by commas."
-            )
-        if key in given:
-            raise UsageError(f'The workload is "{text}", with {key} twice: give it once.')
-        given[key] = value
+    given = keyed(text, {"scale": "0.1", "reaction": "60s", "min_turns": "5", "file": "PATH"})
     if "scale" in given and "file" in given:
         raise UsageError(
             f'The workload is "{text}", and the texts of a file have lengths of their own: leave scale out.'

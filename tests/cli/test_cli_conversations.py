@@ -1,4 +1,4 @@
-"""`minifuse run --workload sharegpt`: conversations, made up or from a file."""
+"""`minifuse run --workload sharegpt` and `crowd`: conversations, made up, from a file, or of tasks of tiny."""
 
 from __future__ import annotations
 
@@ -69,3 +69,24 @@ def test_a_file_is_read_with_the_tokenizer(minifuse: Cli, worded: Path, tmp_path
         "answer: 1; conversations served: 1 of the 16 that --requests asks for.\n"
     ) in outcome.err
     assert "note: " not in minifuse(*typed, "--requests", 1).err
+
+
+TALK = ("--workload", "crowd:turns=4,reaction=5ms", "--requests", 6, "--max-new-tokens", 24, "--clock", "virtual")
+
+
+@pytest.mark.parametrize("technique", ["pensieve", "vllm"])
+def test_the_crowd_remembers(minifuse: Cli, technique: str) -> None:
+    """Pensieve's kept KV and a history computed again both give the answers that depend on earlier turns."""
+    outcome = minifuse("run", "--technique", technique, *TALK)
+    answers = [line for line in outcome.out.splitlines() if line.startswith("c")]
+    assert any(line.startswith("c0.1 [right]") for line in answers)
+    assert all("[right]" in line for line in answers), outcome.out
+    tokens = minifuse("run", "--technique", technique, *TALK, "--json").json()["metrics"]["tokens"]
+    assert (tokens["reused"] > 0, tokens["recomputed"] > 0) == (technique == "pensieve", technique == "vllm")
+
+
+@pytest.mark.parametrize("model", ["random:small", "lstm"])
+def test_the_crowd_is_tinys(minifuse: Cli, model: str) -> None:
+    minifuse("run", "--workload", "crowd:turns=2", "--model", model).refused(
+        f"tasks that the model tiny has learnt, and --model is {model}: leave one of them out"
+    )

@@ -1,0 +1,76 @@
+"""Conversations of the shipped model's own tasks, each with its right answer.
+
+    crowd                          tasks of one turn each, as without --workload
+    crowd:turns=4                  conversations of one to four turns, each number equally often
+    crowd:turns=4,reaction=10ms    the mean time from an answer to the next turn, exponential; 1 s by default
+
+In a conversation of several turns the first states a fact and the last asks for one (`minifuse.model.tiny.tasks`): an
+answer is right only if the model still has what was said before.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minifuse.errors import UsageError
+from minifuse.model.tiny.tasks import Task, conversation, crowd
+from minifuse.parsing import LONGEST_S, keyed, parse_duration, parse_int
+from minifuse.request import Request
+from minifuse.workload.conversations import MOST_TURNS, as_requests
+from minifuse.workload.laws import Arrival
+
+__all__ = ["Talk", "parse_talk", "talk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """Which conversations are asked for."""
+
+    turns: int = 1  # of one, at most
+    reaction: float = 1.0  # seconds, in the mean
+
+
+def parse_talk(text: str) -> Talk:
+    """What `crowd`, or it with options, asks for.
+
+    >>> parse_talk("crowd:turns=4,reaction=10ms")
+    Talk(turns=4, reaction=0.01)
+
+    Raises:
+        UsageError: an option is unknown, stands twice or has a wrong value, or a reaction time is given for one turn.
+    """
+    given = keyed(text, {"turns": "4", "reaction": "10ms"})
+    turns = parse_int(given.get("turns", "1"), "The turns of crowd", 1, MOST_TURNS)
+    if "reaction" in given and turns == 1:
+        raise UsageError(f'The workload is "{text}", and a conversation of one turn has no reaction: add turns=4.')
+    reaction = parse_duration(given.get("reaction", "1s"), "The mean reaction time of crowd")
+    if reaction > LONGEST_S:
+        raise UsageError(f'The mean reaction time of crowd is "{given["reaction"]}": give at most {LONGEST_S:g}s.')
+    return Talk(turns, reaction)
+
+
+def talk(
+    asked: Talk,
+    count: int,
+    encode: Callable[[str], tuple[int, ...]],
+    limit: int,
+    arrival: Arrival | None = None,
+    seed: int = 0,
+) -> tuple[list[Request], dict[str, str]]:
+    """`count` conversations as their turns (see `as_requests`), and the right answer to each turn.
+
+    Args:
+        limit: tokens of an answer, at most.
+    """
+    turns_rng, alone = random.Random(f"minifuse turns of crowd {seed}"), iter(crowd(count, seed))
+    conversations: list[list[Task]] = []
+    for number in range(count):
+        turns = turns_rng.randint(1, asked.turns)
+        # A conversation has a seed of its own: the first n of a larger crowd are those of the smaller one.
+        conversations.append([next(alone)] if turns == 1 else conversation(turns, seed * 1_000_003 + number))
+    lengths = [[(encode(task.prompt), limit) for task in tasks] for tasks in conversations]
+    requests = as_requests(lengths, asked.reaction, arrival, seed)
+    tasks = (task for tasks in conversations for task in tasks)
+    return requests, {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}
