@@ -15,7 +15,7 @@ from minifuse.request import FinishReason, Phase
 from minifuse.stages import Attention, Batching, Executor, Memory, Reader
 from minifuse.trace import Trace
 from minifuse.watchdog import Watchdog
-from minifuse.why import account_for
+from minifuse.why import account_for, account_for_pause
 
 __all__ = ["Engine"]
 
@@ -85,11 +85,11 @@ class Engine(Lifecycle):
         for worker in range(self.batching.workers):
             while self.in_flight.has_room(worker):
                 proposal = self.batching.propose(worker, self.now, self.memory)
-                if self._why:
-                    proposal = account_for(proposal, worker, self.sequences.values())
                 if not proposal.work:
                     self._waiting.append(proposal)
                     break
+                if self._why:
+                    proposal = account_for(proposal, worker, self.sequences.values())
                 self._submit(worker, proposal)
         if self._committed:  # not at an arrival, which a machine that computes may notice later than a replay does
             self._committed = False
@@ -121,6 +121,8 @@ class Engine(Lifecycle):
             return []
         until = self._next_event()
         reasons = tuple(dict.fromkeys(reason for proposal in self._waiting for reason in proposal.reasons))
+        if self._why and not self.in_flight:
+            reasons = account_for_pause(reasons, self.sequences.values())
         if not self.in_flight and (until is None or until <= self.now):
             why = "; ".join(map(str, reasons)) or "the batching policy proposed no work and gave no reason."
             raise LawBroken("progress", f"nothing runs and nothing will: {why}")

@@ -38,7 +38,7 @@ from minifuse.place import BlockTables
 from minifuse.plan import Reason
 from minifuse.report import NO_TRANSFERS, StepReport
 from minifuse.request import Request
-from minifuse.trace_file import TraceFile, read_objects
+from minifuse.trace_file import TraceFile, parse, read_text
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"]
 
@@ -259,9 +259,4 @@ def read_trace(path: Path | str) -> list[Event]:
     Raises:
         UsageError: the file is missing, is not a trace, or is one of another version.
     """
-    events: list[Event] = read_objects(Path(path))
-    if not events:
-        raise UsageError(f"{path} was cut off within its first line, or is not a trace: write it again.")
-    if not all(isinstance(event, dict) for event in events) or events[0].get("schema") != SCHEMA:
-        raise UsageError(f"{path} is not a trace of version {SCHEMA}: write it again with this version of minifuse.")
-    return events
+    return parse(read_text(Path(path), str(path)), str(path), SCHEMA).events

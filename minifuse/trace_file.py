@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 from minifuse.errors import UsageError
 
-__all__ = ["TraceFile", "read_objects"]
+__all__ = ["Lines", "TraceFile", "parse", "read_text"]
 
 
 class TraceFile:
@@ -69,22 +69,82 @@ class TraceFile:
             self.close()
 
 
-def read_objects(path: Path) -> list[Any]:
-    """What a file holds, up to where it was cut off.
+class Lines(NamedTuple):
+    """The events in the lines of a trace, and the number of the line in which it was cut off, if it was."""
+
+    events: list[dict[str, Any]]
+    cut_off: int | None
+
+
+def read_text(where: Path | TextIO, name: str) -> str:
+    """What a file holds, or a stream, which messages call `name`.
 
     Raises:
-        UsageError: it cannot be read, or a line of it is not JSON.
+        UsageError: it cannot be read, or holds no text.
     """
     try:
-        *lines, rest = path.read_text(encoding="utf-8").split("\n")
-        found = [json.loads(line) for line in lines]
+        return where.read_text(encoding="utf-8") if isinstance(where, Path) else where.read()
     except OSError as error:
         raise UsageError(
-            f"The trace {path} cannot be read ({error.strerror}): give a file that --trace wrote."
+            f"The trace {name} cannot be read ({error.strerror}): give a file that --trace wrote."
         ) from None
-    except ValueError:
-        raise UsageError(f"{path} is not a trace: give a file that --trace wrote.") from None
-    try:
-        return [*found, json.loads(rest)]
-    except ValueError:  # as a rule nothing, behind the last line; or a line that was cut off
-        return found
+    except ValueError:  # bytes that are no text; or a zero byte in the name
+        raise _no_trace(name) from None
+
+
+def parse(text: str, name: str, schema: str) -> Lines:
+    """The events of a trace, up to where it was cut off, as when its run was killed.
+
+    Args:
+        name: what messages call it.
+        schema: the version that it is to be of.
+
+    Raises:
+        UsageError: it is empty, is not a trace, or is one of another version.
+    """
+    lines = text.split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise UsageError(f"{name} is empty, and is not a trace: give a file that --trace wrote.")
+    events: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            event: Any = json.loads(line)
+        except (ValueError, RecursionError):
+            if number == 1 and not line.startswith('{"event"'):
+                raise _no_trace(name) from None
+            if number < len(lines):
+                raise UsageError(
+                    f"Line {number} of {name} is not JSON, so that it is not a trace: write it again with --trace."
+                ) from None
+            if number == 1:
+                raise UsageError(
+                    f"{name} was cut off within its first line, and is not a trace: write it again with --trace."
+                ) from None
+            return Lines(events, number)
+        if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+            if number == 1:
+                raise _no_trace(name)
+            raise UsageError(
+                f"Line {number} of {name} is not an event, so that it is not a trace: write it again with --trace."
+            )
+        if number == 1:
+            _check_version(event, name, schema)
+        events.append(event)
+    return Lines(events, None)
+
+
+def _check_version(first: dict[str, Any], name: str, schema: str) -> None:
+    found = first.get("schema")
+    if first["event"] != "run" or not isinstance(found, str) or found.split("/")[0] != schema.split("/")[0]:
+        raise _no_trace(name)
+    if found != schema:
+        raise UsageError(
+            f"{name} is not a trace of version {schema}, which this minifuse reads, but of version {found}: write it "
+            "again with this version of minifuse."
+        )
+
+
+def _no_trace(name: str) -> UsageError:
+    return UsageError(f"{name} is not a trace: give a file that --trace wrote.")

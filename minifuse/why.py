@@ -1,61 +1,117 @@
 """Why each waiting request was not admitted: the reasons that a policy gave, and one for every other that waits.
 
 A policy names the first that it could not admit and stops there: an iteration's host work must not grow with the queue.
-For a run that is to tell of each of them (`Settings.why`), the others are accounted for here.
+What can be said of the others is told here, and nowhere else: by the engine at once, for a run that is to tell of each
+(`Settings.why`), and afterwards by what reads the trace of any run (`minifuse.views.waits`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Sequence
-from minifuse.work import TRANSFORMER
+from minifuse.work import TRANSFORMER, Work
 
-__all__ = ["account_for"]
+__all__ = ["Choice", "account_for", "account_for_pause", "told_by_policy"]
 
 WAITING = (Phase.RECEIVED, Phase.READY, Phase.SUSPENDED)
+Told = tuple[str, str, str]  # code, request, text: what a `Reason` is, and what a trace has of it
+
+
+class Choice(NamedTuple):
+    """What was chosen to run, as far as it is why others wait; of a pause, in which nothing runs, nothing.
+
+    >>> Choice(0, (), {"transformer": 12}).passed_over(None)
+    ('not-in-batch', 'not admitted: worker 0 runs 12 tokens without it')
+    """
+
+    worker: int | None = None
+    evicted: Collection[str] = ()
+    batch: Mapping[str, int] = {}
+
+    def stopped_at(self, reasons: Iterable[Told], waiting: Collection[str]) -> str | None:
+        """The request at which the policy stopped: of those that wait, the last that it gave a reason for.
+
+        One that this very choice evicts waits only from now on: the policy did not stop at it.
+        """
+        named = [name for _, name, _ in reasons if name in waiting and name not in self.evicted]
+        return named[-1] if named else None
+
+    def passed_over(self, stopped_at: str | None) -> tuple[str, str]:
+        """The code and the text of the reason of a request that waits, and for which the policy gave none.
+
+        | code | when |
+        |---|---|
+        | behind | the policy stopped at a waiting request |
+        | evicting | it gave no reason, and others are evicted |
+        | not-in-batch | it gave none, and others run |
+        | no-reason | it gave none, and nothing runs |
+        """
+        if stopped_at is not None:
+            admits = "none is admitted" if self.worker is None else f"worker {self.worker} admits none"
+            return "behind", f"not considered: {admits} behind {stopped_at}"
+        if self.evicted:
+            return "evicting", f"not admitted: worker {self.worker} evicts {', '.join(self.evicted)}"
+        if self.batch:
+            counts = ", ".join(_counted(count, cell) for cell, count in self.batch.items())
+            return "not-in-batch", f"not admitted: worker {self.worker} runs {counts} without it"
+        return "no-reason", "not admitted: nothing was proposed, and no reason was given"
 
 
 def account_for(proposal: Proposal, worker: int, sequences: Iterable[Sequence]) -> Proposal:
-    """The proposal with a reason for each of the `sequences` that waits and that it does not admit.
+    """A proposal of work with a reason for each of the `sequences` that waits and that it does not admit.
 
-    A reason that the policy gave stays. For the others:
-
-    | code | when |
-    |---|---|
-    | behind | the policy stopped at a waiting sequence, the last that it gave a reason for |
-    | evicting | it gave none, and the proposal evicts |
-    | not-in-batch | it gave none, and there is work |
-    | no-reason | it gave none, and proposes nothing |
+    A reason that the policy gave stays.
     """
     joining = {sequence.id for sequence in proposal.admit} | {work.sequence for work in proposal.work}
-    waiting = {one.id: one for one in sequences if one.phase in WAITING and one.id not in joining}
-    given = {reason.sequence for reason in proposal.reasons}
-    # What is evicted by this very proposal has a reason, and waits only from now on: the policy did not stop at it.
-    stopped_at = next((reason.sequence for reason in reversed(proposal.reasons) if reason.sequence in waiting), None)
-    code, text = _passed_over(proposal, worker, stopped_at)
-    others = tuple(Reason(code, name, text) for name in waiting if name not in given)
+    choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
+    others = _others(choice, proposal.reasons, [one for one in sequences if one.id not in joining])
     return replace(proposal, reasons=proposal.reasons + others) if others else proposal
 
 
-def _passed_over(proposal: Proposal, worker: int, stopped_at: str | None) -> tuple[str, str]:
-    """The code and the text of the reason of a sequence for which the policy gave none."""
-    if stopped_at is not None:
-        return "behind", f"not considered: worker {worker} admits none behind {stopped_at}"
-    if proposal.evict:
-        return "evicting", f"not admitted: worker {worker} evicts {', '.join(s.id for s in proposal.evict)}"
-    if proposal.work:
-        return "not-in-batch", f"not admitted: worker {worker} runs {', '.join(_batch(proposal))} without it"
-    return "no-reason", f"not admitted: the policy proposed nothing for worker {worker}, without a reason"
+def account_for_pause(reasons: tuple[Reason, ...], sequences: Iterable[Sequence]) -> tuple[Reason, ...]:
+    """The same of a pause: the reasons that policies gave, and one for each other of the `sequences` that waits."""
+    return reasons + _others(Choice(), reasons, sequences)
 
 
-def _batch(proposal: Proposal) -> Iterator[str]:
-    """What a batch computes: `12 tokens`, or by type of cell, `64 nodes of encoder`."""
-    counts: dict[str, int] = {}
-    for work in proposal.work:
-        counts[work.cell] = counts.get(work.cell, 0) + work.num_tokens
-    for cell, count in counts.items():
-        noun = f"node{'s' * (count != 1)} of {cell}" if cell != TRANSFORMER else f"token{'s' * (count != 1)}"
-        yield f"{count} {noun}"
+def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collection[str]) -> tuple[Told, ...]:
+    """Of the reasons in a trace those that a policy gave: without what `account_for` has put behind them.
+
+    >>> full, behind = ("batch-full", "b", "..."), "not considered: worker 0 admits none behind b"
+    >>> told_by_policy((full, ("behind", "c", behind), ("behind", "d", behind)), Choice(0), "bcd")
+    (('batch-full', 'b', '...'),)
+    """
+    if not reasons:
+        return reasons
+    code, _, text = reasons[-1]
+    count = len(reasons)
+    while count and reasons[count - 1][::2] == (code, text):
+        count -= 1
+    own = reasons[:count]
+    return own if choice.passed_over(choice.stopped_at(own, waiting)) == (code, text) else reasons
+
+
+def _amounts(works: Iterable[Work]) -> dict[str, int]:
+    """How many tokens are computed, or nodes of each type of cell."""
+    found: dict[str, int] = {}
+    for work in works:
+        found[work.cell] = found.get(work.cell, 0) + work.num_tokens
+    return found
+
+
+def _others(choice: Choice, reasons: Collection[Reason], sequences: Iterable[Sequence]) -> tuple[Reason, ...]:
+    """A reason for each that waits and has none."""
+    waiting = {one.id: one for one in sequences if one.phase in WAITING}
+    code, text = choice.passed_over(choice.stopped_at(reasons, waiting))
+    given = {reason.sequence for reason in reasons}
+    return tuple(Reason(code, name, text) for name in waiting if name not in given)
+
+
+def _counted(count: int, cell: str) -> str:
+    """`12 tokens`, or `64 nodes of encoder`."""
+    if cell == TRANSFORMER:
+        return f"{count} token{'s' * (count != 1)}"
+    return f"{count} node{'s' * (count != 1)} of {cell}"

@@ -121,6 +121,40 @@ def test_texts_are_told_of_prompts_at_once_and_of_answers_at_the_end(tmp_path: P
     assert [event["event"] for event in handed] == [event["event"] for event in events]
 
 
+def answered(path: Path) -> dict[str, str]:
+    """The text of every answer in a trace; each is told once."""
+    told = [(event["id"], event["text"]) for event in read_trace(path) if event["event"] == "answer"]
+    assert len(dict(told)) == len(told)
+    return dict(told)
+
+
+def test_what_has_been_generated_of_an_answer_that_was_broken_off_is_told(tmp_path: Path) -> None:
+    """a is aborted after two tokens, c before it has arrived; b is interrupted after four."""
+    path = tmp_path / "trace.jsonl"
+    engine = make_engine(trace=Trace(path, texts=LETTERS))
+
+    def stop(report: StepReport) -> None:
+        if report.plan.step == 1:
+            engine.abort("a")
+            engine.abort("c")
+        if report.plan.step == 3:
+            raise KeyboardInterrupt
+
+    served = serve(engine, [asks("a", 2, 9), asks("b", 3, 9), asks("c", 3, 9, at=1e9)], on_step=stop)
+    texts = {answer.request.id: LETTERS.text(answer.token_ids) for answer in served.answers}
+    assert answered(path) == {"a": texts["a"], "b": texts["b"]}
+    assert {name: len(text) for name, text in answered(path).items()} == {"a": 2, "b": 4}
+
+
+def test_an_engine_that_runs_twice_tells_each_answer_once(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    engine = make_engine(trace=Trace(path, texts=LETTERS))
+    for name in "ab":
+        run_all(engine, [asks(name, 2, 3)])
+    assert [event["event"] for event in read_trace(path)].count("end") == 2
+    assert answered(path).keys() == {"a", "b"}
+
+
 def test_texts_change_no_decision_and_metrics_read_past_them() -> None:
     plain, texts = Trace(), Trace(texts=LETTERS)
     for trace in (plain, texts):

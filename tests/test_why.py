@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from crowds import crowded
 from helpers import asks, make_engine, run_all, sentence
 
 from minifuse.cli.why import WhyLines
 from minifuse.engine import Engine
 from minifuse.errors import UsageError
-from minifuse.model.source import resolve
 from minifuse.plan import Proposal, Reason
-from minifuse.request import Phase, Request, Sequence
-from minifuse.serve.build import build_engine
+from minifuse.request import Phase, Sequence
 from minifuse.serve.settings import Settings
 from minifuse.stages import Memory
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.trace import decisions
 from minifuse.why import account_for
 from minifuse.work import Work
-from minifuse.workload.cells import cell_workload
-from minifuse.workload.laws import parse_arrival
 
 WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
 
@@ -84,22 +81,9 @@ class Spy:
         return proposal
 
 
-def _engine(row: Technique, why: bool) -> tuple[Engine, list[Request]]:
-    """A crowd in little memory, of the model that the technique serves."""
-    if "transformer" in row.serves:
-        source, requests = resolve("random:small"), [asks(f"r{i}", 5 + i % 7, 3 + i % 5, i * 1e-4) for i in range(30)]
-        kv_memory = 128 * source.slot_bytes("float32")
-    else:
-        source = resolve("lstm:hidden=16")
-        requests = cell_workload("wmt15", "lstm", 12, 64, parse_arrival("constant:0.1ms"), 0)
-        kv_memory = 12 * source.slot_bytes("float32")
-    settings = Settings(clock="virtual", kv_memory=kv_memory, why=why)
-    return build_engine(row, source, settings, source.outline("float32", 0)), requests
-
-
 @pytest.mark.parametrize("row", TECHNIQUES.values(), ids=TECHNIQUES)
 def test_every_technique_tells_of_each_and_decides_alike(row: Technique) -> None:
-    engine, requests = _engine(row, why=True)
+    engine, requests = crowded(row, why=True)
     spy = Spy(engine)
     steps = run_all(engine, requests)
     assert len(steps) == len(spy.passed_over)
@@ -109,7 +93,7 @@ def test_every_technique_tells_of_each_and_decides_alike(row: Technique) -> None
         assert spy.passed_over[step.plan.step] <= set(told)
     assert any(spy.passed_over)
     assert all(reason.code != "no-reason" for step in steps for reason in step.plan.reasons)
-    other, requests = _engine(row, why=False)
+    other, requests = crowded(row, why=False)
     run_all(other, requests)
     assert _without_reasons(engine) == _without_reasons(other)
 
@@ -149,7 +133,7 @@ def test_lines_of_a_wait(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.splitlines() == [
         "    0.000 s nothing runs until 2.000 s",
         "            a not admitted: 2 wait and the window of 2 s closes at 2.000 s",
-        "            b\\x1b[2J not considered: worker 0 admits none behind a",
+        "            b\\x1b[2J not considered: none is admitted behind a",
         "    2.000 s step 0 of worker 0 admits a b\\x1b[2J",
     ]
 

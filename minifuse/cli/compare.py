@@ -74,7 +74,7 @@ def compare(options: CompareOptions) -> int:
     workload = make_workload(options, source)
     served = list(zip(rows, stage_options, strict=True))
     note_priorities(workload, served)
-    settings = replace(options.settings, why=options.replay is not None)
+    settings = options.settings
     with loading(source.name):
         outline = source.outline(settings.dtype, settings.seed)
     for row, own in served:  # refuse before any weights are loaded

@@ -151,7 +151,8 @@ def _idle(reports: Sequences[StepReport], skipped: int) -> dict[str, list[int]]:
     """
     ended_s = {name: report.ended_s for report in reports for name in report.finished}
     found = idle_columns(
-        map(_rows_of, reports), lambda name, index: ended_s.get(name, math.inf) <= reports[index].started_s
+        (((report.plan.worker, report.plan.phase), _rows_of(report)) for report in reports),
+        lambda name, index: ended_s.get(name, math.inf) <= reports[index].started_s,
     )
     columns = {name: [index - skipped for index in every if index >= skipped] for name, every in found.items()}
     return {name: every for name, every in columns.items() if every}

@@ -23,7 +23,7 @@ __all__ = ["REPLAY", "Page", "ReplayOptions", "page_of", "refuse_overwriting_by_
 
 TRACES = "files that --trace wrote, of the same requests; - is standard input"
 PAGE = "write the page here, one HTML file that any browser opens"
-REPLAYED = "write a page here that replays the run in any browser; the trace then tells why each request waits"
+REPLAYED = "write a page here that replays the run in any browser; as with --trace, iterations take a little longer"
 
 
 def page_file(text: str, flag: str) -> Path:
@@ -69,9 +69,6 @@ def replay(options: ReplayOptions) -> int:
     runs = [
         TracedRun(STANDARD_INPUT, *load_trace(STDOUT)) if path == STDOUT else read_run(path) for path in options.traces
     ]
-    for run in runs:
-        if run.notice is not None:
-            print(f"note: {one_line(run.notice)}", file=sys.stderr)
     show_page(runs, options.output)
     return 0
 
@@ -135,7 +132,10 @@ def page_of(path: Path | None, traces: Path | None) -> Iterator[Page]:
 
 
 def show_page(runs: Sequence[TracedRun], page: Path) -> None:
-    """Write the page of these runs, and say where it is."""
+    """Write the page of these runs, and say where it is, and what of a trace it lacks."""
     write_page(runs, page)
+    for run in runs:
+        if run.notice is not None:
+            print(f"note: {one_line(run.notice)}", file=sys.stderr)
     names = all_of([str(run.events[0].get("technique", run.name)) for run in runs])
     print(f"note: {one_line(f'{page} replays {names}')}: open it in a browser.", file=sys.stderr)

@@ -94,8 +94,7 @@ def run(options: RunOptions) -> int:
     refuse_overwriting_state(
         options.state, options.model, options.prompts, options.trace if isinstance(options.trace, Path) else None
     )
-    why = options.why or options.replay is not None
-    settings = replace(options.settings, stage_options=options.stage_options(row), why=why)
+    settings = replace(options.settings, stage_options=options.stage_options(row), why=options.why)
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts)
     note_priorities(workload, [(row, settings.stage_options)])

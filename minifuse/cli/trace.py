@@ -14,7 +14,7 @@ from minifuse.cli.text import LEAST_WIDTH, one_line
 from minifuse.errors import MachineError, UsageError
 from minifuse.views.gaps import longest_gaps
 from minifuse.views.history import History
-from minifuse.views.reading import load_trace
+from minifuse.views.reading import STANDARD_INPUT, load_trace
 from minifuse.views.waits import reasons_of_waits, waited_for
 
 __all__ = ["TraceOptions", "trace"]
@@ -50,7 +50,7 @@ def trace(options: TraceOptions) -> int:
     if isinstance(options.perfetto, Path) and options.path != STDOUT and options.perfetto.resolve() == where.resolve():
         raise UsageError(f"--perfetto is {str(options.perfetto)!r}, the trace itself: give another file.")
     loaded = load_trace(STDOUT if options.path == STDOUT else where)
-    history = History.of(loaded.events)
+    history = History.of(loaded.events, STANDARD_INPUT if options.path == STDOUT else options.path)
     if loaded.notice is not None and not options.json:
         print(f"note: {one_line(loaded.notice)}", file=sys.stderr)
     if options.perfetto is not None:
@@ -83,8 +83,8 @@ def _show(history: History, options: TraceOptions, notice: str | None) -> None:
 
     width = options.width or WIDTH
     timeline = timeline_of(history, width, options.rows or ROWS)
-    reasons = reasons_of_waits(history)
-    waits, gaps = waited_for(reasons), longest_gaps(history, reasons)
+    told = reasons_of_waits(history)
+    waits, gaps = waited_for(told), longest_gaps(history, told)
     if options.json:
         print_result(json.dumps(as_json(history, timeline, waits, gaps, notice)))
     else:

@@ -8,22 +8,29 @@ short, since there are many steps: `n` the step's number, `k` its worker, `t` wh
 moves, `ru` what was reused, `y` reasons, `c` and `i` tokens computed and idle, `o` how many tokens each took in, `f`
 who finished, `kv` and `kp` memory, `x` seconds that computing waited for transfers, `d` tokens discarded; `wait` marks
 a wait. What is empty is left out. Places and moves are told as in the trace (docs/architecture.md, "A trace's lines").
+
+What `minifuse.views` finds out is told in columns, which are numbers of steps: of each request `idle`, those that
+computed its row though it had ended, and `waits`, lists of `from`, `to` and `reason`: it waited in columns [from, to).
+A reason is a number in `reasons`; or -1 or -2 for what was told of all that were passed over (`minifuse.views.waits`),
+which is the last of `passed`[0] or `passed`[1], lists of columns and of reasons, up to the column that one looks at.
+`y` holds the reasons that a policy gave itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate, chain
-from pathlib import Path
 from typing import Any
 
 from minifuse.errors import UsageError
+from minifuse.replay.workload import TracedRun, keys_of, read_run, refuse_other_workload
 from minifuse.request import FinishReason, Phase
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace import Event
-from minifuse.views.checks import check_step, check_time
-from minifuse.views.reading import load_trace
+from minifuse.views.history import History
+from minifuse.views.rows import idle_rows
+from minifuse.views.waits import Piece, reasons_of_waits
 from minifuse.work import TRANSFORMER
 
 __all__ = ["TracedRun", "read_run", "record"]
@@ -31,47 +38,7 @@ __all__ = ["TracedRun", "read_run", "record"]
 VERSION = 1
 NANOSECONDS = 9  # decimal places of a second
 Object = dict[str, Any]
-COMPARED: dict[str, Callable[[Event], Any]] = {  # what requests of one workload have alike
-    "prompts of other lengths": lambda line: line["prompt_tokens"] - line.get("history_tokens", 0),
-    "other prompts": lambda line: line.get("text"),
-    "other limits of their answers": lambda line: line["max_new_tokens"],
-    "other arrival times": lambda line: line.get("arrival_s"),
-    "other priorities": lambda line: line["priority"],
-}
 EMPTY: tuple[Any, ...] = (None, [], {}, 0, False)
-
-
-@dataclass(frozen=True)
-class TracedRun:
-    """The events of one run, where they are from, and what is to be said of them (a trace that was cut off)."""
-
-    name: str
-    events: Sequence[Event]
-    notice: str | None = None
-
-    @property
-    def empty(self) -> bool:
-        """Whether it tells of no iteration, so that there is nothing to show."""
-        return not any(event["event"] in ("step", "wait") for event in self.events)
-
-    @property
-    def requests(self) -> dict[str, Event]:
-        """The lines of requests that were submitted, by id."""
-        return {event["id"]: event for event in self.events if event["event"] == "request"}
-
-    @property
-    def refused_early(self) -> dict[str, str]:
-        """Why requests were refused when they were submitted, by id."""
-        return {e["id"]: e["why"] for e in self.events if e["event"] == "refused" and not e.get("received")}
-
-
-def read_run(path: Path | str, name: str | None = None) -> TracedRun:
-    """The run that a trace file tells of, which messages call `name`; of one that was cut off, up to there.
-
-    Raises:
-        UsageError: it is no trace of this version.
-    """
-    return TracedRun(name or str(path), *load_trace(Path(path)))
 
 
 def record(runs: Sequence[TracedRun]) -> Object:
@@ -88,26 +55,16 @@ def record(runs: Sequence[TracedRun]) -> Object:
                 f"{run.name} tells of no iteration, so there is nothing to show: give the trace of a run that served "
                 "a request."
             )
-    try:
-        for run in runs[1:]:
-            _refuse_other_workload(runs[0], run)
-        keys = list(dict.fromkeys(chain.from_iterable(map(_keys, runs))))
-        titles = _titles(runs)
-        cells: dict[str, int] = {}
-        told = [_Run(run, keys, title, cells).told() for run, title in zip(runs, titles, strict=True)]
-        return {"version": VERSION, "runs": told}
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        names = " or ".join(run.name for run in runs)
-        raise UsageError(
-            f"A line of {names} cannot be understood ({type(error).__name__}: {error}): write the trace again with "
-            "--trace."
-        ) from None
-
-
-def _keys(run: TracedRun) -> list[tuple[str, bool]]:
-    """What tells the requests of a run apart: the id, and whether a request of that id was served before it."""
-    requests = run.requests
-    return [*((name, False) for name in requests), *((name, name in requests) for name in run.refused_early)]
+    histories = [run.history for run in runs]  # all of their lines are understood
+    for run in runs[1:]:
+        refuse_other_workload(runs[0], run)
+    keys = list(dict.fromkeys(chain.from_iterable(map(keys_of, runs))))
+    cells: dict[str, int] = {}
+    parts = zip(runs, histories, _titles(runs), strict=True)
+    return {
+        "version": VERSION,
+        "runs": [_Run(run, history, keys, title, cells).told() for run, history, title in parts],
+    }
 
 
 def _titles(runs: Sequence[TracedRun]) -> list[str]:
@@ -121,48 +78,17 @@ def _titles(runs: Sequence[TracedRun]) -> list[str]:
     return titles
 
 
-def _refuse_other_workload(first: TracedRun, other: TracedRun) -> None:
-    """Raise `UsageError`, naming what differs, if two runs served different requests."""
-    mine, theirs = first.requests, other.requests
-    differing: list[str] = []
-    known = [{*requests, *run.refused_early} for run, requests in ((first, mine), (other, theirs))]
-    for run, names, requests in ((first, known[0] - known[1], mine), (other, known[1] - known[0], theirs)):
-        # A turn is told of when it arrives, which a run that was cut off, or that gave requests up, may not have seen.
-        if only := [name for name in requests if name in names and requests[name].get("after") is None]:
-            differing.append(f"only {run.name} has {_some(only)}")
-    for what, of in COMPARED.items():
-        both = [name for name in mine if name in theirs and _comparable(mine[name], theirs[name], what)]
-        if unlike := [name for name in both if of(mine[name]) != of(theirs[name])]:
-            values = f" ({of(mine[unlike[0]])} and {of(theirs[unlike[0]])})" if what != "other prompts" else ""
-            differing.append(f"{_some(unlike)} {'has' if len(unlike) == 1 else 'have'} {what}{values}")
-            break
-    if differing:
-        raise UsageError(
-            f"{first.name} and {other.name} are runs of different workloads, which cannot be compared: "
-            f"{'; '.join(differing)}: give traces of the same requests, or make a page of each."
-        )
-
-
-def _comparable(mine: Event, theirs: Event, what: str) -> bool:
-    """Whether two lines of a request may not differ in this."""
-    if what == "other arrival times":  # those that were measured differ from run to run
-        return "arrival_s" in mine and "arrival_s" in theirs
-    return what != "other prompts" or None not in (mine.get("text"), theirs.get("text"))
-
-
-def _some(names: list[str], most: int = 3) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
 class _Run:
     """Turns the events of one run into its part of the record.
 
     `keys` are the requests of all runs, in order; `cells` the numbers of types of cells, in this run and before it.
     """
 
-    def __init__(self, run: TracedRun, keys: list[tuple[str, bool]], title: str, cells: dict[str, int]) -> None:
-        self.run, self.title = run, title
+    def __init__(
+        self, run: TracedRun, history: History, keys: list[tuple[str, bool]], title: str, cells: dict[str, int]
+    ) -> None:
+        self.run, self.history, self.title = run, history, title
+        self.waits = reasons_of_waits(history)
         self.header = run.events[0]
         self.number = {name: i for i, (name, again) in enumerate(keys) if not again}
         self.requests: list[Object] = [
@@ -174,10 +100,12 @@ class _Run:
         self.cells = cells
         self.reasons: dict[tuple[str, str], int] = {}
         self.steps: list[Object] = []
+        self.passed: list[list[list[int]]] = []
         self.workers = 1
         self.host_slots = 0
 
     def told(self) -> Object:
+        num_pauses = 0
         for event in self.run.events:
             match event["event"]:
                 case "request":
@@ -193,10 +121,12 @@ class _Run:
                 case "step":
                     self._step(event)
                 case "wait":
-                    self.steps.append({"wait": True, "t": _times(event), "y": self._reasons(event)})
+                    num_pauses += 1
+                    self.steps.append({"wait": True, "t": _times(event), "y": self._reasons(-num_pauses)})
                 case "end":
-                    for name in event["unfinished"]:
+                    for name in self.number.keys() & event["unfinished"]:
                         self._ended(name, FinishReason.INTERRUPTED.value, event["wall"]["end_s"])
+        self._in_columns()
         header = self.header
         facts = [
             *((name, header.get(name)) for name in ("technique",)),
@@ -216,6 +146,7 @@ class _Run:
             "workers": self.workers,
             "cells": list(self.cells) or [TRANSFORMER],
             "reasons": [list(reason) for reason in self.reasons],
+            "passed": self.passed,
             "kvBytes": header.get("kv_bytes_per_token", 0),
             "requests": self.requests,
             "steps": self.steps,
@@ -227,25 +158,51 @@ class _Run:
         self.requests[self.number[event["id"]]] |= {
             "arrival": _seconds(event.get("wall", event)["arrival_s"]) if arrived else None,
             "prompt": event["prompt_tokens"],
-            "maxNew": event["max_new_tokens"],
-            "priority": event["priority"],
-            "conversation": event["conversation"],
-            "group": event["group"],
+            "maxNew": event.get("max_new_tokens", 0),
+            "priority": event.get("priority", 0),
+            "conversation": event.get("conversation"),
+            "group": event.get("group"),
             **{name: event[key] for name, key in optional.items() if event.get(key) is not None},
         }
 
     def _ended(self, name: str, outcome: str, at: float) -> None:
         self.requests[self.number[name]] |= {"outcome": outcome, "ended": _seconds(at)}
 
-    def _reasons(self, event: Event) -> list[list[int]]:
-        return [
-            [self.number[name], self.reasons.setdefault((code, text), len(self.reasons))]
-            for code, name, text in event["reasons"]
-            if name in self.number
-        ]
+    def _reason(self, code: str, text: str) -> int:
+        return self.reasons.setdefault((code, text), len(self.reasons))
+
+    def _reasons(self, number: int) -> list[list[int]]:
+        """What the policy gave at a decision."""
+        given = self.waits.given.get(number, ())
+        return [[self.number[name], self._reason(code, text)] for code, name, text in given if name in self.number]
+
+    def _in_columns(self) -> None:
+        """Put in, for each request, what it waited for, and where its row was computed idle."""
+        ends = [*accumulate((step["t"][1] for step in self.steps), max)]
+        of_step = {step["n"]: column for column, step in enumerate(self.steps) if "n" in step}
+
+        def column(at_s: float) -> int:
+            """The first column that had not ended then."""
+            return bisect_right(ends, _seconds(at_s))
+
+        for shared in self.waits.passed:
+            by_column = {column(at_s): self._reason(code, text) for at_s, code, text in shared}  # the last of several
+            self.passed.append([list(by_column), list(by_column.values())])
+        for name, pieces in self.waits.pieces.items():
+            told = [(column(piece.start_s), column(piece.end_s), self._told(piece)) for piece in pieces]
+            if told := [one for one in told if one[0] < one[1]]:
+                self.requests[self.number[name]]["waits"] = [list(one) for one in zip(*told, strict=True)]
+        for name, indices in idle_rows(self.history).items():
+            columns = sorted(of_step[self.history.iterations[index].step] for index in indices)
+            self.requests[self.number[name]]["idle"] = columns
+
+    def _told(self, piece: Piece) -> int:
+        for i, shared in enumerate(self.waits.passed):
+            if piece.told is shared:
+                return -1 - i
+        return self._reason(*piece.told[piece.first][1:])
 
     def _step(self, event: Event) -> None:
-        check_step(event)
         number = self.number
         self.workers = max(self.workers, event["worker"] + 1)
         for _, source, target, count, *tiers in event["moves"]:
@@ -265,12 +222,12 @@ class _Run:
             "a": [number[name] for name in event["admitted"]],
             "e": [number[name] for name in event["evicted"]],
             "ph": event["phase"] if event["phase"] != Phase.RUNNING.value else None,
-            "sh": event["shape"],
+            "sh": event.get("shape"),
             "wv": waves if len(waves) > 1 else None,
-            "ln": event["lanes"],
+            "ln": event.get("lanes"),
             "m": event["moves"],
             "ru": [[number[name], *found] for name, *found in event.get("reused", ())],
-            "y": self._reasons(event),
+            "y": self._reasons(event["step"]),
             "c": event["computed"],
             "i": event["idle"],
             "o": [[number[name], len(tokens)] for name, tokens in event["tokens"].items() if tokens],
@@ -300,7 +257,7 @@ def _in_utf16(text: str, ends: list[int]) -> list[int]:
 
 
 def _seconds(value: float) -> float:
-    return round(check_time(value), NANOSECONDS)
+    return round(value, NANOSECONDS)
 
 
 def _times(event: Event) -> list[float]:

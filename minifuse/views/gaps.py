@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from minifuse.views.history import History, Iteration, Story
-from minifuse.views.waits import Segment
+from minifuse.views.waits import Segment, Waits
 
 __all__ = ["Gap", "longest_gaps"]
 
@@ -49,11 +49,11 @@ class Gap:
         return self.end_s - self.start_s
 
 
-def longest_gaps(history: History, reasons: Iterable[Segment], most: int = 10) -> list[Gap]:
+def longest_gaps(history: History, waits: Waits, most: int = 10) -> list[Gap]:
     """The longest gaps of all requests, and of equally long ones the earliest.
 
     Args:
-        reasons: `reasons_of_waits` of the same history.
+        waits: `reasons_of_waits` of the same history.
     """
     together: dict[tuple[float, float], Gap] = {}
     for story in history.stories.values():
@@ -65,15 +65,12 @@ def longest_gaps(history: History, reasons: Iterable[Segment], most: int = 10) -
     found = heapq.nsmallest(most, together.values(), key=lambda gap: (-gap.seconds, gap.start_s))
     starts = [one.start_s for one in history.iterations]
     longest = max((one.seconds for one in history.iterations), default=0.0)
-    given: dict[str, list[Segment]] = {gap.requests[0]: [] for gap in found}
-    for segment in reasons:
-        if segment.request in given:
-            given[segment.request].append(segment)
     for gap in found:
         # Iterations are in the order of their start: none that began this long ago has a part of the gap.
         first = bisect_left(starts, gap.start_s - longest)
         last = bisect_left(starts, gap.end_s)
-        _explain(gap, history.stories[gap.requests[0]], history.iterations[first:last], given[gap.requests[0]])
+        name = gap.requests[0]
+        _explain(gap, history.stories[name], history.iterations[first:last], waits.of(name))
     return found
 
 

@@ -9,7 +9,21 @@ from typing import Any, Literal, NamedTuple
 from minifuse.errors import UsageError
 from minifuse.request import FinishReason, Phase
 from minifuse.trace import Event
-from minifuse.views.checks import check_reasons, check_step, check_text, check_time
+from minifuse.views.checks import (
+    ERRORS,
+    Damaged,
+    because,
+    check_answer,
+    check_header,
+    check_known,
+    check_reasons,
+    check_request,
+    check_span,
+    check_step,
+    check_text,
+    check_time,
+)
+from minifuse.why import Choice
 from minifuse.work import TRANSFORMER
 
 __all__ = ["Decision", "History", "Iteration", "Story", "Wait", "is_prefill"]
@@ -29,12 +43,13 @@ class Wait(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A moment at which the policy was asked what runs next, and its reasons for the requests that do not."""
+    """A moment at which policies were asked what runs next, what was chosen, and their reasons for those left out."""
 
+    number: int  # of the step; of the first pause -1, of the next -2, and so on
     at_s: float
-    worker: int
     reasons: Reasons
-    evicted: tuple[str, ...] = ()
+    choice: Choice = Choice()
+    joining: frozenset[str] = frozenset()  # who is admitted, or computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +62,13 @@ class Iteration:
     end_s: float
     work: tuple[tuple[str, int, int, str], ...]  # request, start, stop, cell
     event: Event
+
+    @property
+    def decision(self) -> Decision:
+        """What was decided for it."""
+        joining = frozenset([*self.event["admitted"], *self.requests])
+        choice = Choice(self.worker, self.event["evicted"], self.cells)
+        return Decision(self.step, self.start_s, _reasons(self.event), choice, joining)
 
     @property
     def preprocesses(self) -> bool:
@@ -124,34 +146,31 @@ class History:
     of_cells: bool = False
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> History:
+    def of(cls, events: Iterable[Event], name: str = "the trace") -> History:
         """The run that these events tell; those of an unknown kind are passed over.
+
+        Args:
+            name: what messages call the trace.
 
         Raises:
             UsageError: an event is not as `minifuse.trace` writes it.
         """
         run = cls(header={})
-        steps: list[Iteration] = []
-        number = 0
-        try:
-            for number, event in enumerate(events, start=1):  # noqa: B007 (told below)
+        steps: dict[int, Iteration] = {}
+        for number, event in enumerate(events, start=1):
+            try:
                 run._read(event, steps)
-            number = 0
-            run._tell(sorted(steps, key=lambda one: (one.start_s, one.step)))
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            line = f"Line {number} of the trace" if number else "The trace"
-            raise UsageError(
-                f"{line} cannot be understood ({type(error).__name__}: {error}): write it again with --trace."
-            ) from None
+            except ERRORS as error:
+                raise UsageError(
+                    f"Line {number} of {name} cannot be understood: {because(error)}: write it again with --trace."
+                ) from None
+        run._tell(sorted(steps.values(), key=lambda one: (one.start_s, one.step)))
         return run
 
     @property
     def decisions(self) -> Iterator[Decision]:
         """Every moment of choice, of an iteration or of a pause, in the order of time."""
-        asked = [
-            Decision(one.start_s, one.worker, _reasons(one.event), tuple(one.event["evicted"]))
-            for one in self.iterations
-        ]
+        asked = [one.decision for one in self.iterations if one.work]
         yield from sorted([*asked, *self.pauses], key=lambda decision: decision.at_s)
 
     @property
@@ -173,34 +192,47 @@ class History:
         """Those that computed something."""
         return sorted({one.worker for one in self.iterations if one.work})
 
-    def _read(self, event: Event, steps: list[Iteration]) -> None:
-        """Take an event; what it means for requests is told later, for steps come in the order of their ends."""
+    def _read(self, event: Event, steps: dict[int, Iteration]) -> None:
+        """Take an event; what it means for requests is told later, for `steps` come in the order of their ends."""
         if event["event"] in ("step", "wait", "aborted", "end"):
             self.last_s = max(self.last_s, check_time(event["wall"]["end_s"]))
         match event["event"]:
             case "run":
+                check_header(event)
                 self.header = event
             case "request":
-                arrival_s = check_time(event.get("wall", event)["arrival_s"])
+                check_request(event)
+                arrival_s = event.get("wall", event)["arrival_s"]
                 arrived = event.get("after") is None or "wall" in event
-                story = Story(check_text(event["id"]), arrival_s, int(event["prompt_tokens"]), event, arrived)
+                story = Story(event["id"], arrival_s, event["prompt_tokens"], event, arrived)
                 self.stories.setdefault(event["id"], story)
+            case "answer":
+                check_answer(event, self.stories)
             case "refused":
-                self.refused.append((check_text(event["id"]), check_text(event["why"])))
+                self.refused.append((check_text(event["id"], "an id"), check_text(event["why"], "why")))
                 if event.get("received"):  # otherwise not by id: a duplicate bears that of one that is served
-                    self.stories.pop(event["id"], None)
+                    check_known([event["id"]], self.stories, "refused")
+                    del self.stories[event["id"]]
             case "aborted":
+                check_known([event["id"]], self.stories, "aborted")
                 story = self.stories[event["id"]]
                 story.reason, story.ended_s = FinishReason.ABORTED.value, float(event["wall"]["end_s"])
             case "step":
-                check_step(event)
+                check_step(event, self.stories)
+                number = event["step"]
+                if number in steps:
+                    raise Damaged(f"step {number} has been told before")
                 work = tuple((one[0], one[1], one[2], one[3] if len(one) > 3 else TRANSFORMER) for one in event["work"])
                 wall = event["wall"]
-                steps.append(Iteration(event["step"], event["worker"], wall["start_s"], wall["end_s"], work, event))
+                steps[number] = Iteration(number, event["worker"], wall["start_s"], wall["end_s"], work, event)
             case "wait":
                 check_reasons(event)
-                self.pauses.append(Decision(check_time(event["wall"]["start_s"]), -1, _reasons(event)))
-                self.pauses_end_s.append(event["wall"]["end_s"])
+                start_s, end_s = check_span(event["wall"])
+                self.pauses.append(Decision(-1 - len(self.pauses), start_s, _reasons(event)))
+                self.pauses_end_s.append(end_s)
+            case "end":
+                for name in event["unfinished"]:
+                    check_text(name, "an id")
 
     def _tell(self, steps: list[Iteration]) -> None:
         """Follow every request through the iterations."""

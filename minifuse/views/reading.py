@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from minifuse.errors import UsageError
 from minifuse.parsing import all_of
 from minifuse.trace import SCHEMA, Event
+from minifuse.trace_file import parse, read_text
 
 __all__ = ["STANDARD_INPUT", "LoadedTrace", "load_trace", "parse_trace"]
 
@@ -20,7 +19,7 @@ MOST_GAPS = 3  # that a notice names
 
 
 class LoadedTrace(NamedTuple):
-    """The events of a trace, and what is to be said of it: it was cut off, or lacks a line; None: it is whole."""
+    """The events of a trace, and what is to be said of it, as that it was cut off; None: nothing, it is whole."""
 
     events: list[Event]
     notice: str | None = None
@@ -32,58 +31,25 @@ def load_trace(where: Path | Literal["-"]) -> LoadedTrace:
     Raises:
         UsageError: it cannot be read, is empty, is not a trace, or is one of another version.
     """
-    name = STANDARD_INPUT if where == "-" else str(where)
     if where == "-" and sys.stdin is None:
         raise UsageError("The trace is -, and standard input is closed: give a file, or redirect standard input.")
-    try:
-        text = sys.stdin.read() if where == "-" else Path(where).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"The trace {name} cannot be read ({error.strerror}): give a file that --trace wrote."
-        ) from None
-    except ValueError:  # bytes that are no text; or a zero byte in the name
-        raise _no_trace(name) from None
-    return parse_trace(text.split("\n"), name)
+    name = STANDARD_INPUT if where == "-" else str(where)
+    return parse_trace(read_text(sys.stdin if where == "-" else where, name), name)
 
 
-def parse_trace(lines: Iterable[str], name: str) -> LoadedTrace:
-    """The trace in these lines.
-
-    Args:
-        name: what messages call it.
+def parse_trace(text: str, name: str) -> LoadedTrace:
+    """The trace in this text, which messages call `name`.
 
     Raises:
         UsageError: see `load_trace`.
     """
-    lines = list(lines)
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise UsageError(f"{name} is empty: give a file that --trace wrote.")
-    events: list[Event] = []
-    notice = None
-    for number, line in enumerate(lines, start=1):
-        try:
-            event: Any = json.loads(line)
-        except ValueError:
-            if number == 1 and not line.startswith('{"event"'):
-                raise _no_trace(name) from None
-            if number < len(lines):
-                raise UsageError(f"Line {number} of {name} is not JSON: write the trace again with --trace.") from None
-            notice = f"{name} was cut off in line {number}: what stands before it is shown."
-            break
-        if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-            if number == 1:
-                raise _no_trace(name)
-            raise UsageError(f"Line {number} of {name} is not an event of a trace: write it again with --trace.")
-        if number == 1:
-            _check_version(event, name)
-        events.append(event)
-    if not events:
-        raise UsageError(f"{name} was cut off within its first line: write it again with --trace.")
-    if notice is None and events[-1]["event"] != "end":
+    events, cut_off = parse(text, name, SCHEMA)
+    if cut_off is not None:
+        return LoadedTrace(events, f"{name} was cut off in line {cut_off}: what stands before it is shown.")
+    if events[-1]["event"] != "end":
         notice = f"{name} ends before its run does, with line {len(events)}: what it has is shown."
-    return LoadedTrace(events, notice or _lacking(events, name))
+        return LoadedTrace(events, notice)
+    return LoadedTrace(events, _lacking(events, name) or _backwards(events, name))
 
 
 def _lacking(events: list[Event], name: str) -> str | None:
@@ -111,16 +77,17 @@ def _lacking(events: list[Event], name: str) -> str | None:
     return None
 
 
-def _check_version(first: Event, name: str) -> None:
-    schema = first.get("schema")
-    if first["event"] != "run" or not isinstance(schema, str) or not schema.startswith("minifuse.trace/"):
-        raise _no_trace(name)
-    if schema != SCHEMA:
-        raise UsageError(
-            f"{name} is a trace of version {schema}, and this minifuse reads {SCHEMA}: write it again with this "
-            "version of minifuse."
-        )
-
-
-def _no_trace(name: str) -> UsageError:
-    return UsageError(f"{name} is not a trace: give a file that --trace wrote.")
+def _backwards(events: list[Event], name: str) -> str | None:
+    """The notice for a trace in which an iteration begins before the last one of its worker has ended: as none does."""
+    ended: dict[Any, float] = {}
+    for event in events:
+        wall, worker = event.get("wall"), event.get("worker")
+        if event["event"] != "step" or not event.get("work") or not isinstance(wall, dict) or type(worker) is not int:
+            continue
+        start_s, end_s = wall.get("start_s"), wall.get("end_s")
+        if isinstance(start_s, (int, float)) and isinstance(end_s, (int, float)):
+            if start_s < ended.get(worker, start_s):
+                which = f"iteration {event.get('step')} begins before the last one of worker {worker} has ended"
+                return f"{name} has times that run backwards ({which}): what it has is shown."
+            ended[worker] = end_s
+    return None

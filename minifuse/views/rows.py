@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from minifuse.place import Extent
@@ -49,26 +49,27 @@ def idle_rows(history: History) -> dict[str, list[int]]:
         ended_s = history.stories[name].ended_s
         return ended_s is not None and ended_s <= history.iterations[index].start_s
 
-    return idle_columns(map(rows_of, history.iterations), had_ended)
+    return idle_columns((((one.worker, one.preprocesses), rows_of(one)) for one in history.iterations), had_ended)
 
 
-def idle_columns(rows: Iterable[Rows], had_ended: Callable[[str, int], bool]) -> dict[str, list[int]]:
-    """The same of these rows, an iteration each.
+def idle_columns(rows: Iterable[tuple[Hashable, Rows]], had_ended: Callable[[str, int], bool]) -> dict[str, list[int]]:
+    """The same of these rows, an iteration each, with the stream of iterations that it is one of: a worker in a phase.
 
     Args:
         had_ended: whether a request had, when an iteration (as index) began.
 
     >>> first, second = (0, 8), (8, 8)
     >>> both, alone = ([first, second], {first: "a", second: "b"}), ([first, second], {first: "a"})
-    >>> idle_columns([both, alone, alone], lambda name, index: name == "b")
+    >>> idle_columns([(0, both), (0, alone), (0, alone)], lambda name, index: name == "b")
     {'b': [1, 2]}
     """
     found: dict[str, list[int]] = {}
-    last: dict[Row, str] = {}
-    for index, (every, owners) in enumerate(rows):
+    had: dict[Hashable, dict[Row, str]] = {}
+    for index, (stream, (every, owners)) in enumerate(rows):
         if not every:
             continue
-        last = {row: owners[row] if row in owners else last[row] for row in every if row in owners or row in last}
+        known = {**had.get(stream, {}), **owners}
+        last = had[stream] = {row: known[row] for row in every if row in known}
         for row, name in last.items():
             if row not in owners and had_ended(name, index):
                 found.setdefault(name, []).append(index)

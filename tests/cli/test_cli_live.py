@@ -14,11 +14,11 @@ from rich.console import Console
 from minifuse.cli import display as displays
 from minifuse.cli.display import in_use
 from minifuse.cli.lanes import Lanes, lane_of, legend, map_of_memory
-from minifuse.cli.progress import EVERY
+from minifuse.cli.progress import EVERY, ProgressLines
 from minifuse.engine import Engine
 from minifuse.model.source import resolve
 from minifuse.report import StepReport
-from minifuse.request import Request
+from minifuse.request import Phase, Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
@@ -141,13 +141,19 @@ def test_without_it_the_picture_has_no_lanes(minifuse: Cli) -> None:
 # --- what a lane says
 
 
-def run(name: str, slots: int, **options: object) -> tuple[Engine, Lanes, list[StepReport]]:
-    """Three requests of six tokens in memory for so many, to the end."""
+def crowd(name: str, slots: int, **options: object) -> Engine:
+    """Three requests in memory for so many tokens."""
     source = resolve("random:small")
     settings = Settings(clock="virtual", kv_memory=source.slot_bytes("float32") * slots, stage_options=options)
     engine = build_engine(technique(name), source, settings, source.outline("float32", 0))
     for i in range(3):
         engine.submit(Request(f"r{i}", (1,) * 16, 24, arrival_s=i * 1e-5))
+    return engine
+
+
+def run(name: str, slots: int, **options: object) -> tuple[Engine, Lanes, list[StepReport]]:
+    """The same, to the end."""
+    engine = crowd(name, slots, **options)
     lanes, reports = Lanes(engine), []
     for report in engine.run():
         lanes.step(report)
@@ -162,9 +168,39 @@ def test_a_lane_is_told_backwards_from_what_is_known_now() -> None:
     whole = {line.split()[0]: line.split()[-1] for line in lanes.lines(200, 10) if line.startswith("  r")}
     assert set("".join(whole.values())) >= {"p", "#", "~", "|"}
     for name, signs in whole.items():
+        assert "." not in signs.lstrip(".")  # who is evicted is suspended until it is back, and does not wait anew
         evicted = sum(name in report.plan.evicted for report in reports)
         assert len(re.findall("~+", signs)) == evicted
         assert signs.count("#") + signs.count("p") == sum(name in report.plan.sequences for report in reports) - 1
+
+
+def test_who_is_suspended_now_is_drawn_so_since_its_eviction() -> None:
+    engine = crowd("vllm", 80)
+    lanes, suspended = Lanes(engine), 0
+    since: dict[str, int] = {}  # iterations since each was evicted, that one included
+    for report in engine.run():
+        lanes.step(report)
+        drawn = {line.split()[-2]: line.split()[-1] for line in lanes.lines(200, 10) if re.match(r". r\d", line)}
+        since = {name: since.get(name, 0) + 1 for name in {*since, *report.plan.evicted} - {*report.plan.admitted}}
+        for name, number in since.items():
+            suspended += 1
+            assert re.search(r"[p#]~+$", drawn[name])
+            assert len(drawn[name]) - len(drawn[name].rstrip("~")) == number
+    assert suspended > 5
+
+
+def test_a_line_counts_who_runs_and_who_waits() -> None:
+    """Of each iteration, of memory in which some are evicted."""
+    engine = crowd("vllm", 80)
+    progress, evicted = ProgressLines(engine, 3), []
+    for report in engine.run():
+        phases = [one.phase for one in engine.sequences.values()]
+        line = progress.step(report) or progress.last()
+        assert line is not None
+        assert f"{phases.count(Phase.RUNNING)} run, {len(phases) - phases.count(Phase.RUNNING)} wait; " in line
+        evicted += re.findall(r"; evicted (r\d)", line)
+        assert (f"; evicted {' '.join(report.plan.evicted)}" in line) == bool(report.plan.evicted)
+    assert evicted
 
 
 def test_beside_another_worker_a_lane_goes_on() -> None:

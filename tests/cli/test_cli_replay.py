@@ -4,12 +4,16 @@ import base64
 import gzip
 import io
 import json
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import damaged
+
+from minifuse.trace import decisions, read_trace
 
 Cli = Callable[..., Any]
 
@@ -78,6 +82,32 @@ def test_a_trace_that_lacks_an_iteration_makes_a_page_with_a_note(minifuse: Cli,
     assert "lacks iteration 2: " in runs_on(page)[0]["notice"]
 
 
+DAMAGED = ("static", "vllm", "baton-pd")
+
+
+def test_whatever_one_value_of_a_trace_is_there_is_a_page_or_a_sentence(minifuse: Cli, tmp_path: Path) -> None:
+    """And a summary, and a document for Perfetto. 30 damaged traces of three techniques."""
+    crowd = ("--model", "random:small", "--clock", "virtual", "--requests", 4, "--output-length", 6)
+    assert minifuse("compare", *DAMAGED, *crowd, "--kv-memory", "1MiB", "--trace", tmp_path).code == 0
+    whole = [read_trace(tmp_path / f"{name}.jsonl") for name in DAMAGED]
+    draw, codes = random.Random(0), []
+    for i in range(30):
+        text, what = damaged(whole[i % len(whole)], draw)
+        path = tmp_path / "damaged.jsonl"
+        path.write_text(text)
+        outcomes = [
+            minifuse("replay", path, "-o", tmp_path / "page.html"),
+            minifuse("trace", path),
+            minifuse("trace", path, "--perfetto", tmp_path / "out.json"),
+        ]
+        assert len({outcome.code for outcome in outcomes}) == 1, what
+        for outcome in outcomes:
+            if outcome.code:
+                outcome.refused("damaged.jsonl", "--trace")
+        codes.append(outcomes[0].code)
+    assert {*codes} == {0, 2}
+
+
 def test_a_page_stands_beside_json_and_lanes_are_of_one_run(minifuse: Cli, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     outcome = minifuse("run", *VIRTUAL, "--replay", page, "--json")
@@ -93,6 +123,8 @@ def test_what_makes_no_page_is_refused_in_a_sentence(minifuse: Cli, traces: Path
     minifuse("replay", orca).refused("-o is not given")
     minifuse("replay", orca, orca, "-o", page).refused("names a trace twice")
     minifuse("replay", orca, "-o", orca).refused("-o is", "give another file")
+    (traces / "same.html").hardlink_to(orca)
+    minifuse("replay", orca, "-o", traces / "same.html").refused("-o is", "give another file")
     minifuse("replay", orca, "-o", traces / "no" / "page.html").refused("cannot be written")
     minifuse("replay", traces / "nowhere.jsonl", "-o", page).refused("cannot be read")
     minifuse("replay", traces / "empty.jsonl", "-o", page).refused("is empty")
@@ -106,8 +138,10 @@ def test_a_run_leaves_a_page_that_tells_why_each_request_waits(minifuse: Cli, tm
     assert outcome.code == 0
     assert f"note: {page} replays static: open it in a browser." in outcome.err
     (run,) = runs_on(page)
-    waiting = {request for step in run["steps"] for request, _ in step.get("y", ())}
-    assert waiting == {1, 2}
+    assert [bool(request.get("waits")) for request in run["requests"]] == [False, True, True]
+    reasons = run["requests"][2]["waits"][2]  # it waits behind r1, and then for the batch
+    assert [run["reasons"][one][0] for one in reasons if one >= 0] == ["batch-full", "batch-running"]
+    assert any(one < 0 for one in reasons)
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"], "its trace was not asked for"
 
 
@@ -118,6 +152,17 @@ def test_a_comparison_leaves_one_page_of_all_techniques(minifuse: Cli, tmp_path:
     assert outcome.json()["schema"] == "minifuse.compare/1"
     assert [run["title"] for run in runs_on(page)] == ["orca", "static"]
     assert sorted(path.name for path in traces.iterdir()) == ["orca.jsonl", "static.jsonl"]
+
+
+@pytest.mark.parametrize("typed", [("run", "--technique", "static"), ("compare", "static", "orca")])
+def test_a_run_decides_and_tells_the_same_with_a_page_of_it(minifuse: Cli, tmp_path: Path, typed: Any) -> None:
+    """It is not asked for every reason: those are found out afterwards."""
+    told = []
+    for more in ((), ("--replay", tmp_path / "page.html")):
+        trace = tmp_path / str(len(more))
+        assert minifuse(*typed, *VIRTUAL, "--max-batch", 1, "--trace", trace, *more).code == 0
+        told.append(decisions(read_trace(trace / "static.jsonl" if trace.is_dir() else trace)))
+    assert told[0] == told[1]
 
 
 def test_a_technique_that_served_nothing_is_not_on_the_page(minifuse: Cli, tmp_path: Path) -> None:

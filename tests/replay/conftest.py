@@ -43,6 +43,7 @@ SLOTS_KV = 384 * 2**10  # where it is divided into 8 buffers
 PATIENCE_S = 20.0
 
 Traces = Callable[..., list[Path]]
+Pages = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +89,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
 
 
 @pytest.fixture(scope="session")
-def pages(tmp_path_factory: pytest.TempPathFactory, traces: Traces) -> Callable[..., Path]:
+def pages(tmp_path_factory: pytest.TempPathFactory, traces: Traces) -> Pages:
     """Makes the page of techniques on one workload."""
     folder = tmp_path_factory.mktemp("pages")
 
@@ -181,9 +182,9 @@ class Screen:
     def state(self) -> dict[str, Any]:
         """What is selected."""
         found = self.js(
-            "const {position, index, indexOther, request, theme, mode, by, playing, main, other} = window.app;"
-            "return {position, index, indexOther, request, theme, mode, by, playing, a: main.run.title,"
-            " b: other && other.run.title}"
+            "const {position, index, indexOther, request, theme, mode, by, player, main, other} = window.app;"
+            "return {position, index, indexOther, request, theme: theme.name, mode, by, playing: player.playing,"
+            " a: main.run.title, b: other && other.run.title}"
         )
         assert isinstance(found, dict)
         return found
@@ -226,6 +227,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Screen]:
         driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_path))
         try:
             driver.set_script_timeout(PATIENCE_S)
+            hook = "document.addEventListener('replay', ({detail}) => { window.app = detail; })"  # see page/app.js
+            driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hook})
             yield Screen(driver, downloads)
         finally:
             driver.quit()

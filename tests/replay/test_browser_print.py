@@ -1,17 +1,89 @@
-"""A page as it is printed: pictures as SVG, beside each other in one document."""
+"""A page as it is printed and saved: pictures as SVG, beside each other in one document."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+import pytest
 
-    from replay.conftest import Screen
+from minifuse.replay.page import assemble
+from minifuse.replay.record import read_run, record
+
+from .conftest import Pages, Screen
+from .crowd import SWAP, WAVES, crowd_trace
+from .pictures import GUTTER, Shape, colours, drawn
+
+GROUND = ("panel", "stripe", "chosen", "grid", "line", "accent")
 
 
-def test_no_picture_uses_what_another_defines(screen: Screen, pages: Callable[..., Path]) -> None:
+def test_pictures_are_saved_as_svg(screen: Screen, pages: Pages) -> None:
+    screen.open(pages("static", "vllm"), "#run=vllm&i=4&request=r1")
+    screen.click("#save")
+    screen.until("return document.getElementById('pictures').open")
+    labels = screen.js("return [...document.querySelectorAll('#picture-list button')].map((one) => one.textContent)")
+    assert labels == ["Lanes of vllm", "Charts of vllm", "Memory of vllm"]
+    for button in screen.driver.find_elements("css selector", "#picture-list button"):
+        button.click()
+    names = {f"vllm-{what}-iteration_4.svg" for what in ("lanes", "charts", "memory")}
+    deadline = time.monotonic() + 20
+    while not names <= {path.name for path in screen.downloads.iterdir()}:
+        assert time.monotonic() < deadline, f"only {[*screen.downloads.iterdir()]} were saved"
+        time.sleep(0.02)
+    for name in names:
+        root = ElementTree.fromstring((screen.downloads / name).read_text())
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert len([*root.iter()]) > 20
+    lanes = ElementTree.parse(screen.downloads / "vllm-lanes-iteration_4.svg")
+    assert {"r0", "r1", "r5"} <= {one.text for one in lanes.getroot().iter()}
+    screen.press("escape")
+
+
+def test_printing_puts_pictures_in_the_place_of_canvases(screen: Screen, pages: Pages) -> None:
+    screen.open(pages("static", "vllm"))
+    screen.js(
+        "addEventListener('afterprint', () => { window.printed = window.during; });"
+        "addEventListener('beforeprint', () => { window.during = document.querySelectorAll('.printed svg').length; })"
+    )
+    assert len(screen.driver.print_page()) > 1000
+    assert screen.js("return window.printed") == 3
+    assert screen.js("return document.querySelectorAll('.printed').length") == 0
+
+
+def test_printing_is_light_and_whole_and_shows_each_picture_once(screen: Screen, pages: Pages) -> None:
+    screen.open(pages("static", "vllm"), "#theme=dark&i=5&run=static&b=vllm&request=r1")
+    screen.js(
+        "const look = () => ({fills: [...document.querySelectorAll('.printed svg > rect:first-of-type')]"
+        "    .map((one) => one.getAttribute('fill')),"
+        "  ids: [...document.querySelectorAll('.printed [id]')].map((one) => one.id)});"
+        "addEventListener('beforeprint', () => { window.during = look(); });"
+    )
+    assert len(screen.driver.print_page()) > 1000
+    during = screen.js("return window.during")
+    assert len(during["fills"]) == 6
+    assert set(during["fills"]) == {"#ffffff"}
+    assert len(during["ids"]) == len(set(during["ids"]))
+    assert screen.js("return document.documentElement.dataset.theme") == "dark"
+    assert screen.state()["theme"] == "dark"
+    screen.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        shown = screen.js(
+            "const of = (css, name) => [...document.querySelectorAll(css)].map((one) => getComputedStyle(one)[name]);"
+            "return {back: of('body', 'backgroundColor'), panel: of('section', 'backgroundColor'),"
+            "  pictures: of('.lanes .pin, .charts .pin, .memory-stage', 'display'),"
+            "  most: of('.why, .story, .answers', 'maxHeight'), over: of('.why, .story, .answers', 'overflowY')}"
+        )
+    finally:
+        screen.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert shown["back"] == ["rgb(255, 255, 255)"]
+    assert set(shown["panel"]) == {"rgb(255, 255, 255)"}
+    assert set(shown["pictures"]) == {"none"}
+    assert len(shown["pictures"]) == 6
+    assert (set(shown["most"]), set(shown["over"])) == ({"none"}, {"visible"})
+
+
+def test_no_picture_uses_what_another_defines(screen: Screen, pages: Pages) -> None:
     """Patterns of B's lanes are not those of A's, and charts are not clipped as lanes are."""
     screen.open(pages("static", "vllm"), "#run=static&b=vllm&i=5")
     screen.js("window.dispatchEvent(new Event('beforeprint'))")
@@ -25,3 +97,67 @@ def test_no_picture_uses_what_another_defines(screen: Screen, pages: Callable[..
     screen.js("window.dispatchEvent(new Event('afterprint'))")
     assert used > 10
     assert foreign == []
+
+
+def beyond(shapes: list[Shape], edge: float, ground: set[str]) -> list[Shape]:
+    """What is drawn on the right of an edge, but for the ground and the words that are there to be read."""
+    found = []
+    for one in shapes:
+        if one.kind == "text" and one.text == "not to be seen yet":
+            continue
+        grounds = one.fill in ground or one.fill.startswith("url(") or (one.kind == "polyline" and len(one.points) == 2)
+        right = max((x for x, _ in one.points), default=one.right)
+        if not grounds and right > edge + 1.1:
+            found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("mode", ["iterations", "time"])
+@pytest.mark.parametrize("by", ["time", "token"])
+def test_what_may_not_be_seen_yet_is_neither_printed_nor_saved(
+    by: str, mode: str, screen: Screen, tmp_path: Path
+) -> None:
+    page = tmp_path / "two.html"
+    runs = [read_run(crowd_trace("vllm", SWAP)), read_run(crowd_trace("fluid", WAVES))]
+    page.write_text(assemble(record(runs)), encoding="utf-8")
+    address = f"#run=vllm&b=fluid&i=0&by={by}&mode={mode}&request=r0&stops=9"
+    screen.open(page, address)
+    screen.press("0")
+    ground = set(colours(screen, *GROUND).values())
+    hosts = [f"{what}-{side}" for what in ("lanes", "charts") for side in "ab"]
+    edges = "return app.sides().map(({axis}, k) => axis.right([app.index, app.indexOther][k]) - axis.left)"
+    screen.js("app.select(8)")
+    whole = {host: drawn(screen, host) for host in hosts}
+    for host, edge in zip(hosts, [*screen.js(edges)] * 2, strict=True):
+        assert beyond(whole[host], GUTTER + edge, ground), "later columns must show something otherwise"
+    screen.press("end")
+    assert screen.js("return document.body.classList.contains('asking')")
+    assert screen.state()["position"] == 8
+    covered = {host: drawn(screen, host) for host in hosts}
+    for host, edge in zip(hosts, [*screen.js(edges)] * 2, strict=True):
+        assert beyond(covered[host], GUTTER + edge, ground) == [], host
+        assert any(one.text == "not to be seen yet" for one in covered[host]), host
+        assert any(one.kind != "text" and one not in covered[host] for one in whole[host]), host
+    screen.click("#save")
+    for button in screen.driver.find_elements("css selector", "#picture-list button"):
+        if "Memory" not in button.text:
+            button.click()
+    number = screen.js("return app.main.run.steps[app.index].n")
+    saved = screen.downloads / f"vllm-lanes-iteration_{number}.svg"
+    deadline = time.monotonic() + 20
+    while not saved.exists():
+        assert time.monotonic() < deadline, f"only {[*screen.downloads.iterdir()]} were saved"
+        time.sleep(0.02)
+    texts = [one.text for one in ElementTree.parse(saved).getroot().iter()]
+    saved.unlink()
+    screen.press("escape")
+    assert "not to be seen yet" in texts
+    screen.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        cards = screen.js(
+            "return [...document.querySelectorAll('.card canvas, .card .figures, .card .deeds')]"
+            ".map((one) => getComputedStyle(one).visibility)"
+        )
+    finally:
+        screen.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert set(cards) == {"hidden"}

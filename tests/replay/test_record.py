@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crowds import told_and_plain
+from events import request
+from runs_told import padded, preempted, told
 
 from minifuse.errors import UsageError
 from minifuse.replay.record import TracedRun, read_run, record
+from minifuse.techniques import TECHNIQUES
 from minifuse.trace import SCHEMA, read_trace, whole_tables
 
 Traces = Callable[..., list[Path]]
@@ -44,9 +48,10 @@ EVENTS: list[dict[str, Any]] = [
     STEP,
     {"event": "wait", "reasons": [["memory-full", "b", "waits"]], "wall": {"start_s": 0.5, "end_s": 0.75}},
     STEP
-    | {"step": 1, "work": [["a", 3, 4]], "places": [[1, [9], 4]], "admitted": [], "evicted": ["b"], "reasons": []}
+    | {"step": 1, "work": [["a", 3, 4]], "places": [[1, [9], 4]], "admitted": [], "evicted": ["b"]}
     | {"moves": [["swap_out", 0, 8, 4, "device", "host", "first", 0]], "finished": {"a": "length"}, "computed": 4}
     | {"idle": 3, "kept": [2, 1], "discarded": 1, "reused": [["b", 1, 2]], "tokens": {"a": [6]}}
+    | {"reasons": [["evicted", "b", "goes"]]}
     | {"wall": {"start_s": 0.75, "end_s": 1.0, "transfers": {"exposed_s": 0.125}}},
     {"event": "answer", "id": "a", "text": "xy", "ends": [1, 2]},
     {"event": "end", "unfinished": ["b"], "wall": {"end_s": 1.0}},
@@ -66,7 +71,8 @@ def test_the_record_of_a_small_run(tmp_path: Path) -> None:
     assert run["requests"] == [
         {"id": "a", "arrival": 0.0, "ended": 1.0, "outcome": "length", **asked, "text": "one", "answer": "xy"}
         | {"ends": [1, 2]},
-        {"id": "b", "arrival": 0.25, "ended": 1.0, "outcome": "interrupted", **asked},
+        {"id": "b", "arrival": 0.25, "ended": 1.0, "outcome": "interrupted", **asked}
+        | {"waits": [[0, 1, 2], [1, 2, 3], [2, 0, 1]]},
         {"id": "c", "arrival": None, "ended": None, "outcome": "refused", "refused": "too long"},
     ]
     assert run["steps"] == [
@@ -75,11 +81,89 @@ def test_the_record_of_a_small_run(tmp_path: Path) -> None:
         {"wait": True, "t": [0.5, 0.75], "y": [[1, 0]]},
         {"n": 1, "k": 0, "t": [0.75, 1.0], "w": [[0, 3, 4]], "p": [[1, [9], 4]], "e": [1], "c": 4, "i": 3}
         | {"m": [["swap_out", 0, 8, 4, "device", "host", "first", 0]], "ru": [[1, 1, 2]], "o": [[0, 1]], "d": 1}
+        | {"y": [[1, 1]]}
         | {"f": [[0, "length"]], "kv": [3, 4, 64, 0], "kp": [2, 1], "x": 0.125},
     ]
-    assert run["reasons"] == [["memory-full", "waits"]]
+    unasked = ["not-asked", "came while an iteration ran or was chosen: nothing is decided before that has ended"]
+    assert run["reasons"] == [["memory-full", "waits"], ["evicted", "goes"], unasked]
+    assert run["passed"] == [[[], []], [[], []]]
     assert (run["title"], run["notice"], run["hostCapacity"], run["capacity"]) == ("vllm", None, 12, 64)
     assert (run["unit"], run["cells"], run["workers"]) == ("token", ["transformer"], 1)
+
+
+def test_what_requests_waited_for_is_told_in_columns() -> None:
+    """Of c, which was passed over, in lists that all share: behind whom it was, as that changed."""
+    a, b = "not considered: worker 0 admits none behind a", "not considered: worker 0 admits none behind b"
+    events = preempted()
+    events[1:3] = [*events[1:3], request("d", 0.0, 1)]
+    (run,) = record([TracedRun("t", events)])["runs"]
+
+    def waits(name: str) -> list[tuple[int, int, str]]:
+        told = next(one for one in run["requests"] if one["id"] == name)["waits"]
+        every = [["behind others", ""], *run["reasons"]]  # -1 is the last, -2 would be the one before it
+        return [(start, stop, every[reason + 1][0]) for start, stop, reason in zip(*told, strict=True)]
+
+    assert waits("a") == [(2, 3, "evicted"), (3, 4, "memory-full")]
+    assert waits("b") == [(0, 2, "batch-full")]
+    assert waits("c") == [(1, 2, "not-asked"), (2, 4, "behind others"), (4, 5, "batch-full")]
+    assert waits("d") == [(0, 6, "behind others")]
+    (columns, reasons), uncertain = run["passed"]
+    texts = [run["reasons"][reason][1] for reason in reasons]
+    assert [*zip(columns, texts, strict=True)] == [
+        (0, b),
+        (2, "not admitted: worker 0 evicts a"),
+        (3, a),
+        (4, a.replace("behind a", "behind c")),
+        *([(5, texts[4])] if len(texts) > 4 else []),
+    ]
+    assert uncertain == [[], []]
+    assert [step.get("y", []) for step in run["steps"]] == [
+        [[1, 0]],
+        [[1, 0]],
+        [[0, 1]],
+        [[0, 2]],
+        [[3, 0]],
+        [],
+    ]
+
+
+@pytest.mark.parametrize("name", TECHNIQUES)
+def test_a_page_tells_the_same_of_a_run_that_told_of_each_request(name: str) -> None:
+    """As with --why: there is nothing more to know."""
+    each, plain = (record([TracedRun("t", events)]) for events in told_and_plain(name))
+    assert each == plain
+
+
+def test_what_no_column_shows_is_left_out_and_each_list_is_known_by_its_number() -> None:
+    """b comes at 0.2 s and joins worker 1 at 0.6 s: both within the first column. c is in no batch until the third."""
+    events = [
+        *preempted()[:1],
+        *(request(name, arrival_s, 1) for name, arrival_s in (("a", 0.0), ("b", 0.2), ("c", 0.0))),
+        told(1, [["b", 0, 1]], {"b": [7]}, admitted=["b"], worker=1, at=(0.6, 0.9)),
+        told(0, [["a", 0, 1]], {"a": [7]}, admitted=["a"], at=(0.0, 1.0)),
+        told(2, [["c", 0, 1]], {"c": [7]}, admitted=["c"], at=(1.0, 2.0)),
+    ]
+    (run,) = record([TracedRun("t", events)])["runs"]
+    assert [request.get("waits") for request in run["requests"]] == [None, None, [[0], [2], [-2]]]
+    texts = [f"not admitted: worker {k} runs 1 token without it" for k in (0, 1)]
+    assert [[run["reasons"][reason][1] for reason in reasons] for _, reasons in run["passed"]] == [[], texts[1:]]
+    assert [columns for columns, _ in run["passed"]] == [[], [0]]
+
+
+def test_idle_rows_are_told_in_columns() -> None:
+    """The pause is the first column."""
+    (run,) = record([TracedRun("t", padded())])["runs"]
+    assert [request.get("idle") for request in run["requests"]] == [None, [2, 3]]
+
+
+def test_pauses_have_the_reasons_of_their_own() -> None:
+    events = padded()
+    window = ["window-open", "a", "not admitted: it is still open"]
+    first = events[2] | {"wall": {"start_s": 0.0, "end_s": 0.5}}
+    events[2:3] = [first, events[2] | {"reasons": [window], "wall": {"start_s": 0.5, "end_s": 1.0}}]
+    (run,) = record([TracedRun("t", events)])["runs"]
+    told = [[run["reasons"][reason][1] for _, reason in step.get("y", [])] for step in run["steps"]]
+    assert told == [[first["reasons"][0][2]], [window[2]], [], [], []]
 
 
 def test_block_tables_are_told_as_in_the_trace(traces: Traces) -> None:
@@ -90,9 +174,9 @@ def test_block_tables_are_told_as_in_the_trace(traces: Traces) -> None:
     told = [step for step in run["steps"] if "n" in step]
     assert len(told) == len(steps)
     for step, event in zip(told, steps, strict=True):
-        for (request, *_), (kept, new, size), whole in zip(step["w"], step["p"], event["places"], strict=True):
-            tables[request] = tables.get(request, [])[:kept] + new
-            assert [tables[request], size] == whole
+        for (number, *_), (kept, new, size), whole in zip(step["w"], step["p"], event["places"], strict=True):
+            tables[number] = tables.get(number, [])[:kept] + new
+            assert [tables[number], size] == whole
 
 
 def test_requests_stand_in_one_order_in_all_runs(traces: Traces) -> None:
@@ -144,7 +228,8 @@ def test_a_trace_without_its_end_has_a_notice(tmp_path: Path) -> None:
 )
 def test_runs_of_different_workloads_are_refused_with_what_differs(change: dict[str, Any], named: str) -> None:
     one = TracedRun("one", EVENTS)
-    other = TracedRun("other", [EVENTS[0], EVENTS[1] | change, *EVENTS[2:]])
+    renamed = json.loads(json.dumps(EVENTS[2:]).replace('"a"', '"z"')) if "id" in change else EVENTS[2:]
+    other = TracedRun("other", [EVENTS[0], EVENTS[1] | change, *renamed])
     with pytest.raises(UsageError) as refused:
         record([one, other])
     assert named in str(refused.value)

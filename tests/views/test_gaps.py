@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from runs_told import BLOCK, NO_ROOM, apart, cells, padded, preempted, told
+from events import request
+from runs_told import BLOCK, HEADER, NO_ROOM, apart, cells, padded, preempted, told
 
 from minifuse.trace import Event
 from minifuse.views.gaps import Gap, longest_gaps
@@ -49,7 +50,7 @@ def test_prompts_beside_a_token() -> None:
 def test_gaps_at_the_same_times_are_told_once() -> None:
     events = padded()
     events[4]["finished"] = {}
-    events[5] = told(2, [["a", 2, 3], ["b", 2, 3]], {"a": [7], "b": [7]}, finished={"b": "length"})
+    events[5] = told(2, [["a", 2, 3], ["b", 2, 3]], {"a": [7], "b": [7]}, finished={"b": "length"}, step=1)
     assert [gap.requests for gap in gaps(events)] == [["a", "b"], ["a"]]
 
 
@@ -75,6 +76,20 @@ def test_cells_without_tokens_have_gaps_between_their_iterations() -> None:
         (["a"], 1.0, 0.0),
         (["a"], 1.0, 0.0),
     ]
+
+
+def test_an_iteration_with_it_that_ends_after_the_gap_is_of_the_next_one() -> None:
+    """Two workers compute nodes of a: worker 1 one from 0.5 to 2.5 s, worker 0 others until 1 s, and from 2 to 3 s."""
+    at = [(0.0, 1.0), (0.5, 2.5), (2.0, 3.0)]
+    steps = [
+        told(i, [["a", i, i + 1, "leaf"]], {}, places=[[[], i]], at=times, worker=i % 2, admitted=["a"] * (not i))
+        for i, times in enumerate(at)
+    ]
+    early, late = gaps(
+        [HEADER, request("a", 0.0, 3), *steps, {"event": "end", "unfinished": [], "wall": {"end_s": 3.0}}]
+    )
+    assert (early.start_s, early.end_s, early.own, early.own_s) == (1.0, 2.5, 1, 1.5)
+    assert (late.start_s, late.end_s, late.own, late.own_s) == (2.5, 3.0, 1, 0.5)
 
 
 @pytest.mark.parametrize("events", [preempted(), padded(), apart(), cells()])

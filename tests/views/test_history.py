@@ -25,6 +25,13 @@ def test_a_prompt_computed_apart_waits_to_join() -> None:
     assert History.of(apart()).stories["a"].waits == [Wait("ready", 2.0, 3.0)]
 
 
+def test_who_is_evicted_while_it_is_ready_is_suspended_from_then_on() -> None:
+    events = apart()
+    events[6] |= {"evicted": ["a"], "wall": {"start_s": 2.5, "end_s": 3.0}}
+    events[7]["admitted"] = ["a"]
+    assert History.of(events).stories["a"].waits == [Wait("ready", 2.0, 2.5), Wait("suspended", 2.5, 3.0)]
+
+
 def test_who_has_not_ended_waits_to_the_end_of_the_trace() -> None:
     stories = History.of(preempted()[:7]).stories  # up to step 2, at 3 s
     assert stories["a"].waits == [Wait("suspended", 2.0, 3.0)]

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from runs_told import HEADER, preempted
+from runs_told import HEADER, beside, preempted
 
 from minifuse.errors import UsageError
 from minifuse.trace import SCHEMA, Event
@@ -18,7 +18,7 @@ WHOLE = "".join(json.dumps(event) + "\n" for event in preempted())
 
 
 def parsed(text: str) -> tuple[list[Event], str | None]:
-    return parse_trace(text.split("\n"), "run.jsonl")
+    return parse_trace(text, "run.jsonl")
 
 
 def test_a_whole_trace_needs_no_notice() -> None:
@@ -84,6 +84,17 @@ def test_whatever_an_id_or_a_number_is_a_trace_is_read() -> None:
         assert "lacks iteration" in notice
 
 
+def test_times_that_run_backwards_are_noticed() -> None:
+    """Side by side they may be, on several workers: `beside`."""
+    assert parsed("\n".join(map(json.dumps, beside())))[1] is None
+    events = preempted()
+    events[7]["wall"] = {"start_s": 2.5, "end_s": 4.0}
+    assert parsed("\n".join(map(json.dumps, events)))[1] == (
+        "run.jsonl has times that run backwards (iteration 3 begins before the last one of worker 0 has ended): "
+        "what it has is shown."
+    )
+
+
 def test_of_a_run_that_was_interrupted_iterations_may_be_missing() -> None:
     """Those that ran then are in no trace; others, of other workers, may have begun after them."""
     events = preempted()
@@ -95,8 +106,8 @@ def test_of_a_run_that_was_interrupted_iterations_may_be_missing() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "run.jsonl is empty: give"),
-        ("\n \n", "run.jsonl is empty: give"),
+        ("", "run.jsonl is empty, and is not a trace: give"),
+        ("\n \n", "run.jsonl is empty, and is not a trace: give"),
         ("hello\n", "is not a trace"),
         ('{"answers": []}\n', "is not a trace"),
         ("[1, 2]\n", "is not a trace"),
@@ -104,7 +115,7 @@ def test_of_a_run_that_was_interrupted_iterations_may_be_missing() -> None:
         ('{"event": "run", "schema": "minifuse.tr', "cut off within its first line"),
         (
             json.dumps(HEADER | {"schema": "minifuse.trace/1"}),
-            f"of version minifuse.trace/1, and this minifuse reads {SCHEMA}",
+            f"is not a trace of version {SCHEMA}, which this minifuse reads, but of version minifuse.trace/1: write",
         ),
         (WHOLE.replace('{"event": "request"', '{"event" "request"', 1), "Line 2 of run.jsonl is not JSON"),
         (WHOLE.replace('{"event": "request"', '{"even": "request"', 1), "Line 2 of run.jsonl is not an event"),
@@ -130,12 +141,12 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 def test_events_of_a_kind_that_is_not_known_are_passed_over() -> None:
     events = preempted()
-    events.insert(3, {"event": "answer", "id": "a", "text": "hello"})
+    events.insert(3, {"event": "greeting", "id": "a", "text": "hello"})
     assert History.of(events).stories == History.of(preempted()).stories
 
 
 def test_an_event_that_lacks_something_is_named_by_its_line() -> None:
     events = preempted()
     del events[3]["tokens"], events[2]["arrival_s"]
-    with pytest.raises(UsageError, match=r"Line 3 of the trace cannot be understood \(KeyError: 'arrival_s'\)"):
+    with pytest.raises(UsageError, match=r"Line 3 of the trace cannot be understood: it has no 'arrival_s': write"):
         History.of(events)

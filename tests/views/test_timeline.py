@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from events import request
 from runs_told import apart, beside, cells, padded, preempted, told
 
 from minifuse.trace import Event
@@ -30,6 +31,18 @@ def test_idle_rows_and_a_pause() -> None:
     assert picture.idle == "  55"
     assert picture.memory == ""  # hardly any of it was ever used
     assert list(picture.legend) == [".", "p", "#", "x", "|"]
+
+
+def test_a_row_goes_on_idle_while_prompts_are_computed_apart_in_rows_of_their_own() -> None:
+    """As `pd` does, on one worker: c's prompt from 3 to 4 s."""
+    events = padded()
+    rows_apart = {"kind": "Rectangle", "offset": 16, "rows": 1, "stride": 8, "start": 0, "stop": 4}
+    prompt = told(
+        3, [["c", 0, 4]], {"c": [7]}, shape=rows_apart, places=[[16, 8]], admitted=["c"], phase="preprocessing"
+    )
+    events[6] |= {"step": 4, "wall": {"start_s": 4.0, "end_s": 5.0}}
+    events = [*events[:6], request("c", 3.0, 4), prompt, *events[6:]]
+    assert rows(events) == {"a": ".p#-|", "b": ".|x x", "c": "   o:"}
 
 
 def test_a_prompt_computed_apart() -> None:

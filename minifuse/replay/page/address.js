@@ -12,7 +12,7 @@ export function readAddress(hash) {
   return Object.fromEntries(new URLSearchParams(hash.replace(/^#/, "")));
 }
 
-const KNOWN = ["run", "b", "i", "request", "by", "mode", "theme", "stops", "predict"];
+const KNOWN = ["run", "b", "i", "j", "request", "by", "mode", "theme", "stops", "predict"];
 
 /**
  * Takes an address into the app, and tells in sentences what of it cannot be shown.
@@ -39,39 +39,45 @@ export function applyAddress(app, asked) {
     if (!KNOWN.includes(key)) wrong.push(`The address has ${key}, which means nothing here: give ${KNOWN.join(", ")}.`);
   }
   const theme = oneOf("theme", ["light", "dark"]);
-  if (theme) app.setTheme(theme);
+  if (theme) app.theme.choose(theme);
   app.by = oneOf("by", ["time", "token"]) ?? app.by;
   app.mode = oneOf("mode", ["iterations", "time"]) ?? app.mode;
   const main = "run" in asked ? named("the run", asked.run) : undefined;
   const other = asked.b ? named("the run", asked.b) : "b" in asked ? null : undefined;
-  if (other && other === (main ?? app.main)) {
-    wrong.push(`The address names ${asked.b} as A and as B: give another run as one of them.`);
-    app.setRuns(main ?? app.main, null);
-  } else app.setRuns(main ?? app.main, other === undefined ? app.other : other);
+  const alike = other && other === (main ?? app.main);
+  if (alike) wrong.push(`The address names ${asked.b} as A and as B: give another run as one of them.`);
+  app.setRuns(main ?? app.main, alike ? null : other === undefined ? app.other : other, 0);
+  if (app.pair && app.pair.by !== app.by) app.setBy(app.by);
   if ("request" in asked) {
     const r = app.main.requests.findIndex((one) => String(one.id) === asked.request);
     if (r < 0) wrong.push(`The address names the request "${asked.request}", which this run does not have.`);
     else app.selectRequest(r);
   }
-  if (!("i" in asked)) app.select(0);
-  else {
-    const i = Number(asked.i);
-    if (Number.isInteger(i) && i >= 0 && i < app.positions) app.select(i);
-    else wrong.push(`The address names iteration "${asked.i}": give a whole number from 0 to ${app.positions - 1}.`);
-  }
+  const column = (key, what, count) => {
+    const i = Number(asked[key]);
+    if (/^[0-9]+$/.test(asked[key]) && i < count) return i;
+    wrong.push(`The address names ${what} "${asked[key]}": give a whole number from 0 to ${count - 1}.`);
+    return null;
+  };
+  const i = "i" in asked ? column("i", "column", app.positions) : 0;
+  let j = null;
+  if ("j" in asked && !app.other) wrong.push("The address names a column j of B, and no run as B: give b=, or leave j out.");
+  else if ("j" in asked) j = column("j", "column j of B", app.other.length);
+  if (i !== null) app.select(i, j);
   return wrong;
 }
 
-/** The address of what the app shows. @param {object} app @param {Record<string, string>} before @returns {string} */
-export function addressOf(app, before) {
+/** The address of what the app shows. @param {object} app @returns {string} */
+export function addressOf(app) {
   const told = new URLSearchParams();
   told.set("run", app.main.run.title);
   if (app.other) told.set("b", app.other.run.title);
   told.set("i", String(app.position));
+  if (app.beside !== null) told.set("j", String(app.beside));
   if (app.request !== null) told.set("request", String(app.main.requests[app.request].id));
   if (app.other && app.by !== "time") told.set("by", app.by);
   if (app.mode !== "iterations") told.set("mode", app.mode);
-  if (app.themeChosen) told.set("theme", app.theme);
-  for (const key of ["stops", "predict"]) if (before[key]) told.set(key, before[key]);
+  if (app.theme.chosen) told.set("theme", app.theme.name);
+  for (const key of ["stops", "predict"]) if (app.address[key]) told.set(key, app.address[key]);
   return `#${told.toString().replaceAll("%2C", ",")}`;
 }

@@ -1,25 +1,28 @@
 /**
- * The replay page: what is selected, the views that show it, and what the reader does.
+ * The replay page: what is selected, and the views that show it.
  *
- * A position is what the scrubber stands at: an iteration of run A or, with two runs, also one of B's that come after
- * A's last. Views are told of each change, and ask the models for what they show.
+ * A position is what the scrubber stands at: a column of run A or, with two runs, also one of B's that come after A's
+ * last. Views are told of each change, and ask the models for what they show.
+ *
+ * When the page is shown the document gets an event "replay", the app its `detail`: what drives the page from outside,
+ * as tests do, listens for that.
  */
 
 import { RunModel, decodeRecord } from "./model.js";
 import { Side, part } from "./side.js";
 import { Predict } from "./predict.js";
-import { Overview, Pair } from "./compare.js";
-import { NowView, sentencesOf, showFacts } from "./now.js";
-import { WIDEST } from "./axis.js";
-import { readPalette, requestColour } from "./palette.js";
-import { addressOf, applyAddress, readAddress } from "./address.js";
+import { Pair } from "./pair.js";
+import { Player } from "./player.js";
+import { Overview } from "./overview.js";
+import { NowView, showFacts } from "./now.js";
+import { Scales } from "./scales.js";
+import { Teller } from "./teller.js";
+import { Theme } from "./theme.js";
+import { requestColour } from "./palette.js";
+import { applyAddress, readAddress } from "./address.js";
 import { bindControls, showControls } from "./controls.js";
 import { showLegend } from "./legend.js";
 import { printSharply } from "./export.js";
-import { seconds } from "./words.js";
-
-const ADDRESS_AFTER = 300; // milliseconds: browsers refuse to change the address more often for long
-const SPOKEN_AFTER = 400;
 
 /** The state of the page. Views read it; `select`, `selectRequest` and their like change it. */
 class App {
@@ -30,37 +33,35 @@ class App {
     this.other = null;
     this.pair = null;
     this.position = 0;
+    /** The column of B that is shown instead of the one that goes with the position; null: that one. */
+    this.beside = null;
     this.request = null;
     this.by = "time";
     this.mode = this.main.ofCells ? "time" : "iterations";
-    this.playing = false;
-    this.themeChosen = false;
-    this.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
     this.address = readAddress(location.hash);
-    this._listeners = { change: [], theme: [], layout: [] };
-    this._guards = [];
-    this._faults = [];
+    this.faults = [];
   }
 
   start() {
-    this._dress(this.theme);
+    this.theme = new Theme(() => this._recoloured());
+    this.scales = new Scales(this);
     this.a = new Side("A", this);
     this.b = new Side("B", this);
     this.now = new NowView(part("now"), this);
     this.overview = this.runs.length > 1 ? new Overview(part("overview").querySelector(".cards"), this) : null;
     part("overview").hidden = !this.overview;
     part("overview").open = !("i" in this.address);
+    this.player = new Player(this, () => Number(part("speed").value), () => showControls(this));
+    this.teller = new Teller(this);
     bindControls(this);
     this.predict = new Predict(this);
     printSharply(this);
     this._take();
     window.addEventListener("hashchange", () => {
-      if (location.hash === this._told) return;
+      if (location.hash === this.teller.address) return;
       this.address = readAddress(location.hash);
+      this.predict.read();
       this._take();
-    });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ({ matches }) => {
-      if (!this.themeChosen) this._setTheme(matches ? "dark" : "light");
     });
     let width = document.body.clientWidth;
     new ResizeObserver(() => {
@@ -73,20 +74,19 @@ class App {
 
   /** Take the address, and show what it names. */
   _take() {
-    this._faults = applyAddress(this, this.address);
-    if (this.pair && this.pair.by !== this.by) this.setBy(this.by);
+    this.faults = applyAddress(this, this.address);
     for (const side of this.sides()) side.axis.mode = this.mode;
     this.layout();
-    this._changed();
+    this.changed();
   }
 
-  /** The iteration of A, and that of B, at the position. */
+  /** The column of A, and that of B, that are shown. */
   get index() {
     return this.pair ? this.pair.at(this.position).a : this.position;
   }
 
   get indexOther() {
-    return this.pair ? this.pair.at(this.position).b : null;
+    return this.pair ? this.beside ?? this.pair.at(this.position).b : null;
   }
 
   /** How many positions the scrubber has. */
@@ -98,40 +98,45 @@ class App {
     return this.other ? [this.a, this.b] : [this.a];
   }
 
+  get palette() {
+    return this.theme.palette;
+  }
+
   colour(r) {
     return requestColour(r);
   }
 
-  /**
-   * Call `fn` after each change of what is selected ("change"), of the theme ("theme"), or of sizes ("layout").
-   *
-   * @param {"change"|"theme"|"layout"} event @param {() => void} fn
-   */
-  on(event, fn) {
-    this._listeners[event].push(fn);
+  /** The last column of a run of which anything may be told, as a question may be open. @param {RunModel} model */
+  limitOf(model) {
+    return this.predict?.limitOf(model) ?? Infinity;
   }
 
   /**
-   * Ask `guard` before the position changes: it is given the position and the one wanted, and returns the one allowed.
+   * Go to a position, or to the nearest that there is and that may be seen.
    *
-   * @param {(from: number, to: number) => number} guard
+   * @param {number} i
+   * @param {number|null} [beside] the column of B to be shown there; null: the one that goes with it
    */
-  guard(guard) {
-    this._guards.push(guard);
-  }
-
-  /** @param {number} i the position to go to; outside of the run: the nearest there is */
-  select(i) {
-    let to = Math.max(0, Math.min(this.positions - 1, i));
-    for (const guard of this._guards) to = guard(this.position, to);
-    if (to === this.position) return;
+  select(i, beside = null) {
+    const to = this._allowed(this.position, i);
+    const most = this.other ? this.limitOf(this.other) : 0;
+    const kept = to !== i || !this.pair || beside === null || beside > most || beside === this.pair.at(to).b ? null : beside;
+    if (to === this.position && kept === this.beside) return;
     this.position = to;
-    this._changed();
+    this.beside = kept;
+    this.changed();
+  }
+
+  /** Where one comes to who goes from one position to another: stops hold. */
+  _allowed(from, to) {
+    const there = Math.max(0, Math.min(this.positions - 1, to));
+    return this.predict ? this.predict.allow(from, there) : there;
   }
 
   /** Select a column of one side. @param {"A"|"B"} side @param {number} column */
   selectIn(side, column) {
-    this.select(side === "B" && this.pair ? this.pair.positionOfB(column) : column);
+    if (side === "B" && this.pair) this.select(this.pair.positionOfB(column), column);
+    else this.select(column);
   }
 
   /** @param {number|null} r */
@@ -142,7 +147,7 @@ class App {
       charts.layout(charts.model ?? this.main);
       if (lanes.rows) lanes.draw();
     }
-    this._changed();
+    this.changed();
   }
 
   /** Make a run A; if it was B, A becomes B. */
@@ -154,238 +159,111 @@ class App {
     this.setRuns(this.main, model);
   }
 
-  /** @param {RunModel} main @param {RunModel|null} other */
-  setRuns(main, other) {
+  /**
+   * Choose A and B. Of another A what is shown is the same moment, or what is before the first stop up to it.
+   *
+   * @param {RunModel} main @param {RunModel|null} other
+   * @param {number} [position] to begin at
+   */
+  setRuns(main, other, position) {
     if (main === this.main && other === this.other && this.a.model) return;
-    const moment = this.main.length ? this.main.passed[Math.min(this.position, this.main.length - 1)] : 0;
+    const moment = this.main.passed[Math.min(this.position, this.main.length - 1)] ?? 0;
     const changed = main !== this.main;
+    if (changed) this.predict?.leave();
     this.main = main;
     this.other = other;
     this._pairUp();
-    if (changed) this.position = main.at(moment * (1 - 1e-12));
-    this.position = Math.min(this.position, this.positions - 1);
+    if (changed) this.position = this._allowed(0, position ?? main.at(moment * (1 - 1e-12)));
     document.body.classList.toggle("two-runs", Boolean(other));
     document.body.classList.toggle("one-run", !other);
     this.a.model = main;
     this.b.model = other;
-    for (const side of this.sides()) {
-      side.axis.mode = this.mode;
-      side.titles();
-    }
-    if (other && this.mode === "time") for (const { axis } of this.sides()) axis.fitted = WIDEST;
-    showLegend(part("legend"), this);
+    for (const side of this.sides()) side.titles();
+    this.scales.renew();
     showFacts(part("about"), main);
     this.layout();
-    this._changed();
+    this.changed();
   }
 
+  /** @param {"time"|"token"} by how B follows A */
   setBy(by) {
     this.by = by;
     this._pairUp();
-    this.position = Math.min(this.position, this.positions - 1);
-    this._changed();
+    this.changed();
   }
 
   _pairUp() {
     this.pair = this.other ? new Pair(this.main, this.other, this.by) : null;
+    this.beside = null;
+    this.position = Math.min(this.position, this.positions - 1);
   }
 
   /** @param {"iterations"|"time"} mode of columns */
   setMode(mode) {
     this.mode = mode;
-    for (const side of this.sides()) {
-      side.axis.mode = mode;
-      if (side.axis.fitted) continue;
-      const at = side === this.a ? this.index : this.indexOther;
-      side.axis.left = Math.max(0, side.axis.x(at) - side.lanes.seen / 2);
-    }
-    this._together(this.a);
+    this.scales.setMode(mode);
     this.layout();
-    this._changed();
+    this.changed();
   }
 
-  /** Make columns wider by a factor; 0: show the whole run. The selected one stays where it is. */
+  /** Make columns wider by a factor; 0: show the whole run. */
   zoom(factor) {
-    if (!factor) for (const { axis } of this.sides()) axis.fitted = WIDEST;
-    else {
-      for (const side of this.sides()) {
-        const { axis, lanes } = side;
-        const at = side === this.a ? this.index : this.indexOther;
-        const stays = axis.x(at) - axis.left;
-        axis.zoomTo(axis.width * factor);
-        axis.left = Math.max(0, axis.x(at) - Math.max(0, Math.min(lanes.seen * 0.9, stays)));
-      }
-      this._together(this.a);
-    }
+    this.scales.zoom(factor);
     this.layout();
   }
 
-  /** In time, A and B have one scale and show the same moments. */
-  _together(side) {
-    if (!this.other || this.mode !== "time") return;
-    const beside = side === this.a ? this.b : this.a;
-    const origin = Math.min(side.axis.origin, beside.axis.origin);
-    side.axis.origin = beside.axis.origin = origin;
-    beside.axis.width = side.axis.scale * beside.axis.median;
-    beside.axis.left = side.axis.left;
-    beside.axis.fitted = side.axis.fitted;
+  /** Go to the next decision in which A and B differ (1), the previous one (-1), or the first (0). */
+  difference(way) {
+    const to = this.pair?.difference(way, { position: this.position, b: this.indexOther });
+    this.player.pause();
+    if (to) this.select(to.position, to.b);
   }
 
-  /** Where the whole of the runs is to be shown, do so: in time, of the longer one. */
-  _fit() {
-    const sides = this.sides();
-    const inTime = this.mode === "time";
-    if (inTime && this.other) this._together(this.a);
-    const last = Math.max(...sides.map(({ model }) => (model.length ? model.passed[model.length - 1] : 0)));
-    for (const { axis, lanes } of sides) {
-      if (axis.fitted) axis.fit(lanes.seen, { widest: axis.fitted, ...(inTime ? { last } : {}) });
-    }
-  }
-
-  /** What a side shows has been moved sideways. */
-  moved(side) {
-    if (!this.other || this.mode !== "time" || this._moving) return;
-    this._moving = true;
-    const beside = side === this.a ? this.b : this.a;
-    if (Math.abs(beside.axis.left - side.axis.left) > 1) {
-      beside.axis.left = side.axis.left;
-      beside.lanes.layout(beside.model);
-      beside.charts.draw();
-    }
-    this._moving = false;
-  }
-
-  setTheme(theme) {
-    this.themeChosen = true;
-    this._setTheme(theme);
-  }
-
-  _setTheme(theme) {
-    this.theme = theme;
-    this.wear(theme);
-    this._changed();
-  }
-
-  /** Show the page in the colours of a theme, whichever is chosen: while it is printed, those of the light one. */
-  wear(theme) {
-    this._dress(theme);
-    for (const fn of this._listeners.theme) fn();
-    this.layout();
+  _recoloured() {
     if (!this.a?.model) return;
-    for (const view of [this.a.memory, ...(this.other ? [this.b.memory] : [])]) {
-      view.show(view === this.a.memory ? this.main : this.other, view === this.a.memory ? this.index : this.indexOther);
-    }
-  }
-
-  _dress(theme) {
-    this.worn = theme;
-    document.documentElement.dataset.theme = theme;
-    this.palette = readPalette();
+    this.layout();
+    this.changed();
   }
 
   /** Draw everything anew. */
   layout() {
     if (!this.a?.model) return;
     for (const { lanes, model } of this.sides()) lanes.measure(model);
-    this._fit();
+    this.scales.fit();
     for (const { lanes, charts, model } of this.sides()) {
       lanes.layout(model);
       charts.layout(model);
     }
     showLegend(part("legend"), this);
     if (this.overview && part("overview").open) this.overview.layout();
-    for (const fn of this._listeners.layout) fn();
   }
 
   /** Show what is selected now. */
-  _changed() {
+  changed() {
     if (!this.a?.model) return;
     const { index, indexOther } = this;
     for (const view of this.a.views) view.show(this.main, index);
     if (this.other) for (const view of this.b.views) view.show(this.other, indexOther);
     this.now.show();
     this.overview?.show();
-    part("difference").textContent = this.pair ? this._differing() : "";
+    part("difference").textContent = this._differing();
     showControls(this);
-    this._tell();
-    for (const fn of this._listeners.change) fn();
+    this.teller.tell();
+    this.predict?.render();
   }
 
   _differing() {
-    const told = this.pair.told(this.position);
-    if (told) return told;
-    if (!this.pair.first) return `${this.main.run.title} and ${this.other.run.title} decide alike, in every iteration.`;
-    return "";
-  }
-
-  /** Notices, the address, and what a screen reader says: after the picture, and not for every frame. */
-  _tell() {
-    const notices = [...this.sides().map(({ model }) => model.run.notice && `${model.run.title}: ${model.run.notice}`), ...this._faults].filter(Boolean);
-    const key = notices.join("\n");
-    if (key !== this._noticed) {
-      this._noticed = key;
-      const lines = notices.map((notice) => {
-        const line = document.createElement("p");
-        line.textContent = notice;
-        return line;
-      });
-      part("notices").replaceChildren(...lines);
-    }
-    clearTimeout(this._addressTimer);
-    this._addressTimer = setTimeout(() => {
-      this._told = addressOf(this, this.address);
-      if (location.hash !== this._told) history.replaceState(null, "", this._told);
-    }, ADDRESS_AFTER);
-    clearTimeout(this._spokenTimer);
-    this._spokenTimer = setTimeout(() => {
-      const chosen = this.request === null ? "" : ` ${this.main.requests[this.request].id} is ${this.main.stateAt(this.index, this.request)}.`;
-      part("live").textContent = `Iteration ${this.index} of ${this.main.run.title}, at ${seconds(this.main.starts[this.index])}. ${sentencesOf(this.main, this.index).join(" ")}${chosen}`;
-    }, SPOKEN_AFTER);
-  }
-
-  /** Play or pause, a number of iterations a second. */
-  play(on = !this.playing) {
-    if (on === this.playing) return;
-    this.playing = on;
-    if (on && this.position >= this.positions - 1) this.select(0);
-    showControls(this);
-    if (!on) return;
-    let last = performance.now();
-    let due = 0;
-    const turn = (now) => {
-      if (!this.playing) return;
-      due += ((now - last) / 1000) * this.speed;
-      last = now;
-      const steps = Math.floor(due);
-      due -= steps;
-      if (steps) {
-        const before = this.position;
-        this.select(this.position + steps);
-        if (this.position < before + steps) this.play(false); // the end, or a stop
-      }
-      if (this.playing) requestAnimationFrame(turn);
-    };
-    requestAnimationFrame(turn);
-  }
-
-  get speed() {
-    return Number(part("speed").value);
-  }
-
-  /** Go to the next decision in which A and B differ (1), the previous one (-1), or the first (0). */
-  difference(way) {
-    if (!this.pair) return;
-    const { differences } = this.pair;
-    const to = way > 0 ? this.pair.next(this.position) : way < 0 ? this.pair.previous(this.position) : this.pair.first?.a ?? differences[0]?.position;
-    if (to !== null && to !== undefined) this.select(to);
+    const { pair, main, other } = this;
+    if (pair && !pair.first) return `${main.run.title} and ${other.run.title} decide alike, in every iteration.`;
+    return pair?.told(this.position, this.indexOther) ?? "";
   }
 }
 
 try {
   const app = new App(await decodeRecord(part("record").textContent));
-  window.app = app;
   app.start();
   document.documentElement.dataset.ready = "yes";
+  document.dispatchEvent(new CustomEvent("replay", { detail: app }));
 } catch (error) {
   const line = document.createElement("p");
   line.textContent = `This page could not be shown (${error.message}): open it in a current version of Chrome, Edge, Firefox or Safari.`;

@@ -1,11 +1,13 @@
 /** Where columns lie from left to right: as wide as each other, or as wide as they took in time. */
 
-import { countUpTo } from "./model.js";
+import { iterationNumber } from "./columns.js";
+import { countUpTo } from "./ascending.js";
 import { seconds } from "./words.js";
 
 /** Pixels of a column: at least, and at most. */
-export const NARROWEST = 0.05;
+const NARROWEST = 0.05;
 export const WIDEST = 64;
+const TICKS = 80; // pixels from one label to the next, about
 
 /**
  * The common axis of a run's lanes and charts. Positions are pixels from the beginning of the run.
@@ -45,6 +47,22 @@ export class Axis {
   right(i) {
     if (this.mode === "iterations") return (i + 1) * this.width;
     return (this.model.ends[i] - this.origin) * this.scale;
+  }
+
+  /**
+   * @param {number} position in columns and shares of them @returns {number} where what begins there begins
+   *
+   *     axis.mode = "iterations"; axis.width = 10; axis.begin(3.5)  // 35
+   */
+  begin(position) {
+    const i = Math.floor(position);
+    return this.x(i) + (position - i) * (this.right(i) - this.x(i));
+  }
+
+  /** @param {number} position in columns and shares of them @returns {number} where what ends there ends */
+  end(position) {
+    const i = Math.ceil(position) - 1;
+    return this.x(i) + (position - i) * (this.right(i) - this.x(i));
   }
 
   /** @param {number} seconds @returns {number} where a moment lies; in columns of one width, where its column does */
@@ -105,7 +123,7 @@ export class Axis {
   }
 
   /**
-   * Labels for about every 80 pixels of what is seen.
+   * Labels for about every 80 pixels of what is seen: times, or numbers of iterations.
    *
    * @param {number} seen
    * @returns {{x: number, label: string}[]}
@@ -113,12 +131,17 @@ export class Axis {
   ticks(seen) {
     const found = [];
     if (this.mode === "iterations") {
-      const step = roundStep(80 / this.width, 1);
+      const step = roundStep(TICKS / this.width, 1);
       const [first, last] = this.visible(seen);
-      for (let i = Math.ceil(first / step) * step; i < last; i += step) found.push({ x: this.x(i), label: String(i) });
+      for (let i = first; i < last; i++) {
+        const number = iterationNumber(this.model, i);
+        if (number === null || number % step) continue;
+        // Of several workers, iterations do not end in the order of their numbers.
+        if (!found.length || this.x(i) - found.at(-1).x > TICKS / 2) found.push({ x: this.x(i), label: String(number) });
+      }
       return found;
     }
-    const step = roundStep(80 / this.scale, 0);
+    const step = roundStep(TICKS / this.scale, 0);
     const from = Math.max(0, this.left / this.scale);
     for (let k = Math.ceil(from / step); k * step <= (this.left + seen) / this.scale && found.length < 200; k++) {
       found.push({ x: k * step * this.scale, label: seconds(this.origin + k * step, step) });

@@ -1,9 +1,10 @@
 /** Buttons, lists and keys: what the reader does, handed to the app. */
 
+import { columnName } from "./columns.js";
 import { offerPictures } from "./export.js";
-import { seconds } from "./words.js";
+import { capital, seconds } from "./words.js";
 
-const TEN = 10; // iterations, with shift
+const TEN = 10; // columns, with shift
 const ZOOM = 1.4;
 
 function control(id) {
@@ -31,13 +32,13 @@ export function bindControls(app) {
   const onClick = {
     home: () => app.select(0),
     back: () => app.select(app.position - 1),
-    play: () => app.play(),
+    play: () => app.player.turn(),
     on: () => app.select(app.position + 1),
     end: () => app.select(app.positions - 1),
     narrower: () => app.zoom(1 / ZOOM),
     wider: () => app.zoom(ZOOM),
     fit: () => app.zoom(0),
-    theme: () => app.setTheme(app.theme === "dark" ? "light" : "dark"),
+    theme: () => app.theme.turn(),
     save: () => offerPictures(app, control("pictures")),
     print: () => window.print(),
     help: () => control("keys").showModal(),
@@ -47,7 +48,7 @@ export function bindControls(app) {
   };
   for (const [id, act] of Object.entries(onClick)) control(id).addEventListener("click", act);
   control("scrubber").addEventListener("input", ({ target }) => {
-    app.play(false);
+    app.player.pause();
     app.select(Number(target.value));
     target.value = app.position; // a stop may have held it
   });
@@ -77,7 +78,7 @@ function pressed(app, event) {
     ArrowDown: () => nextRequest(app, 1),
     Home: () => app.select(0),
     End: () => app.select(app.positions - 1),
-    " ": () => app.play(),
+    " ": () => app.player.turn(),
     n: () => app.difference(1),
     p: () => app.difference(-1),
     f: () => app.difference(0),
@@ -86,14 +87,14 @@ function pressed(app, event) {
     "-": () => app.zoom(1 / ZOOM),
     0: () => app.zoom(0),
     t: () => app.setMode(app.mode === "time" ? "iterations" : "time"),
-    d: () => app.setTheme(app.theme === "dark" ? "light" : "dark"),
+    d: () => app.theme.turn(),
     "?": () => control("keys").showModal(),
     Escape: () => app.selectRequest(null),
   };
   const act = Object.hasOwn(acts, key) ? acts[key] : null;
   if (!act) return;
   event.preventDefault();
-  if (key.startsWith("Arrow") || key === "Home" || key === "End") app.play(false);
+  if (key.startsWith("Arrow") || key === "Home" || key === "End") app.player.pause();
   act();
 }
 
@@ -111,10 +112,8 @@ export function showControls(app) {
   const scrubber = control("scrubber");
   scrubber.max = String(Math.max(0, positions - 1));
   scrubber.value = String(position);
-  const moment = `${seconds(main.starts[index])}`;
-  const told = other
-    ? `A ${index} of ${main.length - 1}, B ${app.indexOther} of ${other.length - 1}, at ${moment}`
-    : `Iteration ${index} of ${main.length - 1}, at ${moment}`;
+  const shown = other ? `A: ${columnName(main, index)}, B: ${columnName(other, app.indexOther)}` : capital(columnName(main, index));
+  const told = `${shown}, at ${seconds(main.starts[index])} (column ${position} of ${positions - 1})`;
   scrubber.setAttribute("aria-valuetext", told);
   control("position").textContent = told;
   control("run-a").value = String(app.runs.indexOf(main));
@@ -124,15 +123,12 @@ export function showControls(app) {
   control("mode").value = app.mode;
   control("request").value = app.request === null ? "" : String(app.request);
   const play = control("play");
-  const label = app.playing ? "Pause" : "Play";
+  const label = app.player.playing ? "Pause" : "Play";
   if (play.textContent !== label) play.textContent = label;
-  const theme = control("theme");
-  theme.setAttribute("aria-pressed", String(app.theme === "dark"));
+  control("theme").setAttribute("aria-pressed", String(app.theme.name === "dark"));
   control("home").disabled = control("back").disabled = position === 0;
   control("on").disabled = control("end").disabled = position >= positions - 1;
-  if (app.pair) {
-    control("first-difference").disabled = !app.pair.first;
-    control("next-difference").disabled = app.pair.next(position) === null;
-    control("previous-difference").disabled = app.pair.previous(position) === null;
+  for (const [id, way] of [["first-difference", 0], ["next-difference", 1], ["previous-difference", -1]]) {
+    control(id).disabled = !app.pair?.difference(way, { position, b: app.indexOther });
   }
 }

@@ -1,8 +1,10 @@
 /** Pictures of what the page shows: saved as SVG, and put in the place of canvases when the page is printed. */
 
+import { columnName } from "./columns.js";
 import { SvgSurface } from "./surface.js";
 import { drawLanes } from "./lanes.js";
 import { drawCharts } from "./charts.js";
+import { capital } from "./words.js";
 
 /**
  * The pictures that there are, each made when it is asked for.
@@ -10,14 +12,16 @@ import { drawCharts } from "./charts.js";
  * @param {object} app
  * @returns {{name: string, label: string, host: HTMLElement, draw: () => SvgSurface}[]}
  */
-export function picturesOf(app) {
+function picturesOf(app) {
   const found = [];
   for (const side of app.sides()) {
     const { model, lanes, charts, memory } = side;
     const { title } = model.run;
-    found.push({ name: `${title}-lanes`, label: `Lanes of ${title}`, host: lanes.host, draw: () => lanesPicture(lanes) });
-    found.push({ name: `${title}-charts`, label: `Charts of ${title}`, host: charts.host, draw: () => chartsPicture(charts) });
-    found.push({ name: `${title}-memory`, label: `Memory of ${title}`, host: memory.host, draw: () => memoryPicture(memory) });
+    const column = columnName(model, side === app.a ? app.index : app.indexOther);
+    const add = (what, host, draw) => found.push({ name: `${title}-${what}-${column}`, label: `${capital(what)} of ${title}`, host, draw });
+    add("lanes", lanes.host, () => lanesPicture(lanes));
+    add("charts", charts.host, () => chartsPicture(charts));
+    add("memory", memory.host, () => memoryPicture(memory));
   }
   return found;
 }
@@ -46,7 +50,7 @@ function memoryPicture(memory) {
 }
 
 /** Hands a text to the reader as a file. @param {string} name @param {string} text */
-export function saveFile(name, text, type = "image/svg+xml") {
+function saveFile(name, text, type = "image/svg+xml") {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type }));
   link.download = name;
@@ -62,7 +66,7 @@ export function offerPictures(app, dialog) {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = label;
-      button.addEventListener("click", () => saveFile(`${name.replace(/[^\w.-]+/g, "_")}-${app.position}.svg`, draw().toString()));
+      button.addEventListener("click", () => saveFile(`${name.replace(/[^\w.-]+/g, "_")}.svg`, draw().toString()));
       return button;
     }),
   );
@@ -72,7 +76,7 @@ export function offerPictures(app, dialog) {
 /** While the page is printed, pictures stand in the place of canvases, which printers would blur. */
 export function printSharply(app) {
   window.addEventListener("beforeprint", () => {
-    app.wear("light"); // paper is
+    app.theme.wear("light"); // paper is
     for (const { host, draw } of picturesOf(app)) {
       const frame = document.createElement("div");
       frame.className = "printed";
@@ -83,6 +87,6 @@ export function printSharply(app) {
   });
   window.addEventListener("afterprint", () => {
     for (const frame of document.querySelectorAll(".printed")) frame.remove();
-    app.wear(app.theme);
+    app.theme.wear(app.theme.name);
   });
 }

@@ -1,10 +1,12 @@
 /** The lanes of a run on the page: scrolled, clicked, and pointed at. */
 
-import { countUpTo } from "./model.js";
+import { countUpTo } from "./ascending.js";
 import { CanvasSurface } from "./surface.js";
-import { GUTTER, HEAD, LaneRows, drawLanes } from "./lanes.js";
-import { workerName } from "./now.js";
-import { grouped, seconds } from "./words.js";
+import { columnName } from "./columns.js";
+import { LaneRows, paddingOf } from "./lanerows.js";
+import { GUTTER, HEAD, drawLanes } from "./lanes.js";
+import { nodesByType, workerName } from "./now.js";
+import { counted, seconds } from "./words.js";
 
 /** The lanes of one side, in a part of the page that scrolls both ways. */
 export class LanesView {
@@ -66,7 +68,7 @@ export class LanesView {
       this.rows = new LaneRows(model);
       const { title, workers } = model.run;
       const rows = model.ofCells ? `${workers} workers and ${model.requests.length} requests` : `${model.requests.length} requests`;
-      this.canvas.setAttribute("aria-label", `${title}: a row for each of ${rows}, ${model.length} iterations as columns. What they do is told in words under "This iteration" and "Story".`);
+      this.canvas.setAttribute("aria-label", `${title}: a row for each of ${rows}, ${model.length} columns, an iteration each or a wait. What they do is told in words under "This iteration" and "Story".`);
     }
     const wanted = HEAD + this.rows.count * this.rowHeight + 2;
     const most = Math.max(120, Math.min(window.innerHeight * (this.app.other ? 0.26 : 0.4), 420));
@@ -94,7 +96,7 @@ export class LanesView {
 
   look(extra = {}) {
     const { app } = this;
-    const base = { palette: app.palette, colour: (r) => app.colour(r), selected: app.request, rowHeight: this.rowHeight };
+    const base = { palette: app.palette, colour: (r) => app.colour(r), selected: app.request, rowHeight: this.rowHeight, limit: app.limitOf(this.rows.model) };
     return { ...base, ...(this.size ?? this._measure()), ...extra };
   }
 
@@ -194,41 +196,46 @@ export class LanesView {
 
   _hover(event) {
     const { x, y, row, column } = this._under(event);
-    const inside = y >= HEAD && row >= 0 && row < this.rows.count && column !== null;
+    const { model } = this.rows;
+    const limit = this.app.limitOf(model);
+    const inside = y >= HEAD && row >= 0 && row < this.rows.count && column !== null && column <= limit;
     this.tip.hidden = !inside;
     if (!inside) return;
-    const { model } = this.rows;
     const r = this.rows.request(row);
-    const moment = `iteration ${column}, ${seconds(model.starts[column])}`;
-    this.tip.textContent = r === null ? `${workerName(model, row)}: ${moment}` : `${model.requests[r].id}: ${doing(model, column, r)}; ${moment}`;
+    const told = r === null ? `${workerName(model, row)}: ${computing(model, column, row)}` : `${model.requests[r].id}: ${doing(model, column, r, limit)}`;
+    this.tip.textContent = `${told}; ${columnName(model, column)}, ${seconds(model.starts[column])}`;
     const { width, height } = this.size;
     const [left, top] = [Math.max(0, Math.min(x + 12, width - 260)), y + 56 > height ? y - 34 : y + 16];
     this.tip.style.transform = `translate(${left}px, ${top}px)`;
   }
 }
 
-/**
- * What a request does in a column, in words.
- *
- * @param {import("./model.js").RunModel} model @param {number} i @param {number} r @returns {string}
- */
-export function doing(model, i, r) {
+/** What a worker of a model of cells computes in a column, in words. */
+function computing(model, i, worker) {
+  const { w: work = [], k = 0, i: idle = 0, wait } = model.run.steps[i];
+  if (wait || k !== worker || !work.length) return "no task ends on it here";
+  return `${nodesByType(model, work)}${idle ? `, and ${counted(idle, "node")} idle` : ""}`;
+}
+
+/** What a request does in a column, in words; nothing of columns after `limit`. */
+function doing(model, i, r, limit) {
   const state = model.stateAt(i, r);
-  const work = (model.run.steps[i].w ?? []).filter((one) => one[0] === r);
-  const count = work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
-  if (work.length) {
-    const unit = model.ofCells ? "node" : "token";
-    return `${state}, ${grouped(count)} ${unit}${count === 1 ? "" : "s"} computed`;
+  const step = model.run.steps[i];
+  const work = (step.w ?? []).filter((one) => one[0] === r);
+  if (work.length && model.ofCells) {
+    const idle = paddingOf(step, work);
+    return `${state}, ${nodesByType(model, work)} computed${idle > 0 ? `, and ${counted(idle, "node")} of padding` : ""}`;
   }
+  if (work.length) return `${state}, ${counted(work.reduce((sum, [, start, stop]) => sum + stop - start, 0), "token")} computed`;
   const idle = model.idleColumns(r);
   const at = countUpTo(idle, i);
   if (at && idle[at - 1] === i) return `${state}, its row computed idly`;
   if (state !== "running") return state;
   const beside = besideOf(model, i, r);
-  if (beside !== null) return `running, in iteration ${beside} on ${workerName(model, model.run.steps[beside].k ?? 0)}`;
+  if (beside !== null && beside <= limit) return `running, in ${columnName(model, beside)} on ${workerName(model, model.run.steps[beside].k ?? 0)}`;
   const own = model.workColumns(r);
   const last = own[Math.max(0, countUpTo(own, i) - 1)];
-  const { k = 0, ph, wait } = model.run.steps[i];
+  const { k = 0, ph, wait } = step;
   if (wait || (model.run.steps[last]?.k ?? 0) !== k) return state;
   if (ph === "preprocessing") return "running, not while prompts are computed apart";
   return "running, left out of this iteration";

@@ -1,11 +1,13 @@
 /** The memory map of the selected column: every slot of both tiers in the colour of its owner, and its moves. */
 
+import { columnName } from "./columns.js";
 import { CanvasSurface } from "./surface.js";
 import { placeRuns } from "./slots.js";
-import { formsOf, idleSlots, memoryPanels, slotAt } from "./memory_panels.js";
+import { idleSlots } from "./idle_slots.js";
+import { formsOf, memoryPanels, slotAt } from "./memory_panels.js";
 import { MOST_ARROWS, MOVE_LOOKS, drawMemory } from "./memory_draw.js";
 import { deviceRuns, memoryWords, moveSums } from "./memory_words.js";
-import { counted } from "./words.js";
+import { counted, grouped } from "./words.js";
 
 const LOOK_NAMES = ["panel", "ink", "soft", "free", "edge", "fresh", "idle", "idleSoft", "idleFill", ...Object.keys(MOVE_LOOKS)];
 
@@ -56,15 +58,23 @@ export class MemoryView {
   /** @param {import("./model.js").RunModel} model @param {number} i */
   show(model, i) {
     this.model = model;
-    if (!model || !model.length) {
-      this.words.textContent = "This run has no iterations, so there is nothing in memory.";
-      this.frame = null;
-      return;
-    }
     this.forms = formsOf(model);
+    const { tooMany } = this.forms.owners.books;
+    if (tooMany) return this._leaveOut(`The trace names ${grouped(tooMany)} slots, more than can be drawn: memory is left out.`);
     this.frame = this.forms.owners.during(i);
     this._draw();
-    this._prepare();
+    return this._prepare();
+  }
+
+  /** Shows no map, and why. */
+  _leaveOut(why) {
+    this.frame = this.layout = null;
+    this.words.textContent = why;
+    this.canvas.setAttribute("aria-label", why);
+    this.surface.begin(1, 1);
+    this.legend.replaceChildren();
+    this.table.replaceChildren();
+    this._legendKey = null;
   }
 
   /** Replays the rest of the run while nothing else happens, so that any column is reached at once. */
@@ -99,7 +109,7 @@ export class MemoryView {
     this.drawOn(this.surface, width);
     const words = memoryWords(this.forms, this.frame);
     this.words.textContent = words;
-    this.canvas.setAttribute("aria-label", `Memory in iteration ${this.frame.index}: ${words}`);
+    this.canvas.setAttribute("aria-label", `Memory in ${columnName(this.forms.model, this.frame.index)}: ${words}`);
     this._legend();
     this._tell();
   }
@@ -112,6 +122,7 @@ export class MemoryView {
    * @returns {number} its height
    */
   drawOn(surface, width) {
+    if (!this.frame) return 1;
     const layout = surface === this.surface ? this.layout : memoryPanels(this.forms, this.frame, width);
     const selected = this._marked ?? this.app.request ?? null;
     const how = { width, look: this._look(), colour: (r) => this.app.colour(r), selected };
@@ -128,15 +139,15 @@ export class MemoryView {
     const add = (key, text, kind = "state") => entries.push([key, text, kind]);
     if (states.has("written")) add("written", "written");
     if (frame.fresh.length) add("fresh", "written in this iteration");
-    if (states.has("reserved")) add("reserved", "reserved, still empty");
+    if (states.has("reserved")) add("reserved", this.forms.reserves ? "reserved, still empty" : "room in its row, not set aside yet");
     if (states.has("kept")) add("kept", "kept until it is reclaimed");
     if (states.has("copy")) add("copy", "also on the host: may be overwritten");
     if (frame.device.some((run) => run.owners.length > 1)) add("shared", "shared by several");
-    const { shape, work } = this.model.step(frame.index);
-    const idle = idleSlots(frame, shape ?? (work.length ? null : this.forms.rectangle(frame.index)), work.length > 0);
-    const inWaves = shape?.kind === "StateRows" && this.model.step(frame.index).idle > 0;
-    if (inWaves || idle.computed.length) add("idle", "computed, and needed by nobody");
-    if (idle.lying.length) add("lying", "padding, and rows that have ended: in use, needed by nobody");
+    const { shape, idle: nodes } = this.model.step(frame.index);
+    const idle = idleSlots(this.forms, frame);
+    const inWaves = shape?.kind === "StateRows" && nodes > 0;
+    if (inWaves || idle.computed.length) add("idle", "computed, and needed by no request");
+    if (idle.lying.length) add("lying", "padding, and rows that have ended: in use, needed by no request");
     add("free", "free");
     for (const [kind, [moves, tokens]] of moveSums(frame)) {
       const look = MOVE_LOOKS[kind];
@@ -180,7 +191,7 @@ export class MemoryView {
     }
     const focused = document.activeElement?.dataset?.request;
     const head = document.createElement("tr");
-    for (const title of ["request", "on the device", "reserved", "kept", "on the host", "slots"]) {
+    for (const title of ["request", "on the device", this.forms.reserves ? "reserved" : "room in its row", "kept", "on the host", "slots"]) {
       const cell = document.createElement("th");
       cell.scope = "col";
       cell.textContent = title;
@@ -251,14 +262,13 @@ export class MemoryView {
     if (panel.kind === "strip") where.push(`while ${panel.name} is attended`);
     const parts = [where.join(", ")];
     if (!run) {
-      const shape = model.step(frame.index).shape;
-      const { computed } = idleSlots(frame, shape, true);
+      const { computed } = idleSlots(forms, frame);
       const idle = panel.tier === "device" && computed.some(([first, count]) => slot >= first && slot < first + count);
-      parts.push(idle ? "computed in this iteration, and needed by nobody" : "free");
+      parts.push(idle ? "computed in this iteration, and needed by no request" : "free");
     } else {
       const names = run.owners.map((r) => model.requests[r].id).join(", ");
       const token = panel.tier === "device" && run.owners.length ? this._token(run.owners[0], slot) : null;
-      const states = { written: "written", reserved: "reserved and still empty", kept: "kept until it is reclaimed", copy: "also on the host, may be overwritten" };
+      const states = { written: "written", reserved: forms.reserves ? "reserved and still empty" : "room in its row, not set aside yet", kept: "kept until it is reclaimed", copy: "also on the host, may be overwritten" };
       parts.push(run.owners.length > 1 ? `shared by ${names}` : `of ${names || "a copy on its way"}`);
       if (token !== null) parts.push(`token ${token}`);
       parts.push(states[run.state]);

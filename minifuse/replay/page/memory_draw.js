@@ -1,6 +1,7 @@
 /** Draws the memory map: slots in the colours of their owners, idle computation, the shape, and moves as arrows. */
 
-import { idleSlots, slotBoxes } from "./memory_panels.js";
+import { idleSlots, ringRuns } from "./idle_slots.js";
+import { slotBoxes } from "./memory_panels.js";
 import { counted, grouped } from "./words.js";
 
 /** Each kind of move: what it is called, what it means, and its strokes, so that colour is not all that tells it. */
@@ -49,8 +50,8 @@ export function drawMemory(surface, forms, frame, layout, how) {
   const { look, colour } = how;
   const step = model.step(frame.index);
   surface.rect(0, 0, how.width, layout.height, { fill: look.panel });
-  const shape = step.shape ?? (step.work.length ? null : forms.rectangle(frame.index));
-  const idle = idleSlots(frame, shape, step.work.length > 0);
+  const idle = idleSlots(forms, frame);
+  const { shape } = step;
   const labels = [];
   for (const panel of layout.panels) {
     drawGround(surface, panel, forms, frame, how, layout);
@@ -91,9 +92,11 @@ export function drawMemory(surface, forms, frame, layout, how) {
 
 /** The names of owners, above everything else. */
 function drawLabels(surface, labels, look) {
-  for (const { x, y, w, text, size, solid, own } of labels) {
-    const wide = Math.min(w, surface.measure(text, size) + 4);
-    surface.rect(x - wide / 2, y - size / 2 - 0.5, wide, size + 1, solid ? { fill: own } : { fill: look.panel, alpha: 0.75 });
+  for (const { x, y, w, text, size, solid, own, bare } of labels) {
+    if (!bare) {
+      const wide = Math.min(w, surface.measure(text, size) + 4);
+      surface.rect(x - wide / 2, y - size / 2 - 0.5, wide, size + 1, solid ? { fill: own } : { fill: look.panel, alpha: 0.75 });
+    }
     surface.text(x, y, text, { anchor: "middle", size, fill: solid ? inkOn(own) : look.ink });
   }
 }
@@ -122,20 +125,29 @@ function drawGround(surface, panel, forms, frame, { look }, layout) {
     const layers = forms.layered ? ", in each layer anew: the KV of that layer" : "";
     surface.text(x, panel.titleAt, `the device while ${waves}${layers}${hidden}`, { size: 10, fill: look.soft });
   }
+  if (panel.across > 1) drawGrid(surface, panel, look);
+  else fillSlots(surface, panel, panel.first, panel.count, { fill: look.free });
+}
+
+/** The boxes of a grid, still empty: one ground, and the gaps between boxes over it, which is few strokes for many boxes. */
+function drawGrid(surface, panel, look) {
+  const { x, y, across, boxWidth, boxHeight, gap } = panel;
   const boxes = Math.ceil(panel.count / panel.unit);
-  if (panel.across > 1) {
-    if (boxes > 3000) {
-      surface.rect(x, y, inRow, Math.ceil(boxes / panel.across) * (panel.boxHeight + panel.gap), { fill: look.free });
-      return;
-    }
-    const outlined = panel.boxWidth > 8 && panel.boxHeight > 8;
-    for (let box = 0; box < boxes; box++) {
-      const at = [x + (box % panel.across) * panel.boxWidth, y + Math.floor(box / panel.across) * (panel.boxHeight + panel.gap)];
-      surface.rect(...at, panel.boxWidth - panel.gap, panel.boxHeight, { fill: look.free, stroke: outlined ? look.edge : undefined });
-    }
-    return;
+  const [full, last] = [Math.floor(boxes / across), boxes % across];
+  const down = boxHeight + gap;
+  const edge = boxWidth > 8 && boxHeight > 8 ? 1 : 0;
+  for (const [top, lines, wide] of [[y, full, across], [y + full * down, 1, last]]) {
+    if (!lines || !wide) continue;
+    const [width, height] = [wide * boxWidth - gap, lines * down - gap];
+    surface.rect(x, top, width, height, { fill: look.free, stroke: edge ? look.edge : undefined });
+    if (!gap) continue;
+    const bands = (more, fill) => {
+      for (let k = 1; k < wide; k++) surface.rect(x + k * boxWidth - gap - more, top, gap + 2 * more, height, { fill });
+      for (let k = 1; k < lines; k++) surface.rect(x, top + k * down - gap - more, width, gap + 2 * more, { fill });
+    };
+    if (edge) bands(edge, look.edge);
+    bands(0, look.panel);
   }
-  fillSlots(surface, panel, panel.first, panel.count, { fill: look.free });
 }
 
 /** A torn edge where rows, buffers or a line go on undrawn, and how long they are. */
@@ -188,7 +200,7 @@ function drawRun(surface, panel, run, model, how, labels) {
     } else {
       if (owners.length < 2) surface.rect(x, y, w, h, { fill: own });
       else owners.forEach((one, k) => surface.rect(x, y + (k * h) / owners.length, w, h / owners.length, { fill: colour(one) }));
-      if (w > 12 && panel.kind !== "strip") surface.rect(x + w - 0.5, y, 0.5, h, { fill: look.panel });
+      if (w > 12 && panel.across === 1) surface.rect(x + w - 0.5, y, 0.5, h, { fill: look.panel });
     }
     if (chosen) surface.rect(x, y, w, h, { stroke: look.ink });
     if (labels.length >= MOST_LABELS || h < 9 || r === undefined || faded) continue;
@@ -199,7 +211,8 @@ function drawRun(surface, panel, run, model, how, labels) {
     if (size < 8 && (most < 4 || name.length > 2 * most)) continue;
     const text = size < 8 ? `${name.slice(0, most - 1)}\u2026` : name;
     const solid = state === "written";
-    labels.push({ x: x + w / 2, y: y + Math.min(h / 2, 12), w, text, size: Math.max(8, size), solid, own });
+    const bare = solid && owners.length < 2 && h > 12; // on one colour, above the mark of what is new
+    labels.push({ x: x + w / 2, y: y + Math.min(h / 2, 12), w, text, size: Math.max(8, size), solid, own, bare });
   }
 }
 
@@ -219,15 +232,11 @@ function drawShape(surface, layout, shape, step, look) {
     surface.text(Math.max(panel.x, Math.min(x, surface.width - wide - 6)), under + 15, told, { size: 10, fill: look.ink, weight: "bold" });
     return;
   }
-  const { start, stop, stride } = shape;
-  const cell = panel.boxWidth / panel.columns;
-  for (let column = start; column < stop; column++) {
-    // Columns side by side have one mark.
-    let end = column;
-    while (end + 1 < stop && (end + 1) % stride !== 0) end += 1;
-    const [x, to] = [panel.x + (column % stride) * cell, panel.x + ((end % stride) + 1) * cell];
+  // Columns side by side have one mark.
+  for (const [first, count] of ringRuns(shape, 0, shape.start, shape.stop)) {
+    const cell = panel.boxWidth / panel.columns;
+    const [x, to] = [panel.x + (first - panel.first) * cell, panel.x + (first - panel.first + count) * cell];
     surface.path([[x, panel.y - 1], [x, panel.y - 4], [to, panel.y - 4], [to, panel.y - 1]], { stroke: look.ink, width: 2 });
-    column = end;
   }
 }
 

@@ -17,6 +17,7 @@ const SIDE = 56; // pixels on the left, for the names of panels
 const HEADLINE = 18; // pixels above a panel, for its title
 const GAP_BELOW = 14;
 const AFTER_BREAK = 70; // pixels for what stands behind the end of what is drawn
+const MOST_SHOWN = 2 ** 22; // slots that are drawn though they are never used
 const MOST_STRIPS = 24;
 const STRIP_HEIGHT = 24;
 const STRIP_GAP = 16; // in which the arrows of transfers are drawn; without any, strips are lower and closer
@@ -28,11 +29,14 @@ class MemoryForms {
   constructor(model) {
     this.model = model;
     this.owners = new Owners(model);
+    const { books } = this.owners;
     this.rectangles = []; // columns whose shape is the batch's rectangle
     this.blockSize = 0;
     this.width = 0; // of a buffer
     /** Whether the layers of the model have the device in turn, so that its slots hold one layer's KV at a time. */
-    this.layered = this.owners.layered;
+    this.layered = books.layered;
+    /** Whether slots are set aside before they are written: in rows that grow column by column they are not. */
+    this.reserves = this.layered || model.run.steps.some(({ kv }) => kv && kv[1] > kv[0]);
     this._written = new Map(); // slots of a row or buffer -> as many of the first of them as the run ever writes
     model.run.steps.forEach((step, i) => {
       if (step.sh?.kind === "Rectangle" && step.ph !== "preprocessing") this.rectangles.push(i);
@@ -40,22 +44,22 @@ class MemoryForms {
       if (step.sh && step.ph !== "preprocessing") this._reach(step);
       for (const place of step.p ?? []) if (place.length === 3) this.blockSize = place[2];
     });
-    const { size } = this.owners.device;
+    const { size } = books.device;
     const unit = this.width || this.blockSize || 1;
     const { capacity } = model.run;
     const whole = Math.floor(capacity / unit) * unit || size;
-    // A memory that is hardly used is shown as far as it ever is.
-    this.shown = this.width || whole <= 2 * size ? Math.max(whole, size) : Math.ceil(size / unit) * unit;
-    this.hostShown = this.owners.host.size;
+    // A memory that is hardly used is shown as far as it ever is; buffers always, unless they are far too many.
+    this.shown = (this.width && whole < MOST_SHOWN) || whole <= 2 * size ? Math.max(whole, size) : Math.ceil(size / unit) * unit;
+    this.hostShown = books.host.size;
   }
 
   /** Notes how far rows or buffers are written in a column. */
   _reach({ sh: shape, w: work, p: places }) {
-    const { kind, stride, stop, width } = shape;
+    const { kind, stride, stop, width, begin = 0 } = shape;
     const unit = kind === "Rectangle" ? stride : width;
     if (!unit) return;
     let most = this._written.get(unit) ?? 0;
-    if (kind === "Rectangle") most = Math.max(most, Math.min(stride, stop));
+    if (kind === "Rectangle") most = Math.max(most, begin < 0 ? stride : Math.min(stride, stop));
     else work.forEach((one, k) => (most = Math.max(most, (places[k][0] % width) + one[2])));
     this._written.set(unit, most);
   }
@@ -171,7 +175,7 @@ export function memoryPanels(forms, frame, width) {
     const boxWidth = Math.min(seen < stride ? inner - AFTER_BREAK : inner, seen * 26);
     put("device", "device", "rectangle", offset, rows * stride, { unit: stride, seen, across: 1, columns: seen, boxWidth, boxHeight, gap: 2 });
     const rest = forms.shown - stop;
-    const used = Math.max(0, forms.owners.device.size - stop);
+    const used = Math.max(0, forms.owners.books.device.size - stop);
     const drawn = 2 * used < rest ? used : rest;
     if (drawn > 0) put("device", "", "rest", stop, drawn, lineOf(drawn, inner - (drawn < rest ? AFTER_BREAK : 0), 90), rest - drawn);
   } else if (forms.width) {
@@ -236,56 +240,4 @@ export function slotAt(panels, x, y) {
     if (inside < seen && slot < panel.count) return { panel, slot: panel.first + slot };
   }
   return null;
-}
-
-/**
- * Slots that are computed, or lie between the columns in use, and belong to nobody.
- *
- *     rectangle of 2 rows, window [0, 6), columns [5, 6) computed, row 1 without work: slot 5 of it is computed, the
- *     five before it lie idle
- *
- * @param {import("./owners.js").Frame} frame
- * @param {object|null} shape of this column
- * @param {boolean} runs whether this column computes that shape
- * @returns {{computed: number[][], lying: number[][]}} runs of slots
- */
-export function idleSlots(frame, shape, runs) {
-  const found = { computed: [], lying: [] };
-  if (!shape) return found;
-  const owned = (slot) => {
-    let [low, high] = [0, frame.device.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (frame.device[middle].first <= slot) low = middle + 1;
-      else high = middle;
-    }
-    const run = frame.device[low - 1];
-    return run !== undefined && slot < run.first + run.count;
-  };
-  const add = (list, slot, count = 1) => {
-    const last = list.at(-1);
-    if (last && last[0] + last[1] === slot) last[1] += count;
-    else list.push([slot, count]);
-  };
-  if (shape.kind === "Rectangle") {
-    const { offset, rows, stride, start, stop, begin = 0 } = shape;
-    const fresh = new Set(frame.fresh.flatMap(({ first, count }) => Array.from({ length: count }, (_, k) => first + k)));
-    for (let row = 0; row < rows; row++) {
-      for (let column = begin; column < stop; column++) {
-        const slot = offset + row * stride + (column % stride);
-        if (runs && column >= start) {
-          if (!fresh.has(slot)) add(found.computed, slot);
-        } else if (!owned(slot)) add(found.lying, slot);
-      }
-    }
-  } else if (runs && shape.kind === "Region") {
-    const { offset, size, width } = shape;
-    const busy = new Set(frame.fresh.map(({ first }) => Math.floor(first / width)));
-    for (let buffer = offset; buffer < offset + size; buffer++) {
-      if (!busy.has(buffer)) add(found.computed, buffer * width, width);
-    }
-  } else if (runs && shape.kind === "StateRows") {
-    for (let slot = shape.offset; slot < shape.offset + shape.rows; slot++) if (!owned(slot)) add(found.computed, slot);
-  }
-  return found;
 }

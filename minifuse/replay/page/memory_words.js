@@ -1,46 +1,83 @@
 /** What the memory map shows, in words. */
 
 import { MOVE_LOOKS } from "./memory_draw.js";
-import { counted, grouped } from "./words.js";
+import { capital, counted, grouped } from "./words.js";
 
 /**
- * What the map shows, in words.
+ * What the map shows, in words: the numbers are those that the trace counts, which the charts show as well.
  *
  * @param {MemoryForms} forms @param {import("./owners.js").Frame} frame @returns {string}
  */
 export function memoryWords(forms, frame) {
   const { model } = forms;
-  const { run } = model;
-  if (forms.layered) return layeredWords(forms, frame);
-  const total = (runs, state) => runs.reduce((sum, one) => sum + (one.state === state ? one.count : 0), 0);
-  const taken = frame.device.reduce((sum, one) => sum + one.count, 0);
-  const parts = [
-    `${counted(total(frame.device, "written"), "slot")} of ${run.capacity.toLocaleString("en")} on the device hold ${model.ofCells ? "states" : "KV"} of ${counted(new Set(frame.device.flatMap((one) => one.owners)).size, "request")}`,
-  ];
-  const told = { reserved: "reserved and empty", kept: "kept", copy: "also on the host, free to be taken" };
-  for (const [state, words] of Object.entries(told)) {
-    const count = total(frame.device, state);
-    if (count) parts.push(`${count.toLocaleString("en")} ${words}`);
-  }
-  parts.push(`${(run.capacity - taken).toLocaleString("en")} free`);
-  const [holes, longest] = freeRuns(forms, frame);
-  if (holes) parts.push(`${counted(holes, "hole")} between owners, the longest ${longest.toLocaleString("en")}`);
-  const shared = frame.device.reduce((sum, one) => sum + (one.owners.length > 1 ? one.count : 0), 0);
-  if (shared) parts.push(`${shared.toLocaleString("en")} shared`);
-  const away = frame.host.reduce((sum, one) => sum + one.count, 0);
-  if (away) parts.push(`${counted(away, "slot")} on the host hold KV`);
-  if (frame.waves.length > 1) parts.push(counted(frame.waves.length, "wave"));
+  const { isWait, kv } = model.step(frame.index);
+  const parts = forms.layered ? layeredWords(forms, frame, kv) : isWait ? drawnWords(frame) : countedWords(forms, frame, kv);
+  if (!forms.layered) parts.push(...arrangedWords(forms, frame));
   for (const [kind, [count, tokens]] of moveSums(frame)) {
     parts.push(`${MOVE_LOOKS[kind]?.name ?? kind}: ${counted(tokens, "token")} in ${counted(count, "move")}`);
   }
-  if (forms.shown < run.capacity / 2) parts.push(`drawn are the ${counted(forms.shown, "slot")} that this run ever uses`);
+  if (!forms.layered) parts.push(...leftOut(forms, frame));
+  return `${capital(parts.join("; "))}.`;
+}
+
+function slotsIn(runs, ...states) {
+  return runs.reduce((sum, one) => sum + (states.includes(one.state) ? one.count : 0), 0);
+}
+
+function ownersOf(runs) {
+  return counted(new Set(runs.flatMap((one) => one.owners)).size, "request");
+}
+
+/** What the trace counts of an iteration, and why other slots than those are drawn as written. */
+function countedWords(forms, frame, { used, reserved, capacity, host, kept, keptOnHost }) {
+  const { ofCells } = forms.model;
+  const needed = frame.device.filter(({ state }) => state === "written" || state === "reserved");
+  const parts = [`${grouped(used)} of ${counted(capacity, "slot")} on the device in use, for ${ownersOf(needed)}`];
+  const more = used - slotsIn(frame.device, "written");
+  if (more > 0) {
+    const why = ofCells ? "taken for iterations that have been submitted and have not begun" : "padding, or of rows that have ended";
+    parts.push(`${grouped(more)} of them ${why}`);
+  } else if (more < 0) parts.push(`${grouped(-more)} more written meanwhile by iterations beside this one`);
+  if (reserved > used) parts.push(`${grouped(reserved - used)} reserved and empty`);
+  if (kept) parts.push(`${grouped(kept)} kept`);
+  const copies = slotsIn(frame.device, "copy");
+  const held = copies ? `, ${grouped(copies)} of them with a copy of what is on the host` : "";
+  parts.push(`${grouped(Math.max(0, capacity - Math.max(used, reserved) - kept))} free${held}`);
+  if (host) parts.push(`${counted(host, "token")} on the host alone`);
+  if (keptOnHost) parts.push(`${counted(keptOnHost, "token")} kept on the host alone`);
+  return parts;
+}
+
+/** Of a wait the trace counts nothing: what is drawn. */
+function drawnWords({ device, host }) {
+  const parts = [`nothing runs, and the trace counts no slots; drawn are ${counted(slotsIn(device, "written"), "written slot")} of ${ownersOf(device)}`];
+  if (slotsIn(device, "kept")) parts.push(`${grouped(slotsIn(device, "kept"))} kept`);
+  if (host.length) parts.push(`${counted(slotsIn(host, "written", "kept"), "slot")} on the host`);
+  return parts;
+}
+
+/** How owners lie, and waves. */
+function arrangedWords(forms, frame) {
+  const parts = [];
+  const [holes, longest] = forms.rectangle(frame.index) ? [0, 0] : freeRuns(frame); // what is free in a rectangle is padding
+  if (holes) parts.push(`${counted(holes, "hole")} between owners, the longest ${grouped(longest)}`);
+  const shared = frame.device.reduce((sum, one) => sum + (one.owners.length > 1 ? one.count : 0), 0);
+  if (shared) parts.push(`${grouped(shared)} shared`);
+  if (frame.waves.length > 1) parts.push(counted(frame.waves.length, "wave"));
+  return parts;
+}
+
+/** What is not drawn of the memory. */
+function leftOut(forms, frame) {
+  const { run } = forms.model;
+  const parts = forms.shown < run.capacity / 2 ? [`drawn are the ${counted(forms.shown, "slot")} that this run ever uses`] : [];
   const rows = forms.rectangle(frame.index)?.stride;
   const unit = rows ?? forms.width;
   if (unit && forms.seenOf(unit) < unit) {
     const name = rows ? `row of ${counted(unit, "slot")}` : `slot of ${counted(unit, "token")}`;
     parts.push(`drawn of each ${name} are the first ${grouped(forms.seenOf(unit))}, further than this run writes`);
   }
-  return `${parts.join("; ")}.`;
+  return parts;
 }
 
 /**
@@ -53,30 +90,23 @@ export function deviceRuns(forms, frame) {
   return frame.waves.flatMap((runs) => runs.filter(({ state }) => state !== "copy"));
 }
 
-/** The words for a device that the layers of the model have in turn: what is told in places are its slots. */
-function layeredWords(forms, frame) {
-  const { run } = forms.model;
+/** The words for a device that the layers of the model have in turn: what is told in places are slots of one layer. */
+function layeredWords(forms, frame, kv) {
   const runs = deviceRuns(forms, frame);
-  const written = runs.reduce((sum, one) => sum + (one.state === "written" ? one.count : 0), 0);
-  const owners = new Set(runs.flatMap((one) => one.owners));
-  const away = frame.host.reduce((sum, one) => sum + one.count, 0);
   const parts = [
-    `the layers of the model have the device in turn (memory.turns=layers): each of its slots holds the KV of one layer at a time, and all are empty between iterations`,
-    `drawn are the ${counted(forms.shown, "slot")} that this run ever uses, in the room of ${counted(run.capacity, "token")} of all layers`,
+    "the layers of the model have the device in turn (memory.turns=layers): each of its slots holds the KV of one layer at a time, and all are empty between iterations",
+    `there is room for ${counted(forms.model.run.capacity, "token")} in all layers, or for as many times more in one layer as the model has layers, which the trace does not tell: drawn are the first ${counted(forms.shown, "slot")} of one layer, as far as this run uses them`,
   ];
   if (frame.waves.length) {
-    parts.push(`in this iteration ${counted(frame.waves.length, "wave")}, in each layer anew, with the KV of ${counted(written, "token")} of ${counted(owners.size, "request")}`);
+    const written = counted(slotsIn(runs, "written"), "token");
+    parts.push(`in this iteration ${counted(frame.waves.length, "wave")}, in each layer anew, with the KV of ${written} of ${ownersOf(runs)}`);
   } else parts.push("nothing is computed in this column");
-  if (away) parts.push(`${counted(away, "slot")} on the host hold KV of all layers`);
-  for (const [kind, [count, tokens]] of moveSums(frame)) {
-    parts.push(`${MOVE_LOOKS[kind]?.name ?? kind}: ${counted(tokens, "token")} in ${counted(count, "move")}`);
-  }
-  const told = parts.join("; ");
-  return `${told[0].toUpperCase()}${told.slice(1)}.`;
+  if (kv.host) parts.push(`${counted(kv.host, "token")} on the host, in all layers`);
+  return parts;
 }
 
 /** How many runs of free slots lie between owned ones, and the longest of them. */
-function freeRuns(forms, frame) {
+function freeRuns(frame) {
   let [holes, longest, end] = [0, 0, 0];
   for (const { first, count } of frame.device) {
     if (first > end) {

@@ -13,95 +13,12 @@
  * @typedef {{code: string, text: string, at: number}} Told
  */
 
-export const STATES = ["absent", "waiting", "preprocessing", "ready", "running", "suspended", "finished", "refused"];
-const [ABSENT, WAITING, PREPROCESSING, READY, RUNNING, SUSPENDED, FINISHED, REFUSED] = STATES.keys();
-const CHECKPOINT = 32; // changes of a block table between two that are kept whole
-const NOBODY = Object.freeze([]);
+import { countUpTo } from "./ascending.js";
+import { READY, STATES, SUSPENDED, WAITING, livesOf } from "./lives.js";
 
-/**
- * The number of values at the beginning of an ascending array that are at most `value`.
- *
- *     countUpTo([2, 5, 5, 9], 5)  // 3
- *
- * @param {ArrayLike<number>} ascending
- * @param {number} value
- * @param {number} [length] only so many of them
- * @returns {number}
- */
-export function countUpTo(ascending, value, length = ascending.length) {
-  let low = 0;
-  let high = length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (ascending[middle] <= value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
-/** The block table of one request, as the columns tell it: each tells what is new since the one before. */
-class BlockTable {
-  constructor() {
-    this.columns = [];
-    this.changes = []; // [kept, new blocks]
-    this.whole = []; // the table before every CHECKPOINT-th change
-    this.last = [];
-  }
-
-  /** @param {number} column @param {number} kept @param {number[]} added */
-  tell(column, kept, added) {
-    if (kept === this.last.length && !added.length) return;
-    if (this.changes.length % CHECKPOINT === 0) this.whole.push(this.last);
-    this.columns.push(column);
-    this.changes.push([kept, added]);
-    this.last = this.last.slice(0, kept).concat(added);
-  }
-
-  /** @param {number} column @returns {number[]} the table in that column */
-  at(column) {
-    const count = countUpTo(this.columns, column);
-    if (!count) return NOBODY;
-    if (count === this.columns.length) return this.last;
-    const checkpoint = Math.floor((count - 1) / CHECKPOINT);
-    let table = this.whole[checkpoint];
-    for (let i = checkpoint * CHECKPOINT; i < count; i++) {
-      table = table.slice(0, this.changes[i][0]).concat(this.changes[i][1]);
-    }
-    return table;
-  }
-}
-
-/** What happens to one request, each kind of event as ascending columns beside their values. */
-class Life {
-  constructor() {
-    this.stateColumns = [];
-    this.states = [];
-    this.workColumns = []; // columns that compute for it, each once
-    this.tokenColumns = [];
-    this.tokenCounts = []; // by the end of that column
-    this.reasonColumns = [];
-    this.reasons = []; // indices into the run's reasons
-    this.idleColumns = []; // columns that go on computing in its place after it has ended, or beside its work
-    this.table = new BlockTable();
-  }
-
-  /** From a column on it is in a state, whatever was said of that column and later ones before. */
-  mark(column, state) {
-    const { stateColumns, states } = this;
-    while (stateColumns.length && stateColumns.at(-1) >= column) {
-      stateColumns.pop();
-      states.pop();
-    }
-    if ((states.length ? states.at(-1) : ABSENT) !== state) {
-      stateColumns.push(column);
-      states.push(state);
-    }
-  }
-
-  now() {
-    return this.states.length ? this.states.at(-1) : ABSENT;
-  }
-}
+const UNTOLD = Object.freeze([]);
+const NO_WAITS = [UNTOLD, UNTOLD, UNTOLD]; // from, to, reason
+const RECENT = 64; // columns that are kept decoded
 
 /** One run of the record, with what the views ask of it. Indices of columns and requests are whole numbers. */
 export class RunModel {
@@ -111,15 +28,16 @@ export class RunModel {
     this.requests = run.requests;
     this.length = run.steps.length;
     this.ofCells = run.unit === "state";
-    const length = this.length;
+    const { length } = this;
+    let latest = -Infinity;
     /** When each column began and ended, in seconds. */
-    this.starts = new Float64Array(length);
-    this.ends = new Float64Array(length);
+    this.starts = Float64Array.from(run.steps, (step) => step.t[0]);
+    this.ends = Float64Array.from(run.steps, (step) => step.t[1]);
     /** The latest end so far: ascending, whatever the order of lines. */
-    this.passed = new Float64Array(length);
+    this.passed = this.ends.map((end) => (latest = Math.max(latest, end)));
     /** Tokens, or nodes, computed, those of them that are idle, and requests that took part, by column. */
-    this.computed = new Float64Array(length);
-    this.idle = new Float64Array(length);
+    this.computed = Float64Array.from(run.steps, (step) => step.c ?? 0);
+    this.idle = Float64Array.from(run.steps, (step) => step.i ?? 0);
     this.batch = new Int32Array(length);
     /** KV in use, set aside, on the host alone and kept, by column; a wait has what its predecessor had. */
     this.used = new Float64Array(length);
@@ -130,123 +48,33 @@ export class RunModel {
     this.totalTokens = new Float64Array(length);
     /** Requests that wait, or are suspended, in a column. */
     this.queue = new Int32Array(length);
-    this._lives = run.requests.map(() => new Life());
-    this._previous = new Int32Array(length); // the last column before that told of memory
-    this._read();
-    this._arrive();
-    this._countQueue();
+    this._previous = new Int32Array(length); // the last column so far that told of memory; -1: none has
+    this._sum();
+    this._lives = livesOf(run, this.passed);
+    this._count();
     this._steps = new Map(); // decoded, the last few
   }
 
-  /** One pass over the columns, in order. */
-  _read() {
-    const lives = this._lives;
-    let latest = -Infinity;
+  /** What columns come to. */
+  _sum() {
     let total = 0;
     let told = -1;
-    const rows = new Map(); // of what is computed whole: first slot of a row -> the request that had it last
     this.run.steps.forEach((step, column) => {
-      this.starts[column] = step.t[0];
-      this.ends[column] = step.t[1];
-      this.passed[column] = latest = Math.max(latest, step.t[1]);
-      this.computed[column] = step.c ?? 0;
-      this.idle[column] = step.i ?? 0;
-      this._previous[column] = step.kv ? column : told;
       if (step.kv) told = column;
-      const usage = told < 0 ? [0, 0, 0, 0] : this.run.steps[told].kv;
-      [this.used[column], this.reserved[column], , this.host[column]] = usage;
-      this.kept[column] = told < 0 ? 0 : (this.run.steps[told].kp ?? [0])[0];
-      const from = this._firstDuring(step.t[0], column);
-      const state = step.ph === "preprocessing" ? PREPROCESSING : RUNNING;
-      for (const r of step.e ?? NOBODY) lives[r].mark(from, SUSPENDED);
-      for (const r of step.a ?? NOBODY) lives[r].mark(from, state);
-      let last = -1;
-      (step.w ?? NOBODY).forEach(([r], k) => {
-        const life = lives[r];
-        if (r !== last && life.workColumns.at(-1) !== column) {
-          life.workColumns.push(column);
-          this.batch[column] += 1;
-          if (life.now() !== state && life.now() !== FINISHED) life.mark(from, state);
-        }
-        last = r;
-        const place = step.p[k];
-        if (place.length === 3) life.table.tell(column, place[0], place[1]);
-      });
-      if (step.sh) this._idleRows(step, column, rows);
-      for (const [r, reason] of step.y ?? NOBODY) {
-        lives[r].reasonColumns.push(column);
-        lives[r].reasons.push(reason);
-      }
-      for (const [r, count] of step.o ?? NOBODY) {
-        lives[r].tokenColumns.push(column);
-        lives[r].tokenCounts.push((lives[r].tokenCounts.at(-1) ?? 0) + count);
-        total += count;
-      }
+      this._previous[column] = told;
+      const { kv = [0, 0, 0, 0], kp = [0] } = this.run.steps[told] ?? {};
+      [this.used[column], this.reserved[column], , this.host[column]] = kv;
+      [this.kept[column]] = kp;
+      for (const [, count] of step.o ?? UNTOLD) total += count;
       this.totalTokens[column] = total;
-      if (state === PREPROCESSING) {
-        for (const r of new Set([...(step.a ?? NOBODY), ...(step.w ?? NOBODY).map((work) => work[0])])) {
-          if (lives[r].now() === PREPROCESSING) lives[r].mark(column + 1, READY);
-        }
-      }
-      for (const [r] of step.f ?? NOBODY) lives[r].mark(column + 1, FINISHED);
     });
   }
 
-  /** The first column, up to `column`, that had not ended when `column` began: of one worker, `column` itself. */
-  _firstDuring(start, column) {
-    return Math.min(column, countUpTo(this.passed, start, column));
-  }
-
-  /** Note whose rows of a rectangle, or buffers of a region, are computed though they have no work any more. */
-  _idleRows(step, column, rows) {
-    const { kind, offset, rows: count, stride, size, width } = step.sh;
-    if (kind === "StateRows") return;
-    const [first, number, step_] = kind === "Region" ? [offset * width, size, width] : [offset, count, stride];
-    const busy = new Set();
-    step.w.forEach(([r], k) => {
-      const place = step.p[k];
-      const slot = Array.isArray(place[0]) ? place[0][0][0] : place[0];
-      const row = first + Math.floor((slot - first) / step_) * step_;
-      busy.add(row);
-      rows.set(row, r);
-    });
-    for (let row = 0; row < number; row++) {
-      const at = first + row * step_;
-      const r = rows.get(at);
-      if (!busy.has(at) && r !== undefined && this._lives[r].idleColumns.at(-1) !== column) {
-        this._lives[r].idleColumns.push(column);
-      }
-    }
-  }
-
-  /** Put in what columns do not tell: arrivals, refusals, aborts. */
-  _arrive() {
-    this.requests.forEach((request, r) => {
-      const life = this._lives[r];
-      if (request.arrival === null || request.arrival === undefined) {
-        life.stateColumns = request.refused ? [0] : [];
-        life.states = request.refused ? [REFUSED] : [];
-        return;
-      }
-      const arrived = Math.min(this.length, countUpTo(this.passed, request.arrival));
-      if (request.refused) {
-        life.stateColumns = [arrived];
-        life.states = [REFUSED];
-        return;
-      }
-      if (!life.stateColumns.length || arrived < life.stateColumns[0]) {
-        life.stateColumns.unshift(arrived);
-        life.states.unshift(WAITING);
-      }
-      if (request.outcome === "aborted" && request.ended !== null) {
-        life.mark(countUpTo(this.passed, request.ended), FINISHED);
-      }
-    });
-  }
-
-  _countQueue() {
+  /** How many requests run, and how many wait. */
+  _count() {
     const change = new Int32Array(this.length + 1);
-    for (const { stateColumns, states } of this._lives) {
+    for (const { stateColumns, states, workColumns } of this._lives) {
+      for (const column of workColumns) this.batch[column] += 1;
       states.forEach((state, k) => {
         if (state !== WAITING && state !== SUSPENDED) return;
         change[Math.min(this.length, stateColumns[k])] += 1;
@@ -266,7 +94,7 @@ export class RunModel {
     const known = this._steps.get(i);
     if (known) return known;
     const step = this._decode(i);
-    if (this._steps.size > 64) this._steps.delete(this._steps.keys().next().value);
+    if (this._steps.size > RECENT) this._steps.delete(this._steps.keys().next().value);
     this._steps.set(i, step);
     return step;
   }
@@ -324,9 +152,7 @@ export class RunModel {
 
   /** @param {number} i @param {number} r @returns {State} the state of a request while a column runs */
   stateAt(i, r) {
-    const { stateColumns, states } = this._lives[r];
-    const count = countUpTo(stateColumns, i);
-    return STATES[count ? states[count - 1] : ABSENT];
+    return STATES[this._lives[r].stateAt(i)];
   }
 
   /** @param {number} r @returns {{from: number, to: number, state: State}[]} its states, each in columns [from, to) */
@@ -340,31 +166,37 @@ export class RunModel {
   }
 
   /**
-   * The last reason told, by column i, of a request that waits then.
+   * The reason that holds in column i for a request that waits then.
    *
    * @param {number} i @param {number} r
-   * @returns {Told|null} null: it does not wait, or nothing has been told of it since it began to
+   * @returns {Told|null} `at`: since which column; null: it does not wait
    */
   reasonAt(i, r) {
-    const life = this._lives[r];
-    const count = countUpTo(life.stateColumns, i);
-    const state = count ? life.states[count - 1] : ABSENT;
-    if (state !== WAITING && state !== SUSPENDED && state !== READY) return null;
-    const told = countUpTo(life.reasonColumns, i);
-    if (!told || life.reasonColumns[told - 1] < life.stateColumns[count - 1]) return null;
-    const [code, text] = this.run.reasons[life.reasons[told - 1]];
-    return { code, text, at: life.reasonColumns[told - 1] };
+    if (![WAITING, SUSPENDED, READY].includes(this._lives[r].stateAt(i))) return null;
+    const [from, , reasons] = this.requests[r].waits ?? NO_WAITS;
+    const k = countUpTo(from, i) - 1;
+    return k >= 0 ? this._told(reasons[k], from[k], i) : null;
   }
 
-  /** @param {number} r @returns {Told[]} every reason told of a request, in order, repeated ones once */
+  /** @param {number} r @returns {Told[]} every reason for which a request waited, in order */
   reasonsOf(r) {
-    const { reasonColumns, reasons } = this._lives[r];
-    const found = [];
-    reasons.forEach((reason, k) => {
-      const [code, text] = this.run.reasons[reason];
-      if (!k || reasons[k - 1] !== reason) found.push({ code, text, at: reasonColumns[k] });
+    const [from, to, reasons] = this.requests[r].waits ?? NO_WAITS;
+    return reasons.flatMap((reason, k) => {
+      const changes = reason < 0 ? this.run.passed[-1 - reason][0].filter((i) => i > from[k] && i < to[k]) : [];
+      return [from[k], ...changes].map((i) => this._told(reason, from[k], i));
     });
-    return found;
+  }
+
+  /** What a reason, which holds from a column on, is in column i: of requests that are passed over it may change. */
+  _told(reason, from, i) {
+    let [at, k] = [from, reason];
+    if (reason < 0) {
+      const [columns, shared] = this.run.passed[-1 - reason];
+      const last = countUpTo(columns, i) - 1;
+      [at, k] = [Math.max(from, columns[last]), shared[last]];
+    }
+    const [code, text] = this.run.reasons[k];
+    return { code, text, at };
   }
 
   /** @param {number} i @param {number} r @returns {number} tokens generated for a request by the end of column i */
@@ -384,9 +216,9 @@ export class RunModel {
     return this._lives[r].workColumns;
   }
 
-  /** @param {number} r @returns {number[]} the columns that compute its row or buffer, though it has ended or waits */
+  /** @param {number} r @returns {number[]} the columns that compute its row or buffer, though it has ended */
   idleColumns(r) {
-    return this._lives[r].idleColumns;
+    return this.requests[r].idle ?? UNTOLD;
   }
 
   /** @param {number} i @param {number} r @returns {string|null} its answer so far; null: the trace tells no texts */

@@ -8,6 +8,11 @@
 
 export const [PLAN_BEGINS, PLAN_ENDS, REQUEST_ABORTED] = [0, 1, 2];
 
+/** One more than the highest slot of what is computed whole. */
+export function shapeStop({ kind, offset, rows, stride, size, width }) {
+  return kind === "Rectangle" ? offset + rows * stride : kind === "Region" ? (offset + size) * width : offset + rows;
+}
+
 /** One more than the highest slot that is ever used, on the device and on the host. */
 export function highestSlots(steps) {
   let [top, hostTop] = [0, 0];

@@ -1,6 +1,7 @@
 /** The selected iteration in words, and what there is to know of a run. */
 
-import { grouped, seconds } from "./words.js";
+import { columnName } from "./columns.js";
+import { capital, counted, grouped, seconds } from "./words.js";
 
 /** What techniques call their workers. */
 const WORKERS = {
@@ -14,9 +15,9 @@ export function workerName(model, k) {
   return Object.hasOwn(WORKERS, technique) ? WORKERS[technique](k) : `worker ${k}`;
 }
 
-/** "r1, r2 and 3 more" @param {import("./model.js").RunModel} model @param {number[]} list @param {number} [most] */
+/** "r1, r2 and 3 more", each once @param {import("./model.js").RunModel} model @param {number[]} list @param {number} [most] */
 export function someOf(model, list, most = 8) {
-  const ids = list.map((r) => String(model.requests[r].id));
+  const ids = [...new Set(list)].map((r) => String(model.requests[r].id));
   return ids.length > most ? `${ids.slice(0, most).join(", ")} and ${ids.length - most} more` : ids.join(", ");
 }
 
@@ -38,17 +39,16 @@ export function sentencesOf(model, i) {
   }
   const worker = model.run.workers > 1 ? ` on ${workerName(model, step.worker)}` : "";
   if (!step.work.length) {
-    told.push(`Moves alone${worker}, beside the iterations: ${took}.`);
+    told.push(`${capital(columnName(model, i))}${worker}, beside the iterations: ${took}.`);
   } else {
     const apart = step.phase === "preprocessing" ? ", prompts apart from the batch" : "";
-    told.push(`Iteration ${i}${worker}${apart}: ${took}.`);
-    if (step.number !== i) told.push(`The trace calls it step ${step.number}: it counts iterations as they begin, without waits, and this page as they end.`);
-    const own = [...new Set(step.work.map((one) => one.request))];
+    told.push(`${capital(columnName(model, i))}${worker}${apart}: ${took}.`);
+    const own = new Set(step.work.map((one) => one.request));
     const idle = step.idle ? `, ${grouped(step.idle)} of them idle` : ", none idle";
-    told.push(`Computes ${count(step.computed, noun)}${idle}, for ${count(own.length, "request")}: ${someOf(model, own)}.`);
+    told.push(`Computes ${counted(step.computed, noun)}${idle}, for ${counted(own.size, "request")}: ${someOf(model, [...own])}.`);
     if (model.ofCells) told.push(`Tasks: ${tasks(step)}.`);
     else if (step.waves.length > 1) told.push(`Attends in ${step.waves.length} waves.`);
-    if (step.lanes.length) told.push(`Packs attention into ${count(step.lanes.length, "lane")}.`);
+    if (step.lanes.length) told.push(`Packs attention into ${counted(step.lanes.length, "lane")}.`);
   }
   if (step.admitted.length) told.push(`Admits ${someOf(model, step.admitted)}.`);
   for (const { request, onDevice, onHost } of step.reused.slice(0, 4)) {
@@ -57,24 +57,36 @@ export function sentencesOf(model, i) {
   if (step.evicted.length) told.push(`Evicts ${someOf(model, step.evicted)}.`);
   const kinds = new Map();
   for (const { kind, count: size } of step.moves) kinds.set(kind, (kinds.get(kind) ?? 0) + size);
-  for (const [kind, size] of kinds) told.push(`Moves ${count(size, model.ofCells ? "state" : "token")}: ${kind.replace("_", " ")}.`);
+  for (const [kind, size] of kinds) told.push(`Moves ${counted(size, model.ofCells ? "state" : "token")}: ${kind.replace("_", " ")}.`);
   if (step.exposed > 0) told.push(`Waited ${seconds(step.exposed)} for transfers.`);
   if (step.finished.size) {
     told.push(`Finishes ${[...step.finished].slice(0, 8).map(([r, why]) => `${model.requests[r].id} (${why})`).join(", ")}${step.finished.size > 8 ? ` and ${step.finished.size - 8} more` : ""}.`);
   }
-  if (step.discarded) told.push(`Discards ${count(step.discarded, noun)} computed for requests that had ended.`);
+  if (step.discarded) told.push(`Discards ${counted(step.discarded, noun)} computed for requests that had ended.`);
   return told;
 }
 
-function count(number, noun) {
-  return `${grouped(number)} ${noun}${number === 1 ? "" : "s"}`;
+/**
+ * Nodes by the type of their cells, in the order in which the types come: "5 encoder nodes and 3 decoder nodes".
+ *
+ * @param {import("./model.js").RunModel} model @param {number[][]} work of a step of the record
+ * @returns {string}
+ */
+export function nodesByType(model, work) {
+  const types = [...countTypes(work.map(([, , , cell = 0]) => model.run.cells[cell]))];
+  return types.map(([cell, number]) => counted(number, `${cell} node`)).join(" and ");
+}
+
+function countTypes(cells) {
+  const types = new Map();
+  for (const cell of cells) types.set(cell, (types.get(cell) ?? 0) + 1);
+  return types;
 }
 
 /** "3 internal2, then 2 waves of 5 leaf": the nodes of an iteration by type, wave after wave. */
 function tasks(step) {
   const waves = step.waves.map(([from, to]) => {
-    const types = new Map();
-    for (const { cell } of step.work.slice(from, to)) types.set(cell, (types.get(cell) ?? 0) + 1);
+    const types = countTypes(step.work.slice(from, to).map(({ cell }) => cell));
     return [...types].map(([cell, number]) => `${number} ${cell}`).join(" and ") || "idle rows alone";
   });
   const alike = [];
@@ -106,7 +118,7 @@ export class NowView {
       }
       if (sides.length < 2) return [list];
       const head = document.createElement("h3");
-      head.textContent = `${model.run.title}, iteration ${i}`;
+      head.textContent = `${model.run.title}, ${columnName(model, i)}`;
       return [head, list];
     });
     this.host.replaceChildren(...parts);

@@ -12,15 +12,15 @@ import { grouped } from "./words.js";
 /** What may be asked, and how the list of stops is called. */
 export const QUESTION_KINDS = {
   any: "any of these decisions",
-  evicted: "someone is evicted",
+  evicted: "a request is evicted",
   shuffled: "a window of slots is shuffled",
   admitted: "more wait than are admitted",
-  running: "who runs changes",
+  running: "other requests run than before",
 };
 
 const MOST_OTHERS = 7; // wrong choices beside the right ones
 const MOST_RUNNING = 16; // right ones among the choices of who will run
-export const NOBODY_CHOICE = "nobody";
+export const NO_REQUEST = "none"; // the value of that choice
 const ROUNDED = 1e-9; // seconds to which the times of a record are exact
 
 /** @param {import("./model.js").RunModel} model @param {number} i @param {number} r whether it waits to be admitted */
@@ -112,7 +112,7 @@ function askRunning(model, i) {
   });
   const more = runs.size - right.length;
   const because = more > 0 ? [`and ${grouped(more)} more, which were not among the choices`] : [];
-  return { column: i, kind: "running", words: "Who will run in it?", several: true, choices, because };
+  return { column: i, kind: "running", words: "Which requests will run in it?", several: true, choices, because };
 }
 
 /** The reason that a column tells of a request, or an earlier one if it still waits for that. */
@@ -139,9 +139,9 @@ function askAdmitted(model, i) {
     const why = admitted ? "is admitted" : reasonFor(model, i, r) || "is not admitted; the trace gives no reason";
     return { value: String(r), text: `${id}: ${since}${size}${rank}`, right: admitted, why: `${id} ${why}` };
   });
-  choices.push({ value: NOBODY_CHOICE, text: "nobody", right: !right.length, why: "" });
+  choices.push({ value: NO_REQUEST, text: "no request", right: !right.length, why: "" });
   const because = right.length ? [] : step.reasons.map((one) => `${model.requests[one.request].id} ${one.text}`);
-  return { column: i, kind: "admitted", words: "Who will be admitted?", several: true, choices, because: because.slice(0, 4) };
+  return { column: i, kind: "admitted", words: "Which requests will be admitted?", several: true, choices, because: because.slice(0, 4) };
 }
 
 /** Who will be evicted. */
@@ -160,8 +160,8 @@ function askEvicted(model, i) {
     const why = evicted ? reasonFor(model, i, r) || "is evicted; the trace gives no reason" : "runs on";
     return { value: String(r), text: `${id}: runs, ${grouped(has)} tokens so far`, right: evicted, why: `${id} ${why}` };
   });
-  choices.push({ value: NOBODY_CHOICE, text: "nobody", right: !step.evicted.length, why: "" });
-  return { column: i, kind: "evicted", words: "Who will be evicted?", several: true, choices, because: [] };
+  choices.push({ value: NO_REQUEST, text: "no request", right: !step.evicted.length, why: "" });
+  return { column: i, kind: "evicted", words: "Which requests will be evicted?", several: true, choices, because: [] };
 }
 
 /** Which slots will the running requests be gathered in. */
@@ -197,7 +197,7 @@ function askShuffled(model, i) {
   if (windows.some((one) => one.right && one.copies === least)) {
     moves.push("the window that takes the fewest copies is chosen; of those alike, the first");
   }
-  const words = `Someone has left a hole. In which ${size === 1 ? "slot" : `${grouped(size)} slots`} will those that run be gathered?`;
+  const words = `A request has left a hole. In which ${size === 1 ? "slot" : `${grouped(size)} slots`} will those that run be gathered?`;
   return { column: i, kind: "shuffled", words, several: false, choices, because: moves };
 }
 

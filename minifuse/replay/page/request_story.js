@@ -1,6 +1,6 @@
 /** The whole story of one request, in words: what the trace tells of it, in the order in which it happened. */
 
-import { countUpTo } from "./model.js";
+import { countUpTo } from "./ascending.js";
 import { placeRuns } from "./slots.js";
 import { counted, grouped, seconds } from "./words.js";
 
@@ -101,25 +101,16 @@ export function storyOf(model, r, most = model.length) {
     add(first, "refused", `is refused: ${request.refused}`);
     return entries;
   }
-  const reasons = model.reasonsOf(r).filter(({ at }) => at <= most);
   for (const { from, to, state } of spans) {
-    const last = to - 1;
-    const heard = reasons.filter(({ at }) => at >= from && at <= last);
-    if ((state === "waiting" || state === "suspended") && last >= from) {
-      const word = state === "waiting" ? "waits" : "is suspended";
-      const untold = (heard.length ? heard[0].at : to) - from;
-      if (!heard.length && untold === 1 && state === "waiting") add(from, "waited", "waits until the iteration under way has ended", last);
-      else if (untold > 1) {
-        add(from, "waited", `${word}; the trace tells no reason ${heard.length ? "yet" : "(a run with --why tells one for each)"}`, from + untold - 1);
-      }
-      heard.forEach((one, k) => {
-        // A reason holds until the next is told.
-        const end = k + 1 < heard.length ? heard[k + 1].at - 1 : last;
-        const evicted = state === "suspended" && model.run.steps[one.at].e?.includes(r);
-        if (evicted) return;
-        entries.push({ at: one.at, to: end, kind: "waited", text: `waits: ${namedWorkers(model, shortReason(one.text))}`, code: one.code });
-      });
-    }
+    if (!["waiting", "suspended", "ready"].includes(state) || from >= to) continue;
+    const begins = model.reasonAt(from, r);
+    const told = model.reasonsOf(r).filter(({ at }) => at > from && at < to && at <= most);
+    const heard = [...(begins ? [{ ...begins, at: from }] : []), ...told].filter(({ text }, k, all) => text !== all[k - 1]?.text);
+    heard.forEach(({ at, code, text }, k) => {
+      if (state === "suspended" && model.run.steps[at].e?.includes(r)) return; // told as its eviction
+      const words = code === "not-asked" ? "waits until the iteration under way has ended" : `waits: ${namedWorkers(model, shortReason(text))}`;
+      entries.push({ at, to: (heard[k + 1]?.at ?? to) - 1, kind: "waited", text: words, code }); // it holds until the next
+    });
   }
   // What happened in the columns that compute for it, and in which it was admitted or evicted.
   const columns = model.workColumns(r).filter((i) => i <= most);
@@ -158,7 +149,7 @@ export function storyOf(model, r, most = model.length) {
   entries.push(...evictionsOf(model, r), ...movesOf(model, r, most));
   const idle = model.idleColumns(r).filter((i) => i <= most);
   if (idle.length) {
-    add(idle[0], "idle", `its place goes on being computed, for nobody, in ${counted(idle.length, "iteration")}`, idle.at(-1));
+    add(idle[0], "idle", `its place goes on being computed, though no request needs it, in ${counted(idle.length, "iteration")}`, idle.at(-1));
   }
   if (request.outcome === "aborted" && request.ended !== null && request.ended !== undefined) {
     add(Math.min(model.length - 1, model.at(request.ended)), "finished", `is aborted with ${counted(model.tokensBy(model.length - 1, r), "token")}`);

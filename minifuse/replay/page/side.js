@@ -2,9 +2,11 @@
 
 import { Axis } from "./axis.js";
 import { LanesView } from "./lanesview.js";
-import { ChartsView } from "./charts.js";
+import { ChartsView } from "./chartsview.js";
 import { MemoryView } from "./memory.js";
-import { WhyView, StoryView, AnswersView } from "./story.js";
+import { WhyView } from "./why.js";
+import { StoryView } from "./story.js";
+import { AnswersView } from "./answers.js";
 
 const FIT_FROM = 5; // pixels of a column from which on the whole run is shown at first
 const USUAL_WIDTH = 10; // pixels of a column otherwise
@@ -32,7 +34,7 @@ export class Side {
     this.answers = new AnswersView(part(`answers-${low}`), app);
     this.lanes.onMove(() => {
       this.charts.draw();
-      app.moved(this);
+      app.scales.moved(this);
     });
   }
 

@@ -22,9 +22,6 @@ const STROKES = {
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg"; // a name, which nothing loads
 
-/** Names of the patterns that `rect` takes. */
-export const PATTERNS = Object.keys(STROKES);
-
 /** Draws on a canvas, sharp on any screen. */
 export class CanvasSurface {
   /** @param {HTMLCanvasElement} canvas */

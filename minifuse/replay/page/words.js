@@ -17,12 +17,19 @@ export function seconds(value, step = Math.abs(value) / 100) {
   return `${(value * factor).toFixed(places)} ${unit}`;
 }
 
+const THOUSANDS = new Intl.NumberFormat("en-US"); // made once: a new one for each number takes longer than all else
+
 /** A whole number with thousands apart. @param {number} value @returns {string} */
 export function grouped(value) {
-  return Math.round(value).toLocaleString("en-US");
+  return THOUSANDS.format(Math.round(value));
 }
 
 /** A count and its noun: `1 slot`, `12 slots`. @param {number} count @param {string} noun @returns {string} */
 export function counted(count, noun) {
   return `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** The same words, as a sentence begins. @param {string} text @returns {string} */
+export function capital(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}`;
 }

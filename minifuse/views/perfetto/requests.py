@@ -19,18 +19,17 @@ WAITS = ("waiting", "ready", "suspended")
 def request_events(history: History) -> list[TraceEvent]:
     """The spans of every request, the inner ones between the beginning and the end of the outer one."""
     events: list[TraceEvent] = []
-    reasons: dict[str, list[Segment]] = {}
-    for segment in reasons_of_waits(history):
-        reasons.setdefault(segment.request, []).append(segment)
+    waits = reasons_of_waits(history)
     arrived = [story for story in history.by_arrival if story.arrived]
     for number, story in enumerate(arrived, start=1):
+        reasons = [*waits.of(story.id)]
         start_ns = nanoseconds(story.arrival_s)
         end_ns = max(start_ns, nanoseconds(history.end_of(story)))
         events.append(async_begin(story.id, CATEGORY, number, start_ns, _args(story)))
         for name, begin_s, stop_s in phases(history, story):
             begin_ns, stop_ns = nanoseconds(begin_s), nanoseconds(stop_s)
             if start_ns <= begin_ns < stop_ns <= end_ns:
-                why = _why(reasons.get(story.id, ()), begin_s, stop_s) if name in WAITS else None
+                why = _why(reasons, begin_s, stop_s) if name in WAITS else None
                 events.append(async_begin(name, CATEGORY, number, begin_ns, why))
                 events.append(async_end(name, CATEGORY, number, stop_ns))
         events.append(async_end(story.id, CATEGORY, number, end_ns))

@@ -199,6 +199,16 @@ def test_rows_of_a_rectangle_are_tracks_with_their_owners() -> None:
     ]
 
 
+def test_a_row_that_is_left_out_for_an_iteration_is_held_twice() -> None:
+    """b's row is not computed from 2 to 3 s."""
+    events = padded()
+    events[4]["finished"] = {}
+    events[5]["shape"]["rows"] = 1
+    events[6] |= {"work": [["a", 3, 4], ["b", 2, 3]], "places": [[0, 8], [8, 8]], "idle": 0}
+    held = [(one["name"], one["ts"] / 1e6, one["dur"] / 1e6) for one in of_phase(events, "X", pid=3)]
+    assert held == [("a", 1.0, 3.0), ("b", 1.0, 1.0), ("b", 3.0, 1.0)]
+
+
 def test_a_shuffle_moves_a_request_to_another_buffer() -> None:
     region = {"kind": "Region", "offset": 0, "size": 2, "width": 8}
     events = padded()

@@ -1,0 +1,101 @@
+/** Prompts, and the answers as they grow. */
+
+import { renamed, requestButton, tag } from "./elements.js";
+import { counted, grouped } from "./words.js";
+
+const MOST_ANSWERS = 60;
+const KEPT_TEXT = 1200; // characters of an answer that are shown, its end first
+const MOST_PROMPT = 400;
+const MOST_SEEN = 12; // rows that are filled at once, from the first one seen on
+const REST_AFTER = 120; // milliseconds: the others, when the reader stays
+/** Those that run first, then those that finished last. */
+const RANK = { running: 0, preprocessing: 0, ready: 1, suspended: 1, waiting: 2, finished: 3, refused: 4 };
+
+/** Prompts and answers, as long as they are at the selected column. */
+export class AnswersView {
+  /** @param {HTMLElement} host @param {object} app */
+  constructor(host, app) {
+    this.app = app;
+    this._rows = []; // those on the page: a row that is filled anew for another request costs less than a new one
+    host.classList.add("answers");
+    this.list = tag("ul", "answers-list");
+    this.rest = tag("p", "quiet");
+    this._first = 0; // the first row that is seen
+    host.append(this.list, this.rest);
+    host.addEventListener("scroll", () => {
+      this._first = Math.max(0, this._rows.findIndex(({ item }) => item.offsetTop + item.offsetHeight > host.scrollTop + host.offsetTop));
+    });
+  }
+
+  /** @param {import("./model.js").RunModel} model @param {number} i */
+  show(model, i) {
+    const present = [];
+    model.requests.forEach((_, r) => {
+      const state = model.stateAt(i, r);
+      if (state !== "absent") present.push([r, state]);
+    });
+    let shown = present;
+    if (present.length > MOST_ANSWERS) {
+      shown = [...present].sort((a, b) => RANK[a[1]] - RANK[b[1]] || b[0] - a[0]).slice(0, MOST_ANSWERS);
+      shown.sort((a, b) => a[0] - b[0]);
+    }
+    const focused = this.list.contains(document.activeElement) ? Number(document.activeElement.dataset.request) : null;
+    while (this._rows.length > shown.length) this._rows.pop().item.remove();
+    while (this._rows.length < shown.length) this._rows.push(this._row(model, shown[this._rows.length][0]));
+    const fill = (start, stop) => shown.slice(start, stop).forEach(([r, state], k) => this._fill(this._rows[start + k], model, i, r, state));
+    clearTimeout(this._filling);
+    if (focused !== null || shown.length <= MOST_SEEN) fill(0, shown.length);
+    else {
+      fill(this._first, this._first + MOST_SEEN);
+      this._filling = setTimeout(() => fill(0, shown.length), REST_AFTER);
+    }
+    // The focus stays on the request that had it.
+    if (focused !== null) this._rows.find(({ r }) => r === focused)?.button.focus({ preventScroll: true });
+    const more = present.length - shown.length;
+    const rest = !present.length ? "No request has arrived yet." : more ? `and ${counted(more, "request")} more` : "";
+    if (this.rest.textContent !== rest) this.rest.textContent = rest;
+  }
+
+  /** A row at the end of the list, still empty. */
+  _row(model, r) {
+    const [item, head, told] = [tag("li"), tag("p", "answer-head"), tag("span", "quiet")];
+    const [prompt, answer, old, newest] = [tag("p", "answer-prompt"), tag("p", "answer-text"), document.createTextNode(""), tag("mark", "newest")];
+    const button = requestButton(this.app, model, r);
+    head.append(button, told);
+    answer.append(old, newest);
+    item.append(head, prompt, answer);
+    this.list.append(item);
+    return { item, button, told, prompt, old, newest };
+  }
+
+  /** Fills a row with what holds of a request in column i. */
+  _fill(row, model, i, r, state) {
+    const request = model.requests[r];
+    if (row.r !== r || row.model !== model) {
+      [row.r, row.model, row.key] = [r, model, ""];
+      renamed(row.button, this.app, model, r);
+      const text = request.text ?? "";
+      row.prompt.textContent = text.length > MOST_PROMPT ? `${text.slice(0, MOST_PROMPT)}\u2026` : text;
+    }
+    const count = model.tokensBy(i, r);
+    const before = i > 0 ? model.tokensBy(i - 1, r) : 0;
+    const chosen = this.app.request === r;
+    const key = `${state} ${count} ${before} ${chosen}`;
+    if (row.key === key) return;
+    row.key = key;
+    row.item.classList.toggle("is-chosen", chosen);
+    const most = request.maxNew ? ` of at most ${grouped(request.maxNew)}` : "";
+    const words = model.ofCells ? state : `${state}, ${grouped(count)}${most} tokens`;
+    row.told.textContent = state === "refused" ? `refused: ${request.refused}` : words;
+    const text = model.textAt(i, r);
+    if (text === null) {
+      row.old.data = "";
+      row.newest.textContent = count > before ? `+${counted(count - before, "token")}` : "";
+      return;
+    }
+    const had = i > 0 ? model.textAt(i - 1, r) : "";
+    const cut = Math.max(0, had.length - KEPT_TEXT);
+    row.old.data = (cut ? "\u2026" : "") + had.slice(cut);
+    row.newest.textContent = text.slice(had.length);
+  }
+}

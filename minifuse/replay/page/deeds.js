@@ -1,0 +1,41 @@
+/** What the technique of a run did that others do not: evictions, shuffles, waves and the like, in a few words. */
+
+import { counted } from "./words.js";
+
+/**
+ * @typedef {{kind: string, words: string, columns: number[], colour: string}} Deed
+ *     `columns`: those in which it was done, ascending; `colour`: by its name in the palette
+ */
+
+const numMoves = ({ m: moves = [] }, which) => moves.filter(([kind]) => kind === which).length;
+const hasMoves = (step, which) => Math.min(1, numMoves(step, which));
+
+/** What is looked for: its kind, its colour, how often it was done in a column, and the words for how often in all. */
+const KINDS = [
+  ["evicted", "warn", ({ e = [] }) => e.length, (count) => counted(count, "eviction")],
+  ["found", "prompt", ({ found }) => found, (count) => `KV found for ${counted(count, "prompt")}`],
+  ["shuffle", "apart", (step) => hasMoves(step, "shuffle"), (count) => counted(count, "shuffle")],
+  ["copy", "ready", (step) => numMoves(step, "copy"), (count) => `${counted(count, "block")} copied on write`],
+  ["embed", "apart", (step) => hasMoves(step, "embed"), (count) => `prompts embedded ${counted(count, "time")}`],
+  ["waves", "accent", ({ wv: waves = [] }) => Number(waves.length > 1), (count) => `${counted(count, "iteration")} in waves`],
+];
+
+/**
+ * What was done in a run, in the order of `KINDS`; what was not is left out.
+ *
+ *     // two requests evicted in column 3, one in column 9
+ *     deedsOf(model)  // [{kind: "evicted", words: "3 evictions", columns: [3, 9], colour: "warn"}]
+ *
+ * @param {import("./model.js").RunModel} model
+ * @returns {Deed[]}
+ */
+export function deedsOf(model) {
+  // What comes back after an eviction finds only what it had itself.
+  const fresh = (i) => ([r]) => !(model.workColumns(r)[0] < i);
+  const steps = model.run.steps.map((step, i) => ({ ...step, found: (step.ru ?? []).filter(fresh(i)).length }));
+  return KINDS.flatMap(([kind, colour, count, words]) => {
+    const columns = steps.map((_, i) => i).filter((i) => count(steps[i]));
+    const total = columns.reduce((sum, i) => sum + count(steps[i]), 0);
+    return total ? [{ kind, words: words(total), columns, colour }] : [];
+  });
+}

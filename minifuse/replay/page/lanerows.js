@@ -1,0 +1,151 @@
+/**
+ * The rows of lanes: what is computed for each request, and on each worker of a model of cells, from left to right.
+ *
+ * Columns that lie side by side and are alike are kept as one segment, so that a picture costs as much as what is seen
+ * of it, however long the run.
+ */
+
+/** Sorts of segments; from FIRST_TASK on, a type of cells each. */
+export const [DECODED, PROMPTED, PREPARED, IDLED, FIRST_TASK] = [0, 1, 2, 3, 4];
+
+/** Segments of one row: positions [from, to), in columns and shares of them, of one sort. */
+class Segments {
+  constructor() {
+    this.from = [];
+    this.to = [];
+    this.sort = [];
+  }
+
+  add(from, sort, to = from + 1) {
+    const last = this.to.length - 1;
+    if (last >= 0 && this.to[last] > from) return; // two of one column: the first is shown
+    if (last >= 0 && this.to[last] === from && this.sort[last] === sort) this.to[last] = to;
+    else {
+      this.from.push(from);
+      this.to.push(to);
+      this.sort.push(sort);
+    }
+  }
+
+  /**
+   * Divide a column by sort, in the order of the map, in shares of what is computed.
+   *
+   *     new Segments().divide(7, new Map([[4, 2], [5, 1], [IDLED, 1]]))  // 4 up to 7.5, 5 up to 7.75, IDLED up to 8
+   */
+  divide(column, counts) {
+    const total = [...counts.values()].reduce((sum, one) => sum + one, 0);
+    if (this.to.length && this.to.at(-1) > column) return;
+    let before = 0;
+    for (const [sort, count] of counts) this.add(column + before / total, sort, column + (before += count) / total);
+  }
+}
+
+/** The rows of a run, made once. */
+export class LaneRows {
+  /** @param {import("./model.js").RunModel} model */
+  constructor(model) {
+    this.model = model;
+    const { run, requests } = model;
+    this.workers = model.ofCells ? run.workers : 0;
+    this.tasks = Array.from({ length: this.workers }, () => new Segments());
+    this.requests = requests.map(() => new Segments());
+    this.padded = []; // columns in which some rows compute fewer tokens than the rectangle has columns
+    run.steps.forEach((step, column) => {
+      addWork(model, this.requests, column, step);
+      if (model.ofCells && step.w) this.tasks[step.k ?? 0].divide(column, taskCounts(step.w, step.i ?? 0));
+      if (step.i && rectangleColumns(step) > 1) this.padded.push(column);
+    });
+    const going = run.workers > 1 ? this._going() : null;
+    const beside = going && this._beside(going);
+    this.requests = this.requests.map((own, r) => withIdle(own, model.idleColumns(r)));
+    /** Of requests, what is drawn in columns of one width. */
+    this.beside = beside ? beside.map((own, r) => withIdle(own, alsoDuring(model.idleColumns(r), going))) : this.requests;
+    this.count = this.workers + requests.length;
+  }
+
+  /** Of each column, those of other workers that are running as it ends. */
+  _going() {
+    const { model } = this;
+    const next = new Map(); // worker -> the first column, from this one on, in which it computes
+    const going = model.run.steps.map(() => []);
+    for (let i = model.length - 1; i >= 0; i--) {
+      const { w, k = 0, wait } = model.run.steps[i];
+      if (w) next.set(k, i);
+      if (!wait) for (const [worker, j] of next) if (worker !== k && model.starts[j] < model.ends[i]) going[i].push(j);
+    }
+    return going;
+  }
+
+  /**
+   * In columns of one width, an iteration of one worker takes a column of its own while another worker computes: what
+   * that one computes goes on in it, and is no pause.
+   */
+  _beside(going) {
+    const { model } = this;
+    const all = this.requests.map(() => new Segments());
+    model.run.steps.forEach((_, i) => {
+      for (const j of [i, ...going[i]]) addWork(model, all, i, model.run.steps[j]);
+    });
+    return all;
+  }
+
+  /** @param {number} row @returns {number|null} the request of a row; null: a worker's */
+  request(row) {
+    return row < this.workers ? null : row - this.workers;
+  }
+}
+
+/** Put what a step computes into a column of the rows of its requests. */
+function addWork(model, rows, column, step) {
+  if (!model.ofCells) {
+    for (const work of step.w ?? []) rows[work[0]].add(column, sortOf(model, step, work));
+    return;
+  }
+  for (const [r, work] of Map.groupBy(step.w ?? [], ([r]) => r)) rows[r].divide(column, taskCounts(work, paddingOf(step, work)));
+}
+
+/** The nodes of some work by sort, in the order of the waves, and after them those that are idle. */
+function taskCounts(work, idle) {
+  const counts = new Map();
+  for (const [, start, stop, cell = 0] of work) counts.set(FIRST_TASK + cell, (counts.get(FIRST_TASK + cell) ?? 0) + stop - start);
+  return idle > 0 ? counts.set(IDLED, idle) : counts;
+}
+
+/** How many nodes a padded batch computes in the row of a request beside those of its own work. */
+export function paddingOf({ sh }, work) {
+  return sh?.kind === "StateRows" ? sh.steps - work.reduce((sum, [, start, stop]) => sum + stop - start, 0) : 0;
+}
+
+/** A row that goes on being computed: between the segments of its request's work, if any follow. */
+function withIdle(own, idle) {
+  if (!idle.length) return own;
+  const all = new Segments();
+  let k = 0;
+  own.from.forEach((from, at) => {
+    while (k < idle.length && idle[k] < from) all.add(idle[k++], IDLED);
+    all.from.push(from);
+    all.to.push(own.to[at]);
+    all.sort.push(own.sort[at]);
+  });
+  while (k < idle.length) all.add(idle[k++], IDLED);
+  return all;
+}
+
+/** Some columns, and those during which they are going on. */
+function alsoDuring(columns, going) {
+  if (!columns.length) return columns;
+  const found = new Set(columns);
+  going.forEach((list, i) => list.some((j) => found.has(j)) && found.add(i));
+  return [...found].sort((a, b) => a - b);
+}
+
+/** What sort of segment a piece of work on tokens makes. */
+function sortOf(model, step, [r, start, stop]) {
+  if (step.ph === "preprocessing") return PREPARED;
+  return stop - start === 1 && start >= (model.requests[r].prompt ?? 0) ? DECODED : PROMPTED;
+}
+
+/** How many tokens a rectangle computes in each row; 0: the column computes no rectangle. */
+export function rectangleColumns({ sh }) {
+  return sh?.kind === "Rectangle" ? sh.stop - sh.start : 0;
+}

@@ -1,0 +1,171 @@
+/** All runs of the page at a glance. */
+
+import { Axis } from "./axis.js";
+import { LaneRows } from "./lanerows.js";
+import { drawLanes } from "./lanes.js";
+import { drawSmallMemory } from "./charts.js";
+import { deedsOf } from "./deeds.js";
+import { memoryOf, memoryTop } from "./series.js";
+import { CanvasSurface } from "./surface.js";
+import { counted, grouped, seconds } from "./words.js";
+
+/** A few figures of a run, as its card tells them. */
+function figures(model) {
+  const { length, run } = model;
+  if (!length) return [];
+  const computed = model.computed.reduce((sum, one) => sum + one, 0);
+  const idle = model.idle.reduce((sum, one) => sum + one, 0);
+  const total = model.totalTokens[length - 1];
+  const begin = model.requests.reduce((least, one) => Math.min(least, one.arrival ?? Infinity), Infinity);
+  const lasted = model.passed[length - 1] - (Number.isFinite(begin) ? begin : 0);
+  const waits = model.requests
+    .map((request, r) => ({ request, column: model.tokenColumns(r)[0] }))
+    .filter(({ request, column }) => column !== undefined && (request.outcome === "stop" || request.outcome === "length"))
+    .map(({ request, column }) => model.ends[column] - request.arrival)
+    .sort((x, y) => x - y);
+  const found = [`${counted(run.steps.filter((step) => step.w).length, "iteration")} in ${seconds(lasted)}`];
+  if (run.notice) found.unshift("cut off");
+  if (total && lasted > 0) found.push(`${grouped(total / lasted)} tokens/s`);
+  if (waits.length) found.push(`median TTFT ${seconds((waits[(waits.length - 1) >> 1] + waits[waits.length >> 1]) / 2)}`);
+  found.push(computed ? `${((100 * idle) / computed).toFixed(idle ? 1 : 0)}% idle` : "nothing computed");
+  const refused = model.requests.filter((request) => request.refused).length;
+  if (refused) found.push(`${refused} refused`);
+  return found;
+}
+
+/** Of techniques whose idea has nothing to do in every run: the kind of deed that it is, and what is said without one. */
+const IDLE_IDEAS = {
+  fusion: ["shuffle", "no shuffle was needed"],
+  vllm: ["evicted", "nothing was evicted"],
+  pensieve: ["found", "no history was found"],
+  fluid: ["waves", "all KV fits the device"],
+};
+
+/**
+ * That a technique's idea has nothing to do in a run, in a few words; null: it has, or that cannot be known.
+ *
+ * @param {import("./model.js").RunModel} model @param {import("./deeds.js").Deed[]} deeds @returns {string|null}
+ */
+function idleIdea(model, deeds) {
+  const name = model.run.facts.find(([fact]) => fact === "technique")?.[1];
+  if (model.run.notice || !Object.hasOwn(IDLE_IDEAS, name)) return null;
+  const [kind, words] = IDLE_IDEAS[name];
+  return deeds.some((deed) => deed.kind === kind) ? null : words;
+}
+
+/** A deed in words, with the colour of its marks. */
+function deedWords({ words, colour }) {
+  const deed = document.createElement("span");
+  const mark = document.createElement("i");
+  mark.style.background = `var(--${colour})`;
+  deed.append(mark, words);
+  return deed;
+}
+
+const FAR_MORE = 3; // times the median of what the runs set aside, from which on each has a scale of its own
+const CARD_HEIGHT = 92; // pixels of lanes
+const CARD_DEED = 6; // pixels of a row of marks below them
+const CARD_MEMORY = 22; // pixels of the chart of memory below these
+
+/** A card for each run of the page: its lanes and memory in small, on one scale, and what it does in a sentence. */
+export class Overview {
+  /** @param {HTMLElement} host @param {object} app */
+  constructor(host, app) {
+    this.host = host;
+    this.app = app;
+    const longest = Math.max(...app.runs.map((model) => (model.length ? model.passed[model.length - 1] : 0)));
+    this.cards = app.runs.map((model) => this._card(model, longest));
+    this.deedRows = Math.max(...this.cards.map(({ deeds }) => deeds.length)); // as many in each, so that charts are level
+    host.append(...this.cards.map((card) => card.root));
+    const tops = app.runs.map(memoryTop).sort((x, y) => x - y);
+    this.top = tops.at(-1) > FAR_MORE * tops[(tops.length - 1) >> 1] ? null : tops.at(-1);
+    const what = app.main.ofCells ? "states" : "KV";
+    const scale = this.top === null ? `; ${what} on a scale of each card, the number is its top` : ", on one scale";
+    host.parentElement.querySelector("summary").textContent =
+      `All runs at a glance: lanes, and below them ${what} in use (dark) and set aside (light)${scale}`;
+  }
+
+  _card(model, longest) {
+    const { app } = this;
+    const root = document.createElement("article");
+    root.className = "card";
+    const head = document.createElement("h3");
+    head.textContent = model.run.title;
+    const summary = document.createElement("p");
+    summary.textContent = model.run.summary ?? "";
+    const told = document.createElement("p");
+    told.className = "figures";
+    told.textContent = figures(model).join(" \u00b7 ");
+    const deeds = deedsOf(model);
+    const done = document.createElement("p");
+    done.className = "deeds";
+    done.append(...deeds.map(deedWords), idleIdea(model, deeds) ?? "");
+    done.hidden = !done.textContent;
+    root.classList.toggle("is-cut", Boolean(model.run.notice));
+    if (model.run.notice) root.title = model.run.notice;
+    const canvas = document.createElement("canvas");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `${model.run.title} in small: ${told.textContent}`);
+    const buttons = document.createElement("div");
+    buttons.className = "choose";
+    const choose = ["A", "B"].map((side) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = `Show as ${side}`;
+      button.setAttribute("aria-label", `Show ${model.run.title} as ${side}`);
+      button.addEventListener("click", () => (side === "A" ? app.setMain(model) : app.setOther(model)));
+      return button;
+    });
+    buttons.append(...choose);
+    root.append(head, summary, done, canvas, told, buttons);
+    canvas.addEventListener("click", () => app.setMain(model));
+    return { root, canvas, model, deeds, choose, longest, rows: new LaneRows(model), memory: memoryOf(model), surface: new CanvasSurface(canvas) };
+  }
+
+  /** Draw the cards anew. */
+  layout() {
+    for (const card of this.cards) this.drawCard(card, card.surface, card.root.clientWidth - 18);
+    this.show();
+  }
+
+  drawCard(card, surface, width) {
+    const { app } = this;
+    const axis = new Axis(card.model);
+    axis.mode = "time";
+    axis.origin = Math.min(...app.runs.map((model) => model.requests.reduce((least, one) => Math.min(least, one.arrival ?? Infinity), Infinity)), axis.origin);
+    axis.width = ((width - 2) / Math.max(1e-9, card.longest - axis.origin)) * axis.median;
+    const rowHeight = Math.max(1.5, Math.min(8, CARD_HEIGHT / Math.max(1, card.rows.count)));
+    const height = Math.min(CARD_HEIGHT, card.rows.count * rowHeight);
+    const base = height + 3 + this.deedRows * CARD_DEED + 3 + CARD_MEMORY;
+    surface.begin(width, base + 1);
+    const look = { palette: app.palette, colour: (r) => app.colour(r), selected: null, rowHeight, width, height, top: 0, small: true };
+    drawLanes(surface, card.rows, axis, look);
+    card.deeds.forEach(({ columns, colour }, k) => {
+      let last = -1;
+      for (const column of columns) {
+        const x = Math.max(axis.x(column) - axis.left, last); // marks side by side, not one upon the other
+        if (x > width) break;
+        surface.rect(x, height + 3 + k * CARD_DEED, 2, CARD_DEED - 2, { fill: app.palette[colour] });
+        last = x + 2;
+      }
+    });
+    const top = this.top ?? memoryTop(card.model);
+    drawSmallMemory(surface, card.memory, axis, { base, tall: CARD_MEMORY, top, width, palette: app.palette });
+    if (this.top !== null) return;
+    const label = counted(top, card.model.ofCells ? "state" : "slot");
+    const wide = surface.measure(label, 10) + 6;
+    surface.rect(width - wide, base - CARD_MEMORY, wide, 12, { fill: app.palette.panel, alpha: 0.85 });
+    surface.text(width - 3, base - CARD_MEMORY + 6, label, { size: 10, fill: app.palette.ink, anchor: "end" });
+  }
+
+  /** Mark which runs are A and B. */
+  show() {
+    for (const { root, model, choose } of this.cards) {
+      root.classList.toggle("is-a", model === this.app.main);
+      root.classList.toggle("is-b", model === this.app.other);
+      choose[0].setAttribute("aria-pressed", String(model === this.app.main));
+      choose[1].setAttribute("aria-pressed", String(model === this.app.other));
+      choose[1].disabled = model === this.app.main;
+    }
+  }
+}

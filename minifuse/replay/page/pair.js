@@ -1,0 +1,177 @@
+/** Two runs of one workload, A and B, with one scrubber. */
+
+import { columnName } from "./columns.js";
+import { someOf } from "./now.js";
+import { capital, counted } from "./words.js";
+
+/**
+ * A and B, side by side. A position of the scrubber is a column of A or, once A has ended, one of B that follows.
+ *
+ * By time, B shows what it does when A's column ends; by token, the column with which B had generated as many tokens
+ * as A.
+ */
+export class Pair {
+  /**
+   * @param {import("./model.js").RunModel} a
+   * @param {import("./model.js").RunModel} b
+   * @param {"time"|"token"} by
+   */
+  constructor(a, b, by) {
+    this.a = a;
+    this.b = b;
+    this.by = by;
+    this.length = a.length + (b.length - 1 - this._there(a.length - 1));
+    this.first = firstDifference(a, b);
+    this.differences = this._differences();
+  }
+
+  /** The column of B that goes with one of A. */
+  _there(i) {
+    const { a, b } = this;
+    if (this.by === "token") return b.byToken(Math.min(a.totalTokens[i], b.totalTokens[b.length - 1]));
+    return b.at(a.passed[i] - 5e-10); // half of what times are rounded to: both may end at the same moment
+  }
+
+  /** @param {number} position @returns {{a: number, b: number}} the column of each run */
+  at(position) {
+    const { a, b } = this;
+    if (position < a.length) return { a: position, b: this._there(position) };
+    return { a: a.length - 1, b: Math.min(b.length - 1, this._there(a.length - 1) + position - a.length + 1) };
+  }
+
+  /** @param {number} j a column of B @returns {number} the first position that shows it, or a later one */
+  positionOfB(j) {
+    let [low, high] = [0, this.length - 1];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.at(middle).b >= j) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+
+  /** Whether, in a column of each run, a request has its turn in one and not in the other. */
+  _disagree(r, i, j) {
+    return standing(this.a.stateAt(i, r)) !== standing(this.b.stateAt(j, r));
+  }
+
+  /**
+   * The first decision that differs, and where the runs begin to disagree about a request.
+   *
+   * @returns {{position: number, b: number, requests: number[]}[]} in order; `b`: the column of B in which that is seen
+   */
+  _differences() {
+    const found = new Map();
+    const add = (position, b, requests) => {
+      const key = `${position} ${b}`;
+      const one = found.get(key) ?? { position, b, requests: [] };
+      one.requests.push(...requests);
+      found.set(key, one);
+    };
+    this.a.requests.forEach((_, r) => {
+      const changes = this.a.spans(r).map(({ from }) => ({ position: from, b: from < this.length ? this.at(from).b : 0 }));
+      changes.push(...this.b.spans(r).map(({ from }) => ({ position: this.positionOfB(from), b: Math.min(from, this.b.length - 1) })));
+      let before = false;
+      for (const { position, b } of changes.sort(inOrder)) {
+        if (position >= this.length) continue;
+        const now = this._disagree(r, this.at(position).a, b);
+        if (now && !before) add(position, b, [r]);
+        before = now;
+      }
+    });
+    if (this.first) add(this.first.a, this.first.b, []);
+    return [...found.values()].sort(inOrder);
+  }
+
+  /**
+   * The next decision that differs (1), the one before (-1), or the first (0).
+   *
+   * @param {number} way @param {{position: number, b: number}} from what is shown
+   * @returns {{position: number, b: number}|null}
+   */
+  difference(way, from) {
+    const { differences, first } = this;
+    if (way > 0) return differences.find((one) => inOrder(from, one) < 0) ?? null;
+    if (way < 0) return differences.findLast((one) => inOrder(from, one) > 0) ?? null;
+    return first ? { position: first.a, b: first.b } : differences[0] ?? null;
+  }
+
+  /**
+   * What differs at a position while column j of B is shown, in sentences.
+   *
+   * @param {number} position @param {number} j
+   * @returns {string|null} null: no disagreement begins there
+   */
+  told(position, j) {
+    const { a, b, first } = this;
+    const found = this.differences.filter((one) => one.position === position);
+    if (!found.length) return null;
+    const { a: i } = this.at(position);
+    const [mine, theirs] = [`${columnName(a, i)} of ${a.run.title}`, `${columnName(b, j)} of ${b.run.title}`];
+    const parts = [];
+    if (first?.a === position) {
+      if (first.ended) parts.push(`All decisions are alike up to here, where ${first.ended.run.title} ends.`);
+      else if (first.b === j) parts.push(`The first decision that differs: ${mine} ${decided(a, i)}; ${theirs} ${decided(b, j)}.`);
+      else parts.push(`${capital(mine)} is the first that decides otherwise than ${b.run.title}, in its ${columnName(b, first.b)}: press f to see both.`);
+    }
+    const here = found.find((one) => one.b === j);
+    const requests = (here ? [here] : found).flatMap((one) => one.requests).filter((r) => this._disagree(r, i, j));
+    if (requests.length && !parts.length) parts.push(`${capital(mine)}, and ${theirs}:`);
+    for (const r of requests.slice(0, 4)) {
+      parts.push(`${a.requests[r].id} is ${a.stateAt(i, r)} in ${a.run.title} and ${b.stateAt(j, r)} in ${b.run.title}.`);
+    }
+    if (requests.length > 4) parts.push(`So it is with ${counted(requests.length - 4, "more request")}.`);
+    return parts.join(" ") || null;
+  }
+}
+
+function inOrder(one, other) {
+  return one.position - other.position || one.b - other.b;
+}
+
+/** Whether a request has not had its turn, has it, has lost it, or has ended. */
+function standing(state) {
+  if (state === "preprocessing" || state === "ready" || state === "running") return "in";
+  return state === "absent" ? "waiting" : state === "refused" ? "finished" : state;
+}
+
+/** The columns of a run that decided something: waits and plans of moves alone are left out. */
+function decidingColumns(model) {
+  const found = [];
+  model.run.steps.forEach((step, i) => step.w && found.push(i));
+  return found.sort((i, j) => model.run.steps[i].n - model.run.steps[j].n);
+}
+
+/**
+ * The first columns, counted in the order of plans, that decide otherwise.
+ *
+ * @param {import("./model.js").RunModel} a @param {import("./model.js").RunModel} b
+ * @returns {{a: number, b: number, ended?: import("./model.js").RunModel}|null} null: all decisions are alike; `ended`:
+ *     the run that has no such iteration, as its trace was cut off or it had nothing more to do
+ */
+function firstDifference(a, b) {
+  const [mine, theirs] = [decidingColumns(a), decidingColumns(b)];
+  const key = (model, i) => {
+    const { a: admitted, e: evicted, w: work, ph } = model.run.steps[i];
+    const sorted = (list) => [...(list ?? [])].sort((x, y) => x - y);
+    return JSON.stringify([sorted(admitted), sorted(evicted), work.map((one) => one.slice(0, 3).join()).sort(), ph ?? ""]);
+  };
+  for (let k = 0; k < Math.max(mine.length, theirs.length); k++) {
+    const [i, j] = [mine[k], theirs[k]];
+    if (i === undefined) return { a: a.length - 1, b: j, ended: a };
+    if (j === undefined) return { a: i, b: b.length - 1, ended: b };
+    if (key(a, i) !== key(b, j)) return { a: i, b: j };
+  }
+  return null;
+}
+
+/** What an iteration decided, in words. */
+function decided(model, i) {
+  const { a: admitted, e: evicted, w: work = [], ph } = model.run.steps[i];
+  const computed = work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
+  const parts = [`computes ${counted(computed, model.ofCells ? "node" : "token")} for ${someOf(model, work.map(([r]) => r), 4) || "no request"}`];
+  if (ph === "preprocessing") parts.push("apart from the batch");
+  if (admitted) parts.push(`admits ${someOf(model, admitted, 4)}`);
+  if (evicted) parts.push(`evicts ${someOf(model, evicted, 4)}`);
+  return parts.join(", ");
+}

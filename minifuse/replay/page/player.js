@@ -1,0 +1,48 @@
+/** Plays a run: so many columns a second, up to its end or a stop. */
+
+/** Goes on by itself. */
+export class Player {
+  /** @param {object} app @param {() => number} speed columns a second @param {() => void} changed called when it begins or pauses */
+  constructor(app, speed, changed) {
+    this.app = app;
+    this.speed = speed;
+    this.changed = changed;
+    this.playing = false;
+  }
+
+  /** Play, or pause. */
+  turn() {
+    if (this.playing) this.pause();
+    else this._play();
+  }
+
+  pause() {
+    if (!this.playing) return;
+    this.playing = false;
+    this.changed();
+  }
+
+  _play() {
+    const { app } = this;
+    this.playing = true;
+    if (app.position >= app.positions - 1) app.select(0);
+    this.changed();
+    const turn = (this._turn = Symbol("played")); // another, when it is paused and played again
+    let last = performance.now();
+    let due = 0;
+    const frame = (now) => {
+      if (!this.playing || this._turn !== turn) return;
+      due += ((now - last) / 1000) * this.speed();
+      last = now;
+      const steps = Math.floor(due);
+      due -= steps;
+      if (steps) {
+        const wanted = app.position + steps;
+        app.select(wanted);
+        if (app.position < wanted) this.pause(); // the end, or a stop
+      }
+      requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+  }
+}

@@ -1,0 +1,190 @@
+/** What Predict shows: its settings and score, the open question, and what was right. */
+
+import { columnName, iterationNumber } from "./columns.js";
+import { NO_REQUEST, QUESTION_KINDS } from "./questions.js";
+import { capital, grouped } from "./words.js";
+
+function made(name, className, text) {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+function madeButton(text, className, act) {
+  const button = made("button", className, text);
+  button.type = "button";
+  button.addEventListener("click", act);
+  return button;
+}
+
+/** The part of the page in which Predict asks. */
+export class PredictView {
+  /** @param {HTMLElement} host @param {import("./predict.js").Predict} predict */
+  constructor(host, predict) {
+    this.host = host;
+    this.predict = predict;
+    const head = made("div", "predict-head");
+    this.tally = made("span", "predict-score");
+    this.tally.setAttribute("aria-label", "Score");
+    head.append(made("h2", "", "Predict"), this.tally);
+    const settings = made("p", "predict-settings");
+    const label = made("label");
+    this.switch = made("input", "predict-on");
+    this.switch.type = "checkbox";
+    this.switch.addEventListener("change", () => predict.switchTo(this.switch.checked, this.choice.value));
+    label.append(this.switch, " stop and ask before ");
+    this.choice = made("select", "predict-kind");
+    this.choice.setAttribute("aria-label", "What to ask about");
+    this.choice.addEventListener("change", () => predict.switchTo(true, this.choice.value));
+    this.add = madeButton("Stop before this iteration", "predict-add", () => predict.stopHere());
+    this.add.title = "Adds a stop, so that the question comes when one goes on from before it";
+    settings.append(label, this.choice, this.add);
+    this.note = made("p", "quiet predict-note");
+    this.form = made("form", "predict-question");
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this._answer([...this.form.querySelectorAll("input:checked")].map((one) => one.value));
+    });
+    this.nothing = made("p", "predict-nothing");
+    this.nothing.setAttribute("role", "alert");
+    this.result = made("div", "predict-result");
+    this.result.setAttribute("aria-live", "polite");
+    this.go = madeButton("Go on to the next question", "predict-next", () => predict.next());
+    host.replaceChildren(head, settings, this.note, this.form, this.result, this.go);
+  }
+
+  /** A question has been opened: the reader is to answer. */
+  ask() {
+    this.form.querySelector("input")?.focus();
+    this.host.scrollIntoView({ block: "nearest" });
+  }
+
+  /** The answer is told: the reader may go on. */
+  told() {
+    this.go.focus();
+  }
+
+  _answer(values) {
+    const { question } = this.predict;
+    if (values.length) return this.predict.answer(values);
+    this.nothing.textContent = `Nothing is chosen: choose ${question.several ? "at least one" : "one"}, or skip.`;
+    return this.form.querySelector("input").focus();
+  }
+
+  render() {
+    const { predict } = this;
+    const { score, question, result } = predict;
+    const answered = score.asked ? `${score.right} of ${score.asked} right` : "no answers yet";
+    this.tally.textContent = score.skipped ? `${answered}, ${score.skipped} skipped` : answered;
+    this._settings();
+    const left = predict.left().length;
+    const note = this._notes(left);
+    if (this.note.textContent !== note) this.note.textContent = note;
+    this.note.hidden = !note;
+    if (question !== this._drawn) {
+      this._drawn = question;
+      this.nothing.textContent = "";
+      this.form.replaceChildren(...(question ? this._questionParts(question) : []));
+    }
+    this.form.hidden = !question;
+    this.add.disabled = !predict.mayStop;
+    if (result !== this._drawnResult) {
+      this._drawnResult = result;
+      this.result.replaceChildren(...(result ? this._resultParts(result) : []));
+    }
+    this.result.hidden = !result;
+    this.go.hidden = !result || !left;
+  }
+
+  _settings() {
+    const { predict } = this;
+    const kinds = Object.entries(QUESTION_KINDS);
+    if (predict.given) {
+      const { main } = predict.app;
+      const numbers = predict.stops().map((i) => iterationNumber(main, i));
+      const noun = numbers.length > 1 ? "iterations" : "iteration";
+      kinds.unshift(["given", numbers.length ? `${noun} ${numbers.join(", ")}` : "what the address names"]);
+    }
+    const key = kinds.join();
+    if (this._kinds !== key) {
+      this._kinds = key;
+      this.choice.replaceChildren(...kinds.map(([value, text]) => {
+        const option = made("option", "", text);
+        option.value = value;
+        return option;
+      }));
+    }
+    this.switch.checked = predict.on;
+    this.choice.value = predict.given ? "given" : predict.kind;
+  }
+
+  /** What is wrong with the address, or else how many stops are left. */
+  _notes(left) {
+    const { predict } = this;
+    const { length } = predict.app.main;
+    const lost = predict.given?.filter((i) => !predict.stops().includes(i)) ?? [];
+    const strange = lost.length ? [`The address asks for a stop where there is none to make: column ${lost.join(", ")} is not one of this run's ${grouped(length)} in which something runs.`] : [];
+    const wrong = [...predict.wrong, ...strange];
+    if (wrong.length || !predict.on) return wrong.join(" ");
+    return predict.stops().length ? `${left} ${left === 1 ? "stop is" : "stops are"} left in this run.` : "There is nothing to ask in this run.";
+  }
+
+  _questionParts({ column, words, choices, several }) {
+    const field = made("fieldset");
+    field.append(made("legend", "", `${this._name(column)}: ${words}`));
+    for (const { value, text } of choices) {
+      const label = made("label", "predict-choice");
+      const input = made("input");
+      input.type = several ? "checkbox" : "radio";
+      input.name = "predict-choice";
+      input.value = value;
+      if (several) input.addEventListener("change", () => this._alone(input));
+      label.append(input, ` ${text}`);
+      field.append(label);
+    }
+    const send = made("button", "predict-answer", "Answer");
+    send.type = "submit";
+    const row = made("p", "predict-buttons");
+    const many = several ? "choose all that are right" : "choose one";
+    row.append(send, madeButton("Skip", "predict-skip", () => this.predict.skip()), made("span", "quiet", many));
+    return [field, row, this.nothing];
+  }
+
+  _name(column) {
+    return capital(columnName(this.predict.app.main, column));
+  }
+
+  /** No request, and a request, cannot both be chosen. */
+  _alone(input) {
+    if (!input.checked) return;
+    for (const other of this.form.querySelectorAll("input")) {
+      if (other !== input && (other.value === NO_REQUEST || input.value === NO_REQUEST)) other.checked = false;
+    }
+  }
+
+  _resultParts({ right, values, question }) {
+    const head = made("p", `predict-verdict${right === null ? "" : right ? " is-right" : " is-wrong"}`);
+    head.append(made("strong", "", right === null ? "Skipped." : right ? "Right." : "Not quite."), ` ${this._name(question.column)}: ${happened(question)}.`);
+    const list = made("ul", "predict-reasons");
+    for (const choice of question.choices.filter(({ why }) => why)) {
+      const taken = values.includes(choice.value);
+      const item = made("li", choice.right ? "is-right" : taken ? "is-wrong" : "");
+      const sign = made("span", "predict-mark", choice.right ? "\u2713" : taken ? "\u2717" : "\u00b7");
+      sign.setAttribute("aria-label", choice.right ? "right:" : taken ? "chosen, and wrong:" : "wrong:");
+      sign.setAttribute("role", "img");
+      item.append(sign, ` ${choice.why}`);
+      list.append(item);
+    }
+    for (const line of question.because) list.append(made("li", "", line));
+    return [head, list];
+  }
+}
+
+/** What was right: "r1, r2 are admitted". */
+function happened({ kind, choices }) {
+  const names = choices.filter(({ right }) => right).map(({ text }) => text.split(":")[0]);
+  const many = names.length > 1 || names[0]?.startsWith("slots");
+  const ends = { shuffled: ["is the window", "are the window"], running: ["runs", "run"] }[kind] ?? [`is ${kind}`, `are ${kind}`];
+  return `${names.join(", ")} ${ends[many ? 1 : 0]}`;
+}

@@ -1,0 +1,81 @@
+/** How wide the columns of A and B are: in time both have one scale, and show the same moments. */
+
+import { WIDEST } from "./axis.js";
+
+/** The axes of the sides that are shown, together. */
+export class Scales {
+  /** @param {object} app */
+  constructor(app) {
+    this.app = app;
+  }
+
+  /** Other runs are shown. */
+  renew() {
+    const { app } = this;
+    for (const { axis } of app.sides()) {
+      axis.mode = app.mode;
+      if (app.other && app.mode === "time") axis.fitted = WIDEST;
+    }
+  }
+
+  /** @param {"iterations"|"time"} mode of columns; those that are selected stay in sight */
+  setMode(mode) {
+    for (const side of this.app.sides()) {
+      const { axis, lanes } = side;
+      axis.mode = mode;
+      if (!axis.fitted) axis.left = Math.max(0, axis.x(this._selected(side)) - lanes.seen / 2);
+    }
+    this._together();
+  }
+
+  /** Make columns wider by a factor; 0: show the whole run. The selected one stays where it is. */
+  zoom(factor) {
+    for (const side of this.app.sides()) {
+      const { axis, lanes } = side;
+      if (!factor) axis.fitted = WIDEST;
+      else {
+        const at = this._selected(side);
+        const stays = axis.x(at) - axis.left;
+        axis.zoomTo(axis.width * factor);
+        axis.left = Math.max(0, axis.x(at) - Math.max(0, Math.min(lanes.seen * 0.9, stays)));
+      }
+    }
+    this._together();
+  }
+
+  /** Where the whole of the runs is to be shown, do so: in time, of the longer one. */
+  fit() {
+    const sides = this.app.sides();
+    this._together();
+    const last = Math.max(...sides.map(({ model }) => model.passed[model.length - 1] ?? 0));
+    for (const { axis, lanes } of sides) {
+      if (axis.fitted) axis.fit(lanes.seen, { widest: axis.fitted, ...(this.app.mode === "time" ? { last } : {}) });
+    }
+  }
+
+  /** What a side shows has been moved sideways: in time, the other one with it. */
+  moved(side) {
+    const { app } = this;
+    if (!app.other || app.mode !== "time") return;
+    const { axis, lanes, charts, model } = side === app.a ? app.b : app.a;
+    if (Math.abs(axis.left - side.axis.left) <= 1) return;
+    axis.left = side.axis.left;
+    lanes.layout(model);
+    charts.draw();
+  }
+
+  /** In time, the axis of B becomes that of A. */
+  _together() {
+    const { app } = this;
+    if (!app.other || app.mode !== "time") return;
+    const [axis, beside] = [app.a.axis, app.b.axis];
+    axis.origin = beside.origin = Math.min(axis.origin, beside.origin);
+    beside.width = axis.scale * beside.median;
+    beside.left = axis.left;
+    beside.fitted = axis.fitted;
+  }
+
+  _selected(side) {
+    return side === this.app.a ? this.app.index : this.app.indexOther;
+  }
+}

@@ -1,0 +1,112 @@
+/** What the charts draw of a run, as series of values: by column, and in time. */
+
+import { capital } from "./words.js";
+
+/**
+ * What each moment of a run has of something: the sum over the iterations that run then. Of one worker that is what
+ * columns have; those of several workers lie over each other in time.
+ *
+ *     // iteration 0 from 0 to 3 s computes 8 tokens, iteration 1 from 2 to 4 s computes 1
+ *     sumInTime(model, model.computed)  // {edges: [0, 2, 3, 4], values: [8, 9, 1]}
+ *
+ * @param {import("./model.js").RunModel} model @param {ArrayLike<number>} values of the first columns
+ * @returns {{edges: Float64Array, values: Float64Array}} values[k] from edges[k] to edges[k + 1] seconds, ascending
+ */
+function sumInTime(model, values) {
+  const changes = [];
+  for (let i = 0; i < values.length; i++) changes.push([model.starts[i], values[i]], [model.ends[i], -values[i]]);
+  changes.sort((a, b) => a[0] - b[0]);
+  const [edges, sums] = [[], []];
+  let now = 0;
+  for (const [at, change] of changes) {
+    now += change;
+    if (edges.length && edges.at(-1) === at) sums[sums.length - 1] = now;
+    else {
+      edges.push(at);
+      sums.push(now);
+    }
+  }
+  return { edges: Float64Array.from(edges), values: Float64Array.from(sums).subarray(0, Math.max(0, sums.length - 1)) };
+}
+
+/**
+ * What each moment of a run has of something that lasts, such as memory or a queue: what the iteration tells that is
+ * the next to end.
+ *
+ * @param {import("./model.js").RunModel} model @param {ArrayLike<number>} values of the first columns
+ * @returns {{edges: Float64Array, values: ArrayLike<number>}} as of `sumInTime`
+ */
+function lastInTime(model, values) {
+  const edges = new Float64Array(values.length + 1);
+  edges.set(model.passed.subarray(0, values.length), 1);
+  if (values.length) edges[0] = Math.min(model.passed[0], model.starts.reduce((a, b) => Math.min(a, b), Infinity));
+  return { edges, values };
+}
+
+/**
+ * The charts of a run: each has series, drawn on top of each other as areas, and the value at its upper edge.
+ *
+ * @param {import("./model.js").RunModel} model
+ * @param {"iterations"|"time"} mode of columns
+ * @param {number} [limit] the last column of which anything may be told
+ * @returns {{name: string, unit: string, top: number, series: {label: string, colour: string, values: ArrayLike<number>,
+ *            steps: {edges: Float64Array, values: ArrayLike<number>}, pattern?: string, line?: boolean}[]}[]}
+ */
+export function chartsOf(model, mode, limit = Infinity) {
+  const most = ({ values, steps }) => largest(mode === "time" ? steps.values : values) || 1;
+  const [batch, computed, idle] = [model.batch, model.computed, model.idle].map((all) => {
+    const values = all.subarray(0, limit + 1);
+    return { values, steps: sumInTime(model, values) };
+  });
+  const waiting = model.queue.subarray(0, limit + 1);
+  const queue = { values: waiting, steps: lastInTime(model, waiting) };
+  const noun = model.ofCells ? "node" : "token";
+  const idleShare = { label: "idle", colour: "idle", pattern: "backstripes", ...idle };
+  return [
+    { name: "Batch size", unit: "request", top: most(batch), series: [{ label: "requests", colour: "running", ...batch }] },
+    { name: `${capital(noun)}s computed`, unit: noun, top: most(computed), series: [{ label: "computed", colour: "prompt", ...computed }, ...(idle.values.some(Boolean) ? [idleShare] : [])] },
+    { name: model.ofCells ? "States" : "KV", unit: model.ofCells ? "state" : "slot", top: memoryTop(model, limit), series: memoryOf(model, limit) },
+    { name: "Queue", unit: "request", top: most(queue), series: [{ label: "waiting or suspended", colour: "waiting", pattern: "dots", ...queue }] },
+  ];
+}
+
+/**
+ * The series of memory: set aside, in use, and if there are any kept and on the host.
+ *
+ * @param {import("./model.js").RunModel} model @param {number} [limit] @returns {object[]} as of `chartsOf`
+ */
+export function memoryOf(model, limit = Infinity) {
+  const found = [
+    { label: "set aside", colour: "held", all: model.reserved },
+    { label: "in use", colour: "running", all: model.used },
+    { label: "kept", colour: "apart", all: model.kept, line: true },
+    { label: "on the host", colour: "suspended", all: model.host, line: true },
+  ].map(({ all, ...look }) => ({ ...look, values: all.subarray(0, limit + 1) }));
+  return found.filter(({ line, values }) => !line || values.some(Boolean)).map((one) => ({ ...one, steps: lastInTime(model, one.values) }));
+}
+
+/** The most slots that any series of memory has. @param {import("./model.js").RunModel} model @param {number} [limit] */
+export function memoryTop(model, limit = Infinity) {
+  return Math.max(1, ...[model.reserved, model.used, model.host, model.kept].map((all) => largest(all.subarray(0, limit + 1))));
+}
+
+function largest(values) {
+  return values.reduce((a, b) => Math.max(a, b), 0);
+}
+
+/**
+ * The gaps of a request: how long it waited for each of its tokens, the first since its arrival (TTFT).
+ *
+ * @param {import("./model.js").RunModel} model @param {number} r
+ * @param {number} [limit] the last column of which anything may be told
+ * @returns {{column: number, seconds: number, first: boolean}[]}
+ */
+export function gapsOf(model, r, limit = Infinity) {
+  let before = model.requests[r].arrival ?? 0;
+  const columns = model.tokenColumns(r).filter((column) => column <= limit);
+  return columns.map((column, k) => {
+    const gap = { column, seconds: model.ends[column] - before, first: k === 0 };
+    before = model.ends[column];
+    return gap;
+  });
+}

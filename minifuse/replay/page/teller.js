@@ -1,0 +1,52 @@
+/** What the page tells beside its pictures: notices, its address, and what a screen reader says. */
+
+import { addressOf } from "./address.js";
+import { sentencesOf } from "./now.js";
+import { part } from "./side.js";
+
+const ADDRESS_AFTER = 300; // milliseconds: browsers refuse to change the address more often for long
+const SPOKEN_AFTER = 400;
+
+/** Tells after the picture, and not for every frame. */
+export class Teller {
+  /** @param {object} app */
+  constructor(app) {
+    this.app = app;
+    this.address = ""; // as it was told last
+  }
+
+  /** Something has changed. */
+  tell() {
+    this._notices();
+    clearTimeout(this._addressTimer);
+    this._addressTimer = setTimeout(() => this.tellAddress(), ADDRESS_AFTER);
+    clearTimeout(this._spokenTimer);
+    this._spokenTimer = setTimeout(() => this._speak(), SPOKEN_AFTER);
+  }
+
+  tellAddress() {
+    this.address = addressOf(this.app);
+    if (location.hash !== this.address) history.replaceState(null, "", this.address);
+  }
+
+  _notices() {
+    const { app } = this;
+    const notices = [...app.sides().map(({ model }) => model.run.notice && `${model.run.title}: ${model.run.notice}`), ...app.faults].filter(Boolean);
+    const key = notices.join("\n");
+    if (key === this._noticed) return;
+    this._noticed = key;
+    const lines = notices.map((notice) => {
+      const line = document.createElement("p");
+      line.textContent = notice;
+      return line;
+    });
+    part("notices").replaceChildren(...lines);
+  }
+
+  _speak() {
+    const { main, index, request } = this.app;
+    const told = [`${main.run.title}.`, ...sentencesOf(main, index)];
+    if (request !== null) told.push(`${main.requests[request].id} is ${main.stateAt(index, request)}.`);
+    part("live").textContent = told.join(" ");
+  }
+}

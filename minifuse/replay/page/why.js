@@ -1,0 +1,86 @@
+/** Why everyone who waits waits. */
+
+import { columnMoment } from "./columns.js";
+import { refill, requestButton, stepButton, tag } from "./elements.js";
+import { shortReason } from "./request_story.js";
+import { counted, grouped } from "./words.js";
+
+const MOST_NAMES = 12; // requests named of a group that waits for the same
+const MOST_WAITING = 40; // rows of those that wait
+
+/** The column since which a request has been in the state that it has in column i. */
+function since(model, i, r) {
+  const span = model.spans(r).find(({ from, to }) => from <= i && i < to);
+  return span ? span.from : i;
+}
+
+/**
+ * Everyone who waits in a column, those with the same reason together.
+ *
+ * @param {import("./model.js").RunModel} model @param {number} i
+ * @returns {{code: string, text: string, told: number, requests: {request: number, state: string}[]}[]}
+ *     `told`: the column since which the reason holds
+ */
+function waitingIn(model, i) {
+  const groups = new Map();
+  model.requests.forEach((_, request) => {
+    const state = model.stateAt(i, request);
+    if (state !== "waiting" && state !== "suspended" && state !== "ready") return;
+    const { code, text, at } = model.reasonAt(i, request) ?? { code: "no-reason", text: "no reason was given", at: i };
+    const key = `${code} ${text}`;
+    if (!groups.has(key)) groups.set(key, { code, text, told: at, requests: [] });
+    const group = groups.get(key);
+    group.told = Math.max(group.told, at);
+    group.requests.push({ request, state });
+  });
+  return [...groups.values()];
+}
+
+/** Why everyone who waits waits. */
+export class WhyView {
+  /** @param {HTMLElement} host @param {object} app */
+  constructor(host, app) {
+    this.host = host;
+    this.app = app;
+    host.classList.add("why");
+  }
+
+  /** @param {import("./model.js").RunModel} model @param {number} i */
+  show(model, i) {
+    const { host, app } = this;
+    const groups = waitingIn(model, i);
+    const step = model.step(i);
+    const quiet = !groups.length && !step.evicted.length;
+    if (quiet && this._quiet) return;
+    this._quiet = quiet;
+    const children = [];
+    for (const r of step.evicted) {
+      const reason = step.reasons.find((one) => one.request === r);
+      const line = tag("p", "why-evicted");
+      line.append(requestButton(app, model, r), document.createTextNode(` is evicted: ${reason ? shortReason(reason.text) : "the trace gives no reason"}`));
+      children.push(line);
+    }
+    if (!groups.length) children.push(tag("p", "quiet", "No request waits."));
+    const list = tag("ul", "why-list");
+    for (const group of groups.slice(0, MOST_WAITING)) {
+      const item = tag("li");
+      const reason = tag("p", "why-reason", shortReason(group.text));
+      reason.append(" ", tag("code", "", group.code));
+      if (group.told < i) reason.append(" ", tag("span", "quiet", "since"), " ", stepButton(app, model, group.told));
+      const names = tag("p", "why-names");
+      for (const { request, state } of group.requests.slice(0, MOST_NAMES)) {
+        const one = tag("span", "why-one");
+        const waits = state === "waiting" ? "waits" : state === "suspended" ? "evicted" : "prompt computed";
+        one.append(requestButton(app, model, request), tag("span", "quiet", `${waits} since ${columnMoment(model, since(model, i, request))}`));
+        names.append(one);
+      }
+      const more = group.requests.length - MOST_NAMES;
+      if (more > 0) names.append(tag("span", "quiet", `and ${grouped(more)} more`));
+      item.append(reason, names);
+      list.append(item);
+    }
+    if (groups.length > MOST_WAITING) list.append(tag("li", "quiet", `and ${counted(groups.length - MOST_WAITING, "more reason")}`));
+    if (groups.length) children.push(list);
+    refill(host, children);
+  }
+}

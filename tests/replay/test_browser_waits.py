@@ -1,0 +1,59 @@
+"""What the page says that requests wait for is what `minifuse trace` says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minifuse.replay.record import read_run, record
+from minifuse.views.waits import reasons_of_waits
+
+from .conftest import Screen
+from .crowd import FEW_SLOTS, SWAP, crowd_page, crowd_trace
+
+CROWDS: dict[str, Any] = {
+    "vllm": ("vllm", SWAP),
+    "static": ("static",),
+    "baton-pd": ("baton-pd",),
+    "fusion": ("fusion", FEW_SLOTS),
+    "instances": ("instances",),
+    "cells": ("graph-padded", (), "lstm"),
+}
+WAITING = ("waiting", "suspended", "ready")
+# Of every request: in each column its state, and the reason that the page gives; and all that its story tells.
+TOLD = """
+const model = window.app.main;
+return model.requests.map((_, r) => [
+  Array.from({length: model.length}, (_, i) => [model.stateAt(i, r), model.reasonAt(i, r)]),
+  model.reasonsOf(r),
+]);
+"""
+
+
+@pytest.mark.parametrize("name", CROWDS)
+def test_the_page_says_what_the_trace_says(screen: Screen, name: str) -> None:
+    run = read_run(crowd_trace(*CROWDS[name]))
+    (told,) = record([run])["runs"]
+    waits = reasons_of_waits(run.history)
+    found = screen.open(crowd_page(*CROWDS[name])).js(TOLD)
+    ends = [step["t"][1] for step in told["steps"]]
+    passed = [max(ends[: i + 1]) for i in range(len(ends))]
+    waited = 0
+    for request, (columns, story) in zip(told["requests"], found, strict=True):
+        segments = [*waits.of(request["id"])]
+        starts = []
+        for end, (state, reason) in zip(passed, columns, strict=True):
+            if state not in WAITING:
+                assert reason is None
+                continue
+            waited += 1
+            (holds,) = [one for one in segments if round(one.start_s, 9) < end <= round(one.end_s, 9)]
+            assert (reason["code"], reason["text"]) == (holds.code, holds.text)
+            at = reason["at"]
+            assert round(holds.start_s, 9) < passed[at] <= end
+            assert at == 0 or passed[at - 1] <= round(holds.start_s, 9)
+            if not starts or starts[-1] != reason:
+                starts.append(reason)
+        assert story == starts
+    assert waited
