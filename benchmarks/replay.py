@@ -126,7 +126,7 @@ def page_of(results: dict[str, Any]) -> str:
         "",
         f"Chromium without a GPU, 1280 x 720; {origin['frames']} frames of each move: the next iteration, 37",
         "iterations on, a random one. Milliseconds, median and 95th percentile, of the page's own script, and until",
-        "the browser has drawn. It draws at most 60 times a second: a frame of little work takes up to 16.7 ms as well.",
+        "the browser has drawn, which it does at most 60 times a second: a frame of little work takes up to 16.7 ms.",
         f"Aims: a frame of {AIM_MS:g} ms, and {AIM_MB:g} MB for 1,000 iterations.",
         "",
         f"{origin['machine']['processor']}, {origin['machine']['cores']} cores; Chromium {origin['chromium']}; commit "
