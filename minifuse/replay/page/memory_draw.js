@@ -18,6 +18,7 @@ export const MOVE_LOOKS = {
 export const MOST_ARROWS = 60;
 const MOST_LABELS = 500;
 const LETTER = 0.6; // the width of a letter, as a part of its size
+const BOLD = 1.15; // how much wider bold letters are, at most
 
 /** White or black, whichever is read better on a colour. */
 const inkOn = (() => {
@@ -190,7 +191,10 @@ function drawRun(surface, panel, run, model, how, labels) {
   const chosen = selected !== null && owners.includes(selected);
   const own = r === undefined ? look.soft : colour(r);
   const faded = panel.kind === "strip" && state === "copy";
-  for (const [x, y, w, h] of slotBoxes(panel, run.first, run.count)) {
+  const boxes = slotBoxes(panel, run.first, run.count);
+  const named = panel.kind === "region" && boxes.length ? [largestOf(boxes)] : boxes; // lines of one buffer: once
+  for (const box of boxes) {
+    const [x, y, w, h] = box;
     if (state === "reserved") {
       surface.rect(x, y, w, h, { fill: own, alpha: 0.2 });
       if (w > 5 && h > 5) surface.rect(x, y, w, h, { stroke: own, alpha: 0.6 });
@@ -203,7 +207,7 @@ function drawRun(surface, panel, run, model, how, labels) {
       if (w > 12 && panel.across === 1) surface.rect(x + w - 0.5, y, 0.5, h, { fill: look.panel });
     }
     if (chosen) surface.rect(x, y, w, h, { stroke: look.ink });
-    if (labels.length >= MOST_LABELS || h < 9 || r === undefined || faded) continue;
+    if (labels.length >= MOST_LABELS || h < 9 || r === undefined || faded || !named.includes(box)) continue;
     const id = String(model.requests[r].id);
     const name = owners.length > 1 ? `${id}+${owners.length - 1}` : id;
     const size = Math.min(11, h - 1, (w - 2) / (name.length * LETTER));
@@ -228,7 +232,7 @@ function drawShape(surface, layout, shape, step, look) {
     const under = panel.y + panel.boxHeight + 1;
     surface.path([[x, under + 2], [x, under + 6], [end, under + 6], [end, under + 2]], { stroke: look.ink, width: 2 });
     const told = shape.size === 1 ? "the region: 1 slot" : `the region: ${shape.size} slots side by side, computed together`;
-    const wide = surface.measure(told, 10);
+    const wide = surface.measure(told, 10) * BOLD;
     surface.text(Math.max(panel.x, Math.min(x, surface.width - wide - 6)), under + 15, told, { size: 10, fill: look.ink, weight: "bold" });
     return;
   }
@@ -240,9 +244,13 @@ function drawShape(surface, layout, shape, step, look) {
   }
 }
 
+function largestOf(boxes) {
+  return boxes.reduce((best, box) => (box[2] * box[3] > best[2] * best[3] ? box : best));
+}
+
 function centre(boxes) {
-  const largest = boxes.reduce((best, box) => (box[2] * box[3] > best[2] * best[3] ? box : best));
-  return [largest[0] + largest[2] / 2, largest[1] + largest[3] / 2];
+  const [x, y, w, h] = largestOf(boxes);
+  return [x + w / 2, y + h / 2];
 }
 
 function panelOf(layout, tier, slot) {
