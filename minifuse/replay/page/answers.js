@@ -44,6 +44,8 @@ export class AnswersView {
     while (this._rows.length < shown.length) this._rows.push(this._row(model, shown[this._rows.length][0]));
     const fill = (start, stop) => shown.slice(start, stop).forEach(([r, state], k) => this._fill(this._rows[start + k], model, i, r, state));
     clearTimeout(this._filling);
+    // A list that has become shorter is scrolled to its end, and says so only later.
+    this._first = Math.max(0, Math.min(this._first, shown.length - MOST_SEEN));
     if (focused !== null || shown.length <= MOST_SEEN) fill(0, shown.length);
     else {
       fill(this._first, this._first + MOST_SEEN);
