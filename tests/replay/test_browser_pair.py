@@ -62,7 +62,7 @@ def test_a_run_and_itself_decide_alike(screen: Screen, traces: Traces, tmp_path:
     page = tmp_path / "page.html"
     page.write_text(assemble(record([run, run])))
     screen.open(page, "#run=vllm 1&b=vllm 2&i=0")
-    assert "decide alike" in screen.text("difference")
+    assert "admit, evict and compute alike" in screen.text("difference")
     assert screen.js("return document.getElementById('first-difference').disabled")
 
 
@@ -74,7 +74,7 @@ def test_a_run_that_ends_earlier_has_decided_nothing_else(screen: Screen, traces
     page.write_text(assemble(record([read_run(cut), read_run(whole)])))
     screen.open(page, "#run=vllm 1&b=vllm 2")
     screen.press("f")
-    assert "All decisions are alike up to here, where vllm 1 ends." in screen.text("difference")
+    assert "Both admit, evict and compute alike up to here, where vllm 1 ends." in screen.text("difference")
     assert "The first decision that differs" not in screen.text("difference")
 
 

@@ -254,7 +254,7 @@ class App {
 
   _differing() {
     const { pair, main, other } = this;
-    if (pair && !pair.first) return `${main.run.title} and ${other.run.title} decide alike, in every iteration.`;
+    if (pair && !pair.first) return `${main.run.title} and ${other.run.title} admit, evict and compute alike, in every iteration.`;
     return pair?.told(this.position, this.indexOther) ?? "";
   }
 }

@@ -110,7 +110,7 @@ export class Pair {
     const [mine, theirs] = [`${columnName(a, i)} of ${a.run.title}`, `${columnName(b, j)} of ${b.run.title}`];
     const parts = [];
     if (first?.a === position) {
-      if (first.ended) parts.push(`All decisions are alike up to here, where ${first.ended.run.title} ends.`);
+      if (first.ended) parts.push(`Both admit, evict and compute alike up to here, where ${first.ended.run.title} ends.`);
       else if (first.b === j) parts.push(`The first decision that differs: ${mine} ${decided(a, i)}; ${theirs} ${decided(b, j)}.`);
       else parts.push(`${capital(mine)} is the first that decides otherwise than ${b.run.title}, in its ${columnName(b, first.b)}: press f to see both.`);
     }
@@ -143,10 +143,10 @@ function decidingColumns(model) {
 }
 
 /**
- * The first columns, counted in the order of plans, that decide otherwise.
+ * The first columns, counted in the order of plans, that admit, evict or compute otherwise.
  *
  * @param {import("./model.js").RunModel} a @param {import("./model.js").RunModel} b
- * @returns {{a: number, b: number, ended?: import("./model.js").RunModel}|null} null: all decisions are alike; `ended`:
+ * @returns {{a: number, b: number, ended?: import("./model.js").RunModel}|null} null: there are none; `ended`:
  *     the run that has no such iteration, as its trace was cut off or it had nothing more to do
  */
 function firstDifference(a, b) {

@@ -82,7 +82,8 @@ function ranBefore(model, i) {
   const { steps } = model.run;
   for (let before = i - 1; before >= 0; before--) {
     if (!steps[before].w?.length || (steps[before].k ?? 0) !== (steps[i].k ?? 0)) continue;
-    return setKey(runningIn(model, before));
+    const finished = new Set((steps[before].f ?? []).map(([r]) => r));
+    return setKey(runningIn(model, before).filter((r) => !finished.has(r)));
   }
   return "";
 }
