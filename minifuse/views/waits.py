@@ -109,7 +109,7 @@ def waited_for(waits: Waits) -> list[Waited]:
     sums = [_Sums(told) for told in waits.passed]
     for name, pieces in waits.pieces.items():
         for piece in pieces:
-            shared = next((one for one in sums if one.told is piece.told), _Sums(piece.told))
+            shared = next((one for one in sums if one.told is piece.told), None) or _Sums(piece.told)
             for code, seconds in shared.between(piece):
                 by_name = found.setdefault(code, {})
                 by_name[name] = by_name.get(name, 0.0) + seconds

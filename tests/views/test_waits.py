@@ -13,7 +13,7 @@ from runs_told import BLOCK, FULL, HEADER, NO_ROOM, apart, padded, preempted, to
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace import Event
 from minifuse.views.history import History
-from minifuse.views.waits import UNASKED, UNTOLD, Segment, reasons_of_waits, waited_for
+from minifuse.views.waits import UNASKED, UNTOLD, Segment, Told, _Sums, reasons_of_waits, waited_for
 
 
 def seconds(events: list[Event]) -> dict[str, dict[str, float]]:
@@ -184,3 +184,19 @@ def one_by_one(history: History) -> dict[str, list[Segment]]:
                     kept.pop()
             found.setdefault(name, []).extend(kept)
     return {name: segments for name, segments in found.items() if segments}
+
+
+def test_what_a_shared_list_sums_up_to_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = reasons_of_waits(History.of(told_and_plain("orca")[1]))
+    following = [piece for pieces in waits.pieces.values() for piece in pieces if piece.told in waits.passed]
+    assert len(following) > 2
+    made: list[list[Told]] = []
+
+    class Counted(_Sums):
+        def __init__(self, told: list[Told]) -> None:
+            made.append(told)
+            super().__init__(told)
+
+    monkeypatch.setattr("minifuse.views.waits._Sums", Counted)
+    waited_for(waits)
+    assert [sum(told is shared for told in made) for shared in waits.passed] == [1, 1]
