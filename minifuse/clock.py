@@ -13,15 +13,16 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """The wall clock, started when first read."""
+    """The wall clock, started when first read, which is at 0."""
 
     def __init__(self) -> None:
         self._start: float | None = None
 
     def now(self) -> float:
+        now = time.perf_counter()
         if self._start is None:
-            self._start = time.perf_counter()
-        return time.perf_counter() - self._start
+            self._start = now
+        return now - self._start
 
 
 class VirtualClock:

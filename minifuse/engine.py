@@ -133,6 +133,7 @@ class Engine(Lifecycle):
             self._lock.acquire()
         if completions:
             self._watchdog.happened()
+            self._receive_before(completions[-1].ended_s)
             self.now = max(self.now, completions[-1].ended_s)
             return [self.commit(completion) for completion in completions]
         # The event's own time, not the moment the host woke up: decisions must not depend on that.
@@ -145,6 +146,16 @@ class Engine(Lifecycle):
             self.trace.wait(reasons, self.now, now)
         self.now = max(self.now, now)
         return []
+
+    def _receive_before(self, ended_s: float) -> None:
+        """Receive what arrived while plans ran, each at its own time.
+
+        A plan that runs in this thread hides arrivals until it has ended. The policy learns of them before it learns of
+        that end, as it does in virtual time.
+        """
+        while (arrives_s := self.arrivals.next_s) is not None and arrives_s < ended_s:
+            self.now = max(self.now, arrives_s)
+            self.receive()
 
     def _next_event(self) -> float | None:
         """The time of the next arrival, or the earliest at which a policy asked to be woken, whichever comes first."""

@@ -10,10 +10,10 @@ import pytest
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken
-from minifuse.execute import RealExecutor, RunAhead
+from minifuse.execute import RealExecutor, RunAhead, VirtualExecutor
 from minifuse.execute.texts import torch_runner
 from minifuse.plan import Plan
-from minifuse.report import Ran, StepReport
+from minifuse.report import Completion, Ran, StepReport
 from minifuse.request import Request, Sequence, TextReader
 from minifuse.serve.assembly import Stages
 from minifuse.stages import Executor, RunPlan
@@ -26,20 +26,21 @@ OPTIONS = {
     "batching.max_batch": 3,
     "batching.window": 0.004,
     "batching.instances": 3,
+    "batching.quantum": 0.001,
     "memory.slots": 3,
     "memory.block_size": 2,
 }
 
 
-def _requests() -> list[Request]:
-    rng = random.Random(1)
+def _requests(seed: int) -> list[Request]:
+    rng = random.Random(seed)
     return [
         Request(
             f"r{i}",
             tuple(rng.randrange(VOCAB) for _ in range(rng.randint(1, 9))),
             rng.randint(1, 9),
             stop_ids=(3, 5),
-            arrival_s=rng.choice([0.0, 0.001, 0.004, 0.009, 0.02]),
+            arrival_s=rng.choice([0.0, 0.001, 0.004, 0.009, 0.02]) + rng.choice([0.0, rng.random() * 0.02]),
         )
         for i in range(12)
     ]
@@ -49,7 +50,13 @@ def _stages(row: Technique) -> Stages:
     return Stages.of(row, 60, {name: value for name, value in OPTIONS.items() if name in row.option_names})
 
 
-def _run(stages: Stages, executor: Executor, clock: RealClock | VirtualClock) -> tuple[list[StepReport], bytes]:
+def _has_threads(name: str) -> bool:
+    return _stages(TECHNIQUES[name]).batching.workers > 1
+
+
+def _run(
+    stages: Stages, executor: Executor, clock: RealClock | VirtualClock, seed: int = 1
+) -> tuple[list[StepReport], bytes]:
     """The steps of a run, and its decisions."""
     config = CONFIGS["llama"]
     engine = Engine(
@@ -61,7 +68,7 @@ def _run(stages: Stages, executor: Executor, clock: RealClock | VirtualClock) ->
         reader=TextReader(config.vocab_size, config.max_context),
         trace=Trace(),
     )
-    for request in _requests():
+    for request in _requests(seed):
         engine.submit(request)
     steps = list(engine.run())
     return steps, decisions(engine.trace.events())
@@ -86,6 +93,30 @@ def test_a_real_run_replays_exactly(name: str) -> None:
     assert decided_again == decided
     assert [step.ended_s for step in replayed] == [step.ended_s for step in steps]
     assert len(steps) >= 9  # the most tokens of an answer: each takes an iteration
+
+
+class LateExecutor(VirtualExecutor):
+    """Notices an arrival only when the plan that runs has ended, as a plan in the caller's thread does."""
+
+    def wait(self, until: float | None) -> list[Completion]:
+        return super().wait(None if self._running or self._queued else until)
+
+
+@pytest.mark.parametrize("name", [name for name in serving("transformer") if not _has_threads(name)])
+def test_an_arrival_that_is_noticed_late_changes_nothing(name: str) -> None:
+    for seed in range(8):
+        found = []
+        for cls in (VirtualExecutor, LateExecutor):
+            virtual, rng = VirtualClock(), random.Random(seed)
+            seconds = [rng.choice([0.0001, 0.001, 0.0025, 0.004]) for _ in range(1000)]
+
+            def cost(plan: Plan, seconds: list[float] = seconds) -> float:
+                return seconds[plan.step]
+
+            found.append(_run(_stages(TECHNIQUES[name]), cls(virtual, cost), virtual, seed))
+        (steps, decided), (late_steps, late_decided) = found
+        assert late_decided == decided
+        assert late_steps == steps
 
 
 def test_another_decision_is_noticed() -> None:

@@ -71,8 +71,9 @@ def test_several_workers_do_not_wait_for_each_other() -> None:
 
 def test_a_time_that_has_passed_comes_before_plans_that_ended_after_it() -> None:
     """As in virtual time: an arrival at 0 s is received before plans that end later."""
-    executor = RealExecutor(seven, RealClock(), workers=2)
-    executor.submit(plan_of_a(0), sequences_of_a(), 0.0)
+    clock = RealClock()
+    executor = RealExecutor(seven, clock, workers=2)
+    executor.submit(plan_of_a(0), sequences_of_a(), clock.now())
     assert executor.wait(0.0) == []
     (completion,) = executor.wait(None)
     assert completion.plan.step == 0

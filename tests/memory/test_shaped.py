@@ -272,7 +272,14 @@ class _Spoiling(GhostRunner):
 
 
 def _run_spoiled(row: Technique, numerics: str) -> None:
-    @settings(max_examples=12, deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
+    @settings(
+        max_examples=12,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        report_multiple_bugs=False,
+        phases=[Steps.generate],
+    )
     @given(TEXTS.scenarios(row))
     def attempt(scenario: Any) -> None:
         case = TEXTS.case(row, scenario)
