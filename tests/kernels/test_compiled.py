@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 triton = pytest.importorskip("triton", reason="Triton is for Linux only")
 
@@ -26,8 +28,19 @@ FORMS = shipped()
 LIMITS = {80: 163 * 1024, 90: 227 * 1024}
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES, ids=target_of)
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name.replace(" ", "-"))
+def _forms() -> Iterator[ParameterSet]:
+    """Every form for every kind of GPU: for one kind in the default suite, for the others with `-m long`.
+
+    Neighbours are alike (decode, chunk, decode ...): the kind changes from one form to the next, and every second time.
+    """
+    for i, form in enumerate(FORMS):
+        for j, capability in enumerate(CAPABILITIES):
+            marks = () if j == (i + i // 2) % len(CAPABILITIES) else pytest.mark.long
+            name = form.name.replace(" ", "-")
+            yield pytest.param(form, capability, marks=marks, id=f"{name}-{target_of(capability)}")
+
+
+@pytest.mark.parametrize(("form", "capability"), _forms())
 def test_shipped(form: Shipped, capability: int) -> None:
     compiled = compile_form(form, capability)
     assert compiled.stack == 0, "registers are spilled: take smaller blocks or more warps"

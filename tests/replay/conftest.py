@@ -109,6 +109,7 @@ class Screen:
     def __init__(self, driver: Any, downloads: Path) -> None:
         self.driver = driver
         self.downloads = downloads  # a folder
+        self.size = (0, 0)  # pixels that the page has
 
     def open(self, page: Path, address: str = "") -> Screen:
         """Open a page from its file, as a reader does, and wait until it is shown."""
@@ -191,6 +192,9 @@ class Screen:
 
     def resize(self, width: int, height: int) -> None:
         """Give the page so many pixels."""
+        if self.size == (width, height):
+            return
+        self.size = (width, height)
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         self.until("return innerWidth === arguments[0]", width)

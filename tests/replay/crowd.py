@@ -37,8 +37,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def _model() -> tuple[Any, Any]:
-    source = resolve("tiny")
+def _model(name: str = "tiny") -> tuple[Any, Any]:
+    source = resolve(name)
     return source, source.load("float32", "cpu", 0)
 
 
@@ -71,9 +71,8 @@ def crowd_trace(name: str, options: Options = (), model: str = "tiny", kv: int =
         settings = Settings(clock="virtual", kv_memory=kv, why=True, stage_options=dict(options))
         requests = _requests(name)
     else:
-        source = resolve(model)
+        source, weights = _model(model)
         settings = Settings(clock="virtual", stage_options=dict(options))
-        weights = source.load(settings.dtype, "cpu", 0)
         requests = cell_workload("wmt15:max=12", source.config.kind, 6, source.config.vocab_size)
     serve(build_engine(technique(name), source, settings, weights, path), requests)
     return path

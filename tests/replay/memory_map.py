@@ -9,7 +9,7 @@ from minifuse.trace import Event, read_trace
 from .conftest import Screen
 from .crowd import Options, crowd_trace
 
-__all__ = ["LEGEND", "MAP", "TIP", "WORDS", "centre", "columns", "moving", "panels", "point_at", "read"]
+__all__ = ["LEGEND", "MAP", "TIP", "WORDS", "centre", "centre_in", "columns", "moving", "panels", "point_at", "read"]
 
 WORDS = "#memory-a .memory-words"
 LEGEND = "#memory-a .memory-legend"
@@ -52,8 +52,13 @@ def point_at(screen: Screen, tier: str, slot: int, wave: int | None = None) -> s
 
 
 def centre(screen: Screen, tier: str, slot: int, wave: int | None = None) -> tuple[float, float]:
+    """The middle of a slot as it is drawn now."""
+    return centre_in(panels(screen), tier, slot, wave)
+
+
+def centre_in(found: list[dict[str, Any]], tier: str, slot: int, wave: int | None = None) -> tuple[float, float]:
     """The middle of a slot, from the panels alone: boxes of `unit` slots, `across` in a row, in rows of `columns`."""
-    for panel in panels(screen):
+    for panel in found:
         inside = slot - panel["first"]
         if panel["tier"] != tier or not 0 <= inside < panel["count"] or wave not in (None, panel["wave"]):
             continue

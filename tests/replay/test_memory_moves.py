@@ -3,11 +3,13 @@ where it is written."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .conftest import Screen
 from .crowd import FEW_SLOTS, ROOMY, SHARE, SWAP, WAVES, Options, crowd_page
-from .memory_map import LEGEND, MAP, WORDS, centre, columns, moving, panels, point_at, read
+from .memory_map import LEGEND, MAP, WORDS, centre_in, columns, moving, panels, point_at, read
 
 # The arrows of the picture that is printed, in the colour of a kind of moves: lines, each followed by its head, whose
 # second point is the tip. And by how much the picture is wider than the map on the screen.
@@ -39,19 +41,20 @@ KINDS: list[tuple[str, Options, str, str]] = [
 
 def away(screen: Screen, point: list[float], tier: str, first: int, count: int, wave: int | None = None) -> float:
     """How far a point is from the nearest of slots [first, first + count), in pixels; 0: it is on one of them."""
-    return min(_away(screen, point, tier, slot, wave) for slot in range(first, first + count))
+    found = panels(screen)
+    return min(_away(found, point, tier, slot, wave) for slot in range(first, first + count))
 
 
-def _away(screen: Screen, point: list[float], tier: str, slot: int, wave: int | None) -> float:
+def _away(found: list[dict[str, Any]], point: list[float], tier: str, slot: int, wave: int | None) -> float:
     panel = next(
         one
-        for one in panels(screen)
+        for one in found
         if one["tier"] == tier and 0 <= slot - one["first"] < one["count"] and wave in (None, one["wave"])
     )
     gap = panel["gap"] if panel["across"] > 1 else 0
     wide = (panel["boxWidth"] - gap) / panel["columns"]
     high = panel["boxHeight"] / -(-panel["seen"] // panel["columns"])
-    x, y = centre(screen, tier, slot, wave)
+    x, y = centre_in(found, tier, slot, wave)
     beside = (max(0.0, abs(point[0] - x) - wide / 2), max(0.0, abs(point[1] - y) - high / 2))
     return float((beside[0] ** 2 + beside[1] ** 2) ** 0.5)
 
