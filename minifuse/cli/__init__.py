@@ -77,10 +77,10 @@ def _parse(typed: list[str]) -> Callable[[], int]:
     with loading("minifuse"):
         import typer
 
-        from minifuse.cli.app import make_app
+        from minifuse.cli.app import parser
     parse_error: Any = typer.BadParameter.__base__  # the usage error of typer; of click, with an older typer
     try:
-        work: Any = make_app()(typed, "minifuse", standalone_mode=False)
+        work: Any = parser()(typed, "minifuse", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
     except parse_error as error:

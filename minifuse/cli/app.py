@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +23,7 @@ from minifuse.cli.reproduce import reproduce
 from minifuse.cli.run import run
 from minifuse.cli.trace import trace
 
-__all__ = ["make_app"]
+__all__ = ["parser"]
 
 COMMANDS: dict[str, Callable[..., int]] = {
     "run": run,
@@ -73,9 +73,13 @@ def _deferred(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
     return prepared
 
 
-def make_app() -> typer.Typer:
-    """The parser. Its help has frames and colours only on a terminal."""
-    fancy = sys.stdout.isatty()
+def parser() -> Callable[..., Any]:
+    """The parser of command lines. Its help has frames and colours only on a terminal."""
+    return _parser(sys.stdout.isatty())
+
+
+@cache  # made once for many command lines in one process
+def _parser(fancy: bool) -> Callable[..., Any]:
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -85,4 +89,4 @@ def make_app() -> typer.Typer:
     app.callback(invoke_without_command=True)(root)
     for name, command in COMMANDS.items():
         app.command(name)(_deferred(command))
-    return app
+    return typer.main.get_command(app)

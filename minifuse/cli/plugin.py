@@ -49,7 +49,8 @@ def plugins() -> list[Path]:
 
 def plugin_files() -> list[Path]:
     """The files of the plugins that were loaded, and of the modules beside and below them that these import."""
-    folders = _folders()
+    if not (folders := _folders()):
+        return []
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return [path for file in files if file and not folders.isdisjoint((path := Path(file)).resolve().parents)]
 
