@@ -25,6 +25,15 @@ export class Decisions {
     this._beside = steps.map(() => NO_COLUMNS); // columns that were decided earlier, and ran when this one was decided
     this._last = new Int32Array(steps.length).fill(-1); // the last column before, of the same worker and phase
     this._putInOrder();
+    /** Columns [from, to) in which a request has arrived, and has neither ended nor been refused. */
+    this._from = new Int32Array(model.requests.length).fill(model.length);
+    this._to = new Int32Array(model.requests.length).fill(model.length);
+    for (const r of model.requests.keys()) {
+      for (const { from, state } of model.spans(r)) {
+        this._from[r] = Math.min(this._from[r], from);
+        if (state === "finished" || state === "refused") this._to[r] = Math.min(this._to[r], from);
+      }
+    }
   }
 
   /** Goes through the plans in the order in which they were made. */
@@ -63,9 +72,9 @@ export class Decisions {
   }
 
   /**
-   * @param {number} i @param {number} r
-   * @returns {import("./model.js").State|"arriving"} the state of a request when column i was decided; arriving: the
-   *     columns before show nothing of it
+   * @param {number} i @param {number} r a request that has not ended then
+   * @returns {import("./model.js").State|"arriving"} its state when column i was decided; arriving: the columns before
+   *     show nothing of it
    */
   stateBefore(i, r) {
     const { model } = this;
@@ -74,10 +83,9 @@ export class Decisions {
       const { a: admitted = NO_COLUMNS, ph: phase } = model.run.steps[j]; // several workers never evict
       if (admitted.includes(r)) return phase ?? "running";
     }
-    if (model.stateAt(before, r) === "finished") return "finished";
     const state = before ? model.stateAt(before - 1, r) : "absent";
     const there = (model.requests[r].arrival ?? Infinity) <= model.starts[i] + ROUNDED;
-    return state === "absent" && there && !model.requests[r].refused ? "arriving" : state;
+    return state === "absent" && there ? "arriving" : state;
   }
 
   /** Whether another plan computes for a request while column i is decided. */
@@ -85,22 +93,26 @@ export class Decisions {
     return this._beside[i].some((j) => (this.model.run.steps[j].w ?? NO_COLUMNS).some(([one]) => one === r));
   }
 
-  _requests(test) {
+  /** The requests that are there when column i is decided, and of which something holds. */
+  _requests(i, test) {
     const found = [];
-    for (let r = 0; r < this.model.requests.length; r++) if (test(r)) found.push(r);
+    const before = this.before[i];
+    for (let r = 0; r < this._from.length; r++) {
+      if (this._from[r] <= before && before < this._to[r] && test(r)) found.push(r);
+    }
     return found;
   }
 
   /** @param {number} i @returns {number[]} the requests that it admits, or that waited for that */
   admissible(i) {
     const { a: admitted = NO_COLUMNS } = this.model.run.steps[i];
-    return this._requests((r) => admitted.includes(r) || NEWCOMERS.includes(this.stateBefore(i, r)));
+    return this._requests(i, (r) => admitted.includes(r) || NEWCOMERS.includes(this.stateBefore(i, r)));
   }
 
   /** @param {number} i @returns {number[]} the requests that it evicts, or that ran */
   evictable(i) {
     const { e: evicted = NO_COLUMNS } = this.model.run.steps[i];
-    return this._requests((r) => evicted.includes(r) || this.stateBefore(i, r) === "running");
+    return this._requests(i, (r) => evicted.includes(r) || this.stateBefore(i, r) === "running");
   }
 
   /** @param {number} i @returns {number[]} the requests that it computes for, or that its worker might have */
@@ -109,6 +121,6 @@ export class Decisions {
     const runs = this.runningIn(i);
     const states = phase ? NEWCOMERS : this.apart ? ["preprocessing", "ready", "running", "suspended"] : ["running", ...NEWCOMERS];
     const free = (r) => this.model.ofCells || !this._isBeside(i, r); // the nodes of a graph may be divided among workers
-    return this._requests((r) => runs.has(r) || (states.includes(this.stateBefore(i, r)) && free(r)));
+    return this._requests(i, (r) => runs.has(r) || (states.includes(this.stateBefore(i, r)) && free(r)));
   }
 }
