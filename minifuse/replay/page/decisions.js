@@ -1,9 +1,9 @@
 /**
  * What was possible when a column was decided.
  *
- * A column is decided before it is shown: with several workers it may have been decided while columns ran that ended
- * before it did. `before` is the first column that shows what it decides (see lives.js); what a reader knows who has
- * seen all columns up to that one, and what plans decided earlier have taken since, is what it was decided from.
+ * With several workers, columns that end earlier may show what a column decides: `before` is the first of them (see
+ * lives.js). What was possible follows from the columns before that one, and from what plans that were made earlier and
+ * still ran had taken.
  */
 
 import { shownFrom } from "./lives.js";
