@@ -2,10 +2,10 @@
 
 import { countUpTo } from "./ascending.js";
 import { CanvasSurface } from "./surface.js";
-import { columnName } from "./columns.js";
+import { columnName, onWorker, workerName } from "./columns.js";
 import { LaneRows, paddingOf } from "./lanerows.js";
 import { GUTTER, HEAD, drawLanes } from "./lanes.js";
-import { nodesByType, workerName } from "./now.js";
+import { nodesByType } from "./now.js";
 import { counted, seconds } from "./words.js";
 
 /** The lanes of one side, in a part of the page that scrolls both ways. */
@@ -232,7 +232,7 @@ function doing(model, i, r, limit) {
   if (at && idle[at - 1] === i) return `${state}, its row computed idly`;
   if (state !== "running") return state;
   const beside = besideOf(model, i, r);
-  if (beside !== null && beside <= limit) return `running, in ${columnName(model, beside)} on ${workerName(model, model.run.steps[beside].k ?? 0)}`;
+  if (beside !== null && beside <= limit) return `running, in ${columnName(model, beside)}${onWorker(model, model.run.steps[beside].k ?? 0)}`;
   const own = model.workColumns(r);
   const last = own[Math.max(0, countUpTo(own, i) - 1)];
   const { k = 0, ph, wait } = step;

@@ -1,8 +1,7 @@
 /** Why everyone who waits waits. */
 
-import { columnMoment } from "./columns.js";
+import { columnMoment, shortReason } from "./columns.js";
 import { refill, requestButton, stepButton, tag } from "./elements.js";
-import { shortReason } from "./request_story.js";
 import { counted, grouped } from "./words.js";
 
 const MOST_NAMES = 12; // requests named of a group that waits for the same
@@ -57,14 +56,14 @@ export class WhyView {
     for (const r of step.evicted) {
       const reason = step.reasons.find((one) => one.request === r);
       const line = tag("p", "why-evicted");
-      line.append(requestButton(app, model, r), document.createTextNode(` is evicted: ${reason ? shortReason(reason.text) : "the trace gives no reason"}`));
+      line.append(requestButton(app, model, r), document.createTextNode(` is evicted: ${reason ? shortReason(model, reason.text) : "the trace gives no reason"}`));
       children.push(line);
     }
     if (!groups.length) children.push(tag("p", "quiet", "No request waits."));
     const list = tag("ul", "why-list");
     for (const group of groups.slice(0, MOST_WAITING)) {
       const item = tag("li");
-      const reason = tag("p", "why-reason", shortReason(group.text));
+      const reason = tag("p", "why-reason", shortReason(model, group.text));
       reason.append(" ", tag("code", "", group.code));
       if (group.told < i) reason.append(" ", tag("span", "quiet", "since"), " ", stepButton(app, model, group.told));
       const names = tag("p", "why-names");
