@@ -102,7 +102,6 @@ class _Run:
         self.steps: list[Object] = []
         self.passed: list[list[list[int]]] = []
         self.workers = 1
-        self.host_slots = 0
 
     def told(self) -> Object:
         num_pauses = 0
@@ -139,15 +138,12 @@ class _Run:
             "summary": row.summary if (row := TECHNIQUES.get(str(header.get("technique")))) else None,
             "facts": [[name, str(value)] for name, value in facts if value is not None],
             "notice": self.run.notice,
-            "clock": header.get("clock", "real"),
             "unit": "state" if self.cells and TRANSFORMER not in self.cells else "token",
             "capacity": header.get("kv_capacity_tokens", 0),
-            "hostCapacity": self.host_slots,
             "workers": self.workers,
             "cells": list(self.cells) or [TRANSFORMER],
             "reasons": [list(reason) for reason in self.reasons],
             "passed": self.passed,
-            "kvBytes": header.get("kv_bytes_per_token", 0),
             "requests": self.requests,
             "steps": self.steps,
         }
@@ -205,10 +201,6 @@ class _Run:
     def _step(self, event: Event) -> None:
         number = self.number
         self.workers = max(self.workers, event["worker"] + 1)
-        for _, source, target, count, *tiers in event["moves"]:
-            for slot, tier in zip((source, target), tiers, strict=False):
-                if tier == "host":
-                    self.host_slots = max(self.host_slots, slot + count)
         times = _times(event)
         for name, reason in event["finished"].items():
             self._ended(name, reason, times[1])
