@@ -127,15 +127,19 @@ class _Run:
                         self._ended(name, FinishReason.INTERRUPTED.value, event["wall"]["end_s"])
         self._in_columns()
         header = self.header
+        row = TECHNIQUES.get(str(header.get("technique")))
+        stages = header.get("stages", {})
         facts = [
-            *((name, header.get(name)) for name in ("technique",)),
-            *header.get("stages", {}).items(),
+            ("technique", header.get("technique")),
+            *stages.items(),
             *((name, header.get(name)) for name in ("model", "dtype", "clock", "numerics", "seed")),
             *header.get("options", {}).items(),
         ]
         return {
             "title": self.title,
-            "summary": row.summary if (row := TECHNIQUES.get(str(header.get("technique")))) else None,
+            "summary": row and row.summary,
+            "idea": row and row.idea,
+            "stages": stages,
             "facts": [[name, str(value)] for name, value in facts if value is not None],
             "notice": self.run.notice,
             "unit": "state" if self.cells and TRANSFORMER not in self.cells else "token",
