@@ -193,7 +193,7 @@ class App {
   }
 
   _pairUp() {
-    this.pair = this.other ? new Pair(this.main, this.other, this.by) : null;
+    this.pair = this.other ? new Pair(this.main, this.other, this.by, this.pair) : null;
     this.beside = null;
     this.position = Math.min(this.position, this.positions - 1);
   }
@@ -253,9 +253,7 @@ class App {
   }
 
   _differing() {
-    const { pair, main, other } = this;
-    if (pair && !pair.first) return `${main.run.title} and ${other.run.title} admit, evict and compute alike, in every iteration.`;
-    return pair?.told(this.position, this.indexOther) ?? "";
+    return this.pair?.alike ?? this.pair?.told(this.position, this.indexOther) ?? "";
   }
 }
 
