@@ -82,16 +82,18 @@ export class LanesView {
   layout(model) {
     this.measure(model);
     const axis = this.axis();
-    this.spacer.style.width = `${Math.floor(axis.total + 1e-6) + GUTTER}px`;
+    this.spacer.style.width = `${axisPixels(axis) + GUTTER}px`;
     this._measure();
     this._quietly(axis.left);
     this.draw();
     this.point();
   }
 
+  /** Scroll sideways. What comes of it is known without asking, which would make the browser lay the page out. */
   _quietly(left) {
-    this.host.scrollLeft = Math.max(0, left);
-    this.axis().left = this.host.scrollLeft;
+    const axis = this.axis();
+    axis.left = Math.round(Math.max(0, Math.min(left, axisPixels(axis) - this.seen)));
+    this.host.scrollLeft = axis.left;
   }
 
   look(extra = {}) {
@@ -168,7 +170,7 @@ export class LanesView {
   _scrolled() {
     const axis = this.axis();
     const { scrollLeft, scrollTop } = this.host;
-    if (scrollLeft === axis.left && scrollTop === this.size?.top) return;
+    if (Math.abs(scrollLeft - axis.left) < 1 && scrollTop === this.size?.top) return; // it may be at a part of a pixel
     this._measure();
     axis.left = scrollLeft;
     this.draw();
@@ -208,6 +210,11 @@ export class LanesView {
     const [left, top] = [Math.max(0, Math.min(x + 12, width - 260)), y + 56 > height ? y - 34 : y + 16];
     this.tip.style.transform = `translate(${left}px, ${top}px)`;
   }
+}
+
+/** Whole pixels that columns take: what of a further one is begun cannot be scrolled to. */
+function axisPixels(axis) {
+  return Math.floor(axis.total + 1e-6);
 }
 
 /** What a worker of a model of cells computes in a column, in words. */

@@ -7,12 +7,6 @@ import { counted, grouped } from "./words.js";
 const MOST_NAMES = 12; // requests named of a group that waits for the same
 const MOST_WAITING = 40; // rows of those that wait
 
-/** The column since which a request has been in the state that it has in column i. */
-function since(model, i, r) {
-  const span = model.spans(r).find(({ from, to }) => from <= i && i < to);
-  return span ? span.from : i;
-}
-
 /**
  * Everyone who waits in a column, those with the same reason together.
  *
@@ -22,16 +16,16 @@ function since(model, i, r) {
  */
 function waitingIn(model, i) {
   const groups = new Map();
-  model.requests.forEach((_, request) => {
+  for (const request of model.presence.underWay(i)) {
     const state = model.stateAt(i, request);
-    if (state !== "waiting" && state !== "suspended" && state !== "ready") return;
+    if (state !== "waiting" && state !== "suspended" && state !== "ready") continue;
     const { code, text, at } = model.reasonAt(i, request) ?? { code: "no-reason", text: "no reason was given", at: i };
     const key = `${code} ${text}`;
     if (!groups.has(key)) groups.set(key, { code, text, told: at, requests: [] });
     const group = groups.get(key);
     group.told = Math.max(group.told, at);
     group.requests.push({ request, state });
-  });
+  }
   return [...groups.values()];
 }
 
@@ -70,7 +64,7 @@ export class WhyView {
       for (const { request, state } of group.requests.slice(0, MOST_NAMES)) {
         const one = tag("span", "why-one");
         const waits = state === "waiting" ? "waits" : state === "suspended" ? "evicted" : "prompt computed";
-        one.append(requestButton(app, model, request), tag("span", "quiet", `${waits} since ${columnMoment(model, since(model, i, request))}`));
+        one.append(requestButton(app, model, request), tag("span", "quiet", `${waits} since ${columnMoment(model, model.stateSince(i, request))}`));
         names.append(one);
       }
       const more = group.requests.length - MOST_NAMES;
