@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -104,6 +106,23 @@ def test_cards_say_when_an_idea_has_nothing_to_do(screen: Screen, traces: Traces
     page.write_text(assemble(told))
     said = cards(screen.open(page))
     assert not any(idea in text for idea in ideas for text in said.values())
+
+
+def test_cards_tell_the_median_of_an_even_number_of_first_tokens(screen: Screen, traces: Traces, pages: Pages) -> None:
+    """Between the two in the middle."""
+    events = read_trace(traces("static")[0])
+    arrivals = {event["id"]: event["arrival_s"] for event in events if event["event"] == "request"}
+    first: dict[str, float] = {}
+    for event in events:
+        for name, tokens in event.get("tokens", {}).items():
+            if tokens:
+                first.setdefault(name, event["wall"]["end_s"] - arrivals[name])
+    waits = sorted(first.values())
+    middle = len(waits) // 2
+    assert len(waits) % 2 == 0
+    assert waits[middle] > 1.1 * waits[middle - 1], "they must differ for the test to mean something"
+    (told,) = re.findall(r"median TTFT ([0-9.]+) ms", cards(screen.open(pages("static", "vllm")))["static"])
+    assert float(told) / 1000 == pytest.approx(median(waits), rel=0.01)
 
 
 def test_cards_mark_a_run_that_was_cut_off_and_count_one_iteration(
