@@ -137,6 +137,10 @@ def test_cards_mark_a_run_that_was_cut_off_and_count_one_iteration(
     assert "cut off" in said["static"]
     assert "cut off" not in said["vllm"]
     assert "1 iteration in " in said["vllm"]
+    assert "nothing was evicted" in said["vllm"]
+    told["runs"][1]["notice"] = "It was cut off."
+    page.write_text(assemble(told))
+    assert "nothing was evicted" not in cards(screen.open(page))["vllm"], "it may have been, later"
 
 
 def test_cards_have_scales_of_their_own_where_one_run_sets_aside_far_more(

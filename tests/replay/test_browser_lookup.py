@@ -67,7 +67,7 @@ def test_refused_requests_come_last(screen: Screen) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "width"), [("long", 30), ("long", 5), ("long", 0.5), ("fusion", 60), ("fusion", 20), ("dynamic", 10)]
+    ("kind", "width"), [("long", 30), ("long", 5), ("long", 0.5), ("fusion", 100), ("fusion", 20), ("dynamic", 10)]
 )
 def test_labels_are_those_of_the_columns_that_are_seen(screen: Screen, tmp_path: Path, kind: str, width: float) -> None:
     """Also where iterations end in another order than that of their numbers, and where waits lie between them."""
@@ -103,6 +103,8 @@ def test_a_frame_asks_only_for_requests_that_are_there(screen: Screen, tmp_path:
     )
     assert requests > 3 * shown
     assert asked < 3 * shown
+    arrived = screen.js("return app.main.requests.filter((_, r) => app.main.stateAt(2001, r) !== 'absent').length")
+    assert f"and {arrived - shown} requests more" in screen.text("answers-a")
 
 
 @pytest.mark.parametrize("mode", ["iterations", "time"])
