@@ -8,7 +8,7 @@ const KEPT_TEXT = 1200; // characters of an answer that are shown, its end first
 const MOST_PROMPT = 400;
 const MOST_SEEN = 12; // rows that are filled at once, from the first one seen on
 const REST_AFTER = 120; // milliseconds: the others, when the reader stays
-/** Requests that run come first, then those that wait; behind them come the last to finish. */
+/** Requests that run come first, then those that wait; behind them come the last that finished. */
 const RANK = { running: 0, preprocessing: 0, ready: 1, suspended: 1, waiting: 2 };
 
 /** Prompts and answers, as long as they are at the selected column. */

@@ -127,7 +127,7 @@ class App {
     this.changed();
   }
 
-  /** Where one comes to who goes from one position to another: stops hold. */
+  /** The position that is reached from one on the way to another: no further than a stop. */
   _allowed(from, to) {
     const there = Math.max(0, Math.min(this.positions - 1, to));
     return this.predict ? this.predict.allow(from, there) : there;

@@ -7,7 +7,7 @@ import { counted } from "./words.js";
 export function comparedIn(a, b) {
   const [mine, theirs] = [a, b].map(({ run }) => Object.entries(run.stages ?? {}).join());
   const moves = mine !== "" && mine === theirs;
-  return { moves, words: moves ? "admit, evict, compute, move KV and form waves alike" : "admit, evict and compute alike" };
+  return { moves, words: moves ? `admit, evict, compute, move ${a.ofCells ? "states" : "KV"} and form waves alike` : "admit, evict and compute alike" };
 }
 
 /** The columns of a run that decided something: waits are left out, and plans of moves alone where moves do not count. */
@@ -17,7 +17,7 @@ function decidingColumns(model, moves) {
   return found.sort((i, j) => model.run.steps[i].n - model.run.steps[j].n);
 }
 
-/** What a column decided of requests, to be compared: whom it admits and evicts, and what it computes. */
+/** What a column decided of requests, to be compared: which it admits and evicts, and what it computes for them. */
 function chosen(model, i) {
   const { a: admitted, e: evicted, w: work = [], ph } = model.run.steps[i];
   const sorted = (list) => [...(list ?? [])].sort((x, y) => x - y);

@@ -27,7 +27,7 @@ export class Presence {
       for (let k = Math.floor(this._from[r] / STRETCH); k <= (Math.min(this._to[r], model.length) - 1) / STRETCH; k++) (this._stretches[k] ??= []).push(r);
     });
     ends.sort((one, other) => one.column - other.column || one.r - other.r);
-    /** Those that have ended, in order, and when: of those that ran, and of those that were refused. */
+    /** Requests that have ended, in that order, and in which columns: finished ones, and refused ones. */
     this._ended = [false, true].map((refused) => ends.filter((one) => one.refused === refused));
     this._columns = this._ended.map((list) => list.map(({ column }) => column));
   }
@@ -42,7 +42,10 @@ export class Presence {
     return this._columns.reduce((sum, columns) => sum + countUpTo(columns, i), 0);
   }
 
-  /** @param {number} i @param {number} most @returns {number[]} so many of those, the last to finish first, those that were refused last */
+  /**
+   * @param {number} i @param {number} most
+   * @returns {number[]} at most so many of those: finished ones, then refused ones, of each the last to end first
+   */
   lastEnded(i, most) {
     const last = this._ended.flatMap((list, k) => {
       const count = countUpTo(this._columns[k], i);

@@ -26,7 +26,7 @@ const FINISHED_WORDS = {
 
 /** Reasons that say the same: that others are ahead of it. */
 const AHEAD = new Set(["behind", "not-in-batch"]);
-const MOST_AHEAD = 4; // names of those that it waits behind
+const MOST_AHEAD = 4; // names of requests that another waits behind
 
 /**
  * A story with waits that follow each other for reasons of one kind as one entry.
@@ -185,7 +185,7 @@ function movesOf(model, r, most) {
     let leaves = false;
     const sums = new Map();
     for (const { kind, source, target, count, toTier, moment } of step.moves) {
-      // Of one that runs, what is swapped out of its slots was another's, who had them before.
+      // What is swapped out of the slots of a request that runs was another's, which had them before.
       let own = toTier === "device" ? inPlace(here, target) : kind === "offload" && inPlace(here, source);
       if (toTier === "host" && !works && !away) {
         before ??= earlier === undefined ? null : placeIn(model, earlier, r);

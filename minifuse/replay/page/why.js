@@ -1,18 +1,18 @@
-/** Why everyone who waits waits. */
+/** Why each request that waits does so. */
 
 import { columnMoment, shortReason } from "./columns.js";
 import { refill, requestButton, stepButton, tag } from "./elements.js";
 import { counted, grouped } from "./words.js";
 
 const MOST_NAMES = 12; // requests named of a group that waits for the same
-const MOST_WAITING = 40; // rows of those that wait
+const MOST_WAITING = 40; // reasons that are listed
 
 /**
- * Everyone who waits in a column, those with the same reason together.
+ * The requests that wait in a column, by reason.
  *
  * @param {import("./model.js").RunModel} model @param {number} i
  * @returns {{code: string, text: string, told: number, requests: {request: number, state: string}[]}[]}
- *     `told`: the column since which the reason holds
+ *     `told`: the column since which the reason holds for all of them
  */
 function waitingIn(model, i) {
   const groups = new Map();
@@ -29,7 +29,7 @@ function waitingIn(model, i) {
   return [...groups.values()];
 }
 
-/** Why everyone who waits waits. */
+/** Lists the requests that wait, by reason, and those that are evicted. */
 export class WhyView {
   /** @param {HTMLElement} host @param {object} app */
   constructor(host, app) {
