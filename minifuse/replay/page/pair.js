@@ -2,7 +2,7 @@
 
 import { countUpTo } from "./ascending.js";
 import { columnName } from "./columns.js";
-import { comparedIn, decidedIn, firstDifference } from "./decisions.js";
+import { comparedIn, decidedIn, firstDifference } from "./difference.js";
 import { capital, counted } from "./words.js";
 
 /**
