@@ -83,7 +83,7 @@ def test_which_window_is_shuffled_is_answered_with_the_keyboard_alone(screen: Sc
     assert offered[str(shape["offset"])] == name
     screen.until("return document.activeElement.name === 'predict-choice'")
     screen.press("space", *["down"] * [*offered].index(str(shape["offset"])), "enter")
-    assert told(screen).startswith(f"Right. Iteration {stop} on the main stream, worker 0: {name}")
+    assert told(screen).startswith(f"Right. Iteration {stop} on the main stream: {name}")
     move = next(move for move in steps[stop]["moves"] if move[0] == "shuffle")
     width = shape["width"]
     assert f"slot {move[1] // width} is copied to slot {move[2] // width}: {move[3]} tokens" in told(screen)

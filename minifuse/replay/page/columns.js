@@ -72,7 +72,12 @@ export function onWorker(model, k) {
   return model.run.workers > 1 ? ` on ${workerName(model, k)}` : "";
 }
 
-/** A reason without what the line says already, its worker by name: `not admitted: worker 0 runs b` -> `the main stream runs b`. */
+/** A reason with its worker by name: `not admitted: worker 0 runs b` -> `not admitted: the main stream runs b`. */
+export function namedReason(model, text) {
+  return text.replace(/\bworker (\d+)\b/g, (_, k) => workerName(model, Number(k)));
+}
+
+/** The same without what the line says already: `the main stream runs b`. */
 export function shortReason(model, text) {
-  return text.replace(/^(not admitted|evicted): /, "").replace(/\bworker (\d+)\b/g, (_, k) => workerName(model, Number(k)));
+  return namedReason(model, text.replace(/^(not admitted|evicted): /, ""));
 }

@@ -25,15 +25,6 @@ export class Decisions {
     this._beside = steps.map(() => NO_COLUMNS); // columns that were decided earlier, and ran when this one was decided
     this._last = new Int32Array(steps.length).fill(-1); // the last column before, of the same worker and phase
     this._putInOrder();
-    /** Columns [from, to) in which a request has arrived, and has neither ended nor been refused. */
-    this._from = new Int32Array(model.requests.length).fill(model.length);
-    this._to = new Int32Array(model.requests.length).fill(model.length);
-    for (const r of model.requests.keys()) {
-      for (const { from, state } of model.spans(r)) {
-        this._from[r] = Math.min(this._from[r], from);
-        if (state === "finished" || state === "refused") this._to[r] = Math.min(this._to[r], from);
-      }
-    }
   }
 
   /** Goes through the plans in the order in which they were made. */
@@ -93,14 +84,9 @@ export class Decisions {
     return this._beside[i].some((j) => (this.model.run.steps[j].w ?? NO_COLUMNS).some(([one]) => one === r));
   }
 
-  /** The requests that are there when column i is decided, and of which something holds. */
+  /** The requests that are under way when column i is decided, and of which something holds. */
   _requests(i, test) {
-    const found = [];
-    const before = this.before[i];
-    for (let r = 0; r < this._from.length; r++) {
-      if (this._from[r] <= before && before < this._to[r] && test(r)) found.push(r);
-    }
-    return found;
+    return this.model.presence.underWay(this.before[i]).filter(test);
   }
 
   /** @param {number} i @returns {number[]} the requests that it admits, or that waited for that */

@@ -1,7 +1,6 @@
 /** What Predict shows: its settings and score, the open question, and what was right. */
 
-import { columnName, iterationNumber } from "./columns.js";
-import { workerName } from "./now.js";
+import { columnName, iterationNumber, onWorker } from "./columns.js";
 import { QUESTION_KINDS } from "./questions.js";
 import { capital } from "./words.js";
 
@@ -153,8 +152,7 @@ export class PredictView {
 
   _name(column) {
     const { main } = this.predict.app;
-    const worker = main.run.workers > 1 ? ` on ${workerName(main, main.run.steps[column].k ?? 0)}` : "";
-    return `${capital(columnName(main, column))}${worker}`;
+    return `${capital(columnName(main, column))}${onWorker(main, main.run.steps[column].k ?? 0)}`;
   }
 
   _resultParts({ right, values, question }) {

@@ -8,6 +8,7 @@
  * @typedef {Stop & {kind: QuestionKind, words: string, several: boolean, choices: Choice[], because: string[]}} Question
  */
 
+import { namedReason } from "./columns.js";
 import { formsOf } from "./memory_panels.js";
 import { shuffleWindows } from "./windows.js";
 import { counted, grouped } from "./words.js";
@@ -189,7 +190,7 @@ function askEvicted(decisions, i) {
 /** The reason that a column tells of a request, or an earlier one if it still waits for that. */
 function reasonFor(model, i, r) {
   const told = model.step(i).reasons.find((one) => one.request === r) ?? model.reasonAt(i, r);
-  return told ? told.text : "";
+  return told ? namedReason(model, told.text) : "";
 }
 
 /** The windows in which the slots of the requests that run may be gathered. */
