@@ -37,7 +37,7 @@ function countedWords(forms, frame, { used, reserved, capacity, host, kept, kept
   if (more > 0) {
     const why = ofCells ? "taken for iterations that have been submitted and have not begun" : "padding, or of rows that have ended";
     parts.push(`${grouped(more)} of them ${why}`);
-  } else if (more < 0) parts.push(`${grouped(-more)} more written meanwhile by iterations beside this one`);
+  } else if (more < 0 && forms.model.run.workers > 1) parts.push(`${grouped(-more)} more written meanwhile by iterations beside this one`);
   if (reserved > used) parts.push(`${grouped(reserved - used)} reserved and empty`);
   if (kept) parts.push(`${grouped(kept)} kept`);
   const copies = slotsIn(frame.device, "copy");
