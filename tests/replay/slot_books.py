@@ -35,12 +35,21 @@ def slots_of(place: list[Any]) -> list[int]:
     return list(range(place[0], place[0] + place[1]))
 
 
+def block_size(events: list[Event]) -> int:
+    """The slots of a block; 1 where places are not in blocks."""
+    steps = [event for event in events if event["event"] == "step"]
+    placed = [one for step in steps for one in zip(step["work"], step["places"], strict=True)]
+    of_texts = [place for work, place in placed if len(work) == 3]
+    return next((place[1] for place in of_texts if len(place) == 2 and isinstance(place[0], list)), 1)
+
+
 class _Books:
     def __init__(self, events: list[Event]) -> None:
         self.events = events
         self.conversations = {e["id"]: e["conversation"] for e in events if e["event"] == "request"}
         self.layered = events[0].get("options", {}).get("memory.turns") == "layers"
         self.keeps = any(any(event.get("kept", ())) for event in events)
+        self.block = block_size(events)
         self.held: Slots = {}
         self.twins: dict[Slot, Slot] = {}
         self.places: dict[str, list[int]] = {}
@@ -90,6 +99,10 @@ class _Books:
             if apart:
                 self.unlink(source)
                 self.twins[source], self.twins[to] = to, source
+        if target_tier == "host":  # a block has the tokens of one chunk: what lay behind them has been dropped
+            for number in range(target + count, -(-(target + count) // self.block) * self.block):
+                self.unlink(("host", number))
+                self.held.pop(("host", number), None)
         return alone
 
     def moves(self, step: Event, moment: str, wave: int) -> None:

@@ -41,6 +41,18 @@ for (let k = 0; k < model.length; k++) {
 return found;
 """
 
+# Of each column the slots of the host whose KV is not on the device too, but for copies, which may be overwritten.
+ALONE = """
+const {forms, model} = window.app.a.memory;
+const slots = (first, count) => Array.from({length: count}, (_, k) => first + k);
+return slots(0, model.length).map((i) => {
+  const {device, host} = forms.owners.during(i);
+  const used = new Set(device.flatMap(({first, count, state}) => state === "copy" ? [] : slots(first, count)));
+  const twins = host.flatMap(({count, twin}) => twin < 0 ? Array(count).fill(-1) : slots(twin, count));
+  return twins.filter((twin) => !used.has(twin)).length;
+});
+"""
+
 EVERY: dict[str, tuple[str, Options, str] | tuple[str, Options, str, int]] = {
     "rectangle": ("static", (), "tiny"),
     "rows that change hands": ("baton", (), "tiny"),
@@ -157,6 +169,18 @@ def test_kept_slots_are_as_many_as_the_trace_counts() -> None:
             seen.append(sum(tier == "device" and held.state == "kept" for (tier, _), held in slots.items()))
             assert seen[-1] == event["kept"][0], f"step {event['step']}"
     assert max(seen) > 0
+
+
+@pytest.mark.parametrize("kind", ["prompts apart", "prompts make way", "blocks swapped", "waves", "tiers"])
+def test_as_many_slots_are_on_the_host_alone_as_the_trace_counts(kind: str, screen: Screen) -> None:
+    events = read_trace(crowd_trace(*EVERY[kind]))
+    columns = [event for event in events if event["event"] in ("step", "wait")]
+    screen.open(crowd_page(*EVERY[kind]))
+    alone = screen.js(ALONE)
+    steps = [(i, event) for i, event in enumerate(columns) if event["event"] == "step"]
+    for i, event in steps:
+        assert alone[i] == event["kv"][3] + event.get("kept", (0, 0))[1], f"column {i}"
+    assert len({alone[i] for i, _ in steps}) > 2
 
 
 def test_before_a_column_begins(screen: Screen) -> None:

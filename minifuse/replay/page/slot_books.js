@@ -24,11 +24,11 @@ export class SlotBooks {
     this._offloads = steps.some((step) => step.m !== undefined && step.m.some(([kind]) => kind === "offload"));
     /** Whether the layers of the model have the device in turn: its slots hold one layer's KV, and nothing stays. */
     this.layered = (model.run.facts ?? []).some(([name, value]) => name === "memory.turns" && value === "layers");
-    const [top, hostTop] = highestSlots(steps);
+    const [top, hostTop, blockSize] = highestSlots(steps);
     /** The slots that the trace names, if they are too many to keep books of, as in a damaged trace: then none are kept. */
     const most = steps.reduce((found, { sh }) => (sh ? Math.max(found, shapeStop(sh)) : found), Math.max(top, hostTop));
     this.tooMany = most > MOST_SLOTS ? most : 0;
-    this.tiers = this.tooMany ? new Tiers(0, 0) : new Tiers(top, hostTop);
+    this.tiers = this.tooMany ? new Tiers(0, 0, blockSize) : new Tiers(top, hostTop, blockSize);
     ({ sets: this.sets, device: this.device, host: this.host } = this.tiers);
     this.places = new Map(); // of the requests that have one
     this.tables = new Map(); // block tables as they were told last

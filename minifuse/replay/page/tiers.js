@@ -8,11 +8,12 @@ import { NO_TWIN, OwnerSets, SLOT_COPY, SLOT_FREE, SLOT_KEPT, SLOT_STATES, SLOT_
 
 /** The device and the host. A slot of one and a slot of the other that have the same KV are twins. */
 export class Tiers {
-  /** @param {number} size slots of the device @param {number} hostSize slots of the host */
-  constructor(size, hostSize) {
+  /** @param {number} size slots of the device @param {number} hostSize slots of the host @param {number} blockSize */
+  constructor(size, hostSize, blockSize) {
     this.sets = new OwnerSets();
     this.device = new SlotTier(size);
     this.host = new SlotTier(hostSize);
+    this.blockSize = blockSize;
   }
 
   /**
@@ -41,6 +42,11 @@ export class Tiers {
         to.twins[target] = source + 1;
       }
     }
+    if (to !== this.host) return;
+    // A block of the host is filled from its beginning: what lies behind has been left by a request that had it before.
+    const end = firstTarget + count;
+    const blockEnd = Math.min(Math.ceil(end / this.blockSize) * this.blockSize, to.size);
+    for (let slot = end; slot < blockEnd; slot++) this.clear(to, slot);
   }
 
   /** A slot of a tier has no twin any more. Returns the one it had, or -1. */
