@@ -60,8 +60,6 @@ class _Books:
         twin = self.twins.pop(slot, None)
         if twin is not None:
             del self.twins[twin]
-            if self.held[twin].state == "copy":  # of nothing from now on
-                del self.held[twin]
         return twin
 
     def remove(self, slot: Slot, name: str) -> None:

@@ -4,7 +4,7 @@
  * @typedef {import("./owners.js").SlotRun} SlotRun
  */
 
-import { NO_TWIN, OwnerSets, SLOT_COPY, SLOT_FREE, SLOT_KEPT, SLOT_STATES, SLOT_WRITTEN, SlotTier } from "./slots.js";
+import { NO_TWIN, OwnerSets, SLOT_FREE, SLOT_KEPT, SLOT_STATES, SLOT_WRITTEN, SlotTier } from "./slots.js";
 
 /** The device and the host. A slot of one and a slot of the other that have the same KV are twins. */
 export class Tiers {
@@ -53,10 +53,8 @@ export class Tiers {
   unlink(tier, slot) {
     const twin = tier.twins[slot] - 1;
     if (twin < 0) return -1;
-    const other = tier === this.device ? this.host : this.device;
     tier.twins[slot] = NO_TWIN;
-    other.twins[twin] = NO_TWIN;
-    if (other.states[twin] === SLOT_COPY) other.free(twin); // what it was a copy of is gone
+    (tier === this.device ? this.host : this.device).twins[twin] = NO_TWIN;
     return twin;
   }
 
