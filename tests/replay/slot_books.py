@@ -108,7 +108,7 @@ class _Books:
         for kind, first, target, count, tier, target_tier, when, which in step["moves"]:
             if (when, which) == (moment, wave):
                 alone = self.move(kind, first, target, count, tier, target_tier, step)
-                leaving |= alone if target_tier == "host" and moment != "behind" else set()
+                leaving |= alone if target_tier == "host" else set()
         for name in leaving:
             for slot in self.owned(name, "device"):
                 if self.held[slot] == Held(frozenset({name}), "written"):

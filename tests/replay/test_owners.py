@@ -183,6 +183,26 @@ def test_as_many_slots_are_on_the_host_alone_as_the_trace_counts(kind: str, scre
     assert len({alone[i] for i, _ in steps}) > 2
 
 
+# The columns in which a slot has a twin that has another.
+TWINS = """
+const {forms, model} = window.app.a.memory;
+const of = (runs) => new Map(runs.flatMap(({first, count, twin}) =>
+  twin < 0 ? [] : Array.from({length: count}, (_, k) => [first + k, twin + k])));
+const frames = Array.from({length: model.length}, (_, i) => forms.owners.during(i));
+const pairs = frames.map(({device, host}) => [of(device), of(host)]);
+const wrong = ([here, there]) => here.size !== there.size || [...here].some(([slot, twin]) => there.get(twin) !== slot);
+return [pairs.flatMap((pair, i) => wrong(pair) ? [i] : []), pairs.some(([here]) => here.size)];
+"""
+
+
+@pytest.mark.parametrize("kind", ["prompts make way", "shared blocks swapped", "waves", "tiers"])
+def test_of_two_slots_with_the_same_kv_each_is_the_others_twin(kind: str, screen: Screen) -> None:
+    screen.open(crowd_page(*EVERY[kind]))
+    wrong, some = screen.js(TWINS)
+    assert not wrong
+    assert some
+
+
 def test_before_a_column_begins(screen: Screen) -> None:
     """Nothing of what it decides has happened, and what the last one finished has left."""
     screen.open(crowd_page("orca"))

@@ -103,7 +103,7 @@ export class SlotBooks {
     this.device.states[slot] = SLOT_WRITTEN;
   }
 
-  /** Moves of a plan take effect. KV that goes to the host gives up the device, unless it is copied behind everything. */
+  /** Moves of a plan take effect. KV in use that goes to the host gives up its slots; what is kept stays on both tiers. */
   _move(step, moment, wave, seen) {
     if (!step.m) return;
     const { sets, tiers } = this;
@@ -112,12 +112,11 @@ export class SlotBooks {
       const [kind, source, target, count, fromTier, toTier] = move;
       if (move[6] !== moment || move[7] !== wave) continue;
       const from = tiers[fromTier];
-      const leaves = toTier === "host" && moment !== "behind";
       const owners = new Set();
       for (let slot = source; slot < source + count; slot++) {
         const members = sets.members[from.owners[slot]];
         for (const r of members) owners.add(r);
-        if (leaves && from.states[slot] === SLOT_WRITTEN && members.length === 1) leaving.add(members[0]);
+        if (toTier === "host" && from.states[slot] === SLOT_WRITTEN && members.length === 1) leaving.add(members[0]);
       }
       tiers.move(move, step.e ?? NO_LIST);
       seen?.moves.push({ kind, source, target, count, fromTier, toTier, moment, wave, owners: [...owners] });
