@@ -113,6 +113,7 @@ def test_the_numbers_in_words_are_those_of_the_trace(run: str, screen: Screen) -
 def test_the_words_of_a_single_worker_tell_of_no_iterations_beside_this_one(screen: Screen, tmp_path: Path) -> None:
     """Also where the trace counts a slot too few."""
     told = record([read_run(crowd_trace("vllm", BLOCKS))])
+    assert told["runs"][0]["workers"] == 1
     for step in told["runs"][0]["steps"]:
         if "kv" in step:
             step["kv"] = [step["kv"][0] - 1, *step["kv"][1:]]

@@ -1,6 +1,6 @@
 /** Slots of a tier, their owners and their states; and the slots of a place. */
 
-/** What a slot may be; and the same as numbers, in this order. */
+/** The states of a slot; and the same as numbers, in this order. */
 export const SLOT_STATES = ["free", "reserved", "written", "kept", "copy"];
 export const [SLOT_FREE, SLOT_RESERVED, SLOT_WRITTEN, SLOT_KEPT, SLOT_COPY] = SLOT_STATES.keys();
 /** A slot whose KV is in its tier alone. */
