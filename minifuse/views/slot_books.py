@@ -1,18 +1,22 @@
-"""Who owns which slot at each moment of a run, slot by slot, from a trace's lines alone: what the memory map must show.
+"""Who owns which slot at each moment of a run, slot by slot, from a trace's lines alone.
 
-The same rules as `owners.js` follows, in the plainest way: a dictionary of slots, copied for every column. A plan
-begins before another ends if it started before that; its evictions, moves and places take effect when it begins, and
-what it finishes gives its slots up when it ends.
+    for frame in books(events):
+        frame.held["device", 12]  # Held(owners=frozenset({'r1'}), state='written')
+
+The same rules as `owners.js` of the replay page follows, in the plainest way: a dictionary of slots, copied for every
+column. A plan begins before another ends if it started before that; its evictions, moves and places take effect when
+it begins, and what it finishes gives its slots up when it ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from minifuse.layout import Rectangle
 from minifuse.trace import Event, whole_tables
 
-__all__ = ["Held", "books"]
+__all__ = ["Frame", "Held", "Slot", "Slots", "books", "fresh_slots", "idle_slots", "slots_of"]
 
 
 class Held(NamedTuple):
@@ -26,6 +30,18 @@ Slot = tuple[str, int]  # on the "device" or on the "host"
 Slots = dict[Slot, Held]
 
 
+class Frame(NamedTuple):
+    """Every slot that is held while a step, or a wait, runs; what finishes with it still has its slots.
+
+    `event` has its block tables whole. `waves` are the slots while each wave of it is attended, if there are several;
+    what one wave wrote may have left the device before the next.
+    """
+
+    event: Event
+    held: Slots
+    waves: tuple[Slots, ...] = ()
+
+
 def slots_of(place: list[Any]) -> list[int]:
     """The slots of a place, in the order of its tokens."""
     if len(place) == 1:
@@ -33,6 +49,42 @@ def slots_of(place: list[Any]) -> list[int]:
     if isinstance(place[0], list):
         return [block * place[1] + i for block in place[0] for i in range(place[1])]
     return list(range(place[0], place[0] + place[1]))
+
+
+def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
+    """The slots that a step writes on the device, or one of its waves; its block tables are to be whole.
+
+    >>> fresh_slots({"work": [["a", 2, 4]], "places": [[8, 16]], "waves": [[0, 1]]})
+    {10, 11}
+    """
+    first, stop = (0, len(step["work"])) if wave is None else step["waves"][wave]
+    found: set[int] = set()
+    for (_, start, end, *cell), place in list(zip(step["work"], step["places"], strict=True))[first:stop]:
+        found |= {place[1]} if cell else set(slots_of(place)[start:end])
+    return found
+
+
+def idle_slots(step: Event) -> set[int]:
+    """The slots of what a step computes whole that no request needs: cells of a rectangle, or whole buffers of a region.
+
+    >>> shape = {"kind": "Rectangle", "offset": 0, "rows": 2, "stride": 8, "start": 3, "stop": 4}
+    >>> idle_slots({"shape": shape, "work": [["a", 3, 4]], "places": [[0, 8]], "waves": [[0, 1]]})
+    {11}
+    """
+    shape = step.get("shape")
+    if not shape or not step["work"]:
+        return set()
+    fresh = fresh_slots(step)
+    fields = {name: value for name, value in shape.items() if name != "kind"}
+    if shape["kind"] == "Rectangle":
+        rectangle = Rectangle(**fields)
+        columns = range(rectangle.start, rectangle.stop)
+        return {rectangle.slot(row, column) for row in range(rectangle.rows) for column in columns} - fresh
+    if shape["kind"] == "Region":
+        busy = {slot // shape["width"] for slot in fresh}
+        idle = [one for one in range(shape["offset"], shape["offset"] + shape["size"]) if one not in busy]
+        return {one * shape["width"] + i for one in idle for i in range(shape["width"])}
+    return set(range(shape["offset"], shape["offset"] + shape["rows"])) - fresh
 
 
 class _Books:
@@ -117,7 +169,9 @@ class _Books:
                 del self.held[twin]
             self.held[slot] = Held(frozenset(others | {name}), "written" if has else "reserved")
 
-    def begin(self, step: Event) -> None:
+    def begin(self, step: Event) -> tuple[Slots, ...]:
+        """A plan begins. Returns the slots while each wave is attended, if there are several."""
+        waves: list[Slots] = []
         self.moves(step, "first")
         self.moves(step, "behind")
         self.moves(step, "before", 0)
@@ -144,7 +198,10 @@ class _Books:
                     self.unlink(own_slot)
                     owners = self.held[own_slot].owners
                     self.held[own_slot] = Held(owners if name in owners else frozenset({name}), "written")
+            if len(step["waves"]) > 1 or (step["waves"] and self.layered):
+                waves.append(dict(self.held))
             self.moves(step, "after", wave)
+        return tuple(waves)
 
     def leave_device(self, name: str, keep: bool) -> None:
         for slot in self.owned(name, "device"):
@@ -215,25 +272,26 @@ def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
     return found
 
 
-def books(events: list[Event]) -> list[Slots]:
-    """Who holds which slot while each column runs: the steps and the waits of a trace, in its order."""
+def books(events: Iterable[Event]) -> Iterator[Frame]:
+    """Who holds which slot while each column runs: the steps and the waits of a trace, in its order.
+
+    Args:
+        events: of one run, as its trace file has them.
+    """
     events = list(whole_tables(events))
     columns = [event for event in events if event["event"] in ("step", "wait")]
     pending = sorted((event for event in columns if event["event"] == "step"), key=lambda step: int(step["step"]))
     made = _Books(events)
     made.lost = _last_readers(pending)
-    found: list[Slots] = []
-    begun: set[int] = set()
+    waves: dict[int, tuple[Slots, ...]] = {}  # of the steps that have begun
     for column in columns:
         runs = column["event"] == "step"
-        while runs and pending and (column["step"] not in begun or _starts_before(pending[0], column)):
+        while runs and pending and (column["step"] not in waves or _starts_before(pending[0], column)):
             step = pending.pop(0)
-            begun.add(step["step"])
-            made.begin(step)
-        found.append(dict(made.held))
+            waves[step["step"]] = made.begin(step)
+        yield Frame(column, dict(made.held), waves.pop(column["step"]) if runs else ())
         if runs:
             made.end(column)
-    return found
 
 
 def _starts_before(step: Event, column: Event) -> bool:
