@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
@@ -115,7 +115,7 @@ def takes(
 
     def decorate(command: Callable[[OptionsT], int]) -> Callable[..., int]:
         def typed(**texts: Any) -> int:
-            return command(parsed(options, texts))
+            return command(_parsed(options, declared, texts))
 
         offered = {name: one for name, one in declared.items() if name not in without}
         hints = {name: Annotated[one.kind, one.info] for name, one in offered.items()}
@@ -138,12 +138,14 @@ def parsed(options: type[OptionsT], texts: Mapping[str, Any]) -> OptionsT:
     Raises:
         UsageError: a text means nothing.
     """
-    declared = _declared(options)
-    given = {name: one.default for name, one in declared.items()} | texts
+    return _parsed(options, _declared(options), texts)
+
+
+def _parsed(options: type[OptionsT], declared: Mapping[str, Declared], texts: Mapping[str, Any]) -> OptionsT:
+    given = {**{name: one.default for name, one in declared.items()}, **texts}
     return options(**{name: one.parse(given[name]) for name, one in declared.items()})
 
 
-@cache
 def _declared(options: type[Any]) -> dict[str, Declared]:
     """What the fields are declared as, those of a subclass first."""
     annotations = get_type_hints(options, include_extras=True)

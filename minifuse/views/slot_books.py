@@ -65,7 +65,7 @@ def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
 
 
 def idle_slots(step: Event) -> set[int]:
-    """The slots of what a step computes whole that no request needs: cells of a rectangle, or whole buffers of a region.
+    """The slots that a step computes and no request needs: cells of a rectangle, or whole buffers of a region.
 
     >>> shape = {"kind": "Rectangle", "offset": 0, "rows": 2, "stride": 8, "start": 3, "stop": 4}
     >>> idle_slots({"shape": shape, "work": [["a", 3, 4]], "places": [[0, 8]], "waves": [[0, 1]]})

@@ -1,0 +1,252 @@
+"""A map of memory: whose each slot is while an iteration runs, and what is moved for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patheffects import withStroke
+
+from minifuse.errors import UsageError
+from minifuse.notebook.colours import FREE, IDLE, INK, SOFT, ink_on, owner_colour, tint
+from minifuse.notebook.picture import LETTER, Picture, check_runs, explain
+from minifuse.notebook.play import Played
+from minifuse.notebook.slot_lines import Form, Panel, form_of
+from minifuse.parsing import number
+from minifuse.trace import whole_tables
+from minifuse.views.slot_books import Frame, Slots, books, fresh_slots, idle_slots
+
+__all__ = ["draw_memory"]
+
+WIDEST, CELL, LEFT = 12.5, 0.19, 0.9  # inches: of a picture, a slot, what stands beside slots
+HEAD = 0.5  # inches above a map
+MOST_SLOTS = 4096  # of a tier, that are drawn
+ALL_SLOTS = 512  # as many are drawn though they are never used
+MOST_ARROWS = 60
+MARK = 0.14  # of a slot's height, under one that the iteration writes
+ANY = "#6b7785"  # stands for any request's colour, in the legend
+MS = 1e3
+ARROW: dict[str, Any] = {
+    "arrowstyle": "-|>",
+    "mutation_scale": 9,
+    "linewidth": 1.3,
+    "color": INK,
+    "shrinkA": 0,
+    "shrinkB": 0,
+    "path_effects": [withStroke(linewidth=3.2, foreground="white")],
+}
+
+IDLE_STATE = "idle"
+WORDS = {
+    "written": "has KV that is needed",
+    "reserved": "set aside, not yet written",
+    "kept": "kept until it is reclaimed",
+    "copy": "also on the host: may be taken",
+    IDLE_STATE: "computed, and needed by no request",
+}
+
+
+class Slot(NamedTuple):
+    """What a slot looks like; slots side by side that look alike are drawn as one."""
+
+    owners: tuple[str, ...]
+    state: str  # of `Held`, or IDLE_STATE
+    fresh: bool
+
+
+def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
+    """Whose each slot of the device, and of the host if it is used, is while an iteration runs.
+
+        draw_memory(played, step=7)
+        draw_memory(played, step=[7, 8])  # one above the other
+
+    Slots have the colour of the request that owns them, in lines of what the memory has: rows of a rectangle, buffers
+    of a region, blocks. Those that the iteration writes are underlined, and an arrow goes from where KV was to where it
+    is moved. With several waves the device is drawn as it is in each of them. What finishes with the iteration still
+    has its slots.
+
+    Args:
+        step: the number of an iteration, as in the trace and under `draw_lanes`, or several.
+
+    Raises:
+        UsageError: there is no such iteration, or too much memory to be drawn.
+    """
+    check_runs([played], "draw_memory")
+    wanted = [step] if isinstance(step, int) else [*step]
+    known = [one.step for one in played.history.iterations]
+    if not wanted or any(isinstance(one, bool) or one not in known for one in wanted):
+        last = f"0 to {max(known)}" if known else "none"
+        raise UsageError(f"step is {step!r:.60}, and the iterations of {played.name} are {last}: give one, or several.")
+    steps = [event for event in whole_tables(played.events) if event["event"] == "step"]
+    sizes = {tier: _size(played, tier) for tier in ("device", "host")}
+    forms = {tier: form_of(steps, tier) for tier in sizes}
+    found: dict[int, Frame] = {}
+    for frame in books(played.events):
+        if frame.event.get("step") in wanted:
+            found[frame.event["step"]] = frame
+    maps = [_panels(found[one], forms, sizes) for one in wanted]
+    wide = max(panel.width for panels in maps for panel in panels)
+    cell = min(CELL, (WIDEST - LEFT) / wide)
+    heights = [panels[-1].bottom * CELL * 1.25 + HEAD for panels in maps]
+    picture = Picture(max(6.0, wide * cell + LEFT), sum(heights) + 0.5)
+    every = picture.subplots(len(wanted), squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    seen: set[str] = set()
+    for one, panels, axes in zip(wanted, maps, every, strict=True):
+        seen |= _Map(played, found[one], panels, axes, (picture.get_figwidth() - LEFT) / wide).draw()
+        axes.set_xlim(-0.2, wide + 0.2)
+        axes.set_ylim(panels[-1].bottom, 0)
+    legend = {words: _look(state, ANY) for state, words in WORDS.items() if state in seen}
+    explain(picture, {**legend, "free": {"facecolor": FREE}})
+    return picture
+
+
+def _size(played: Played, tier: str) -> int:
+    """The slots of a tier that are drawn: all, if they are few, or as many as are ever used.
+
+    Raises:
+        UsageError: they are too many.
+    """
+    top = 0
+    for frame in books(played.events):
+        for slots in (frame.held, *frame.waves):
+            top = max([top, *(slot + 1 for where, slot in slots if where == tier)])
+    size = max(top, played.capacity) if tier == "device" and played.capacity <= ALL_SLOTS else top
+    if size > MOST_SLOTS:
+        raise UsageError(
+            f"{played.name} uses {size:,} slots of the {tier}, and at most {MOST_SLOTS:,} are drawn: play it with less "
+            "kv_memory, or shorter requests."
+        )
+    return size
+
+
+def _panels(frame: Frame, forms: dict[str, Form], sizes: dict[str, int]) -> list[Panel]:
+    """What is drawn of an iteration, from top to bottom."""
+    panels: list[Panel] = []
+    waves: list[int | None] = [*range(len(frame.waves))] or [None]
+    for tier, wave in [*(("device", wave) for wave in waves), ("host", None)]:
+        if sizes[tier]:
+            panels.append(Panel(tier, wave, sizes[tier], forms[tier], panels[-1].bottom + 0.5 if panels else 0.0))
+    return panels
+
+
+class _Map:
+    """Draws one iteration. `inch` is how wide a slot is."""
+
+    def __init__(self, played: Played, frame: Frame, panels: list[Panel], axes: Axes, inch: float) -> None:
+        self.played, self.frame, self.panels, self.axes, self.inch = played, frame, panels, axes, inch
+
+    def draw(self) -> set[str]:
+        """Draw it. Returns the states that occur."""
+        axes = self.axes
+        seen: set[str] = set()
+        for panel in self.panels:
+            held = self.frame.held if panel.wave is None else self.frame.waves[panel.wave]
+            for box in panel.boxes(0, panel.count):
+                axes.add_patch(Rectangle((box.x, box.y), box.wide, 1, facecolor=FREE, edgecolor="white", gid="ground"))
+            name = panel.tier if panel.wave is None else f"{panel.tier}, wave {panel.wave}"
+            of = f", {number(panel.form.unit, 'slot')} a {panel.form.noun}" if panel.form.noun else ""
+            axes.text(0, panel.top + 0.8, f"{name}{of}", fontsize=8, color=SOFT, va="bottom")
+            for first, stop, slot in self._runs(panel, held):
+                self._run(panel, first, stop, slot)
+                seen.add(slot.state)
+            self._lines(panel)
+        self._moves()
+        axes.set_title(self._title(), fontsize=10, loc="left", color=INK)
+        axes.set_axis_off()
+        return seen
+
+    def _runs(self, panel: Panel, held: Slots) -> Iterator[tuple[int, int, Slot]]:
+        """Slots side by side that look alike."""
+        event = self.frame.event
+        on_device = panel.tier == "device" and bool(event["work"])
+        fresh = fresh_slots(event, panel.wave) if on_device else set()
+        idle = idle_slots(event) if on_device and event["shape"] and event["shape"]["kind"] != "StateRows" else set()
+        order = {name: i for i, name in enumerate(self.played.history.stories)}
+
+        def look(slot: int) -> Slot | None:
+            if slot in idle:
+                return Slot((), IDLE_STATE, False)
+            if (one := held.get((panel.tier, slot))) is None:
+                return None
+            return Slot(tuple(sorted(one.owners, key=order.__getitem__)), one.state, slot in fresh)
+
+        for slot, group in groupby(range(panel.count), look):
+            slots = list(group)
+            if slot is not None:
+                yield slots[0], slots[-1] + 1, slot
+
+    def _run(self, panel: Panel, first: int, stop: int, slot: Slot) -> None:
+        own = owner_colour(self.played, slot.owners[0]) if slot.owners else INK
+        look = _look(slot.state, own)
+        name = "+".join(slot.owners)
+        for box in panel.boxes(first, stop):
+            gid = f"{panel.tier} {slot.state} {name}".rstrip()
+            self.axes.add_patch(Rectangle((box.x, box.y), box.wide, 1, gid=gid, **look))
+            if slot.fresh:
+                line = Rectangle((box.x, box.y + 1 - MARK), box.wide, MARK, facecolor=INK, linewidth=0, gid="fresh")
+                self.axes.add_patch(line)
+            if name and (len(name) + 0.5) * LETTER <= box.wide * self.inch:
+                bare = slot.state == "written"
+                behind = None if bare else {"facecolor": "white", "alpha": 0.7, "pad": 0.6, "linewidth": 0}
+                ink = ink_on(own) if bare else INK
+                self.axes.text(*box.middle, name, ha="center", va="center", fontsize=8, color=ink, bbox=behind)
+
+    def _lines(self, panel: Panel) -> None:
+        """A thin line between slots, and the number of the first slot of each line."""
+        for slot in range(panel.count):
+            for x, y, _ in panel.boxes(slot, slot + 1):
+                if self.inch > 0.06:
+                    self.axes.plot([x, x], [y, y + 1], color="white", linewidth=0.5)
+                if x == 0:
+                    self.axes.text(-0.4, y + 0.5, str(slot), ha="right", va="center", fontsize=7, color=SOFT)
+
+    def _moves(self) -> None:
+        """An arrow for each move."""
+        for kind, source, target, count, tier, target_tier, moment, wave in self.frame.event["moves"][:MOST_ARROWS]:
+            start = max(0, wave - 1) if moment == "before" and tier == "device" else wave
+            ends = (self._panel(tier, start), source), (self._panel(target_tier, wave), target)
+            if any(panel is None for panel, _ in ends):
+                continue
+            boxes = [[*panel.boxes(first, first + count)] for panel, first in ends if panel is not None]
+            for pieces, style in zip(boxes, (":", "-"), strict=True):
+                look: dict[str, Any] = {"fill": False, "edgecolor": INK, "linewidth": 1.2, "linestyle": style, "gid": "moved"}
+                for x, y, wide in pieces:
+                    self.axes.add_patch(Rectangle((x, y), wide, 1, **look))
+            (x1, y1), (x2, y2) = (max(pieces, key=lambda box: box.wide).middle for pieces in boxes)
+            bend = 0.0 if y1 != y2 else 0.35 if x1 > x2 else -0.35
+            arrow = FancyArrowPatch((x1, y1), (x2, y2), connectionstyle=f"arc3,rad={bend}", gid=f"move {kind}", **ARROW)
+            self.axes.add_patch(arrow)
+
+    def _panel(self, tier: str, wave: int) -> Panel | None:
+        of_tier = [panel for panel in self.panels if panel.tier == tier]
+        return next((panel for panel in of_tier if panel.wave == wave), of_tier[0] if of_tier else None)
+
+    def _title(self) -> str:
+        event = self.frame.event
+        used, _, capacity, host = event["kv"]
+        parts = [f"{used} of {capacity} slots in use"] if event["work"] else ["moves alone"]
+        parts += [f"{host} on the host alone"] if host else []
+        sums: Counter[str] = Counter()
+        for kind, _, _, count, *_ in event["moves"]:
+            sums[kind] += count
+        parts += [f"{kind.replace('_', ' ')}: {number(count, 'slot')}" for kind, count in sums.items()]
+        if (left_out := len(event["moves"]) - MOST_ARROWS) > 0:
+            parts.append(f"{number(left_out, 'move')} not drawn")
+        at = f"{event['wall']['start_s'] * MS:.4g} ms"
+        return f"{self.played.name}, iteration {event['step']}, {at}: {'; '.join(parts)}"
+
+
+def _look(state: str, own: str) -> dict[str, Any]:
+    """How slots in a state are drawn, as a `Patch` takes it."""
+    look: dict[str, Any] = {"facecolor": own, "edgecolor": own, "linewidth": 0.0}
+    if state == "reserved":
+        look["facecolor"] = tint(own, 0.75)
+    elif state in ("kept", "copy"):
+        look |= {"facecolor": tint(own, 0.6), "hatch": "...." if state == "kept" else "////"}
+    elif state == IDLE_STATE:
+        look |= {"facecolor": "white", "edgecolor": IDLE, "hatch": "xxxx"}
+    return look
