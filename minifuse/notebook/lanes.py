@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from minifuse.model.choices import check_choice
-from minifuse.notebook.colours import FREE, IDLE, INK, WAIT, ink_on, owner_colour, tint
+from minifuse.notebook.colours import FREE, HUES, IDLE, INK, WAIT, ink_on, owner_colour, tint
 from minifuse.notebook.picture import Picture, check_runs, explain, plain
 from minifuse.notebook.play import Played
 from minifuse.views.history import Story
@@ -36,7 +36,7 @@ from minifuse.views.timeline import IDLE as IDLE_SIGN
 __all__ = ["By", "draw_lanes", "step_ticks"]
 
 By = Literal["iterations", "time"]
-ROW, HEAD, NARROWEST, WIDEST = 0.28, 0.75, 5.0, 13.0  # inches
+ROW, HEAD, NARROWEST, WIDEST = 0.28, 0.75, 4.8, 9.6  # inches
 HIGH = 0.78  # of a row
 MS = 1e3
 MOST_LETTERS, MOST_RULES = 90, 120  # columns, that letters are put in, and that are ruled off
@@ -50,7 +50,6 @@ LOOKS: dict[str, tuple[str, str]] = {  # of each sign: the words, and the patter
     SUSPENDED: ("suspended: evicted, waits to come back", "\\\\\\\\"),
     IDLE_SIGN: ("ended, and is still computed: idle", "xxxx"),
 }
-ANY = "#6b7785"  # stands for any request's colour, in the legend
 
 
 class Span(NamedTuple):
@@ -88,9 +87,9 @@ def draw_lanes(*played: Played, by: By = "iterations") -> Picture:
     for axes in every:
         axes.set_xlim(0, right)
     every[-1].set_xlabel("iteration" if by == "iterations" else f"ms of {_clock(played)} time", fontsize=9)
-    legend = {LOOKS[sign][0]: _look(sign, ANY) for sign in LOOKS if sign in seen}
+    legend = {LOOKS[sign][0]: _look(sign, HUES[0]) for sign in LOOKS if sign in seen}
     letters = {sign: cell for run in played for cell, sign in letters_of(run.history).items()}
-    legend |= {f"{sign}: computes a node of {cell}": _look(RUNNING, ANY) for sign, cell in letters.items()}
+    legend |= {f"{sign}: computes a node of {cell}": _look(RUNNING, HUES[0]) for sign, cell in letters.items()}
     explain(picture, legend)
     return picture
 
@@ -106,7 +105,9 @@ def _draw(axes: Axes, run: Played, by: By) -> set[str]:
             if sign in (ENDED, BROKEN_OFF):
                 across = [row - HIGH / 2, row + HIGH / 2]
                 colour = INK if sign == ENDED else IDLE
-                axes.plot([stop, stop], across, color=colour, linewidth=2.5, gid=f"end {story.id}")
+                axes.plot(
+                    [stop, stop], across, color=colour, linewidth=2.5, zorder=3, clip_on=False, gid=f"end {story.id}"
+                )
                 continue
             look = _look(RUNNING if sign in cells else sign, own)
             box = Rectangle((start, row - HIGH / 2), stop - start, HIGH, gid=f"{sign} {story.id}", **look)
@@ -181,17 +182,27 @@ def _by_time(run: Played) -> dict[str, list[Span]]:
     history, letters, idle = run.history, letters_of(run.history), idle_rows(run.history)
 
     def spans(story: Story) -> Iterator[Span]:
-        if story.admitted_s is not None:
-            yield Span(HELD, story.admitted_s * MS, history.end_of(story) * MS)
-        for wait in story.waits:
-            yield Span(WAIT_SIGNS[wait.kind], wait.start_s * MS, wait.end_s * MS)
+        found = [Span(WAIT_SIGNS[wait.kind], wait.start_s * MS, wait.end_s * MS) for wait in story.waits]
         computed = [(i, sign_of(story, history.iterations[i], letters)) for i in story.iterations]
         for i, sign in (*computed, *((i, IDLE_SIGN) for i in idle.get(story.id, ()))):
-            yield Span(sign, history.iterations[i].start_s * MS, history.iterations[i].end_s * MS)
+            found.append(Span(sign, history.iterations[i].start_s * MS, history.iterations[i].end_s * MS))
+        if story.admitted_s is not None:
+            yield from _held(found, story.admitted_s * MS, history.end_of(story) * MS)
+        yield from found
         if story.ended_s is not None:
             yield Span(ENDED if story.finished else BROKEN_OFF, story.ended_s * MS, story.ended_s * MS)
 
     return {story.id: [*spans(story)] for story in history.stories.values()}
+
+
+def _held(spans: list[Span], start: float, stop: float) -> Iterator[Span]:
+    """What of a request's time on the device no other span covers."""
+    for span in sorted(spans, key=lambda one: one.start):
+        if span.start > start:
+            yield Span(HELD, start, min(stop, span.start))
+        if (start := max(start, span.stop)) >= stop:
+            return
+    yield Span(HELD, start, stop)
 
 
 def step_ticks(axes: Axes, run: Played, most: int = 24) -> None:

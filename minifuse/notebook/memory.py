@@ -12,24 +12,29 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.patheffects import withStroke
 
 from minifuse.errors import UsageError
-from minifuse.notebook.colours import FREE, IDLE, INK, SOFT, ink_on, owner_colour, tint
+from minifuse.notebook.colours import FREE, HUES, IDLE, INK, SOFT, ink_on, owner_colour, tint
 from minifuse.notebook.picture import LETTER, Picture, check_runs, explain
 from minifuse.notebook.play import Played
-from minifuse.notebook.slot_lines import Form, Panel, form_of
+from minifuse.notebook.slot_lines import BELOW_ARROWS, GAP, Box, Form, Panel, form_of
 from minifuse.parsing import number
 from minifuse.trace import whole_tables
-from minifuse.views.slot_books import Frame, Slots, books, fresh_slots, idle_slots
+from minifuse.views.idle_slots import Idle, idle_slots
+from minifuse.views.slot_books import Frame, Slots, books, fresh_slots
 
 __all__ = ["draw_memory"]
 
-WIDEST, CELL, LEFT = 12.5, 0.19, 0.9  # inches: of a picture, a slot, what stands beside slots
+WIDEST, CELL, LEFT = 9.6, 0.19, 0.7  # inches: of a picture, a slot, what stands beside slots
 HEAD = 0.5  # inches above a map
 MOST_SLOTS = 4096  # of a tier, that are drawn
 ALL_SLOTS = 512  # as many are drawn though they are never used
 MOST_ARROWS = 60
 MARK = 0.14  # of a slot's height, under one that the iteration writes
-ANY = "#6b7785"  # stands for any request's colour, in the legend
 MS = 1e3
+HEADLINE: dict[str, Any] = {  # above arrows
+    "fontsize": 8,
+    "color": SOFT,
+    "bbox": {"facecolor": "white", "linewidth": 0, "pad": 1},
+}
 ARROW: dict[str, Any] = {
     "arrowstyle": "-|>",
     "mutation_scale": 9,
@@ -40,13 +45,13 @@ ARROW: dict[str, Any] = {
     "path_effects": [withStroke(linewidth=3.2, foreground="white")],
 }
 
-IDLE_STATE = "idle"
 WORDS = {
     "written": "has KV that is needed",
     "reserved": "set aside, not yet written",
     "kept": "kept until it is reclaimed",
     "copy": "also on the host: may be taken",
-    IDLE_STATE: "computed, and needed by no request",
+    "idle": "computed, and needed by no request",
+    "lying": "computed before, and needed by no request",
 }
 
 
@@ -54,7 +59,7 @@ class Slot(NamedTuple):
     """What a slot looks like; slots side by side that look alike are drawn as one."""
 
     owners: tuple[str, ...]
-    state: str  # of `Held`, or IDLE_STATE
+    state: str  # of `Held`, or "idle" or "lying"
     fresh: bool
 
 
@@ -99,8 +104,9 @@ def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
         seen |= _Map(played, found[one], panels, axes, (picture.get_figwidth() - LEFT) / wide).draw()
         axes.set_xlim(-0.2, wide + 0.2)
         axes.set_ylim(panels[-1].bottom, 0)
-    legend = {words: _look(state, ANY) for state, words in WORDS.items() if state in seen}
-    explain(picture, {**legend, "free": {"facecolor": FREE}})
+    legend = {words: _look(state, HUES[0]) for state, words in WORDS.items() if state in seen}
+    fresh = {"written in this iteration": {"facecolor": INK}} if any(found[one].event["work"] for one in wanted) else {}
+    explain(picture, {**legend, **fresh, "free": {"facecolor": FREE}})
     return picture
 
 
@@ -129,7 +135,9 @@ def _panels(frame: Frame, forms: dict[str, Form], sizes: dict[str, int]) -> list
     waves: list[int | None] = [*range(len(frame.waves))] or [None]
     for tier, wave in [*(("device", wave) for wave in waves), ("host", None)]:
         if sizes[tier]:
-            panels.append(Panel(tier, wave, sizes[tier], forms[tier], panels[-1].bottom + 0.5 if panels else 0.0))
+            top = panels[-1].bottom + 0.5 if panels else 0.0
+            arrows = wave is not None and any(move[4] != move[5] for move in frame.event["moves"])
+            panels.append(Panel(tier, wave, sizes[tier], forms[tier], top, arrows))
     return panels
 
 
@@ -147,13 +155,13 @@ class _Map:
             held = self.frame.held if panel.wave is None else self.frame.waves[panel.wave]
             for box in panel.boxes(0, panel.count):
                 axes.add_patch(Rectangle((box.x, box.y), box.wide, 1, facecolor=FREE, edgecolor="white", gid="ground"))
-            name = panel.tier if panel.wave is None else f"{panel.tier}, wave {panel.wave}"
-            of = f", {number(panel.form.unit, 'slot')} a {panel.form.noun}" if panel.form.noun else ""
-            axes.text(0, panel.top + 0.8, f"{name}{of}", fontsize=8, color=SOFT, va="bottom")
-            for first, stop, slot in self._runs(panel, held):
+            axes.text(0, panel.top + 0.8, self._headline(panel), va="bottom", zorder=5, **HEADLINE)
+            runs = [*self._runs(panel, held)]
+            for first, stop, slot in runs:
                 self._run(panel, first, stop, slot)
-                seen.add(slot.state)
+            self._names(panel, runs)
             self._lines(panel)
+            seen |= {slot.state for *_, slot in runs}
         self._moves()
         axes.set_title(self._title(), fontsize=10, loc="left", color=INK)
         axes.set_axis_off()
@@ -164,12 +172,12 @@ class _Map:
         event = self.frame.event
         on_device = panel.tier == "device" and bool(event["work"])
         fresh = fresh_slots(event, panel.wave) if on_device else set()
-        idle = idle_slots(event) if on_device and event["shape"] and event["shape"]["kind"] != "StateRows" else set()
+        idle = idle_slots(self.frame, panel.wave) if on_device else Idle(set(), set())
         order = {name: i for i, name in enumerate(self.played.history.stories)}
 
         def look(slot: int) -> Slot | None:
-            if slot in idle:
-                return Slot((), IDLE_STATE, False)
+            if slot in idle.computed or slot in idle.lying:
+                return Slot((), "idle" if slot in idle.computed else "lying", False)
             if (one := held.get((panel.tier, slot))) is None:
                 return None
             return Slot(tuple(sorted(one.owners, key=order.__getitem__)), one.state, slot in fresh)
@@ -182,18 +190,29 @@ class _Map:
     def _run(self, panel: Panel, first: int, stop: int, slot: Slot) -> None:
         own = owner_colour(self.played, slot.owners[0]) if slot.owners else INK
         look = _look(slot.state, own)
-        name = "+".join(slot.owners)
+        gid = f"{panel.tier} {slot.state} {'+'.join(slot.owners)}".rstrip()
         for box in panel.boxes(first, stop):
-            gid = f"{panel.tier} {slot.state} {name}".rstrip()
             self.axes.add_patch(Rectangle((box.x, box.y), box.wide, 1, gid=gid, **look))
             if slot.fresh:
                 line = Rectangle((box.x, box.y + 1 - MARK), box.wide, MARK, facecolor=INK, linewidth=0, gid="fresh")
                 self.axes.add_patch(line)
-            if name and (len(name) + 0.5) * LETTER <= box.wide * self.inch:
-                bare = slot.state == "written"
-                behind = None if bare else {"facecolor": "white", "alpha": 0.7, "pad": 0.6, "linewidth": 0}
-                ink = ink_on(own) if bare else INK
-                self.axes.text(*box.middle, name, ha="center", va="center", fontsize=8, color=ink, bbox=behind)
+
+    def _names(self, panel: Panel, runs: list[tuple[int, int, Slot]]) -> None:
+        """The owner's name once in each row, buffer or block: where most of its slots are, rather written ones."""
+        widest: dict[tuple[str, float, float], tuple[bool, int, Box, str]] = {}
+        for first, stop, slot in runs:
+            for box in panel.boxes(first, stop):
+                if slot.owners:
+                    key = "+".join(slot.owners), box.y, box.x // (panel.form.unit + GAP)
+                    one = slot.state == "written", box.wide, box, slot.owners[0]
+                    widest[key] = max(widest.get(key, one), one)
+        for (name, *_), (written, wide, box, owner) in widest.items():
+            if (len(name) + 0.5) * LETTER <= wide * self.inch:
+                behind = None if written else {"facecolor": "white", "alpha": 0.7, "pad": 0.6, "linewidth": 0}
+                ink = ink_on(owner_colour(self.played, owner)) if written else INK
+                self.axes.text(
+                    box.middle, box.y + 0.5, name, ha="center", va="center", fontsize=8, color=ink, bbox=behind
+                )
 
     def _lines(self, panel: Panel) -> None:
         """A thin line between slots, and the number of the first slot of each line."""
@@ -209,21 +228,49 @@ class _Map:
         for kind, source, target, count, tier, target_tier, moment, wave in self.frame.event["moves"][:MOST_ARROWS]:
             start = max(0, wave - 1) if moment == "before" and tier == "device" else wave
             ends = (self._panel(tier, start), source), (self._panel(target_tier, wave), target)
-            if any(panel is None for panel, _ in ends):
-                continue
-            boxes = [[*panel.boxes(first, first + count)] for panel, first in ends if panel is not None]
+            boxes = [[*panel.boxes(first, first + count)] for panel, first in ends]
             for pieces, style in zip(boxes, (":", "-"), strict=True):
-                look: dict[str, Any] = {"fill": False, "edgecolor": INK, "linewidth": 1.2, "linestyle": style, "gid": "moved"}
+                look: dict[str, Any] = {"fill": False, "edgecolor": INK, "linewidth": 1.2, "linestyle": style}
                 for x, y, wide in pieces:
-                    self.axes.add_patch(Rectangle((x, y), wide, 1, **look))
-            (x1, y1), (x2, y2) = (max(pieces, key=lambda box: box.wide).middle for pieces in boxes)
-            bend = 0.0 if y1 != y2 else 0.35 if x1 > x2 else -0.35
-            arrow = FancyArrowPatch((x1, y1), (x2, y2), connectionstyle=f"arc3,rad={bend}", gid=f"move {kind}", **ARROW)
-            self.axes.add_patch(arrow)
+                    self.axes.add_patch(Rectangle((x, y), wide, 1, gid="moved", **look))
+            here, there = (max(pieces, key=lambda box: box.wide) for pieces in boxes)
+            if tier != target_tier and any(
+                panel.wave is not None for panel, _ in ends
+            ):  # short ones: out of the wave, or into it
+                box = there if target_tier == "device" else here
+                inside, outside = (box.middle, box.y + 0.95), (box.middle, box.y + 1 + 0.8 * BELOW_ARROWS)
+                self._arrow(kind, *((outside, inside) if box is there else (inside, outside)))
+            elif here.y == there.y:  # above the line
+                bend = 0.25 if here.x > there.x else -0.25
+                self._arrow(kind, (here.middle, here.y), (there.middle, there.y), bend)
+            else:
+                down = here.y < there.y
+                self._arrow(kind, (here.middle, here.y + down), (there.middle, there.y + (not down)))
 
-    def _panel(self, tier: str, wave: int) -> Panel | None:
+    def _arrow(self, kind: str, start: tuple[float, float], end: tuple[float, float], bend: float = 0.0) -> None:
+        self.axes.add_patch(
+            FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", gid=f"move {kind}", **ARROW)
+        )
+
+    def _panel(self, tier: str, wave: int) -> Panel:
         of_tier = [panel for panel in self.panels if panel.tier == tier]
-        return next((panel for panel in of_tier if panel.wave == wave), of_tier[0] if of_tier else None)
+        return next((panel for panel in of_tier if panel.wave == wave), of_tier[0])
+
+    def _headline(self, panel: Panel) -> str:
+        """What a panel is: its tier and form, and what of it is computed whole, or moved for its wave."""
+        parts = [panel.tier if panel.wave is None else f"{panel.tier}, wave {panel.wave}"]
+        if panel.form.noun:
+            parts.append(f"{number(panel.form.unit, 'slot')} a {panel.form.noun}")
+        shape = self.frame.event["shape"] or {"kind": None}
+        if panel.tier == "device" and shape["kind"] == "Rectangle":
+            columns = f"{shape['start']} to {shape['stop'] - 1}"
+            one = shape["stop"] - shape["start"] == 1
+            column = f"column {shape['start']}" if one else f"columns {columns}"
+            parts.append(f"{column} of {number(shape['rows'], 'row')} from slot {shape['offset']} computed whole")
+        elif panel.tier == "device" and shape["kind"] == "Region":
+            last = shape["offset"] + shape["size"] - 1
+            parts.append(f"buffers {shape['offset']} to {last} computed together")
+        return "; ".join(parts)
 
     def _title(self) -> str:
         event = self.frame.event
@@ -247,6 +294,6 @@ def _look(state: str, own: str) -> dict[str, Any]:
         look["facecolor"] = tint(own, 0.75)
     elif state in ("kept", "copy"):
         look |= {"facecolor": tint(own, 0.6), "hatch": "...." if state == "kept" else "////"}
-    elif state == IDLE_STATE:
-        look |= {"facecolor": "white", "edgecolor": IDLE, "hatch": "xxxx"}
+    elif state in ("idle", "lying"):
+        look |= {"facecolor": "white", "edgecolor": IDLE, "hatch": "xxxx" if state == "idle" else "..."}
     return look

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,8 @@ from minifuse.notebook.play import Played
 
 __all__ = ["DPI", "LETTER", "Picture", "check_runs", "explain", "plain"]
 
-DPI = 110
-LETTER = 0.07  # inches, of eight points
+DPI = 100
+LETTER = 0.065  # inches, of eight points
 
 
 class Picture(Figure):
@@ -26,10 +27,13 @@ class Picture(Figure):
     def __init__(self, width: float, height: float, **more: Any) -> None:
         super().__init__(figsize=(width, height), dpi=DPI, layout="constrained", **more)
 
-    def _repr_png_(self) -> bytes:
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """The picture, of twice as many points as it is to be shown with: screens have them."""
         written = io.BytesIO()
-        self.savefig(written, format="png", bbox_inches="tight", pad_inches=0.08)
-        return written.getvalue()
+        self.savefig(written, format="png", dpi=2 * DPI, bbox_inches="tight", pad_inches=0.08)
+        png = written.getvalue()
+        width, height = struct.unpack(">II", png[16:24])
+        return png, {"width": width // 2, "height": height // 2}
 
 
 def check_runs(runs: Sequence[object], what: str) -> None:
@@ -43,7 +47,7 @@ def explain(picture: Picture, looks: Mapping[str, Mapping[str, Any]]) -> None:
     """Put a legend below: what each look, of a `Patch`, means; in as many columns as there is room for."""
     if looks:
         patches = [Patch(**{"edgecolor": SOFT, "linewidth": 0.5, **look}, label=means) for means, look in looks.items()]
-        wide = 0.5 + LETTER * max(map(len, looks))
+        wide = 0.4 + LETTER * max(map(len, looks))
         columns = max(1, min(len(looks), int(picture.get_figwidth() / wide)))
         picture.legend(handles=patches, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -20,8 +20,8 @@ from minifuse.views.timeline import columns_of
 
 __all__ = ["SERIES", "draw_series", "values_of"]
 
-WIDTH, HEIGHT = 5.2, 1.35  # inches of a chart
-WIDEST = 13.0
+WIDTH, HEIGHT = 4.6, 1.3  # inches of a chart
+WIDEST = 9.6
 
 
 class Series(NamedTuple):
@@ -42,7 +42,7 @@ def _waiting(history: History, one: Iteration) -> int:
 SERIES = {
     "batch": Series("requests computed", "requests", HUES[0], lambda _, one: len(one.requests)),
     "computed": Series("tokens computed", "tokens", HUES[2], lambda _, one: int(one.event["computed"])),
-    "idle": Series("of these idle", "tokens", IDLE, lambda _, one: int(one.event["idle"])),
+    "idle": Series("computed idle", "tokens", IDLE, lambda _, one: int(one.event["idle"])),
     "kv": Series("memory in use", "slots", HUES[3], lambda _, one: int(one.event["kv"][0])),
     "host": Series("on the host alone", "slots", HUES[6], lambda _, one: int(one.event["kv"][3])),
     "queue": Series("requests that wait", "requests", HUES[1], _waiting),
@@ -122,7 +122,18 @@ def _draw(axes: Axes, run: Played, name: str, values: list[int], by: By) -> None
     axes.bar(starts, values, widths, align="edge", linewidth=0.4, gid=name, **colours)
     if name == "kv":
         axes.axhline(run.capacity, color=INK, linewidth=1, linestyle="--", gid="capacity")
-    axes.set_ylim(bottom=0)
+        told = f"all there are: {run.capacity:,}"
+        axes.annotate(
+            *(told, (1, run.capacity)),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, -3),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize=7,
+            color=INK,
+        )
+    axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
     axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     axes.grid(axis="y", color="#e4e7eb", linewidth=0.7)
     axes.set_axisbelow(True)

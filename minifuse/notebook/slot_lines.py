@@ -12,7 +12,7 @@ __all__ = ["Box", "Form", "Panel", "form_of"]
 
 LINE = 64  # slots in a line, if the memory has no form of its own
 GAP = 0.6  # between boxes, in slots
-HEADLINE, LINE_HEIGHT = 1.0, 1.3  # in heights of a slot
+HEADLINE, BELOW, BELOW_ARROWS = 1.1, 0.35, 0.8  # in heights of a slot: above lines, and below each
 
 
 class Form(NamedTuple):
@@ -31,8 +31,8 @@ class Box(NamedTuple):
     wide: int
 
     @property
-    def middle(self) -> tuple[float, float]:
-        return self.x + self.wide / 2, self.y + 0.5
+    def middle(self) -> float:
+        return self.x + self.wide / 2
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,20 @@ class Panel:
     count: int
     form: Form
     top: float
+    arrows: bool = False  # below its lines, into a wave and out of it
 
     @property
     def lines(self) -> int:
         return -(-self.count // (self.form.unit * self.form.across))
 
     @property
+    def down(self) -> float:
+        """From one line to the next."""
+        return 1 + (BELOW_ARROWS if self.arrows else BELOW)
+
+    @property
     def bottom(self) -> float:
-        return self.top + HEADLINE + self.lines * LINE_HEIGHT
+        return self.top + HEADLINE + self.lines * self.down
 
     @property
     def width(self) -> float:
@@ -69,7 +75,7 @@ class Panel:
             box, within = divmod(first, unit)
             wide = min(unit - within, stop - first, self.count - first)
             line, column = divmod(box, across)
-            yield Box(column * (unit + GAP) + within, self.top + HEADLINE + line * LINE_HEIGHT, wide)
+            yield Box(column * (unit + GAP) + within, self.top + HEADLINE + line * self.down, wide)
             first += wide
 
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from minifuse.layout import Rectangle
 from minifuse.trace import Event, whole_tables
 
-__all__ = ["Frame", "Held", "Slot", "Slots", "books", "fresh_slots", "idle_slots", "slots_of"]
+__all__ = ["Frame", "Held", "Slot", "Slots", "books", "fresh_slots", "slots_of"]
 
 
 class Held(NamedTuple):
@@ -62,29 +61,6 @@ def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
     for (_, start, end, *cell), place in list(zip(step["work"], step["places"], strict=True))[first:stop]:
         found |= {place[1]} if cell else set(slots_of(place)[start:end])
     return found
-
-
-def idle_slots(step: Event) -> set[int]:
-    """The slots that a step computes and no request needs: cells of a rectangle, or whole buffers of a region.
-
-    >>> shape = {"kind": "Rectangle", "offset": 0, "rows": 2, "stride": 8, "start": 3, "stop": 4}
-    >>> idle_slots({"shape": shape, "work": [["a", 3, 4]], "places": [[0, 8]], "waves": [[0, 1]]})
-    {11}
-    """
-    shape = step.get("shape")
-    if not shape or not step["work"]:
-        return set()
-    fresh = fresh_slots(step)
-    fields = {name: value for name, value in shape.items() if name != "kind"}
-    if shape["kind"] == "Rectangle":
-        rectangle = Rectangle(**fields)
-        columns = range(rectangle.start, rectangle.stop)
-        return {rectangle.slot(row, column) for row in range(rectangle.rows) for column in columns} - fresh
-    if shape["kind"] == "Region":
-        busy = {slot // shape["width"] for slot in fresh}
-        idle = [one for one in range(shape["offset"], shape["offset"] + shape["size"]) if one not in busy]
-        return {one * shape["width"] + i for one in idle for i in range(shape["width"])}
-    return set(range(shape["offset"], shape["offset"] + shape["rows"])) - fresh
 
 
 class _Books:
