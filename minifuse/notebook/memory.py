@@ -39,7 +39,7 @@ def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
         UsageError: there is no such iteration, or too much memory to be drawn.
     """
     check_runs([played], "draw_memory")
-    wanted = [step] if isinstance(step, int) else [*step]
+    wanted = [*step] if isinstance(step, Sequence) else [step]
     known = [one.step for one in played.history.iterations]
     if not wanted or any(isinstance(one, bool) or one not in known for one in wanted):
         last = f"0 to {max(known)}" if known else "none"

@@ -57,3 +57,4 @@ def plain(axes: Axes) -> None:
     for side in axes.spines.values():
         side.set_visible(False)
     axes.tick_params(length=0, labelsize=8, labelcolor=INK)
+    axes.tick_params(axis="x", pad=7)  # away from the lowest word of the other axis
