@@ -156,6 +156,8 @@ for column, step in enumerate((0, 1, 5)):
         axes = rows[row][column]
         axes.imshow(grid, cmap="Blues", vmin=0, vmax=3)
         axes.set_title(f"iteration {step}: {int((grid == 2).sum())} pairs", fontsize=9)
+        axes.set_xticks(range(0, p + 5, 3))
+        axes.set_yticks(range(0, p + 5, 3))
     rows[0][0].set_ylabel("nothing kept\nquery of token")
     rows[1][0].set_ylabel("keys, values kept\nquery of token")
     rows[1][column].set_xlabel("key of token")
@@ -307,8 +309,8 @@ axes.set_title("llama-2-7b on an A100: the labels are tokens in the iteration", 
 #
 # ### The same on the machine that you are using
 #
-# The next cell measures it. It multiplies a matrix with one column, two columns, and so on. The matrix has to be read once
-# whatever the number of columns.
+# The next cell measures it. It multiplies one row of numbers with a matrix, as a layer does with one token, then two rows at
+# once, and so on. The matrix has to be read once, whatever the number of rows.
 
 # %%
 torch.set_num_threads(1)
@@ -323,32 +325,33 @@ def seconds(function, repeat=7):
         times.append(time.perf_counter() - begin)
     return min(times)
 
-columns = [1, 2, 4, 8, 16, 32, 64, 128]
-took = [seconds(lambda x=torch.randn(2048, count): matrix @ x) for count in columns]
+counts = [1, 2, 4, 8, 16, 32, 64, 128]
+took = [seconds(lambda x=torch.randn(count, 2048): x @ matrix.T) for count in counts]
 bandwidth = matrix.numel() * 4 / took[0]
-rate = 2 * matrix.numel() * columns[-1] / took[-1]
+rate = 2 * matrix.numel() * counts[-1] / took[-1]
 print(f"about {bandwidth / 1e9:.0f} GB/s and {rate / 1e9:.0f} G operations/s on one core: "
       f"{rate / bandwidth:.0f} operations for each byte")
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
-left.plot(columns, [1e3 * one for one in took], "o-", color=BLUE)
-left.plot(columns, [1e3 * took[0] * count for count in columns], ":", color=GREY)
-left.set_ylim(0, 1.3e3 * took[-1])
-left.set_xlabel("columns at once")
+left.plot(counts, [1e3 * one for one in took], "o-", color=BLUE)
+left.plot(counts, [1e3 * took[0] * count for count in counts], ":", color=GREY)
+left.set_ylim(0, 1.3e3 * max(took))
+left.set_xlabel("rows at once")
 left.set_ylabel("ms")
-left.set_title("one product (dotted: one after another)", loc="left", fontsize=9)
-right.plot(columns, [1e6 * one / count for one, count in zip(took, columns)], "o-", color=GREEN)
+left.set_title("one product (dotted: row after row)", loc="left", fontsize=9)
+right.plot(counts, [1e6 * one / count for one, count in zip(took, counts)], "o-", color=GREEN)
 right.set_xscale("log", base=2)
-right.set_xlabel("columns at once")
-right.set_ylabel("µs for each column")
-right.set_title("the same, shared by the columns", loc="left", fontsize=9)
+right.set_ylim(0)
+right.set_xlabel("rows at once")
+right.set_ylabel("µs for each row")
+right.set_title("the same, shared by the rows", loc="left", fontsize=9)
 figure.tight_layout()
-assert took[-1] / columns[-1] < took[0] / 2, "many columns at once cost far less each"
+assert took[-1] / counts[-1] < took[0] / 2, "many rows at once cost far less each"
 
 # %% [markdown]
-# Machines differ, and this one may be busy; what does not differ is the form. A column that comes alone pays for reading
-# the whole matrix. Columns that come together share that price.
+# Machines differ, and this one may be busy; what does not differ is the form. A row that comes alone pays for reading the
+# whole matrix. Rows that come together share that price.
 #
 # ## One knob to turn: the length of the context
 #
@@ -410,10 +413,10 @@ for story in waiting.history.by_arrival:
 #    <details><summary>Answer</summary>
 #    naive: 1000·100 + 1000·999/2 = 599,500; serial: 100 + 999 = 1,099. That is about 545 times as many.
 #    </details>
-# 2. The run above is in *virtual time*: a cost model says how long an iteration takes, so runs are the same on every machine. Find
-#    out with `play("naive", request, clock="real")` and `metrics.throughput`-like figures whether the cache is worth anything for
-#    such a short text on your machine, and from which length on it is. *Hint: `asks((5, 200), max_new_tokens=200)` asks for an
-#    answer of exactly 200 tokens.*
+# 2. The runs above are in *virtual time*: a cost model says how long an iteration takes, so that a run is the same on every
+#    machine. With `clock="real"` the clock of your machine decides. Compare `naive` and `serial` there. From which length
+#    on is the cache worth anything? *Hint: `asks((5, 100))` asks for an answer of exactly 100 tokens, and
+#    `run.history.last_s` is the time of a run.*
 #    <details><summary>Answer</summary>
 #    For a few tokens the fixed cost of an iteration hides the difference. It shows at lengths where computing all tokens
 #    takes longer than that: for this model at some hundreds of tokens.

@@ -8,8 +8,8 @@ from minifuse.parsing import did_you_mean, one_of
 
 __all__ = ["FREE", "HUES", "IDLE", "INK", "SOFT", "WAIT", "ink_on", "owner_colour", "tint"]
 
-# Okabe and Ito's colours without black, and two more, as on the replay page.
-HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a6d3b", "#b8a800")
+# Okabe and Ito's colours, with a brown for black, as on the replay page (palette.js).
+HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442")
 INK, SOFT = "#1a1d21", "#5b6470"  # of words and lines
 FREE, WAIT, IDLE = "#eef0f3", "#c4cad2", "#b23b00"
 LIGHTER, DARKER = 0.38, 0.36
@@ -19,7 +19,7 @@ LIGHT = 0.3  # luminance above which black is read better than white
 def owner_colour(played: Played, name: str) -> str:
     """The colour of a request in every picture of this run, and of others of the same requests, as #rrggbb.
 
-    There are eight, which colour-blind readers can tell apart; after them the same come lighter, and then darker.
+    There are eight, which colour-blind readers can tell apart, too; then the same come lighter, and then darker.
 
     Raises:
         UsageError: the run has no such request.

@@ -127,7 +127,7 @@ def _draw(axes: Axes, run: Played, by: By) -> set[str]:
                 axes.axvline(column, color="white", linewidth=0.7)
     axes.set_title(_title(run), fontsize=10, loc="left", color=INK)
     for label, story in zip(axes.get_yticklabels(), stories, strict=True):
-        label.set_color(tint(owner_colour(run, story.id), 0.25, towards=0))
+        label.set_color(tint(owner_colour(run, story.id), 0.35, towards=0))
         label.set_fontweight("bold")
     return {span.sign for spans in lanes.values() for span in spans}
 
@@ -144,7 +144,7 @@ def _clock(played: tuple[Played, ...]) -> str:
 
 def _look(sign: str, own: str) -> dict[str, Any]:
     """How a sign of a request is drawn, as a `Patch` takes it."""
-    look = {"facecolor": own, "edgecolor": "white", "hatch": LOOKS[sign][1], "linewidth": 0.0}
+    look = {"facecolor": own, "edgecolor": ink_on(own), "hatch": LOOKS[sign][1], "linewidth": 0.0}
     if sign == WAITING:
         look["facecolor"] = WAIT
     elif sign in (READY, SUSPENDED):
