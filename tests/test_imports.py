@@ -36,6 +36,7 @@ ROOMS = (
     "views",
     "replay",
     "cli",
+    "notebook",
 )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,7 @@ __all__ = [
     "folder_to_be",
     "json_switch",
     "option",
+    "parsed",
     "switch",
     "takes",
     "whole",
@@ -110,14 +111,11 @@ def takes(
 
     The fields in `without` cannot be given, and have their defaults.
     """
-    annotations = get_type_hints(options, include_extras=True)
-    own_first = sorted(annotations, key=lambda name: name not in options.__annotations__)
-    declared: dict[str, Declared] = {name: annotations[name].__metadata__[0] for name in own_first}
+    declared = _declared(options)
 
     def decorate(command: Callable[[OptionsT], int]) -> Callable[..., int]:
         def typed(**texts: Any) -> int:
-            given = {name: one.default for name, one in declared.items()} | texts
-            return command(options(**{name: one.parse(given[name]) for name, one in declared.items()}))
+            return command(_parsed(options, declared, texts))
 
         offered = {name: one for name, one in declared.items() if name not in without}
         hints = {name: Annotated[one.kind, one.info] for name, one in offered.items()}
@@ -130,6 +128,29 @@ def takes(
         return typed
 
     return decorate
+
+
+def parsed(options: type[OptionsT], texts: Mapping[str, Any]) -> OptionsT:
+    """The options that these texts mean, by the names of their fields, as if they had been typed behind the flags.
+
+    Those left out have their defaults.
+
+    Raises:
+        UsageError: a text means nothing.
+    """
+    return _parsed(options, _declared(options), texts)
+
+
+def _parsed(options: type[OptionsT], declared: Mapping[str, Declared], texts: Mapping[str, Any]) -> OptionsT:
+    given = {**{name: one.default for name, one in declared.items()}, **texts}
+    return options(**{name: one.parse(given[name]) for name, one in declared.items()})
+
+
+def _declared(options: type[Any]) -> dict[str, Declared]:
+    """What the fields are declared as, those of a subclass first."""
+    annotations = get_type_hints(options, include_extras=True)
+    own_first = sorted(annotations, key=lambda name: name not in options.__annotations__)
+    return {name: annotations[name].__metadata__[0] for name in own_first}
 
 
 def whole(low: int = 1, high: int = MANY) -> Parse:

@@ -48,14 +48,19 @@ def write_page(runs: Sequence[TracedRun], path: Path) -> None:
         ) from None
 
 
-def assemble(told: Mapping[str, Any]) -> str:
-    """The page of a record, as HTML."""
+def assemble(told: Mapping[str, Any], address: str = "") -> str:
+    """The page of a record, as HTML.
+
+    Args:
+        address: what the page shows where nothing stands behind # in its own, as in a frame: `i=12&stops=20`.
+    """
     modules = {file.name: file.read_text(encoding="utf-8") for file in sorted(PAGE.glob("*.js"))}
     styles = sorted(PAGE.glob("*.css"), key=lambda file: (file.name != FIRST_STYLE, file.name))
     titles = ", ".join(run["title"] for run in told["runs"])
     packed = gzip.compress(json.dumps(told, separators=(",", ":")).encode(), mtime=0)
     parts = {
         "title": html.escape(titles),
+        "address": html.escape(address),
         "style": "\n".join(file.read_text(encoding="utf-8") for file in styles),
         "record": base64.b64encode(packed).decode(),
         "script": bundle(modules, START),

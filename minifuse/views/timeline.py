@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,16 +13,23 @@ from minifuse.views.rows import idle_rows
 from minifuse.work import TRANSFORMER
 
 __all__ = [
+    "BROKEN_OFF",
     "ENDED",
     "HELD",
     "IDLE",
     "PREPROCESSING",
     "PROMPT",
+    "READY",
     "RUNNING",
     "SUSPENDED",
     "WAITING",
+    "WAIT_SIGNS",
+    "Column",
     "Timeline",
+    "columns_of",
     "draw_timeline",
+    "letters_of",
+    "sign_of",
 ]
 
 WAITING, READY, SUSPENDED, HELD, PREPROCESSING, PROMPT, RUNNING, IDLE, ENDED, BROKEN_OFF = ".:~-op#x|!"
@@ -67,12 +75,12 @@ def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeli
     """The picture of a run, at most so wide, of its first `most_rows` requests by arrival."""
     stories = history.by_arrival
     shown = stories[:most_rows]
-    every = columns = _columns(history)
+    every = columns = columns_of(history)
     if len(shown) < len(stories):
         until_s = max(map(history.end_of, shown))
         columns = [column for column in every if column.start_s < until_s]
     per_column = max(1, -(-len(columns) // most_columns))
-    letters = _letters(history)
+    letters = letters_of(history)
     idle = idle_rows(history) if shown else {}
     painter = _Painter(history, columns, letters, idle)
     rows = {story.id: _binned(painter.row(story), per_column) for story in shown}
@@ -92,7 +100,7 @@ def draw_timeline(history: History, most_columns: int, most_rows: int) -> Timeli
     )
 
 
-def _columns(history: History) -> list[Column]:
+def columns_of(history: History) -> list[Column]:
     """Iterations with work, and pauses in which a request waited, in the order in which they ended.
 
     Workers compute side by side: in any other order a request would go on to the right of its last iteration, or have
@@ -107,7 +115,7 @@ def _columns(history: History) -> list[Column]:
     return sorted(columns, key=lambda column: (column.end_s, column.start_s))
 
 
-def _letters(history: History) -> dict[str, str]:
+def letters_of(history: History) -> dict[str, str]:
     """A letter for each type of cell: the first of its name that is free.
 
     Of encoder, decoder and end: e, d and n.
@@ -121,6 +129,17 @@ def _letters(history: History) -> dict[str, str]:
                 found[cell] = next((letter for letter in free if letter not in taken), RUNNING)
                 taken.add(found[cell])
     return found
+
+
+def sign_of(story: Story, one: Iteration, letters: Mapping[str, str]) -> str:
+    """What an iteration does for a request that it computes; `letters` as from `letters_of`."""
+    if one.preprocesses:
+        return PREPROCESSING
+    own = one.work_of(story.id)
+    cell = own[-1][2]
+    if cell != TRANSFORMER:
+        return letters[cell]
+    return PROMPT if any(story.prefills(*work) for work in own) else RUNNING
 
 
 class _Painter:
@@ -176,7 +195,7 @@ class _Painter:
             ):  # between two of its own: what began beside the first ends a little later
                 if signs[i] == HELD and self._columns[i].start_s < before_end_s:
                     signs[i] = sign
-            sign = self._sign(story, one)
+            sign = sign_of(story, one, self._letters)
             signs[first : column + 1] = [sign] * (column + 1 - first)
             before, before_end_s = column, one.end_s
 
@@ -192,16 +211,6 @@ class _Painter:
         if i == len(self._ends) or self._columns[i].start_s >= story.ended_s:
             i -= 1
         return i if i >= 0 else None
-
-    def _sign(self, story: Story, one: Iteration) -> str:
-        """What an iteration does for a request."""
-        if one.preprocesses:
-            return PREPROCESSING
-        own = one.work_of(story.id)
-        cell = own[-1][2]
-        if cell != TRANSFORMER:
-            return self._letters[cell]
-        return PROMPT if any(story.prefills(*work) for work in own) else RUNNING
 
 
 def _binned(signs: list[str], per_column: int) -> str:

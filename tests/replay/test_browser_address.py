@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import html
+from pathlib import Path
+
 import pytest
 
-from .conftest import Pages, Screen
+from minifuse.replay.page import assemble
+from minifuse.replay.record import read_run, record
+
+from .conftest import Pages, Screen, Traces
 
 
 def test_an_address_names_a_step_and_follows_the_reader(screen: Screen, pages: Pages) -> None:
@@ -56,3 +62,20 @@ def test_the_dialog_of_keys_lists_what_an_address_takes(screen: Screen, pages: P
     for value in ("mode=time", "mode=iterations", "theme=dark", "theme=light", "by=time", "by=token"):
         assert value in told
     assert "esc" in told
+
+
+def test_in_a_frame_the_page_has_an_address_of_its_own(screen: Screen, traces: Traces, tmp_path: Path) -> None:
+    """As in a notebook, where the address of the frame's document is not that of the page around it."""
+    told = record([read_run(path) for path in traces("static", "vllm")])
+    around = tmp_path / "around.html"
+    text = html.escape(assemble(told, "run=vllm&b=static&i=7&theme=dark"))
+    around.write_text(f'<!doctype html><iframe srcdoc="{text}" width="1000" height="600"></iframe>', encoding="utf-8")
+    screen.driver.get(around.as_uri())
+    screen.driver.switch_to.frame(0)
+    screen.until("return document.documentElement.dataset.ready === 'yes'")
+    state = screen.state()
+    assert (state["a"], state["b"], state["position"], state["theme"]) == ("vllm", "static", 7, "dark")
+    screen.click("#on")
+    screen.until("return location.hash.includes('i=8')")  # nor does the console complain
+    screen.driver.switch_to.default_content()
+    assert screen.js("return location.hash") == ""

@@ -10,11 +10,11 @@ import pytest
 from minifuse.replay.page import assemble
 from minifuse.replay.record import read_run, record
 from minifuse.trace import read_trace, whole_tables
+from minifuse.views.slot_books import books
 
 from .conftest import Screen
 from .crowd import BLOCKS, FEW_SLOTS, SHARE, SWAP, TIERS, WAVES, Options, crowd_page, crowd_trace
 from .memory_map import LEGEND, MAP, WORDS, centre, columns, moving, panels, point_at, read
-from .slot_books import books
 
 
 def pixel(screen: Screen, tier: str, slot: int) -> list[int]:
@@ -218,7 +218,7 @@ def test_slots_beyond_any_device_do_not_stop_the_page(damage: str, screen: Scree
 
 def test_the_owner_of_a_slot_of_the_host_is_named(screen: Screen) -> None:
     i = moving("vllm", SWAP, "swap_out")
-    held = books(read_trace(crowd_trace("vllm", SWAP)))[i]
+    held = [*books(read_trace(crowd_trace("vllm", SWAP)))][i].held
     hosted = {slot: owners for (tier, slot), (owners, _) in held.items() if tier == "host"}
     here = {slot: owners for (tier, slot), (owners, _) in held.items() if tier == "device"}
     slot, (owner,) = next((slot, owners) for slot, owners in hosted.items() if here.get(slot) != owners)

@@ -15,11 +15,11 @@ from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
 from minifuse.trace import Event, read_trace, whole_tables
+from minifuse.views.slot_books import Slots, books, slots_of
 
 from .conftest import Screen
 from .crowd import FEW_SLOTS, Options, crowd_page, crowd_trace
 from .memory_map import LEGEND, columns, point_at, read
-from .slot_books import Slots, books, slots_of
 
 # The idle slots of every column: those that are computed, and those that lie between columns in use.
 IDLE = """
@@ -63,7 +63,7 @@ def compare(screen: Screen, page: Path, path: Path) -> list[tuple[set[int], set[
     steps = [event for event in whole_tables(events) if event["event"] in ("step", "wait")]
     right = []
     screen.open(page)
-    for step, held, shown in zip(steps, books(events), screen.js(IDLE), strict=True):
+    for step, (_, held, _), shown in zip(steps, books(events), screen.js(IDLE), strict=True):
         if step["event"] == "step" and step["shape"]:
             right.append(idle_of(step, held))
             assert tuple(map(set, shown)) == right[-1], f"step {step['step']}"

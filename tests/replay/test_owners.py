@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from minifuse.trace import read_trace
+from minifuse.views.slot_books import Slots, books
 
 from .conftest import Screen
 from .crowd import (
@@ -25,7 +26,6 @@ from .crowd import (
     crowd_page,
     crowd_trace,
 )
-from .slot_books import Slots, books
 
 # The whole run, column by column, in the order in which a reader would hardly look at it.
 FRAMES = """
@@ -111,7 +111,7 @@ def _common(a: int, b: int) -> bool:
 
 def compare(screen: Screen, path: Path, page: Path) -> list[Slots]:
     """Raise AssertionError unless the page shows what the books have, in whatever order its columns are visited."""
-    right = books(read_trace(path))
+    right = [frame.held for frame in books(read_trace(path))]
     screen.open(page)
     for stride in (1, stride_of(len(right))):
         found = shown(screen, stride)
@@ -137,7 +137,7 @@ def counted(kind: str) -> list[tuple[int, int]]:
     events = read_trace(crowd_trace(*EVERY[kind]))
     columns = [event for event in events if event["event"] in ("step", "wait")]
     found = []
-    for event, slots in zip(columns, books(events), strict=True):
+    for event, (_, slots, _) in zip(columns, books(events), strict=True):
         if event["event"] == "step":
             written = sum(tier == "device" and held.state == "written" for (tier, _), held in slots.items())
             found.append((written, event["kv"][0]))
@@ -164,7 +164,7 @@ def test_kept_slots_are_as_many_as_the_trace_counts() -> None:
     events = read_trace(crowd_trace(*EVERY["tiers"]))
     columns = [event for event in events if event["event"] in ("step", "wait")]
     seen = []
-    for event, slots in zip(columns, books(events), strict=True):
+    for event, (_, slots, _) in zip(columns, books(events), strict=True):
         if any(event.get("kept", ())) and event["work"]:
             seen.append(sum(tier == "device" and held.state == "kept" for (tier, _), held in slots.items()))
             assert seen[-1] == event["kept"][0], f"step {event['step']}"

@@ -38,7 +38,7 @@ class App {
     this.request = null;
     this.by = "time";
     this.mode = this.main.ofCells ? "time" : "iterations";
-    this.address = readAddress(location.hash);
+    this.address = readAddress(location.hash || document.documentElement.dataset.address);
     this.faults = [];
   }
 

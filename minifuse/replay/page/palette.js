@@ -16,8 +16,8 @@ export function readPalette() {
   return found;
 }
 
-/** Okabe and Ito's colours without black, and one more. */
-const HUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a6d3b", "#b8a800"];
+/** Okabe and Ito's colours, with a brown for black: those who see no red, no green or no blue tell them apart, too. */
+const HUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442"];
 
 /**
  * The colour of a request. After eight they come again, lighter and darker in turn: names tell requests apart, colours

@@ -26,7 +26,9 @@ export class Teller {
 
   tellAddress() {
     this.address = addressOf(this.app);
-    if (location.hash !== this.address) history.replaceState(null, "", this.address);
+    // The whole address: in a frame, one that begins with # would be taken for that of the page around it.
+    const [page] = location.href.split("#");
+    if (location.hash !== this.address) history.replaceState(null, "", page + this.address);
   }
 
   _notices() {

@@ -1,18 +1,21 @@
-"""The owners of each slot at each moment of a run, from a trace's lines alone: what the memory map must show.
+"""The owners of each slot at each moment of a run, slot by slot, from a trace's lines alone.
 
-The same rules as `owners.js` follows, in the plainest way: a dictionary of slots, copied for every column. A plan
-begins before another ends if it started before that; its evictions, moves and places take effect when it begins, and
-the requests that it finishes give up their slots when it ends.
+    for frame in books(events):
+        frame.held["device", 12]  # Held(owners=frozenset({'r1'}), state='written')
+
+The same rules as `owners.js` of the replay page follows, in the plainest way: a dictionary of slots, copied for every
+column. A plan begins before another ends if it started before that; its evictions, moves and places take effect when
+it begins, and the requests that it finishes give up their slots when it ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from minifuse.trace import Event, whole_tables
 
-__all__ = ["Held", "books"]
+__all__ = ["Frame", "Held", "Slot", "Slots", "books", "fresh_slots", "slots_of"]
 
 
 class Held(NamedTuple):
@@ -26,6 +29,18 @@ Slot = tuple[str, int]  # on the "device" or on the "host"
 Slots = dict[Slot, Held]
 
 
+class Frame(NamedTuple):
+    """Every slot that is held while a step, or a wait, runs; what finishes with it still has its slots.
+
+    `event` has its block tables whole. `waves` are the slots while each wave of it is attended, if there are several;
+    what one wave wrote may have left the device before the next.
+    """
+
+    event: Event
+    held: Slots
+    waves: tuple[Slots, ...] = ()
+
+
 def slots_of(place: list[Any]) -> list[int]:
     """The slots of a place, in the order of its tokens."""
     if len(place) == 1:
@@ -35,12 +50,25 @@ def slots_of(place: list[Any]) -> list[int]:
     return list(range(place[0], place[0] + place[1]))
 
 
-def block_size(events: list[Event]) -> int:
+def _block_size(events: list[Event]) -> int:
     """The slots of a block; 1 where places are not in blocks."""
     steps = [event for event in events if event["event"] == "step"]
     placed = [one for step in steps for one in zip(step["work"], step["places"], strict=True)]
     of_texts = [place for work, place in placed if len(work) == 3]
     return next((place[1] for place in of_texts if len(place) == 2 and isinstance(place[0], list)), 1)
+
+
+def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
+    """The slots that a step writes on the device, or one of its waves; its block tables are to be whole.
+
+    >>> fresh_slots({"work": [["a", 2, 4]], "places": [[8, 16]], "waves": [[0, 1]]})
+    {10, 11}
+    """
+    first, stop = (0, len(step["work"])) if wave is None else step["waves"][wave]
+    found: set[int] = set()
+    for (_, start, end, *cell), place in list(zip(step["work"], step["places"], strict=True))[first:stop]:
+        found |= {place[1]} if cell else set(slots_of(place)[start:end])
+    return found
 
 
 class _Books:
@@ -49,7 +77,7 @@ class _Books:
         self.conversations = {e["id"]: e["conversation"] for e in events if e["event"] == "request"}
         self.layered = events[0].get("options", {}).get("memory.turns") == "layers"
         self.keeps = any(any(event.get("kept", ())) for event in events)
-        self.block = block_size(events)
+        self.block = _block_size(events)
         self.held: Slots = {}
         self.twins: dict[Slot, Slot] = {}
         self.places: dict[str, list[int]] = {}
@@ -135,7 +163,9 @@ class _Books:
                 del self.held[twin]
             self.held[slot] = Held(frozenset(others | {name}), "written" if has else "reserved")
 
-    def begin(self, step: Event) -> None:
+    def begin(self, step: Event) -> tuple[Slots, ...]:
+        """A plan begins. Returns the slots while each wave is attended, if there are several."""
+        waves: list[Slots] = []
         for moment in ("first", "behind", "before"):
             self.moves(step, moment, 0)
         for name in step["evicted"]:
@@ -161,7 +191,10 @@ class _Books:
                     self.unlink(own_slot)
                     owners = self.held[own_slot].owners
                     self.held[own_slot] = Held(owners if name in owners else frozenset({name}), "written")
+            if len(step["waves"]) > 1 or (step["waves"] and self.layered):
+                waves.append(dict(self.held))
             self.moves(step, "after", wave)
+        return tuple(waves)
 
     def leave_device(self, name: str, keep: bool) -> None:
         for slot in self.owned(name, "device"):
@@ -224,25 +257,26 @@ def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
     return found
 
 
-def books(events: list[Event]) -> list[Slots]:
-    """The slots that are held while each column runs: the steps and the waits of a trace, in its order."""
+def books(events: Iterable[Event]) -> Iterator[Frame]:
+    """The slots that are held while each column runs: the steps and the waits of a trace, in its order.
+
+    Args:
+        events: of one run, as its trace file has them.
+    """
     events = list(whole_tables(events))
     columns = [event for event in events if event["event"] in ("step", "wait")]
     pending = sorted((event for event in columns if event["event"] == "step"), key=lambda step: int(step["step"]))
     made = _Books(events)
     made.lost = _last_readers(pending)
-    found: list[Slots] = []
-    begun: set[int] = set()
+    waves: dict[int, tuple[Slots, ...]] = {}  # of the steps that have begun
     for column in columns:
         runs = column["event"] == "step"
-        while runs and pending and (column["step"] not in begun or _starts_before(pending[0], column)):
+        while runs and pending and (column["step"] not in waves or _starts_before(pending[0], column)):
             step = pending.pop(0)
-            begun.add(step["step"])
-            made.begin(step)
-        found.append(dict(made.held))
+            waves[step["step"]] = made.begin(step)
+        yield Frame(column, dict(made.held), waves.pop(column["step"]) if runs else ())
         if runs:
             made.end(column)
-    return found
 
 
 def _starts_before(step: Event, column: Event) -> bool:

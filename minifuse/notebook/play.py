@@ -1,0 +1,171 @@
+"""One run of a technique, as `minifuse run` would make it, and everything that it tells."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from minifuse.cli.declare import parsed
+from minifuse.cli.options import refuse_contradictions
+from minifuse.cli.refusals import Refusals
+from minifuse.cli.run import DEFAULT, RunOptions, chosen, load
+from minifuse.engine import Engine
+from minifuse.errors import UsageError
+from minifuse.metrics import Metrics, compute_metrics
+from minifuse.model.source import Source, resolve
+from minifuse.parsing import one_of
+from minifuse.request import Request
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import Served, serve
+from minifuse.stages import KINDS
+from minifuse.trace import Event
+from minifuse.views.history import History
+from minifuse.views.reading import parse_trace
+
+__all__ = ["Played", "play"]
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run that has ended.
+
+    `events` are the lines of its trace, as `minifuse run --trace` writes them (docs/architecture.md, "A trace's
+    lines"), `served` the answers with their times, `served.rows()` and `served.to_frame()` the same as a table.
+    """
+
+    name: str  # of the technique, or of the mix of stages
+    events: list[Event]
+    engine: Engine
+    source: Source
+    served: Served
+
+    @cached_property
+    def history(self) -> History:
+        """The iterations in the order of time, and the story of every request."""
+        return History.of(self.events, self.name)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The metrics that the command line prints, see `minifuse.metrics`; times in seconds."""
+        return compute_metrics(self.events)
+
+    @property
+    def capacity(self) -> int:
+        """Slots of the device's memory: tokens of KV, or states of cells."""
+        return int(self.events[0]["kv_capacity_tokens"])
+
+    @property
+    def tokens(self) -> dict[str, list[int]]:
+        """The new tokens of every request that was not refused, the stop token included."""
+        return {one.request.id: list(one.token_ids) for one in self.served.answers if one.why_refused is None}
+
+    @property
+    def answers(self) -> dict[str, str]:
+        """The same as texts, without blanks around them.
+
+        Raises:
+            ModelError: the model has no tokenizer.
+        """
+        decode = self.source.tokenizer().decode
+        return {name: decode(tokens).strip() for name, tokens in self.tokens.items()}
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why requests were refused."""
+        return {one.request.id: one.why_refused for one in self.served.answers if one.why_refused is not None}
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The numbers of the iterations, in the order of time."""
+        return [one.step for one in self.history.iterations if one.work]
+
+    def __repr__(self) -> str:
+        refused = f", {len(self.refused)} refused" if self.refused else ""
+        return (
+            f"<{self.name}: {len(self.tokens)} requests in {len(self.steps)} iterations, "
+            f"{self.history.last_s * 1e3:.4g} ms{refused}>"
+        )
+
+
+def play(
+    name: str,
+    requests: Iterable[Request],
+    *,
+    kv_memory: str | None = "192KiB",
+    clock: str = "virtual",
+    hardware: str | None = None,
+    max_batch: int | None = None,
+    batching: str | None = None,
+    memory: str | None = None,
+    attention: str | None = None,
+    model: str = "tiny",
+    dtype: str = "float32",
+    numerics: str = "fast",
+    seed: int = 0,
+    why: bool = False,
+    **options: Any,
+) -> Played:
+    """Serve requests with a technique, as `minifuse run --technique NAME` does, and tell what happened.
+
+        played = play("vllm", asks("sort 7 2 5"), max_batch=2, memory__block_size=4)
+
+    Every argument means what the option of that name means to `minifuse run`, and is refused with the same sentence.
+    Time is virtual unless another `clock` is given: then a run is the same each time, on any machine. Requests that are
+    refused are told on stderr, as there; they stop no other.
+
+    Args:
+        name: of the technique, see `minifuse list`.
+        kv_memory: of the device. 192KiB are 128 tokens of tiny; None: the default of the command line, 64MiB or more.
+        hardware: whose speed virtual time has: cpu unless it is given.
+        max_batch: requests served at once, at most, in every stage that has such a bound.
+        batching, memory, attention: another stage instead of the technique's.
+        seed: of random weights; how a request samples is the request's own.
+        why: tell in every iteration why each request that waits does.
+        options: of stages, `memory__block_size=4` for `--set memory.block_size=4`; True and False are on and off.
+
+    Raises:
+        UsageError: an argument is wrong, or contradicts another, or what are given are no requests.
+        LawBroken: a stage has a defect.
+    """
+    given = {"model": model, "dtype": dtype, "numerics": numerics, "clock": clock, "seed": seed, "technique": name}
+    given |= {"kv_memory": kv_memory, "hardware": hardware, "max_batch": max_batch}
+    given |= {"batching": batching, "memory": memory, "attention": attention}
+    texts = {key: str(value) for key, value in given.items() if value is not None}
+    asked = parsed(RunOptions, {**texts, "why": why, "set": [_set(key, value) for key, value in options.items()]})
+    source = resolve(asked.model)
+    row = chosen(asked, source.kind, DEFAULT[source.kind])
+    settings = replace(asked.settings, stage_options=asked.stage_options(row), why=asked.why)
+    refuse_contradictions(asked, source)
+    outline = source.outline(settings.dtype, settings.seed)
+    build_engine(row, source, settings, outline)  # refuse before any weights are loaded
+    weights, settings = load(source, settings, outline)
+    lines = io.StringIO()
+    engine = build_engine(row, source, settings, weights, lines)
+    served = serve(engine, requests)
+    if served.interrupted:
+        raise KeyboardInterrupt
+    _tell_refused(served)
+    return Played(row.name, parse_trace(lines.getvalue(), row.name).events, engine, source, served)
+
+
+def _set(name: str, value: object) -> str:
+    """What is typed behind --set for an option of a stage."""
+    kind, between, option = name.partition("__")
+    if not between or kind not in KINDS:
+        stages = one_of(f"{kind}__" for kind in KINDS)
+        raise UsageError(f"play has no argument {name!r}: name an option of a stage with {stages} before it.")
+    text = {True: "on", False: "off", None: "none"}[value] if value is None or isinstance(value, bool) else value
+    return f"{kind}.{option}={text}"
+
+
+def _tell_refused(served: Served) -> None:
+    """Tell on stderr of the requests that were refused: some of each cause in full, and how many more."""
+    refusals = Refusals([one.request for one in served.answers])
+    told = [refusals.sentence(one.request, one.why_refused) for one in served.answers if one.why_refused is not None]
+    for sentence in (*told, *refusals.rest()):
+        if sentence is not None:
+            print(f"error: {sentence}", file=sys.stderr)

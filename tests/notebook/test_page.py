@@ -1,0 +1,84 @@
+"""The replay page in a notebook: the whole record, nothing of it as markup, and no warning."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import warnings
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from IPython.display import HTML
+
+from minifuse.errors import UsageError
+from minifuse.notebook.asks import asks
+from minifuse.notebook.page import replay
+from minifuse.notebook.play import play
+from minifuse.replay.record import TracedRun, record
+
+from .runs import run_of
+
+
+class Attributes(HTMLParser):
+    """The first element of a name, as a browser reads it."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__()
+        self.name = name
+        self.found: list[dict[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == self.name:
+            self.found.append(dict(attrs))
+
+
+def test_the_frame_holds_the_page_and_the_page_its_record() -> None:
+    runs = run_of("static"), run_of("orca")
+    page = replay(*runs)
+    (frame,) = Attributes("iframe", page._repr_html_()).found
+    assert frame["srcdoc"] == page.text
+    packed = re.search(r'<script type="application/gzip;base64" id="record">([^<]*)</script>', page.text)
+    assert packed is not None
+    told = json.loads(gzip.decompress(base64.b64decode(packed[1])))
+    assert told == json.loads(json.dumps(record([TracedRun(run.name, run.events) for run in runs])))
+    assert [run["title"] for run in told["runs"]] == ["static", "orca"]
+    assert {one["answer"] for one in told["runs"][0]["requests"]} >= {" 2 5 7", " 42"}  # texts are in the trace
+
+
+def test_an_address_is_no_markup() -> None:
+    address = 'i=3&run="><script>alert(1)</script>'
+    text = replay(run_of("orca"), address=address).text
+    (page,) = Attributes("html", text).found
+    assert page["data-address"] == address
+    assert "<script>alert" not in text
+    assert Attributes("html", replay(run_of("orca")).text).found[0]["data-address"] == ""
+
+
+def test_the_height_is_the_frame_s() -> None:
+    assert "height: 432px" in replay(run_of("orca"), height=432)._repr_html_()
+
+
+def test_ipython_does_not_warn() -> None:
+    shown = replay(run_of("orca"))._repr_html_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        HTML(shown)
+        with pytest.raises(UserWarning):  # which is what the frame alone would bring
+            HTML(shown.removeprefix("<div>").removesuffix("</div>"))
+
+
+@pytest.mark.parametrize("height", [0, -3, 2.5, "600"])
+def test_a_height_is_a_number_of_pixels(height: Any) -> None:
+    with pytest.raises(UsageError, match=r"height is .*: give pixels"):
+        replay(run_of("orca"), height=height)
+
+
+def test_runs_of_other_requests_are_refused() -> None:
+    with pytest.raises(UsageError, match="orca and serial are runs of different workloads"):
+        replay(run_of("orca"), play("serial", asks("sort 2 1")))
+    with pytest.raises(UsageError, match="replay was given nothing"):
+        replay()

@@ -1,0 +1,477 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 1. One token at a time
+#
+# A language model writes its answer one token at a time, and each token depends on all tokens before it. This chapter
+# follows a single request through a model, first in the most naive way there is, then with a *KV cache*. It ends with the
+# number that drives every later chapter: how many bytes a machine has to read for one token.
+#
+# **You will be able to**
+#
+# - say what a model computes for one new token, and what of it can be kept for the next one;
+# - count the tokens that are computed with and without a KV cache, and check the count against a real run;
+# - compute how many bytes of KV one token takes in any model, and how many bytes one iteration reads;
+# - tell from two numbers of a machine whether an iteration is bound by its memory or by its arithmetic.
+#
+# You need Python, and to have seen a transformer once. Everything runs on a CPU.
+
+# %%
+import time
+from functools import partial
+
+import matplotlib.pyplot as plt
+import torch
+
+from minifuse.model.source import resolve
+from minifuse.model.text.presets import preset
+from minifuse.naive import oracle
+from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
+from minifuse.simulate.cost import hardware
+
+plt.rcParams.update(
+    {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
+)
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
+
+# %% [markdown]
+# ## A text is a list of numbers, and the next token is a choice
+#
+# The model of this course is called `tiny`. It comes with minifuse, has fewer than a million parameters, and knows a few
+# small tasks: counting, sorting, reversing, repeating, adding. Its tokens are words.
+
+# %%
+source = resolve("tiny")
+tokenizer, config = source.tokenizer(), source.config
+prompt = list(tokenizer.encode("count from 3 to 9"))
+print("text  ", [tokenizer.decode([token]).strip() for token in prompt])
+print("tokens", prompt)
+print(
+    f"{config.num_parameters:,} parameters: {config.num_layers} layers, {config.hidden_size} numbers a token,",
+    f"{config.num_heads} attention heads that share {config.num_kv_heads} KV heads of {config.head_dim}",
+)
+
+# %% [markdown]
+# A model turns the tokens of a text into *logits*: for each place in the text, one number for every token of the
+# vocabulary. The largest logit at the last place names the likeliest next token. Choosing always the likeliest is called
+# *greedy* decoding; this course decodes greedily unless it says otherwise, so that answers can be compared.
+
+# %%
+model = source.load("float32", "cpu", 0)
+last = oracle.logits(model, prompt)[-1].softmax(0)
+likeliest = last.topk(6)
+names = [tokenizer.decode([token]).strip() or "(end)" for token in likeliest.indices.tolist()]
+figure, axes = plt.subplots(figsize=(6, 2))
+axes.barh(names[::-1], likeliest.values.tolist()[::-1], color=BLUE)
+axes.set_xlabel("probability of the next token")
+axes.set_title("after “count from 3 to 9”", loc="left")
+
+# %% [markdown]
+# ## The failure to begin with: everything is computed again for every token
+#
+# The simplest way to write an answer is this loop. It asks the model for the logits of the whole text, appends the
+# likeliest token, and asks again, until the token that ends an answer comes.
+
+# %%
+tokens, computed = list(prompt), []
+while True:
+    computed.append(len(tokens))  # the tokens that this turn of the loop computes
+    tokens.append(int(oracle.logits(model, tokens)[-1].argmax()))
+    if tokens[-1] in config.eos_ids:
+        break
+print(tokenizer.decode(tokens[len(prompt) :]))
+print("tokens computed in each turn:", computed, "in all", sum(computed))
+
+# %% [markdown]
+# minifuse has this loop as a technique, `naive`. A *technique* is what the papers of this course propose: a way to choose
+# what runs, where its memory lies and how attention reads it. `play` serves requests with a technique, on the real
+# engine, exactly as the command `minifuse run --technique naive` does.
+
+# %%
+request = asks("count from 3 to 9")
+naively = play("naive", request)
+print(naively)
+print(naively.answers, naively.tokens)
+assert list(naively.tokens["r0"]) == tokens[len(prompt) :]
+draw_series(naively, series="computed", by="iterations")
+
+# %% [markdown]
+# Each bar is one *iteration*: one pass of the model. The first computes the prompt. Every later one computes the prompt
+# and all tokens of the answer so far, to learn a single new token.
+#
+# **A count by hand.** With a prompt of $p$ tokens and an answer of $n$ tokens the iterations compute
+# $p, p+1, \ldots, p+n-1$ tokens, in all
+#
+# $$np + \frac{n(n-1)}{2}.$$
+#
+# Twice as long an answer costs four times as much, as soon as the answer is longer than the prompt.
+
+# %%
+p, n = len(prompt), len(naively.tokens["r0"])
+by_hand = n * p + n * (n - 1) // 2
+in_the_run = naively.metrics["tokens"]["computed"]
+print(f"p = {p}, n = {n}: by hand {by_hand}, in the run {in_the_run}")
+assert by_hand == sum(computed) == in_the_run
+
+# %% [markdown]
+# ## What can be kept
+#
+# In a decoder, a token attends to itself and to the tokens before it, never to later ones. So what the model computes for
+# the first tokens of a text does not change when tokens are appended. The next cell looks: it computes the logits of a
+# long text and of its beginning, and compares.
+
+# %%
+whole, beginning = oracle.logits(model, tokens), oracle.logits(model, tokens[:p])
+difference = (whole[:p] - beginning).abs().max().item()
+print(f"the first {p} rows of logits differ by {difference:.1e} at most, of values up to {whole.abs().max():.0f}")
+assert difference < 1e-3
+
+# %% [markdown]
+# They are the same, up to the rounding of sums. For the next token we need the logits of the last place only. Which
+# numbers of earlier tokens does that place use? In every layer, attention forms a *query* from the last token, and
+# compares it with a *key* of every token up to it; the scores weigh their *values*:
+#
+# $$\text{attention}(q, K, V) = \text{softmax}\left(\frac{q K^\top}{\sqrt{d}}\right) V$$
+#
+# Everything else in a layer is computed for each token by itself. So of the earlier tokens, only their keys and values
+# are needed again. Here are the pairs of query and key that one layer computes in three iterations, without and with
+# kept keys and values.
+
+# %%
+figure, rows = plt.subplots(2, 3, figsize=(7, 4.2), sharex=True, sharey=True)
+for column, step in enumerate((0, 1, 5)):
+    length = p + step
+    for row, kept in enumerate((False, True)):
+        grid = torch.zeros(p + 5, p + 5)
+        for query in range(length):
+            for key in range(query + 1):
+                is_new = not kept or step == 0 or query == length - 1
+                grid[query, key] = 2 if is_new else 0.6
+        axes = rows[row][column]
+        axes.imshow(grid, cmap="Blues", vmin=0, vmax=3)
+        axes.set_title(f"iteration {step}: {int((grid == 2).sum())} pairs", fontsize=9)
+        axes.set_xticks(range(0, p + 5, 3))
+        axes.set_yticks(range(0, p + 5, 3))
+    rows[0][0].set_ylabel("nothing kept\nquery of token")
+    rows[1][0].set_ylabel("keys, values kept\nquery of token")
+    rows[1][column].set_xlabel("key of token")
+figure.suptitle("Pairs of query and key: dark ones are computed in this iteration", fontsize=10)
+figure.tight_layout()
+
+# %% [markdown]
+# The place where keys and values are kept is the **KV cache**. With it, the first iteration computes the prompt
+# (*prefill*), and each later one computes one token (*decoding*).
+#
+# ## A prediction
+#
+# The technique `serial` serves one request at a time with a KV cache. Before you run the next cell, predict for our
+# request of $p = 5$ prompt tokens and $n = 8$ new tokens:
+#
+# 1. How many iterations does `serial` take, compared with `naive`?
+# 2. How many tokens does it compute in all?
+# 3. How many tokens of KV are in the cache at the end? (Careful: the last token of an answer is never given back to the
+#    model.)
+
+# %%
+cached = play("serial", request)
+print(cached)
+assert cached.tokens == naively.tokens, "a technique changes what is computed, never the answer"
+draw_series(naively, cached, series=["computed", "kv"], by="iterations")
+
+# %%
+print("iterations", len(naively.steps), "and", len(cached.steps))
+print("tokens computed", naively.metrics["tokens"]["computed"], "and", cached.metrics["tokens"]["computed"])
+assert len(cached.steps) == len(naively.steps) == n
+assert cached.metrics["tokens"]["computed"] == p + n - 1
+
+# %% [markdown]
+# The number of iterations is the same: one for each new token. What differs is the work in each. `naive` computes
+# $np + n(n-1)/2$ tokens, `serial` $p + n - 1$. The answers are the same tokens. Everything in this course is held to that:
+# a technique may change *when* and *where* something is computed, never *what* comes out.
+#
+# The cache itself grows by one token in each iteration. `draw_memory` shows the device's memory, slot by slot; one slot
+# holds the keys and values of one token, in all layers.
+
+# %%
+draw_memory(cached, step=[0, 1, n - 1])
+
+# %% [markdown]
+# The dark slots are written. The light ones are set aside: `serial` reserves, at the beginning, as many slots as the answer
+# may need at most, whether it will need them or not. Remember this; chapter 4 is about what that costs.
+#
+# ## See it move
+#
+# A *replay page* shows a run iteration by iteration. Step with the arrow keys. At each iteration the page shows what ran, what
+# memory held, and how the answer grew. Here `naive` is above and `serial` below.
+
+# %%
+replay(naively, cached, address="i=3&b=serial&request=r0")
+
+# %% [markdown]
+# ## The source that matters
+#
+# This is all of `naive`'s oracle that chooses tokens. minifuse compares every technique with it, token by token.
+
+# %%
+show_source(oracle.answer)
+
+# %% [markdown]
+# And this is how the engine says what has to be computed. Work is a span of tokens, `[start, stop)`. The memory tells which
+# span of a request is *missing* from the cache. Without a cache all of it always is. With one, the whole prompt is missing
+# at first, and then one token. Nothing in the engine asks "is this prefill?": prefill is work that is longer than one token.
+
+# %%
+from minifuse.memory.recompute import Recompute
+from minifuse.memory.written import Written
+from minifuse.work import Work
+
+show_source(Work, Written.missing, Recompute.missing)
+
+# %%
+for name, run in (("naive", naively), ("serial", cached)):
+    spans = [(start, stop) for one in run.history.iterations for _, start, stop, *_ in one.work]
+    print(f"{name:7}", spans)
+
+# %% [markdown]
+# ## What a token costs in bytes
+#
+# **A count by hand.** For each token the cache keeps a key and a value, in every layer, for every KV head:
+#
+# $$\text{bytes of KV per token} = 2 \cdot \text{layers} \cdot \text{KV heads} \cdot \text{head size} \cdot \text{bytes of a number}.$$
+#
+# For `tiny` in float32: $2 \cdot 3 \cdot 2 \cdot 32 \cdot 4 = 1536$ bytes. For models that people use it is far more.
+
+# %%
+assert config.kv_bytes_per_token("float32") == 2 * 3 * 2 * 32 * 4
+for name in ("opt-13b", "llama-2-7b", "llama-2-70b", "llama-3-8b"):
+    shape = preset(name)
+    kv, weights = shape.kv_bytes_per_token("float16"), 2 * shape.num_parameters
+    print(
+        f"{name:12} KV of a token {kv / 2**10:6.0f} KiB   weights {weights / 1e9:6.1f} GB   "
+        f"KV of {weights / kv:9,.0f} tokens weighs as much"
+    )
+
+# %% [markdown]
+# `llama-2-70b` is ten times as large as `llama-2-7b`, and its KV is *smaller*: eight KV heads serve its 64 query heads
+# (grouped-query attention), where the older model has a KV head for each query head.
+#
+# Now the second count: what must an iteration *read*? To compute anything, each weight is read from memory once. To attend,
+# the KV of all tokens so far is read. And what does it *compute*? Two operations, a multiplication and an addition, for
+# each weight and each token.
+
+# %%
+llama, a100 = preset("llama-2-7b"), hardware("a100-40g")
+
+
+def bytes_read(tokens, context):
+    return 2 * llama.num_matrix_weights + context * llama.kv_bytes_per_token("float16")
+
+
+def operations(tokens, context):
+    return 2 * llama.num_matrix_weights * tokens + 4 * llama.num_layers * llama.q_size * tokens * context
+
+
+for what, new, context in (("prefill of 512 tokens", 512, 512), ("one token after them", 1, 513)):
+    moved, done = bytes_read(new, context), operations(new, context)
+    print(
+        f"{what:22} reads {moved / 1e9:5.1f} GB in {moved / a100.bandwidth * 1e3:5.2f} ms,  "
+        f"computes {done / 1e9:8,.0f} G operations in {done / a100.flops * 1e3:6.2f} ms"
+    )
+
+# %% [markdown]
+# The times are those of the data sheet of an A100: 1,555 GB/s of memory, 312 T operations/s. In prefill the arithmetic
+# takes longer than the reading. For one token, reading takes more than a hundred times as long as the arithmetic: the
+# machine waits for its memory and computes next to nothing.
+#
+# The *intensity* of an iteration is its operations for each byte that it reads. A machine has such a number as well:
+# operations per second over bytes per second. Where the iteration's number is lower than the machine's, memory is the
+# bound. This picture is called a *roofline*.
+
+# %%
+ridge = a100.flops / a100.bandwidth
+counts = [2**k for k in range(13)]
+intensity = [operations(count, 512) / bytes_read(count, 512) for count in counts]
+reached = [min(a100.flops, one * a100.bandwidth) / 1e12 for one in intensity]
+figure, axes = plt.subplots()
+axes.loglog(
+    [0.5, ridge, 4000], [0.5 * a100.bandwidth / 1e12, a100.flops / 1e12, a100.flops / 1e12], color=GREY, linewidth=3
+)
+axes.loglog(intensity, reached, "o", color=BLUE)
+for count, x, y in list(zip(counts, intensity, reached))[::3]:
+    axes.annotate(f"{count}", (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
+axes.axvline(ridge, color=ORANGE, linestyle="--")
+axes.annotate(
+    f"{ridge:.0f} operations a byte",
+    (ridge, 2),
+    xytext=(-5, 0),
+    textcoords="offset points",
+    ha="right",
+    fontsize=8,
+    color="#8a5a00",
+)
+axes.set_xlabel("operations for each byte that is read")
+axes.set_ylabel("T operations/s")
+axes.set_title("llama-2-7b on an A100: the labels are tokens in the iteration", loc="left", fontsize=10)
+
+# %% [markdown]
+# One token stands at the lower left: about one operation for each byte, of 201 that the machine could do. On the slope,
+# more tokens in an iteration cost *no more time*: the weights are read anyway. That is the reason for everything that
+# follows. If one request has a single token to compute, put the tokens of many requests into the iteration.
+#
+# ### The same on the machine that you are using
+#
+# The next cell measures it. It multiplies one row of numbers with a matrix, as a layer does with one token, then two rows at
+# once, and so on. The matrix has to be read once, whatever the number of rows.
+
+# %%
+torch.set_num_threads(1)
+matrix = torch.randn(4096, 2048)
+
+
+def seconds(function, repeat=7):
+    function()
+    times = []
+    for _ in range(repeat):
+        begin = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+counts = [1, 2, 4, 8, 16, 32, 64, 128]
+rows = [torch.randn(count, 2048) for count in counts]
+took = [seconds(partial(torch.matmul, x, matrix.T)) for x in rows]
+bandwidth = matrix.numel() * 4 / took[0]
+rate = 2 * matrix.numel() * counts[-1] / took[-1]
+print(
+    f"about {bandwidth / 1e9:.0f} GB/s and {rate / 1e9:.0f} G operations/s on one core: "
+    f"{rate / bandwidth:.0f} operations for each byte"
+)
+
+# %%
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
+left.plot(counts, [1e3 * one for one in took], "o-", color=BLUE)
+left.plot(counts, [1e3 * took[0] * count for count in counts], ":", color=GREY)
+left.set_ylim(0, 1.3e3 * max(took))
+left.set_xlabel("rows at once")
+left.set_ylabel("ms")
+left.set_title("one product (dotted: row after row)", loc="left", fontsize=9)
+right.plot(counts, [1e6 * one / count for one, count in zip(took, counts)], "o-", color=GREEN)
+right.set_xscale("log", base=2)
+right.set_ylim(0)
+right.set_xlabel("rows at once")
+right.set_ylabel("µs for each row")
+right.set_title("the same, shared by the rows", loc="left", fontsize=9)
+figure.tight_layout()
+assert took[-1] / counts[-1] < took[0] / 2, "many rows at once cost far less each"
+
+# %% [markdown]
+# Machines differ, and this one may be busy; what does not differ is the form. A row that comes alone pays for reading the
+# whole matrix. Rows that come together share that price.
+#
+# ## One knob to turn: the length of the context
+#
+# KV is read as well, so a long text slows each token down. When does reading the KV take as long as reading the weights?
+# Predict it from the table above (the last column), then look.
+
+# %%
+contexts = list(range(0, 60_001, 2_000))
+figure, axes = plt.subplots()
+for name, colour in (("llama-2-7b", BLUE), ("llama-3-8b", GREEN)):
+    shape = preset(name)
+    weights = 2 * shape.num_matrix_weights
+    times = [(weights + context * shape.kv_bytes_per_token("float16")) / a100.bandwidth * 1e3 for context in contexts]
+    axes.plot(contexts, times, color=colour, label=name)
+    axes.axhline(2 * weights / a100.bandwidth * 1e3, color=colour, linestyle=":", linewidth=1)
+axes.set_xlabel("tokens in the context")
+axes.set_ylabel("ms for one token")
+axes.set_ylim(0)
+axes.legend(frameon=False, title="dotted: twice the weights alone", title_fontsize=8, fontsize=8)
+axes.set_title("Reading weights and KV on an A100", loc="left", fontsize=10)
+
+# %% [markdown]
+# The smaller the KV of a token, the later it matters. With contexts of a few hundred tokens, the weights decide.
+#
+# ## Where this idea loses
+#
+# The KV cache trades computing for memory, and memory is what runs out. An A100 has 40 GB. Subtract the weights, and divide
+# by the KV of a token:
+
+# %%
+for name in ("opt-13b", "llama-2-7b", "llama-3-8b"):
+    shape = preset(name)
+    left_over = a100.memory - 2 * shape.num_parameters
+    print(
+        f"{name:12} {left_over / 1e9:5.1f} GB are left for KV: {left_over / shape.kv_bytes_per_token('float16'):9,.0f} tokens"
+    )
+
+# %% [markdown]
+# With texts of 2,000 tokens that is a small number of requests, and `serial` uses the memory for only *one* of them. What
+# happens to the others? Four users ask, two milliseconds apart:
+
+# %%
+four = asks("count from 3 to 12", "sort 7 2 5 1", "reverse a b c d", "repeat duck 4 times", every=0.002)
+waiting = play("serial", four)
+draw_lanes(waiting, by="time")
+
+# %%
+for story in waiting.history.by_arrival:
+    waits = (story.admitted_s - story.arrival_s) * 1e3
+    end = (story.ended_s - story.arrival_s) * 1e3
+    print(f"{story.id} waits {waits:5.2f} ms, and has its answer {end:5.2f} ms after it arrived")
+
+# %% [markdown]
+# Each request waits until all earlier ones have ended, while every iteration reads all weights for the sake of a single
+# token. Both have the same cure: let several requests share an iteration. That is chapter 2.
+#
+# ## Exercises
+#
+# 1. An answer of 1,000 tokens follows a prompt of 100. How many times as many tokens does `naive` compute as `serial`?
+#    *Hint: both formulas are above.*
+#    <details><summary>Answer</summary>
+#    naive: 1000·100 + 1000·999/2 = 599,500; serial: 100 + 999 = 1,099. That is about 545 times as many.
+#    </details>
+# 2. The runs above are in *virtual time*: a cost model says how long an iteration takes, so that a run is the same on every
+#    machine. With `clock="real"` the clock of your machine decides. Compare `naive` and `serial` there. From which length
+#    on is the cache worth anything? *Hint: `asks((5, 100))` asks for an answer of exactly 100 tokens, and
+#    `run.history.last_s` is the time of a run.*
+#    <details><summary>Answer</summary>
+#    For a few tokens the fixed cost of an iteration hides the difference. It shows at lengths where computing all tokens
+#    takes longer than that: for this model at some hundreds of tokens.
+#    </details>
+# 3. By how much does the KV cache of `llama-2-7b` shrink if keys and values are kept in one byte each? At which context does it then
+#    weigh as much as the weights?
+#    <details><summary>Answer</summary>
+#    By half, so the context doubles. (The weights would usually be halved, too; then nothing changes.)
+#    </details>
+# 4. Why must the prompt's tokens be computed at all, when only the last place's logits are used?
+#    <details><summary>Answer</summary>
+#    Their keys and values are needed in every layer, and those of layer 2 depend on the outputs of layer 1.
+#    </details>
+#
+# ## How the papers tell it, and what we do differently
+#
+# - Flover (section II) and Baton (section 2.1) begin from the same two phases: *prefill* (in Flover *pre-processing*) and decoding.
+#   In this code both are work on a span of tokens.
+# - BatchMaker (chapter 2) tells it for recurrent networks, whose whole memory of a text is one *state* of fixed size. For a
+#   transformer the state grows with every token; that growth is the subject of chapters 4, 8 and 10.
+# - The papers measure `naive` nowhere. We keep it as the oracle: it shares no layer with the model that serves.
+#
+# ## Further reading
+#
+# - Pope et al., *Efficiently Scaling Transformer Inference* (2022): the same two counts, bytes and operations, for many chips.
+# - Williams, Waterman and Patterson, *Roofline* (2009): the picture with the slope and the roof.
+# - `minifuse explain kv`, and `docs/glossary.md`, for the terms.
+#
+# **Next:** chapter 2 puts several requests into one iteration, and finds what that wastes.
