@@ -110,11 +110,11 @@ def _compare(
         if results[-1].served.interrupted:
             break
     note_unevicted((one.row, one.stage_options, one.metrics) for one in results)
+    shown = page.write([result.row.name for result in results])  # before the table, whose reader may close the pipe
     if options.json:
         print_result(json.dumps(_as_json(workload, settings, results, failures)))
     elif results:
         _show(source.kind, settings.clock, results)
-    shown = page.write([result.row.name for result in results])
     return _report_errors(workload, settings, rows, results) or int(bool(failures) or not shown)
 
 

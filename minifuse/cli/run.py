@@ -144,6 +144,7 @@ def _served(
         return 1  # the reader went away before the last answer
     metrics = counted.result(options.goodput)
     note_unevicted([(row, settings.stage_options, metrics)])
+    shown = page.write([row.name])  # before the metrics, whose reader may close the pipe
     if options.json:
         result = {
             "schema": SCHEMA,
@@ -158,7 +159,6 @@ def _served(
     else:
         show_metrics(workload, served, metrics)
     unstored = report_unstored(conversations)
-    shown = page.write([row.name])
     if engine.trace.failure:
         print(f"error: {engine.trace.failure}", file=sys.stderr)
     if failures:  # told here: a broken pipe among them is the plugin's, not that of who reads the answers

@@ -46,7 +46,7 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
         (
             "Iterations",
             f"{metrics['iterations']:,} (mean batch size {plain(metrics['mean_batch_size'])})"
-            + (f", {metrics['preprocessing_steps']:,} of pre-processing" if metrics["preprocessing_steps"] else ""),
+            + (f", and {metrics['preprocessing_steps']:,} of pre-processing" if metrics["preprocessing_steps"] else ""),
         ),
         (f"{unit} computed", f"{tokens['computed']:,} ({tokens['recomputed']:,} recomputed)"),
         (f"Idle {unit.lower()}", f"{tokens['idle']:,}" + (f" ({tokens['idle_share']:.1%})" if tokens["idle"] else "")),

@@ -123,7 +123,7 @@ def test_why_story_and_answers(screen: Screen, pages: Pages, traces: Traces) -> 
     screen.open(pages("static", "vllm"), "#run=static&i=5")
     steps = [event for event in read_trace(traces("static")[0]) if event["event"] in ("step", "wait")]
     waiting = {name: text for _, name, text in steps[5]["reasons"]}
-    assert waiting, "somebody must wait for the test to mean something"
+    assert waiting, "a request must wait for the test to mean something"
     told = screen.text("why-a")
     assert all(name in told for name in waiting)
     screen.choose("request", "r1")

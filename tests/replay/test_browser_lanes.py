@@ -129,7 +129,7 @@ def test_columns_are_called_as_the_trace_calls_them(screen: Screen, name: str, o
             called = f"moves alone, step {step['step']}"
             begins = called.capitalize()
         assert now.startswith((f"{begins}:", f"{begins} on ", f"{begins}, "))
-        assert position.startswith(f"{called.capitalize()}, at ")
+        assert position.startswith(f"{called.capitalize()}, from ")
         assert f"(column {i} of {len(steps) - 1})" in position
         assert f" In {called}: " in label
 

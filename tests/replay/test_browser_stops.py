@@ -104,6 +104,19 @@ def test_what_is_behind_the_next_stop_is_covered_before_and_after_each_question(
     assert screen.js(limit) is None
 
 
+def test_another_address_closes_the_question(screen: Screen) -> None:
+    stop = admitting("orca")[0]
+    screen.open(crowd_page("orca"), f"#stops={stop}")
+    screen.press("end")
+    assert asked(screen)
+    screen.js("location.hash = '#i=3'")
+    screen.until("return app.position === 3")
+    assert asked(screen) == ""
+    assert screen.js("return document.body.className.match(/asking|covered/)") is None
+    screen.press("end")
+    assert screen.state()["position"] == len(columns("orca")) - 1
+
+
 def test_it_is_switched_on_and_off_by_hand_and_the_address_tells(screen: Screen) -> None:
     from selenium.webdriver.support.select import Select
 
@@ -153,10 +166,14 @@ def test_an_address_that_cannot_be_read_is_told(address: str, said: str, screen:
 def test_stops_beyond_the_run_and_at_waits_are_told(screen: Screen) -> None:
     wait = next(i for i, step in enumerate(columns("dynamic")) if i and step["event"] == "wait")
     screen.open(crowd_page("dynamic"), "#stops=99999")
-    said = "The address has a stop with nothing to ask: column 99999 of this run does not exist, or leaves no choice."
-    assert said in screen.text("predict")
+    assert "The address has a stop with nothing to ask: column 99999 of this run does not exist, or " in screen.text(
+        "predict"
+    )
     screen.open(crowd_page("dynamic"), f"#stops=99999,{wait}")
-    assert f"columns {wait}, 99999 of this run do not exist, or leave no choice." in screen.text("predict")
+    assert (
+        f"columns {wait}, 99999 of this run do not exist, or leave no choice that can be asked about."
+        in screen.text("predict")
+    )
 
 
 def test_a_stop_at_which_all_that_can_run_do_is_told_and_not_asked(screen: Screen) -> None:

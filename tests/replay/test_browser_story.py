@@ -15,7 +15,7 @@ from .memory_map import columns
 
 
 def groups(screen: Screen) -> list[tuple[str, list[str]]]:
-    """The reasons that the page shows, and who waits for each."""
+    """The reasons that the page shows, and the requests that wait for each."""
     found = screen.js(
         "return [...document.querySelectorAll('#why-a .why-list li')].map((item) =>"
         " [item.querySelector('p').textContent,"
@@ -242,7 +242,7 @@ def test_what_came_during_an_iteration_waits_for_its_end(screen: Screen) -> None
 
 
 def test_of_every_wait_there_is_a_reason(screen: Screen) -> None:
-    """In every column, of everyone who waits then, also of those that are ready or suspended."""
+    """In every column, of every request that waits then, is ready or is suspended."""
     states = set()
     for name, options in (("fusion", FEW_SLOTS), ("vllm", SWAP), ("baton-pd", ())):
         screen.open(crowd_page(name, options))

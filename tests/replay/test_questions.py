@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minifuse.memory.shuffle import shuffle
-from minifuse.replay.page import PAGE, bundle
+from minifuse.model.source import resolve
+from minifuse.replay.page import PAGE, assemble, bundle
+from minifuse.replay.record import read_run, record
+from minifuse.request import Phase, Request
+from minifuse.serve.build import build_engine
+from minifuse.serve.settings import Settings
+from minifuse.techniques import technique
 from minifuse.trace import Event, read_trace
 
 from .conftest import Screen
@@ -178,6 +185,41 @@ def test_every_iteration_of_other_requests_than_those_before_it_is_asked(name: s
             assert not account.others(step) - runs or step["wall"]["start_s"] < account.first_end
         if runs:
             last[stream] = runs - set(step["finished"])
+
+
+def test_a_request_that_is_aborted_in_the_iteration_that_admits_it_is_still_a_right_choice(
+    screen: Screen, tmp_path: Path
+) -> None:
+    """A plan that runs when its request is aborted goes on, and the page shows it as running."""
+    source = resolve("tiny")
+    path = tmp_path / "aborted.jsonl"
+    settings = Settings(clock="virtual", kv_memory=144 * 2**10, stage_options={"batching.instances": 2})
+    engine = build_engine(technique("instances"), source, settings, source.load("float32", "cpu", 0), path)
+    for i in range(5):
+        engine.submit(Request(f"r{i}", source.tokenizer().encode("sort 7 2 5 9 1"), 9, arrival_s=0.0011 * i))
+    sequences = engine.sequences
+    for _ in engine.run():  # an instance has ended an iteration, the other may be in the one that admits a request
+        for name in [
+            name
+            for name, one in sequences.items()
+            if one.phase is Phase.RUNNING and len(one.tokens) == len(one.request.prompt)
+        ]:
+            engine.abort(name)
+    page = tmp_path / "aborted.html"
+    page.write_text(assemble(record([read_run(path)])), encoding="utf-8")
+    found = screen.open(page).js(script(QUESTIONS))
+    events = read_trace(path)
+    aborted = {event["id"] for event in events if event["event"] == "aborted"}
+    admitting = [event for event in events if event["event"] == "step" and aborted & {*event["admitted"]}]
+    assert admitting, "no request was aborted in the iteration that admits it"
+    assert all(names(question, right=True) for asked in found.values() for question in asked)
+    for request in {name for step in admitting for name in step["admitted"]} & aborted:
+        states = screen.js(
+            "const r = app.main.requests.findIndex(({id}) => id === arguments[0]);"
+            "return app.main.workColumns(r).map((column) => app.main.stateAt(column, r))",
+            request,
+        )
+        assert states == ["running"]
 
 
 def test_the_runs_have_what_they_are_for(screen: Screen) -> None:

@@ -60,6 +60,7 @@ class App {
     window.addEventListener("hashchange", () => {
       if (location.hash === this.teller.address) return;
       this.address = readAddress(location.hash);
+      this.predict.leave();
       this.predict.read();
       this._take();
     });

@@ -113,7 +113,8 @@ export function showControls(app) {
   scrubber.max = String(Math.max(0, positions - 1));
   scrubber.value = String(position);
   const shown = other ? `A: ${columnName(main, index)}, B: ${columnName(other, app.indexOther)}` : capital(columnName(main, index));
-  const told = `${shown}, at ${seconds(main.starts[index])} (column ${position} of ${positions - 1})`;
+  const when = other && app.by === "time" ? `as A's ends at ${seconds(main.ends[index])}` : `from ${seconds(main.starts[index])}`;
+  const told = `${shown}, ${when} (column ${position} of ${positions - 1})`;
   scrubber.setAttribute("aria-valuetext", told);
   control("position").textContent = told;
   control("run-a").value = String(app.runs.indexOf(main));

@@ -51,8 +51,8 @@ export class Decisions {
 
   /**
    * @param {number} i
-   * @returns {Set<number>} the requests that the same worker's last iteration of that phase computed for, without
-   *     those that finished with it
+   * @returns {Set<number>} the requests that the same worker's last iteration of that phase computed for, but for
+   *     requests that finished with it
    */
   ranBefore(i) {
     const last = this._last[i];

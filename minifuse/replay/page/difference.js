@@ -86,7 +86,7 @@ export function decidedIn(a, i, b, j, moves) {
 function sumWords(model, moves) {
   const sums = new Map();
   for (const { kind, count } of moves) sums.set(kind, (sums.get(kind) ?? 0) + count);
-  const parts = [...sums].map(([kind, count]) => `${sizeWords(model, count)} (${kind.replace("_", " ")})`);
+  const parts = [...sums].sort().map(([kind, count]) => `${sizeWords(model, count)} (${kind.replace("_", " ")})`);
   return parts.length ? `moves ${parts.join(" and ")}` : "moves nothing";
 }
 

@@ -239,7 +239,8 @@ function doing(model, i, r, limit) {
   if (at && idle[at - 1] === i) return `${state}, its row computed idly`;
   if (state !== "running") return state;
   const beside = besideOf(model, i, r);
-  if (beside !== null && beside <= limit) return `running, in ${columnName(model, beside)}${onWorker(model, model.run.steps[beside].k ?? 0)}`;
+  if (beside > limit) return state; // not to be told yet
+  if (beside !== null) return `running, in ${columnName(model, beside)}${onWorker(model, model.run.steps[beside].k ?? 0)}`;
   const own = model.workColumns(r);
   const last = own[Math.max(0, countUpTo(own, i) - 1)];
   const { k = 0, ph, wait } = step;

@@ -134,5 +134,8 @@ function arrive(request, life, passed) {
     life.stateColumns.unshift(arrived);
     life.states.unshift(WAITING);
   }
-  if (request.outcome === "aborted" && request.ended !== null) life.mark(countUpTo(passed, request.ended), FINISHED);
+  if (request.outcome === "aborted" && request.ended !== null) {
+    const last = life.workColumns.at(-1) ?? -1; // a plan that runs when its request is aborted goes on
+    life.mark(Math.max(countUpTo(passed, request.ended), last + 1), FINISHED);
+  }
 }

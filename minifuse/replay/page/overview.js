@@ -23,7 +23,10 @@ function figures(model) {
     .filter(({ request, column }) => column !== undefined && (request.outcome === "stop" || request.outcome === "length"))
     .map(({ request, column }) => model.ends[column] - request.arrival)
     .sort((x, y) => x - y);
-  const found = [`${counted(run.steps.filter((step) => step.w).length, "iteration")} in ${seconds(lasted)}`];
+  const iterations = run.steps.filter((step) => step.w);
+  const apart = iterations.filter(({ ph }) => ph === "preprocessing").length;
+  const also = apart ? ` and ${grouped(apart)} of pre-processing` : ""; // counted apart, as in the tables of the command line
+  const found = [`${counted(iterations.length - apart, "iteration")}${also} in ${seconds(lasted)}`];
   if (run.notice) found.unshift("cut off");
   if (total && lasted > 0) found.push(`${grouped(total / lasted)} tokens/s`);
   if (waits.length) found.push(`median TTFT ${seconds((waits[(waits.length - 1) >> 1] + waits[waits.length >> 1]) / 2)}`);
@@ -42,6 +45,7 @@ function deedWords({ words, colour }) {
   return deed;
 }
 
+const LINES = { kept: "dashed", "on the host": "dotted" };
 const FAR_MORE = 3; // times the median of what the runs set aside, from which on each has a scale of its own
 const CARD_HEIGHT = 92; // pixels of lanes
 const CARD_DEED = 6; // pixels of a row of marks below them
@@ -61,8 +65,10 @@ export class Overview {
     this.top = tops.at(-1) > FAR_MORE * tops[(tops.length - 1) >> 1] ? null : tops.at(-1);
     const what = app.main.ofCells ? "states" : "KV";
     const scale = this.top === null ? `; ${what} on a scale of each card, the number is its top` : ", on one scale";
+    const lines = new Set(this.cards.flatMap(({ memory }) => memory.filter(({ line }) => line).map(({ label }) => label)));
+    const also = [...lines].map((label) => `, ${label} (${LINES[label]} line)`).join("");
     host.parentElement.querySelector("summary").textContent =
-      `All runs at a glance: lanes, and below them ${what} in use (dark) and set aside (light)${scale}`;
+      `All runs at a glance: lanes, and below them ${what} in use (dark), set aside (light)${also}${scale}`;
   }
 
   _card(model, longest) {

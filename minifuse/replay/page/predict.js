@@ -31,10 +31,15 @@ export class Predict {
     return last === Infinity || model === this.app.main || !this.app.pair ? last : this.app.pair.at(last).b;
   }
 
+  /** The next stop at which nothing was asked yet; undefined: there is none. */
+  get ahead() {
+    const { index } = this.app;
+    return this.left().find(({ before }) => before > index);
+  }
+
   /** The last column of A before the question that is open, or before the next stop; Infinity: there is none. */
   get limit() {
-    const { index } = this.app;
-    const next = this.question ?? this.left().find(({ before }) => before > index);
+    const next = this.question ?? this.ahead;
     return next ? next.before - 1 : Infinity;
   }
 
@@ -51,7 +56,7 @@ export class Predict {
     /** Columns that the address names; null: the kind says where to stop. */
     this.given = good.length ? [...new Set(good.map(Number))].sort((a, b) => a - b) : null;
     this.on = this.given !== null || predict === this.kind;
-    this._stops = null;
+    this._stops = this._left = null;
   }
 
   /** What was possible in the columns of run A. */
@@ -61,30 +66,31 @@ export class Predict {
     return this._decisions.get(main);
   }
 
-  /** The stops of run A, in the order in which they are come to. @returns {import("./questions.js").Stop[]} */
+  /** The stops of run A, in the order in which the reader reaches them. @returns {import("./questions.js").Stop[]} */
   stops() {
     const { main } = this.app;
     if (!this.on) return [];
     if (this._stops?.model !== main) {
       const decisions = this.decisions();
       const list = this.given ? stopsAt(decisions, this.given.filter((i) => i < main.length)) : stopsOf(decisions, this.kind);
-      this._stops = { model: main, list, left: null };
+      this._stops = { model: main, list };
+      this._left = null;
     }
     return this._stops.list;
   }
 
   /** Stops of run A at which nothing was asked yet. @returns {import("./questions.js").Stop[]} */
   left() {
-    const stops = this.stops();
-    if (!this._stops) return stops;
-    this._stops.left ??= stops.filter(({ column }) => !this._asked().has(column));
-    return this._stops.left;
+    const stops = this.stops(); // may forget which are left
+    this._left ??= stops.filter(({ column }) => !this._asked().has(column));
+    return this._left;
   }
 
   /** Columns that the address names, and before which there is nothing to ask. @returns {number[]} */
   lost() {
+    if (!this.given) return [];
     const columns = new Set(this.stops().map(({ column }) => column));
-    return (this.given ?? []).filter((i) => !columns.has(i));
+    return this.given.filter((i) => !columns.has(i));
   }
 
   _asked() {
@@ -93,7 +99,7 @@ export class Predict {
     return this._done.get(main);
   }
 
-  /** Where one comes to from one position on the way to another; asks, if a stop lies between them. */
+  /** The position that is reached on the way from one to another; asks, if a stop lies between them. */
   allow(from, to) {
     if (this.question) return Math.min(to, this.question.before - 1);
     const stop = to > from ? this.left().find(({ before }) => before > from && before <= to) : undefined;
@@ -130,7 +136,7 @@ export class Predict {
   _reveal(right, values) {
     const { question } = this;
     this._asked().add(question.column);
-    this._stops.left = null;
+    this._left = null;
     this.result = { right, values, question };
     this.question = null;
     this._turned();
@@ -168,7 +174,7 @@ export class Predict {
     if (!on || kind !== "given") delete address.stops;
     if (on && kind !== "given") address.predict = kind;
     else delete address.predict;
-    this.question = null;
+    this.question = this.result = null;
     this._readdress();
     this._turned();
   }

@@ -38,7 +38,7 @@ export class PredictView {
     this.choice.setAttribute("aria-label", "What to ask about");
     this.choice.addEventListener("change", () => predict.switchTo(true, this.choice.value));
     this.add = madeButton("Stop before this iteration", "predict-add", () => predict.stopHere());
-    this.add.title = "Adds a stop, so that the question comes when one goes on from before it";
+    this.add.title = "Adds a stop: its question comes when the reader goes on from an earlier iteration";
     settings.append(label, this.choice, this.add);
     this.note = made("p", "quiet predict-note");
     this.form = made("form", "predict-question");
@@ -94,7 +94,7 @@ export class PredictView {
       this.result.replaceChildren(...(result ? this._resultParts(result) : []));
     }
     this.result.hidden = !result;
-    this.go.hidden = !result || !left;
+    this.go.hidden = !result || !predict.ahead;
   }
 
   _settings() {
@@ -124,7 +124,7 @@ export class PredictView {
     const { predict } = this;
     const lost = predict.on ? predict.lost() : [];
     const many = lost.length > 1;
-    const strange = lost.length ? [`The address has ${many ? "stops" : "a stop"} with nothing to ask: ${many ? "columns" : "column"} ${lost.join(", ")} of this run ${many ? "do" : "does"} not exist, or ${many ? "leave" : "leaves"} no choice.`] : [];
+    const strange = lost.length ? [`The address has ${many ? "stops" : "a stop"} with nothing to ask: ${many ? "columns" : "column"} ${lost.join(", ")} of this run ${many ? "do" : "does"} not exist, or ${many ? "leave" : "leaves"} no choice that can be asked about.`] : [];
     const wrong = [...predict.wrong, ...strange];
     if (wrong.length || !predict.on) return wrong.join(" ");
     return predict.stops().length ? `${left} ${left === 1 ? "stop is" : "stops are"} left in this run.` : "There is nothing to ask in this run.";

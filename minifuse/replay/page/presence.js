@@ -1,4 +1,4 @@
-/** Which requests there are in a column, found without looking at those of the whole run. */
+/** Requests by column: under way, or ended. A lookup costs as much as the requests that it finds. */
 
 import { countUpTo } from "./ascending.js";
 

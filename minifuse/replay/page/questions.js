@@ -47,10 +47,11 @@ function decides(decisions, i, what) {
 }
 
 function leavesChoice(possible, chosen) {
-  return possible.length > new Set(chosen).size;
+  const right = new Set(chosen);
+  return possible.some((r) => right.has(r)) && possible.some((r) => !right.has(r));
 }
 
-/** Whether the requests of a column are those that ran before. */
+/** Whether a column computes for the same requests as the last iteration before it. */
 function isAlike(decisions, i) {
   const [runs, ran] = [decisions.runningIn(i), decisions.ranBefore(i)];
   return runs.size === ran.size && [...runs].every((r) => ran.has(r));
@@ -66,7 +67,8 @@ function mayAskRunning(decisions, i) {
  */
 function isShuffling(decisions, i) {
   const { sh: shape, m: moves, a: admitted } = stepOf(decisions, i);
-  return shape?.kind === "Region" && !admitted && Boolean(moves?.some(([kind]) => kind === "shuffle"));
+  const shuffles = shape?.kind === "Region" && !admitted && moves?.some(([kind]) => kind === "shuffle");
+  return Boolean(shuffles) && !formsOf(decisions.model).owners.books.tooMany;
 }
 
 /** The kinds of decision that a column makes and that leave a choice, the most interesting first. */
@@ -79,7 +81,7 @@ function kindsAt(decisions, i) {
  *
  * @param {import("./decisions.js").Decisions} decisions
  * @param {keyof typeof QUESTION_KINDS} kind
- * @returns {Stop[]} in the order in which they are come to; none before the first column, when nothing can be seen
+ * @returns {Stop[]} in the order in which the reader reaches them; none before the first column, where nothing is seen
  */
 export function stopsOf(decisions, kind) {
   const kinds = kind === "any" ? Object.keys(ASKED_KINDS) : [kind];
@@ -88,11 +90,11 @@ export function stopsOf(decisions, kind) {
 }
 
 /**
- * Of some columns those before which one can stop.
+ * The stops of given columns.
  *
  * @param {import("./decisions.js").Decisions} decisions @param {number[]} columns
- * @param {(i: number) => boolean} asks whether there is something to ask
- * @returns {Stop[]} in the order in which they are come to: of those before one column the earlier plan is first
+ * @param {(i: number) => boolean} asks whether there is something to ask about a column
+ * @returns {Stop[]} in the order in which the reader reaches them; columns that cannot be asked about are left out
  */
 export function stopsAt(decisions, columns, asks = (i) => Boolean(kindOf(decisions, i))) {
   const { before, model } = decisions;

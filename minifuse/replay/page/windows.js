@@ -1,4 +1,4 @@
-/** The windows of buffers in which a shuffle may gather those that run, as `minifuse/memory/shuffle.py` forms them. */
+/** The windows of buffers in which a shuffle may gather running requests, as `minifuse/memory/shuffle.py` forms them. */
 
 /**
  * Every window that fits the live buffers. Fixed buffers are neither moved nor overwritten, so a window is of movable
@@ -6,7 +6,7 @@
  *
  *     shuffleWindows([0, 4], [2], 5)  // 0 to 1: 1 copy; 1 to 3: 2 copies; 3 to 4: 1 copy
  *
- * @param {number[]} live buffers that run @param {number[]} fixed buffers that others have
+ * @param {number[]} live buffers of running requests @param {number[]} fixed buffers of other requests
  * @param {number} count buffers in all
  * @returns {{first: number, last: number, copies: number}[]} ascending
  */
