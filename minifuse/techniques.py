@@ -24,7 +24,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """A named choice of stages. `options` are settings that make the technique what it is, as `stage.option: value`."""
+    """A named choice of stages. `options` are settings that make the technique what it is, as `stage.option: value`;
+    `idea` is what it is about, where that is done only when there is need, as `minifuse/replay/page/deeds.js` calls it.
+    """
 
     name: str
     summary: str
@@ -34,6 +36,7 @@ class Technique:
     memory: str
     attention: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    idea: str | None = None
 
     @property
     def stages(self) -> dict[Kind, str]:
@@ -165,6 +168,7 @@ TECHNIQUES: dict[str, Technique] = {
             batching="fusion",
             memory="slots",
             attention="slots",
+            idea="shuffle",
         ),
         Technique(
             name="vllm",
@@ -174,6 +178,7 @@ TECHNIQUES: dict[str, Technique] = {
             batching="prefill_first",
             memory="paged",
             attention="paged",
+            idea="evicted",
         ),
         Technique(
             name="fastserve",
@@ -203,6 +208,7 @@ TECHNIQUES: dict[str, Technique] = {
             batching="unified",
             memory="tiered",
             attention="paged",
+            idea="found",
         ),
         Technique(
             name="fluid",
@@ -212,6 +218,7 @@ TECHNIQUES: dict[str, Technique] = {
             batching="fluid",
             memory="waves",
             attention="packed",
+            idea="waves",
         ),
         Technique(
             name="cellular",

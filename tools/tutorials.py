@@ -1,7 +1,7 @@
 """Executes the chapters of the course, and writes each beside its source as a notebook with its outputs.
 
-    python -m tools.tutorials            # all of them
-    python -m tools.tutorials 01 07      # these
+python -m tools.tutorials            # all of them
+python -m tools.tutorials 01 07      # these
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import time
 from pathlib import Path
 
 import jupytext
-import nbformat
 from nbclient import NotebookClient
+from nbformat import NotebookNode
 
 CHAPTERS = Path(__file__).parents[1] / "tutorials"
 MOST_S = 240  # of a cell, here; a chapter is to take two minutes
 
 
-def executed(source: Path) -> nbformat.NotebookNode:
+def executed(source: Path) -> NotebookNode:
     """The notebook of a chapter, with the outputs of a run from top to bottom.
 
     Raises:
         CellExecutionError: a cell failed.
     """
-    notebook = jupytext.read(source)
-    client = NotebookClient(notebook, timeout=MOST_S, kernel_name="python3", resources={"metadata": {"path": str(CHAPTERS)}})
-    client.execute()
+    notebook: NotebookNode = jupytext.read(source)
+    where = {"metadata": {"path": str(CHAPTERS)}}
+    NotebookClient(notebook, timeout=MOST_S, kernel_name="python3", resources=where).execute()
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"  # the same each time
         cell.metadata.pop("execution", None)  # when each cell ran
@@ -38,7 +38,7 @@ def main(wanted: list[str]) -> None:
         if not wanted or source.name[:2] in wanted:
             begin = time.monotonic()
             notebook = executed(source)
-            nbformat.write(notebook, source.with_suffix(".ipynb"))
+            jupytext.write(notebook, source.with_suffix(".ipynb"))
             print(f"{source.stem}: {time.monotonic() - begin:.0f} s")
 
 

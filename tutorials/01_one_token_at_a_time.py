@@ -29,6 +29,7 @@
 
 # %%
 import time
+from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
@@ -39,7 +40,9 @@ from minifuse.naive import oracle
 from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
 from minifuse.simulate.cost import hardware
 
-plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams.update(
+    {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
+)
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
 
 # %% [markdown]
@@ -54,8 +57,10 @@ tokenizer, config = source.tokenizer(), source.config
 prompt = list(tokenizer.encode("count from 3 to 9"))
 print("text  ", [tokenizer.decode([token]).strip() for token in prompt])
 print("tokens", prompt)
-print(f"{config.num_parameters:,} parameters: {config.num_layers} layers, {config.hidden_size} numbers a token,",
-      f"{config.num_heads} attention heads that share {config.num_kv_heads} KV heads of {config.head_dim}")
+print(
+    f"{config.num_parameters:,} parameters: {config.num_layers} layers, {config.hidden_size} numbers a token,",
+    f"{config.num_heads} attention heads that share {config.num_kv_heads} KV heads of {config.head_dim}",
+)
 
 # %% [markdown]
 # A model turns the tokens of a text into *logits*: for each place in the text, one number for every token of the
@@ -70,7 +75,7 @@ names = [tokenizer.decode([token]).strip() or "(end)" for token in likeliest.ind
 figure, axes = plt.subplots(figsize=(6, 2))
 axes.barh(names[::-1], likeliest.values.tolist()[::-1], color=BLUE)
 axes.set_xlabel("probability of the next token")
-axes.set_title("after “count from 3 to 9”", loc="left");
+axes.set_title("after “count from 3 to 9”", loc="left")
 
 # %% [markdown]
 # ## The failure to begin with: everything is computed again for every token
@@ -85,7 +90,7 @@ while True:
     tokens.append(int(oracle.logits(model, tokens)[-1].argmax()))
     if tokens[-1] in config.eos_ids:
         break
-print(tokenizer.decode(tokens[len(prompt):]))
+print(tokenizer.decode(tokens[len(prompt) :]))
 print("tokens computed in each turn:", computed, "in all", sum(computed))
 
 # %% [markdown]
@@ -98,7 +103,7 @@ request = asks("count from 3 to 9")
 naively = play("naive", request)
 print(naively)
 print(naively.answers, naively.tokens)
-assert list(naively.tokens["r0"]) == tokens[len(prompt):]
+assert list(naively.tokens["r0"]) == tokens[len(prompt) :]
 draw_series(naively, series="computed", by="iterations")
 
 # %% [markdown]
@@ -162,7 +167,7 @@ for column, step in enumerate((0, 1, 5)):
     rows[1][0].set_ylabel("keys, values kept\nquery of token")
     rows[1][column].set_xlabel("key of token")
 figure.suptitle("Pairs of query and key: dark ones are computed in this iteration", fontsize=10)
-figure.tight_layout();
+figure.tight_layout()
 
 # %% [markdown]
 # The place where keys and values are kept is the **KV cache**. With it, the first iteration computes the prompt
@@ -248,12 +253,14 @@ for name, run in (("naive", naively), ("serial", cached)):
 # For `tiny` in float32: $2 \cdot 3 \cdot 2 \cdot 32 \cdot 4 = 1536$ bytes. For models that people use it is far more.
 
 # %%
-assert 2 * 3 * 2 * 32 * 4 == config.kv_bytes_per_token("float32")
+assert config.kv_bytes_per_token("float32") == 2 * 3 * 2 * 32 * 4
 for name in ("opt-13b", "llama-2-7b", "llama-2-70b", "llama-3-8b"):
     shape = preset(name)
     kv, weights = shape.kv_bytes_per_token("float16"), 2 * shape.num_parameters
-    print(f"{name:12} KV of a token {kv / 2**10:6.0f} KiB   weights {weights / 1e9:6.1f} GB   "
-          f"KV of {weights / kv:9,.0f} tokens weighs as much")
+    print(
+        f"{name:12} KV of a token {kv / 2**10:6.0f} KiB   weights {weights / 1e9:6.1f} GB   "
+        f"KV of {weights / kv:9,.0f} tokens weighs as much"
+    )
 
 # %% [markdown]
 # `llama-2-70b` is ten times as large as `llama-2-7b`, and its KV is *smaller*: eight KV heads serve its 64 query heads
@@ -266,16 +273,21 @@ for name in ("opt-13b", "llama-2-7b", "llama-2-70b", "llama-3-8b"):
 # %%
 llama, a100 = preset("llama-2-7b"), hardware("a100-40g")
 
+
 def bytes_read(tokens, context):
     return 2 * llama.num_matrix_weights + context * llama.kv_bytes_per_token("float16")
+
 
 def operations(tokens, context):
     return 2 * llama.num_matrix_weights * tokens + 4 * llama.num_layers * llama.q_size * tokens * context
 
+
 for what, new, context in (("prefill of 512 tokens", 512, 512), ("one token after them", 1, 513)):
     moved, done = bytes_read(new, context), operations(new, context)
-    print(f"{what:22} reads {moved / 1e9:5.1f} GB in {moved / a100.bandwidth * 1e3:5.2f} ms,  "
-          f"computes {done / 1e9:8,.0f} G operations in {done / a100.flops * 1e3:6.2f} ms")
+    print(
+        f"{what:22} reads {moved / 1e9:5.1f} GB in {moved / a100.bandwidth * 1e3:5.2f} ms,  "
+        f"computes {done / 1e9:8,.0f} G operations in {done / a100.flops * 1e3:6.2f} ms"
+    )
 
 # %% [markdown]
 # The times are those of the data sheet of an A100: 1,555 GB/s of memory, 312 T operations/s. In prefill the arithmetic
@@ -292,15 +304,25 @@ counts = [2**k for k in range(13)]
 intensity = [operations(count, 512) / bytes_read(count, 512) for count in counts]
 reached = [min(a100.flops, one * a100.bandwidth) / 1e12 for one in intensity]
 figure, axes = plt.subplots()
-axes.loglog([0.5, ridge, 4000], [0.5 * a100.bandwidth / 1e12, a100.flops / 1e12, a100.flops / 1e12], color=GREY, linewidth=3)
+axes.loglog(
+    [0.5, ridge, 4000], [0.5 * a100.bandwidth / 1e12, a100.flops / 1e12, a100.flops / 1e12], color=GREY, linewidth=3
+)
 axes.loglog(intensity, reached, "o", color=BLUE)
 for count, x, y in list(zip(counts, intensity, reached))[::3]:
     axes.annotate(f"{count}", (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
 axes.axvline(ridge, color=ORANGE, linestyle="--")
-axes.annotate(f"{ridge:.0f} operations a byte", (ridge, 2), xytext=(-5, 0), textcoords="offset points", ha="right", fontsize=8, color="#8a5a00")
+axes.annotate(
+    f"{ridge:.0f} operations a byte",
+    (ridge, 2),
+    xytext=(-5, 0),
+    textcoords="offset points",
+    ha="right",
+    fontsize=8,
+    color="#8a5a00",
+)
 axes.set_xlabel("operations for each byte that is read")
 axes.set_ylabel("T operations/s")
-axes.set_title("llama-2-7b on an A100: the labels are tokens in the iteration", loc="left", fontsize=10);
+axes.set_title("llama-2-7b on an A100: the labels are tokens in the iteration", loc="left", fontsize=10)
 
 # %% [markdown]
 # One token stands at the lower left: about one operation for each byte, of 201 that the machine could do. On the slope,
@@ -316,6 +338,7 @@ axes.set_title("llama-2-7b on an A100: the labels are tokens in the iteration", 
 torch.set_num_threads(1)
 matrix = torch.randn(4096, 2048)
 
+
 def seconds(function, repeat=7):
     function()
     times = []
@@ -325,12 +348,16 @@ def seconds(function, repeat=7):
         times.append(time.perf_counter() - begin)
     return min(times)
 
+
 counts = [1, 2, 4, 8, 16, 32, 64, 128]
-took = [seconds(lambda x=torch.randn(count, 2048): x @ matrix.T) for count in counts]
+rows = [torch.randn(count, 2048) for count in counts]
+took = [seconds(partial(torch.matmul, x, matrix.T)) for x in rows]
 bandwidth = matrix.numel() * 4 / took[0]
 rate = 2 * matrix.numel() * counts[-1] / took[-1]
-print(f"about {bandwidth / 1e9:.0f} GB/s and {rate / 1e9:.0f} G operations/s on one core: "
-      f"{rate / bandwidth:.0f} operations for each byte")
+print(
+    f"about {bandwidth / 1e9:.0f} GB/s and {rate / 1e9:.0f} G operations/s on one core: "
+    f"{rate / bandwidth:.0f} operations for each byte"
+)
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
@@ -371,7 +398,7 @@ axes.set_xlabel("tokens in the context")
 axes.set_ylabel("ms for one token")
 axes.set_ylim(0)
 axes.legend(frameon=False, title="dotted: twice the weights alone", title_fontsize=8, fontsize=8)
-axes.set_title("Reading weights and KV on an A100", loc="left", fontsize=10);
+axes.set_title("Reading weights and KV on an A100", loc="left", fontsize=10)
 
 # %% [markdown]
 # The smaller the KV of a token, the later it matters. With contexts of a few hundred tokens, the weights decide.
@@ -385,7 +412,9 @@ axes.set_title("Reading weights and KV on an A100", loc="left", fontsize=10);
 for name in ("opt-13b", "llama-2-7b", "llama-3-8b"):
     shape = preset(name)
     left_over = a100.memory - 2 * shape.num_parameters
-    print(f"{name:12} {left_over / 1e9:5.1f} GB are left for KV: {left_over / shape.kv_bytes_per_token('float16'):9,.0f} tokens")
+    print(
+        f"{name:12} {left_over / 1e9:5.1f} GB are left for KV: {left_over / shape.kv_bytes_per_token('float16'):9,.0f} tokens"
+    )
 
 # %% [markdown]
 # With texts of 2,000 tokens that is a small number of requests, and `serial` uses the memory for only *one* of them. What

@@ -29,7 +29,7 @@ class Page:
 def replay(*played: Played, address: str = "", height: int = 600) -> Page:
     """The page that replays runs of the same requests: scrub, compare two, see why each request waits.
 
-        replay(play("static", requests), play("orca", requests), address="i=4&predict=joins")
+        replay(play("static", requests), play("orca", requests), address="i=4&predict=admitted")
 
     Args:
         address: what the page shows first, as behind # in its own addresses: run=, b=, i= (a column), j=, request=,

@@ -112,7 +112,7 @@ def _draw(axes: Axes, run: Played, name: str, values: list[int], by: By) -> None
     iterations = [(i, one) for i, one in enumerate(history.iterations) if one.work]
     if by == "time":
         spans = [(one.start_s * MS, (one.end_s - one.start_s) * MS) for _, one in iterations]
-        axes.set_xlim(0, history.last_s * MS)
+        axes.set_xlim(0, max(history.last_s * MS, 1e-9))
     else:
         at = {column.iteration: number for number, column in enumerate(columns_of(history))}
         spans = [(float(at[i]), 1.0) for i, _ in iterations]

@@ -68,7 +68,7 @@ class Panel:
         """Where slots [first, stop) are drawn: a box for each piece that lies side by side.
 
         >>> [*Panel("device", None, 16, Form(4, 2, "block"), 0.0).boxes(2, 6)]
-        [Box(x=2.0, y=1.0, wide=2), Box(x=4.6, y=1.0, wide=2)]
+        [Box(x=2.0, y=1.1, wide=2), Box(x=4.6, y=1.1, wide=2)]
         """
         unit, across, _ = self.form
         while first < min(stop, self.count):

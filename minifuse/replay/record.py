@@ -4,10 +4,10 @@
 
 Requests stand in the same order in every run of a record, and steps name them by their number in it. Keys of steps are
 short, since there are many steps: `n` the step's number, `k` its worker, `t` when it began and ended, `w` its work,
-`p` the places of that, `a` who was admitted, `e` evicted, `ph` the phase, `sh` the shape, `wv` waves, `ln` lanes, `m`
-moves, `ru` what was reused, `y` reasons, `c` and `i` tokens computed and idle, `o` how many tokens each took in, `f`
-who finished, `kv` and `kp` memory, `x` seconds that computing waited for transfers, `d` tokens discarded; `wait` marks
-a wait. What is empty is left out. Places and moves are told as in the trace (docs/architecture.md, "A trace's lines").
+`p` the places of that, `a` requests admitted, `e` evicted, `f` finished, `ph` the phase, `sh` the shape, `wv` waves,
+`ln` lanes, `m` moves, `ru` what was reused, `y` reasons, `c` and `i` tokens computed and idle, `o` how many tokens each
+took in, `kv` and `kp` memory, `x` seconds that computing waited for transfers, `d` tokens discarded; `wait` marks a
+wait. What is empty is left out. Places and moves are told as in the trace (docs/architecture.md, "A trace's lines").
 
 What `minifuse.views` finds out is told in columns, which are numbers of steps: of each request `idle`, those that
 computed its row though it had ended, and `waits`, lists of `from`, `to` and `reason`: it waited in columns [from, to).
@@ -102,7 +102,6 @@ class _Run:
         self.steps: list[Object] = []
         self.passed: list[list[list[int]]] = []
         self.workers = 1
-        self.host_slots = 0
 
     def told(self) -> Object:
         num_pauses = 0
@@ -128,26 +127,27 @@ class _Run:
                         self._ended(name, FinishReason.INTERRUPTED.value, event["wall"]["end_s"])
         self._in_columns()
         header = self.header
+        row = TECHNIQUES.get(str(header.get("technique")))
+        stages = header.get("stages", {})
         facts = [
-            *((name, header.get(name)) for name in ("technique",)),
-            *header.get("stages", {}).items(),
+            ("technique", header.get("technique")),
+            *stages.items(),
             *((name, header.get(name)) for name in ("model", "dtype", "clock", "numerics", "seed")),
             *header.get("options", {}).items(),
         ]
         return {
             "title": self.title,
-            "summary": row.summary if (row := TECHNIQUES.get(str(header.get("technique")))) else None,
+            "summary": row and row.summary,
+            "idea": row and row.idea,
+            "stages": stages,
             "facts": [[name, str(value)] for name, value in facts if value is not None],
             "notice": self.run.notice,
-            "clock": header.get("clock", "real"),
             "unit": "state" if self.cells and TRANSFORMER not in self.cells else "token",
             "capacity": header.get("kv_capacity_tokens", 0),
-            "hostCapacity": self.host_slots,
             "workers": self.workers,
             "cells": list(self.cells) or [TRANSFORMER],
             "reasons": [list(reason) for reason in self.reasons],
             "passed": self.passed,
-            "kvBytes": header.get("kv_bytes_per_token", 0),
             "requests": self.requests,
             "steps": self.steps,
         }
@@ -205,10 +205,6 @@ class _Run:
     def _step(self, event: Event) -> None:
         number = self.number
         self.workers = max(self.workers, event["worker"] + 1)
-        for _, source, target, count, *tiers in event["moves"]:
-            for slot, tier in zip((source, target), tiers, strict=False):
-                if tier == "host":
-                    self.host_slots = max(self.host_slots, slot + count)
         times = _times(event)
         for name, reason in event["finished"].items():
             self._ended(name, reason, times[1])

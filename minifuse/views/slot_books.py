@@ -1,11 +1,11 @@
-"""Who owns which slot at each moment of a run, slot by slot, from a trace's lines alone.
+"""The owners of each slot at each moment of a run, slot by slot, from a trace's lines alone.
 
     for frame in books(events):
         frame.held["device", 12]  # Held(owners=frozenset({'r1'}), state='written')
 
 The same rules as `owners.js` of the replay page follows, in the plainest way: a dictionary of slots, copied for every
 column. A plan begins before another ends if it started before that; its evictions, moves and places take effect when
-it begins, and what it finishes gives its slots up when it ends.
+it begins, and the requests that it finishes give up their slots when it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Frame", "Held", "Slot", "Slots", "books", "fresh_slots", "slots_of"]
 
 
 class Held(NamedTuple):
-    """Whose a slot is, and as what: reserved, written, kept, or a copy of what is on the host."""
+    """The owners of a slot, and its state: reserved, written, kept, or a copy of what is on the host."""
 
     owners: frozenset[str]
     state: str
@@ -50,6 +50,14 @@ def slots_of(place: list[Any]) -> list[int]:
     return list(range(place[0], place[0] + place[1]))
 
 
+def _block_size(events: list[Event]) -> int:
+    """The slots of a block; 1 where places are not in blocks."""
+    steps = [event for event in events if event["event"] == "step"]
+    placed = [one for step in steps for one in zip(step["work"], step["places"], strict=True)]
+    of_texts = [place for work, place in placed if len(work) == 3]
+    return next((place[1] for place in of_texts if len(place) == 2 and isinstance(place[0], list)), 1)
+
+
 def fresh_slots(step: Event, wave: int | None = None) -> set[int]:
     """The slots that a step writes on the device, or one of its waves; its block tables are to be whole.
 
@@ -69,6 +77,7 @@ class _Books:
         self.conversations = {e["id"]: e["conversation"] for e in events if e["event"] == "request"}
         self.layered = events[0].get("options", {}).get("memory.turns") == "layers"
         self.keeps = any(any(event.get("kept", ())) for event in events)
+        self.block = _block_size(events)
         self.held: Slots = {}
         self.twins: dict[Slot, Slot] = {}
         self.places: dict[str, list[int]] = {}
@@ -94,34 +103,43 @@ class _Books:
     def owned(self, name: str, tier: str) -> list[Slot]:
         return [slot for slot, held in self.held.items() if slot[0] == tier and name in held.owners]
 
-    def move(self, kind: str, first: int, target: int, count: int, tier: str, target_tier: str) -> set[str]:
-        """Returns the owners of what was moved."""
-        owners: set[str] = set()
+    def move(
+        self, kind: str, first: int, target: int, count: int, tier: str, target_tier: str, step: Event
+    ) -> set[str]:
+        """Returns the requests that alone use a slot of what was moved."""
+        alone: set[str] = set()
         apart = tier != target_tier and kind != "swap_in"
         for i in range(count):
             source, to = (tier, first + i), (target_tier, target + i)
             held = self.held[source]
-            owners |= held.owners
+            if held.state == "written" and len(held.owners) == 1:
+                alone |= held.owners
             self.unlink(to)
             if not apart and kind != "copy":
                 self.unlink(source)
                 del self.held[source]
-            who = frozenset[str]() if kind == "copy" else held.owners
-            self.held[to] = Held(who, "kept" if held.state == "kept" else "written")
+            owners = frozenset[str]() if kind == "copy" else held.owners
+            if target_tier == "host":  # of those that share it, the evicted ones leave
+                owners = owners & {*step["evicted"]} or owners
+            self.held[to] = Held(owners, "kept" if held.state == "kept" else "written")
             if apart:
                 self.unlink(source)
                 self.twins[source], self.twins[to] = to, source
-        return owners
+        if target_tier == "host":  # a block has the tokens of one chunk: what lay behind them has been dropped
+            for number in range(target + count, -(-(target + count) // self.block) * self.block):
+                self.unlink(("host", number))
+                self.held.pop(("host", number), None)
+        return alone
 
-    def moves(self, step: Event, moment: str, wave: int | None = None) -> None:
-        offloaded: set[str] = set()
+    def moves(self, step: Event, moment: str, wave: int) -> None:
+        leaving: set[str] = set()
         for kind, first, target, count, tier, target_tier, when, which in step["moves"]:
-            if when == moment and wave in (None, which):
-                owners = self.move(kind, first, target, count, tier, target_tier)
-                offloaded |= owners if kind == "offload" else set()
-        for name in offloaded:
+            if (when, which) == (moment, wave):
+                alone = self.move(kind, first, target, count, tier, target_tier, step)
+                leaving |= alone if target_tier == "host" else set()
+        for name in leaving:
             for slot in self.owned(name, "device"):
-                if self.held[slot].state == "written":
+                if self.held[slot] == Held(frozenset({name}), "written"):
                     self.held[slot] = self.held[slot]._replace(state="copy")
                 elif self.held[slot].state == "reserved":
                     self.remove(slot, name)
@@ -148,9 +166,8 @@ class _Books:
     def begin(self, step: Event) -> tuple[Slots, ...]:
         """A plan begins. Returns the slots while each wave is attended, if there are several."""
         waves: list[Slots] = []
-        self.moves(step, "first")
-        self.moves(step, "behind")
-        self.moves(step, "before", 0)
+        for moment in ("first", "behind", "before"):
+            self.moves(step, moment, 0)
         for name in step["evicted"]:
             self.places.pop(name, None)
             self.leave_device(name, self.keeps)
@@ -199,14 +216,6 @@ class _Books:
                 self.remove(slot, name)
 
     def end(self, step: Event) -> None:
-        for _, first, target, count, _, target_tier, moment, _ in step["moves"]:
-            for i in range(count):
-                source, to = ("device", first + i), ("host", target + i)
-                if moment == "behind" and target_tier == "host":
-                    held = self.held.get(source)
-                    if held is None or held.state != "kept":
-                        self.unlink(to)
-                        self.held.pop(to, None)
         for number, name in self.lost.get(step["step"], ()):
             held = self.held.get(("device", number))
             if held is not None and name in held.owners:
@@ -249,7 +258,7 @@ def _last_readers(order: Iterable[Event]) -> dict[int, list[tuple[int, str]]]:
 
 
 def books(events: Iterable[Event]) -> Iterator[Frame]:
-    """Who holds which slot while each column runs: the steps and the waits of a trace, in its order.
+    """The slots that are held while each column runs: the steps and the waits of a trace, in its order.
 
     Args:
         events: of one run, as its trace file has them.

@@ -1,4 +1,4 @@
-"""Who waited for what, and for how long: every second that a request waited, by its reason."""
+"""What each request waited for, and for how long: every second that a request waited, by its reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Piece", "Segment", "Told", "Waited", "Waits", "reasons_of_waits", "w
 UNASKED = "not-asked", "came while an iteration ran or was chosen: nothing is decided before that has ended"
 UNTOLD = "no-reason", "evicted, and no reason was given"
 UNCERTAIN = ("not-in-batch", "no-reason")  # codes that say no more than that a request was passed over
-START, ASKED, END = range(3)  # at one moment, in this order: who joins an iteration waits until it has been chosen
+START, ASKED, END = range(3)  # at one moment in this order: a request waits until the iteration it joins is chosen
 
 
 class Told(NamedTuple):
@@ -71,8 +71,8 @@ class Waits:
     """What requests waited for, each the pieces of its waits in order.
 
     `given` are the reasons that policies gave themselves, by the number of the decision. `passed` are the two lists
-    that requests follow together: of those that were passed over where the policy stopped at another, or evicted; and
-    of those that never were, and were just not in a batch.
+    that requests follow together: requests that were passed over where the policy stopped at another, or evicted; and
+    requests that never were, and were just not in a batch.
     """
 
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
@@ -180,8 +180,8 @@ class _Open(NamedTuple):
 
 
 class _Reader:
-    """Follows the waits of a run from moment to moment. What a decision costs does not grow with those that wait: who
-    is passed over again and again follows a list that all of them share.
+    """Follows the waits of a run from moment to moment. What a decision costs does not grow with the requests that
+    wait: one that is passed over again and again follows a list that all of them share.
     """
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class _Reader:
             del self._open[name]
 
     def ask(self, decision: Decision, at_once: Collection[str]) -> None:
-        """Give those that wait the reasons of a decision. `at_once` came then, and joined another one at once."""
+        """Give requests that wait the reasons of a decision; `at_once` came then, and joined another one at once."""
         number, at_s, told, choice, joining = decision
         named = {name for _, name, _ in told if (name in self._open or name in at_once) and name not in joining}
         own = self.waits.given[number] = told_by_policy(told, choice, named)

@@ -87,6 +87,16 @@ def test_times_are_those_of_the_trace(name: str) -> None:
         assert covered == pytest.approx((own[-1]["wall"]["end_s"] - arrival_s) * 1e3)
 
 
+def test_idle_time_is_that_of_the_iterations_that_compute_a_finished_row() -> None:
+    run = run_of("static")
+    (axes,) = draw_lanes(run, by="time").axes
+    decodes = [event for event in steps_of(run) if all(stop - start == 1 for _, start, stop in event["work"])]
+    seconds = sum(event["idle"] * (event["wall"]["end_s"] - event["wall"]["start_s"]) for event in decodes)
+    drawn = sum(width for (sign, _), width in widths(axes).items() if sign == IDLE)
+    assert drawn == pytest.approx(seconds * 1e3)
+    assert drawn > 1
+
+
 def test_who_is_evicted_is_suspended_until_it_comes_back() -> None:
     run = run_of("vllm")
     (axes,) = draw_lanes(run, by="time").axes

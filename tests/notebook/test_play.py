@@ -67,12 +67,14 @@ def test_conversations_are_remembered() -> None:
 
 def test_a_run_is_what_the_command_line_makes(tmp_path: Path) -> None:
     trace = tmp_path / "run.jsonl"
-    options = ["--kv-memory", "192KiB", "--clock", "virtual", "--arrival", "constant:1ms", "--max-new-tokens", "24"]
+    options = ["--kv-memory", "192KiB", "--clock", "virtual", "--arrival", "constant:0.1ms", "--max-new-tokens", "24"]
     options += ["--max-batch", "3", "--set", "memory.block_size=4", "--set", "memory.share=on", "--why"]
     code, told = command_line("run", *TEXTS, "--technique", "vllm", *options, "--trace", str(trace))
     assert code == 0, told
-    played = play("vllm", few(), max_batch=3, memory__block_size=4, memory__share=True, why=True)
+    requests = asks(*TEXTS, every=0.0001)
+    played = play("vllm", requests, max_batch=3, memory__block_size=4, memory__share=True, why=True)
     assert played.events == read_trace(trace)
+    assert max(len(event.get("reasons", ())) for event in played.events) > 1  # of each that waits
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

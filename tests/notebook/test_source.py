@@ -29,6 +29,7 @@ THINGS = [
     minifuse.Engine,
     minifuse.Engine.dispatch,
     idle_slots,
+    UsageError,
 ]
 
 

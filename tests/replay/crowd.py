@@ -17,15 +17,20 @@ from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
 from minifuse.workload.cells import cell_workload
 
-__all__ = ["BLOCKS", "FEW_SLOTS", "LAYERS", "ROOMY", "SHARE", "SWAP", "TIERS", "WAVES", "crowd_page", "crowd_trace"]
+__all__ = [
+    *("BLOCKS", "FEW_SLOTS", "LAYERS", "ROOMY", "SHARE", "SHARE_SWAP", "SHORT", "SWAP", "TIERS", "WAVES"),
+    *("Options", "crowd_page", "crowd_trace"),
+]
 
 KV = 144 * 2**10  # bytes: 96 tokens of tiny
+SHORT = 130 * 2**10  # bytes: 86 tokens of tiny
 ROOMY = 64 * 2**20  # bytes: more than this crowd ever needs
 Options = tuple[tuple[str, Any], ...]  # of stages; a tuple, so that a run is made once
 FEW_SLOTS: Options = (("memory.slots", 3),)
 BLOCKS: Options = (("memory.block_size", 4),)
 SWAP: Options = (("memory.block_size", 4), ("memory.preemption", "swap"))
 SHARE: Options = (("memory.block_size", 4), ("memory.share", True))
+SHARE_SWAP: Options = (*SHARE, ("memory.preemption", "swap"))
 WAVES: Options = (("memory.block_size", 4),)
 LAYERS: Options = (("memory.block_size", 4), ("memory.turns", "layers"))
 TIERS: Options = (("memory.host", 256),)

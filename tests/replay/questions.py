@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from minifuse.trace import Event, read_trace
-
 from .conftest import Screen
-from .crowd import Options, crowd_trace
+from .crowd import Options
+from .memory_map import columns
+
+__all__ = ["admitting", "asked", "choices", "choose", "columns", "numbers", "score", "told"]
 
 QUESTION = ".predict-question"
-
-
-def columns(name: str, options: Options = ()) -> list[Event]:
-    """Steps and waits, as the page counts them."""
-    return [event for event in read_trace(crowd_trace(name, options)) if event["event"] in ("step", "wait")]
 
 
 def asked(screen: Screen) -> str:

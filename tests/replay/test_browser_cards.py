@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -106,6 +108,23 @@ def test_cards_say_when_an_idea_has_nothing_to_do(screen: Screen, traces: Traces
     assert not any(idea in text for idea in ideas for text in said.values())
 
 
+def test_cards_tell_the_median_of_an_even_number_of_first_tokens(screen: Screen, traces: Traces, pages: Pages) -> None:
+    """Between the two in the middle."""
+    events = read_trace(traces("static")[0])
+    arrivals = {event["id"]: event["arrival_s"] for event in events if event["event"] == "request"}
+    first: dict[str, float] = {}
+    for event in events:
+        for name, tokens in event.get("tokens", {}).items():
+            if tokens:
+                first.setdefault(name, event["wall"]["end_s"] - arrivals[name])
+    waits = sorted(first.values())
+    middle = len(waits) // 2
+    assert len(waits) % 2 == 0
+    assert waits[middle] > 1.1 * waits[middle - 1], "they must differ for the test to mean something"
+    (told,) = re.findall(r"median TTFT ([0-9.]+) ms", cards(screen.open(pages("static", "vllm")))["static"])
+    assert float(told) / 1000 == pytest.approx(median(waits), rel=0.01)
+
+
 def test_cards_mark_a_run_that_was_cut_off_and_count_one_iteration(
     screen: Screen, traces: Traces, tmp_path: Path
 ) -> None:
@@ -118,6 +137,10 @@ def test_cards_mark_a_run_that_was_cut_off_and_count_one_iteration(
     assert "cut off" in said["static"]
     assert "cut off" not in said["vllm"]
     assert "1 iteration in " in said["vllm"]
+    assert "nothing was evicted" in said["vllm"]
+    told["runs"][1]["notice"] = "It was cut off."
+    page.write_text(assemble(told))
+    assert "nothing was evicted" not in cards(screen.open(page))["vllm"], "it may have been, later"
 
 
 def test_cards_have_scales_of_their_own_where_one_run_sets_aside_far_more(

@@ -12,6 +12,7 @@ from minifuse.replay.page import assemble
 from minifuse.trace import read_trace
 
 from .conftest import Pages, Screen, Traces
+from .crowd import SWAP, crowd_page
 from .pictures import GUTTER, colours, drawn
 
 
@@ -21,6 +22,19 @@ def test_charts_tell_what_the_trace_does(screen: Screen, pages: Pages, traces: T
     assert f"{steps[4]['computed']} computed, {steps[4]['idle']} idle" in screen.text("charts-a")
     assert f"{steps[4]['kv'][1]} set aside, {steps[4]['kv'][0]} in use" in screen.text("charts-a")
     assert "r1: TTFT" in screen.text("charts-a")
+
+
+def test_requests_that_were_evicted_are_in_the_queue(screen: Screen) -> None:
+    screen.open(crowd_page("vllm", SWAP))
+    queue, states = screen.js(
+        "const {main} = app, {starts} = main;"
+        "return [[...main.queue], [...starts.keys()].map((i) => main.requests.map((_, r) => main.stateAt(i, r)))]"
+    )
+    assert queue == [sum(state in ("waiting", "suspended") for state in column) for column in states]
+    most = max(range(len(queue)), key=lambda i: states[i].count("suspended"))
+    assert states[most].count("suspended")
+    screen.js("app.select(arguments[0])", most)
+    assert f"Queue: {queue[most]} request" in screen.text("charts-a")
 
 
 def test_charts_in_time_never_run_backwards(screen: Screen, pages: Pages) -> None:

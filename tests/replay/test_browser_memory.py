@@ -9,7 +9,8 @@ import pytest
 
 from minifuse.replay.page import assemble
 from minifuse.replay.record import read_run, record
-from minifuse.trace import whole_tables
+from minifuse.trace import read_trace, whole_tables
+from minifuse.views.slot_books import books
 
 from .conftest import Screen
 from .crowd import BLOCKS, FEW_SLOTS, SHARE, SWAP, TIERS, WAVES, Options, crowd_page, crowd_trace
@@ -213,3 +214,13 @@ def test_slots_beyond_any_device_do_not_stop_the_page(damage: str, screen: Scree
     assert screen.state()["position"] == 6
     screen.js("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))")
     assert len(screen.text("story-a")) > 20
+
+
+def test_the_owner_of_a_slot_of_the_host_is_named(screen: Screen) -> None:
+    i = moving("vllm", SWAP, "swap_out")
+    held = [*books(read_trace(crowd_trace("vllm", SWAP)))][i].held
+    hosted = {slot: owners for (tier, slot), (owners, _) in held.items() if tier == "host"}
+    here = {slot: owners for (tier, slot), (owners, _) in held.items() if tier == "device"}
+    slot, (owner,) = next((slot, owners) for slot, owners in hosted.items() if here.get(slot) != owners)
+    screen.open(crowd_page("vllm", SWAP), f"#i={i}")
+    assert f"slot {slot} of the host; of {owner}; written" in point_at(screen, "host", slot)

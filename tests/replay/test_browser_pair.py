@@ -12,6 +12,7 @@ from minifuse.replay.record import read_run, record
 from minifuse.trace import read_trace
 
 from .conftest import Pages, Screen, Traces
+from .crowd import BLOCKS, LAYERS, TIERS, WAVES, Options, crowd_trace
 
 
 def test_two_runs_with_one_scrubber(screen: Screen, pages: Pages) -> None:
@@ -62,7 +63,7 @@ def test_a_run_and_itself_decide_alike(screen: Screen, traces: Traces, tmp_path:
     page = tmp_path / "page.html"
     page.write_text(assemble(record([run, run])))
     screen.open(page, "#run=vllm 1&b=vllm 2&i=0")
-    assert "admit, evict and compute alike" in screen.text("difference")
+    assert "admit, evict, compute, move KV and form waves alike, in every iteration." in screen.text("difference")
     assert screen.js("return document.getElementById('first-difference').disabled")
 
 
@@ -74,7 +75,8 @@ def test_a_run_that_ends_earlier_has_decided_nothing_else(screen: Screen, traces
     page.write_text(assemble(record([read_run(cut), read_run(whole)])))
     screen.open(page, "#run=vllm 1&b=vllm 2")
     screen.press("f")
-    assert "Both admit, evict and compute alike up to here, where vllm 1 ends." in screen.text("difference")
+    words = "admit, evict, compute, move KV and form waves alike"
+    assert f"Both {words} up to here, where vllm 1 ends." in screen.text("difference")
     assert "The first decision that differs" not in screen.text("difference")
 
 
@@ -174,3 +176,85 @@ def test_a_click_on_b_shows_what_was_clicked(screen: Screen, pages: Pages) -> No
     x = screen.js("const {axis} = app.b; return 76 + axis.x(arguments[0]) + axis.width / 2 - axis.left", clicked)
     screen.click_at("#lanes-b canvas", x, 30)
     assert screen.state()["indexOther"] == clicked
+
+
+SIZES: Options = (("memory.host", 300),)
+
+
+@pytest.mark.parametrize(("name", "options"), [("fluid", (WAVES, LAYERS)), ("pensieve", (TIERS, SIZES))])
+def test_of_one_technique_moves_are_compared_too(
+    screen: Screen, tmp_path: Path, name: str, options: tuple[Options, Options]
+) -> None:
+    """These runs move otherwise before anything else of them differs: other amounts, or only other slots."""
+    paths = [crowd_trace(name, one) for one in options]
+    pairs = [*zip(*([e for e in read_trace(path) if e["event"] == "step"] for path in paths), strict=False)]
+    steps = next(pair for pair in pairs if pair[0]["moves"] != pair[1]["moves"])
+    for pair in pairs[: pairs.index(steps) + 1]:
+        for key in ("work", "admitted", "evicted", "phase"):
+            assert pair[0][key] == pair[1][key]
+    page = tmp_path / "page.html"
+    page.write_text(assemble(record([read_run(path) for path in paths])))
+    screen.open(page, f"#run={name} 1&b={name} 2")
+    screen.press("f")
+    expected = []
+    for number, step in enumerate(steps, 1):
+        called = f"{'iteration' if step['work'] else 'moves alone, step'} {step['step']} of {name} {number}"
+        (one,) = step["moves"] or [None]
+        said = "moves nothing"
+        if one:
+            said = f"moves {one[3]} tokens ({one[0].replace('_', ' ')})"
+        if one and all(step["moves"] for step in steps):
+            said += f" from slot {one[1]} of the {one[4]} to slot {one[2]} of the {one[5]}, {one[6]}"
+        expected.append(f"{called} {said}")
+    assert f"The first decision that differs: {'; '.join(expected)}." in screen.text("difference")
+
+
+def test_waves_are_compared_where_the_stages_are_the_same_and_nothing_of_memory_otherwise(
+    screen: Screen, tmp_path: Path
+) -> None:
+    trace = crowd_trace("fluid", WAVES)
+    told = record([read_run(trace), read_run(trace)])
+    steps = told["runs"][1]["steps"]
+    k = next(k for k, step in enumerate(steps) if "wv" in step)
+    sizes = " and ".join(str(stop - start) for start, stop in steps[k].pop("wv"))
+    page = tmp_path / "page.html"
+    page.write_text(assemble(told))
+    screen.open(page, "#run=fluid 1&b=fluid 2&i=0")
+    screen.press("f")
+    n, waves = steps[k]["n"], sizes.count("and") + 1
+    assert screen.text("difference") == (
+        f"The first decision that differs: iteration {n} of fluid 1 attends in {waves} waves, of {sizes} rows; "
+        f"iteration {n} of fluid 2 attends in one wave."
+    )
+    del next(step for step in steps if "m" in step)["m"]
+    told["runs"][1]["stages"]["memory"] = "another"
+    page.write_text(assemble(told))
+    screen.open(page, "#run=fluid 1&b=fluid 2&i=0")
+    assert screen.text("difference") == (
+        "fluid 1 and fluid 2 admit, evict and compute alike, in every iteration. "
+        "Moves and waves are not compared, as their stages differ."
+    )
+
+
+def test_evictions_alone_are_a_difference(screen: Screen, tmp_path: Path) -> None:
+    trace = crowd_trace("vllm", BLOCKS)
+    told = record([read_run(trace), read_run(trace)])
+    k, step = next((k, step) for k, step in enumerate(told["runs"][1]["steps"]) if "e" in step)
+    evicted = [told["runs"][1]["requests"][r]["id"] for r in step.pop("e")]
+    page = tmp_path / "page.html"
+    page.write_text(assemble(told))
+    screen.open(page, "#run=vllm 1&b=vllm 2&i=0")
+    screen.press("f")
+    assert screen.state()["index"] == k
+    mine, theirs = screen.text("difference").split("; ")[:2]
+    assert f", evicts {', '.join(evicted)}" in mine
+    assert "evicts" not in theirs
+
+
+def test_how_b_follows_changes_nothing_about_where_the_runs_first_differ(screen: Screen, pages: Pages) -> None:
+    screen.open(pages("static", "vllm"), "#run=static&b=vllm&i=0")
+    screen.js("window.first = app.pair.first")
+    screen.choose("by", "by token")
+    assert screen.js("return app.pair.by === 'token' && app.pair.first === window.first")
+    screen.js("app.setRuns(app.other, app.main)")
+    assert screen.js("return app.pair.first !== window.first && app.pair.first.a === window.first.b")

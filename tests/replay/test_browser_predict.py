@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .conftest import Screen
-from .crowd import FEW_SLOTS, SWAP, WAVES, Options, crowd_page
+from .crowd import FEW_SLOTS, SWAP, Options, crowd_page
 from .questions import admitting, asked, choices, choose, columns, numbers, score, told
 
 
@@ -17,7 +17,7 @@ def test_who_is_admitted_is_asked_of_those_that_wait_and_told_with_the_reasons_o
     assert "Which requests will be admitted?" in asked(screen)
     offered = choices(screen)
     others = [name for _, name, _ in step["reasons"]]
-    assert set(offered) == {*numbers(step["admitted"]), *numbers(others), "none"}
+    assert set(offered) == {*numbers(step["admitted"]), *numbers(others)}
     assert screen.js("return document.activeElement.closest('.predict-question') !== null")
     choose(screen, *numbers(step["admitted"]))
     screen.click(".predict-answer")
@@ -34,7 +34,7 @@ def test_a_wrong_answer_costs_and_the_right_one_is_told(screen: Screen) -> None:
     step = columns("orca")[first]
     screen.open(crowd_page("orca"), f"#stops={first},{second}")
     screen.press("end")
-    choose(screen, "none")
+    choose(screen, *numbers([step["reasons"][0][1]]))
     screen.click(".predict-answer")
     assert told(screen).startswith("Not quite.")
     assert step["admitted"][0] in told(screen)
@@ -51,18 +51,6 @@ def test_a_wrong_answer_costs_and_the_right_one_is_told(screen: Screen) -> None:
     assert screen.state()["position"] == len(columns("orca")) - 1
 
 
-def test_no_request_and_a_request_exclude_each_other(screen: Screen) -> None:
-    stop = admitting("orca")[0]
-    screen.open(crowd_page("orca"), f"#stops={stop}")
-    screen.press("end")
-    name = numbers(columns("orca")[stop]["admitted"])[0]
-    choose(screen, name, "none")
-    checked = "return [...document.querySelectorAll('.predict-question input:checked')].map((one) => one.value)"
-    assert screen.js(checked) == ["none"]
-    choose(screen, name)
-    assert screen.js(checked) == [name]
-
-
 def test_who_is_evicted_with_the_reason_of_the_trace(screen: Screen) -> None:
     steps = columns("vllm", SWAP)
     stops = [i for i, step in enumerate(steps) if step.get("evicted")]
@@ -72,7 +60,7 @@ def test_who_is_evicted_with_the_reason_of_the_trace(screen: Screen) -> None:
         step = steps[stop]
         assert asked(screen) == f"Iteration {stop}: Which requests will be evicted?"
         ran = {name for name, *_ in steps[stop - 1]["work"]} - set(steps[stop - 1]["finished"])
-        assert set(numbers(step["evicted"])) < set(choices(screen)) <= {*numbers(sorted(ran)), "none"}
+        assert set(numbers(step["evicted"])) < set(choices(screen)) <= {*numbers(sorted(ran))}
         choose(screen, *numbers(step["evicted"]))
         screen.click(".predict-answer")
         for name in step["evicted"]:
@@ -95,7 +83,7 @@ def test_which_window_is_shuffled_is_answered_with_the_keyboard_alone(screen: Sc
     assert offered[str(shape["offset"])] == name
     screen.until("return document.activeElement.name === 'predict-choice'")
     screen.press("space", *["down"] * [*offered].index(str(shape["offset"])), "enter")
-    assert told(screen).startswith(f"Right. Iteration {stop}: {name}")
+    assert told(screen).startswith(f"Right. Iteration {stop} on the main stream: {name}")
     move = next(move for move in steps[stop]["moves"] if move[0] == "shuffle")
     width = shape["width"]
     assert f"slot {move[1] // width} is copied to slot {move[2] // width}: {move[3]} tokens" in told(screen)
@@ -115,7 +103,7 @@ def test_skipping_is_counted_apart(screen: Screen) -> None:
     assert score(screen) == "no answers yet, 1 skipped"
 
 
-@pytest.mark.parametrize(("name", "options"), [("static", ()), ("fluid", WAVES)])
+@pytest.mark.parametrize(("name", "options"), [("static", ()), ("vllm", SWAP)])
 def test_who_will_run_is_asked_where_others_run_than_before(name: str, options: Options, screen: Screen) -> None:
     steps = columns(name, options)
     screen.open(crowd_page(name, options), "#predict=running")

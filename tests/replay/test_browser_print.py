@@ -13,6 +13,7 @@ from minifuse.replay.record import read_run, record
 
 from .conftest import Pages, Screen
 from .crowd import SWAP, WAVES, crowd_trace
+from .memory_map import columns
 from .pictures import GUTTER, Shape, colours, drawn
 
 GROUND = ("panel", "stripe", "chosen", "grid", "line", "accent")
@@ -120,19 +121,20 @@ def test_what_may_not_be_seen_yet_is_neither_printed_nor_saved(
     page = tmp_path / "two.html"
     runs = [read_run(crowd_trace("vllm", SWAP)), read_run(crowd_trace("fluid", WAVES))]
     page.write_text(assemble(record(runs)), encoding="utf-8")
-    address = f"#run=vllm&b=fluid&i=0&by={by}&mode={mode}&request=r0&stops=9"
+    stop = next(i for i, step in enumerate(columns("vllm", SWAP)) if step.get("evicted"))
+    address = f"#run=vllm&b=fluid&i=0&by={by}&mode={mode}&request=r0&stops={stop}"
     screen.open(page, address)
     screen.press("0")
     ground = set(colours(screen, *GROUND).values())
     hosts = [f"{what}-{side}" for what in ("lanes", "charts") for side in "ab"]
     edges = "return app.sides().map(({axis}, k) => axis.right([app.index, app.indexOther][k]) - axis.left)"
-    screen.js("app.select(8)")
+    screen.js("app.select(arguments[0])", stop - 1)
     whole = {host: drawn(screen, host) for host in hosts}
     for host, edge in zip(hosts, [*screen.js(edges)] * 2, strict=True):
         assert beyond(whole[host], GUTTER + edge, ground), "later columns must show something otherwise"
     screen.press("end")
     assert screen.js("return document.body.classList.contains('asking')")
-    assert screen.state()["position"] == 8
+    assert screen.state()["position"] == stop - 1
     covered = {host: drawn(screen, host) for host in hosts}
     for host, edge in zip(hosts, [*screen.js(edges)] * 2, strict=True):
         assert beyond(covered[host], GUTTER + edge, ground) == [], host

@@ -130,8 +130,23 @@ def test_an_address_that_cannot_be_read_is_told(address: str, said: str, screen:
 
 
 def test_stops_beyond_the_run_and_at_waits_are_told(screen: Screen) -> None:
-    screen.open(crowd_page("orca"), "#stops=99999")
-    assert "column 99999 is not one of this run's" in screen.text("predict")
+    wait = next(i for i, step in enumerate(columns("dynamic")) if i and step["event"] == "wait")
+    screen.open(crowd_page("dynamic"), "#stops=99999")
+    said = "The address has a stop with nothing to ask: column 99999 of this run does not exist, or leaves no choice."
+    assert said in screen.text("predict")
+    screen.open(crowd_page("dynamic"), f"#stops=99999,{wait}")
+    assert f"columns {wait}, 99999 of this run do not exist, or leave no choice." in screen.text("predict")
+
+
+def test_a_stop_at_which_all_that_can_run_do_is_told_and_not_asked(screen: Screen) -> None:
+    """A question of which every choice is right would be none."""
+    last = len(columns("fluid", WAVES)) - 1
+    screen.open(crowd_page("fluid", WAVES), f"#stops={last}")
+    assert f"column {last} of this run does not exist, or leaves no choice" in screen.text("predict")
+    screen.press("end")
+    assert screen.state()["position"] == last
+    assert asked(screen) == ""
+    assert screen.js("return document.querySelector('.predict-add').disabled")
 
 
 def test_another_run_has_questions_of_its_own(screen: Screen, tmp_path: Path) -> None:
@@ -171,7 +186,7 @@ def test_another_run_is_not_shown_beyond_its_stops(how: str, screen: Screen, tmp
         screen.js("document.getElementById('overview').open = true")
         screen.click("button[aria-label='Show orca as A']")
     assert screen.state()["a"] == "orca"
-    assert screen.js("return app.predict.stops()[0]") == stop
+    assert screen.js("return app.predict.stops()[0].column") == stop
     assert screen.state()["position"] == stop - 1
     assert asked(screen).startswith(f"Iteration {stop}: ")
     assert shown_beyond_the_cover(screen) == set()
@@ -198,18 +213,19 @@ def test_a_stop_is_added_by_hand_and_told_in_the_address(screen: Screen) -> None
 @pytest.mark.parametrize("by", ["time", "token"])
 def test_while_a_question_is_open_nothing_later_is_told_of_b_either(by: str, screen: Screen, tmp_path: Path) -> None:
     page = tmp_path / "two.html"
-    runs = [read_run(crowd_trace("fluid", WAVES)), read_run(crowd_trace("static"))]
+    runs = [read_run(crowd_trace("orca")), read_run(crowd_trace("static"))]
     page.write_text(assemble(record(runs)), encoding="utf-8")
-    screen.open(page, f"#run=fluid&b=static&i=7&stops=8&request=r0&by={by}")
+    stop = admitting("orca")[0]
+    screen.open(page, f"#run=orca&b=static&i={stop - 1}&stops={stop}&request=r0&by={by}")
     screen.press("right")  # the position stays, and only the question is new
     assert asked(screen)
-    assert screen.state()["position"] == 7
+    assert screen.state()["position"] == stop - 1
     last = screen.state()["indexOther"]
     numbers_told = (
         "return [...document.querySelectorAll(arguments[0])].flatMap((one) =>"
         " (one.textContent.match(/[0-9,]+/g) ?? []).map((text) => Number(text.replaceAll(',', ''))))"
     )
-    for side, most in (("a", 7), ("b", last)):
+    for side, most in (("a", stop - 1), ("b", last)):
         told_of = screen.js(numbers_told, f"#story-{side} li button.to-iteration")
         assert told_of
         assert max(told_of) <= most, side

@@ -180,6 +180,10 @@ def test_workers_are_called_by_what_they_do(screen: Screen) -> None:
         said += screen.text("story-a")
     assert "the main stream" in said
     assert "worker" not in said
+    i = next(i for i, step in enumerate(steps) if any("worker 0" in text for _, _, text in step["reasons"]))
+    screen.open(crowd_page("fusion", FEW_SLOTS), f"#i={i}")
+    assert "the main stream" in screen.text("why-a")
+    assert "worker" not in screen.text("why-a")
 
 
 def test_an_entry_selects_its_iteration_by_click_and_by_key(screen: Screen) -> None:

@@ -57,3 +57,27 @@ def test_the_page_says_what_the_trace_says(screen: Screen, name: str) -> None:
                 starts.append(reason)
         assert story == starts
     assert waited
+
+
+# Of each reason that requests have had since different columns: a later column, its text, and the last of these.
+SINCE = """
+const model = window.app.main, found = [];
+for (let i = 0; i < model.length; i++) {
+  const groups = Map.groupBy(model.requests.keys().map((r) => model.reasonAt(i, r)).filter(Boolean), ({text}) => text);
+  for (const [text, told] of groups) {
+    const since = told.map(({at}) => at);
+    if (new Set(since).size > 1 && Math.max(...since) < i) found.push([i, text, Math.max(...since)]);
+  }
+}
+return found;
+"""
+
+
+def test_a_reason_is_told_since_it_holds_for_all_of_its_requests(screen: Screen) -> None:
+    (i, text, since), *_ = screen.open(crowd_page("static")).js(SINCE)
+    screen.js("app.select(arguments[0])", i)
+    told = screen.js(
+        "return [...document.querySelectorAll('#why-a .why-reason')].map((one) =>"
+        " [one.textContent, Number(one.querySelector('button')?.dataset.iteration ?? -1)])"
+    )
+    assert [column for words, column in told if text in words] == [since]

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from minifuse.replay.page import assemble
+from minifuse.replay.record import read_run, record
 from minifuse.techniques import TECHNIQUES
 from minifuse.trace import Event, read_trace, whole_tables
 
 from .conftest import Screen
-from .crowd import BLOCKS, FEW_SLOTS, LAYERS, SHARE, SWAP, WAVES, Options, crowd_page, crowd_trace
+from .crowd import (
+    BLOCKS,
+    FEW_SLOTS,
+    LAYERS,
+    SHARE,
+    SHARE_SWAP,
+    SHORT,
+    SWAP,
+    WAVES,
+    Options,
+    crowd_page,
+    crowd_trace,
+)
 from .memory_map import WORDS, columns, panels, read
 
 CELLS = ("cellular", "graph-padded", "graph-merged")
-RUNS: dict[str, tuple[str, Options, str]] = {
+RUNS: dict[str, tuple[str, Options, str] | tuple[str, Options, str, int]] = {
     **{name: (name, FEW_SLOTS if name == "fusion" else (), "lstm" if name in CELLS else "tiny") for name in TECHNIQUES},
     "vllm, swapping": ("vllm", SWAP, "tiny"),
     "vllm, sharing": ("vllm", SHARE, "tiny"),
+    "vllm, sharing and swapping": ("vllm", SHARE_SWAP, "tiny", SHORT),
+    "pd, prompts make way": ("pd", (), "tiny", SHORT),
     "fluid, small blocks": ("fluid", WAVES, "tiny"),
 }
 NUMBER = r"([\d,]+)"
@@ -62,10 +79,9 @@ def _later(one: Event, step: Event) -> bool:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_numbers_in_words_are_those_of_the_trace(run: str, screen: Screen) -> None:
-    name, options, model = RUNS[run]
-    events = columns(name, options, model)
+    events = columns(*RUNS[run])
     steps = [event for event in events if event["event"] == "step"]
-    screen.open(crowd_page(name, options, model))
+    screen.open(crowd_page(*RUNS[run]))
     told = 0
     for event, (words, written) in zip(events, screen.js(SAID, WORDS), strict=True):
         if event["event"] == "wait":
@@ -88,10 +104,29 @@ def test_the_numbers_in_words_are_those_of_the_trace(run: str, screen: Screen) -
         causes = [amount(pattern, words) for pattern in (PADDING, SUBMITTED, MEANWHILE)]
         assert causes[0] + causes[1] - causes[2] == used - written, words
         assert not causes[0] or any(step["shape"] for step in steps)
-        assert not causes[1] or model == "lstm"
+        assert not causes[1] or RUNS[run][2] == "lstm"
         assert not causes[2] or overlapped(event, steps), words
         told += 1
     assert told
+
+
+def test_the_words_of_a_single_worker_tell_of_no_iterations_beside_this_one(screen: Screen, tmp_path: Path) -> None:
+    """Also where the trace counts a slot too few."""
+    told = record([read_run(crowd_trace("vllm", BLOCKS))])
+    assert told["runs"][0]["workers"] == 1
+    for step in told["runs"][0]["steps"]:
+        if "kv" in step:
+            step["kv"] = [step["kv"][0] - 1, *step["kv"][1:]]
+    page = tmp_path / "page.html"
+    page.write_text(assemble(told), encoding="utf-8")
+    screen.open(page)
+    iterations = 0
+    for words, written in screen.js(SAID, WORDS):
+        if found := IN_USE.search(words):
+            iterations += 1
+            assert written == int(found[1]) + 1
+            assert not amount(MEANWHILE, words), words
+    assert iterations
 
 
 def test_where_layers_take_turns_each_slot_holds_one_layer_at_a_time(screen: Screen) -> None:

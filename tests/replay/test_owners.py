@@ -1,5 +1,5 @@
-"""Who owns which slot in the page (`owners.js`), against the same told slot by slot (`slot_books.py`), and the trace's
-own counts."""
+"""The owners of slots in the page (`owners.js`), against books kept slot by slot (`slot_books.py`) and the trace's own
+counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,20 @@ from minifuse.trace import read_trace
 from minifuse.views.slot_books import Slots, books
 
 from .conftest import Screen
-from .crowd import BLOCKS, FEW_SLOTS, LAYERS, SHARE, SWAP, TIERS, WAVES, crowd_page, crowd_trace
+from .crowd import (
+    BLOCKS,
+    FEW_SLOTS,
+    LAYERS,
+    SHARE,
+    SHARE_SWAP,
+    SHORT,
+    SWAP,
+    TIERS,
+    WAVES,
+    Options,
+    crowd_page,
+    crowd_trace,
+)
 
 # The whole run, column by column, in the order in which a reader would hardly look at it.
 FRAMES = """
@@ -28,15 +41,29 @@ for (let k = 0; k < model.length; k++) {
 return found;
 """
 
-EVERY = {
+# Of each column the slots of the host whose KV is not on the device too, but for copies, which may be overwritten.
+ALONE = """
+const {forms, model} = window.app.a.memory;
+const slots = (first, count) => Array.from({length: count}, (_, k) => first + k);
+return slots(0, model.length).map((i) => {
+  const {device, host} = forms.owners.during(i);
+  const used = new Set(device.flatMap(({first, count, state}) => state === "copy" ? [] : slots(first, count)));
+  const twins = host.flatMap(({count, twin}) => twin < 0 ? Array(count).fill(-1) : slots(twin, count));
+  return twins.filter((twin) => !used.has(twin)).length;
+});
+"""
+
+EVERY: dict[str, tuple[str, Options, str] | tuple[str, Options, str, int]] = {
     "rectangle": ("static", (), "tiny"),
     "rows that change hands": ("baton", (), "tiny"),
     "prompts apart": ("baton-pd", (), "tiny"),
+    "prompts make way": ("pd", (), "tiny", SHORT),
     "region": ("fusion", FEW_SLOTS, "tiny"),
     "extents": ("orca", (), "tiny"),
     "blocks": ("vllm", BLOCKS, "tiny"),
     "blocks swapped": ("vllm", SWAP, "tiny"),
     "blocks shared": ("vllm", SHARE, "tiny"),
+    "shared blocks swapped": ("vllm", SHARE_SWAP, "tiny", SHORT),
     "waves": ("fluid", WAVES, "tiny"),
     "layers in turn": ("fluid", LAYERS, "tiny"),
     "tiers": ("pensieve", TIERS, "tiny"),
@@ -48,9 +75,11 @@ HAPPENS = {
     "region": {("shuffle", "first")},
     "blocks swapped": {("swap_out", "first"), ("swap_in", "first")},
     "blocks shared": {("copy", "first")},
+    "shared blocks swapped": {("copy", "first"), ("swap_out", "first"), ("swap_in", "first")},
     "waves": {("upload", "before"), ("offload", "after")},
     "layers in turn": {("upload", "before"), ("offload", "after")},
     "prompts apart": {("embed", "first"), ("swap_out", "first")},
+    "prompts make way": {("embed", "first"), ("swap_out", "first"), ("swap_in", "first")},
     "tiers": {("swap_out", "behind"), ("swap_in", "before")},
 }
 
@@ -103,18 +132,32 @@ def test_every_slot_has_the_owner_that_the_books_have(kind: str, screen: Screen)
     assert len({held for slots in right for held in slots.values()}) > 1
 
 
-@pytest.mark.parametrize("kind", ["extents", "blocks", "blocks swapped", "blocks shared", "waves"])
-def test_as_many_slots_are_written_as_the_trace_counts(kind: str) -> None:
-    """Books that are wrong alike, here and in the page, would not show in a comparison of the two."""
+def counted(kind: str) -> list[tuple[int, int]]:
+    """Of each iteration the slots of the device that are written, and those that the trace counts as used."""
     events = read_trace(crowd_trace(*EVERY[kind]))
     columns = [event for event in events if event["event"] in ("step", "wait")]
-    steps = 0
+    found = []
     for event, (_, slots, _) in zip(columns, books(events), strict=True):
         if event["event"] == "step":
-            steps += 1
             written = sum(tier == "device" and held.state == "written" for (tier, _), held in slots.items())
-            assert written == event["kv"][0], f"step {event['step']}"
-    assert steps
+            found.append((written, event["kv"][0]))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(
+    "kind", ["extents", "blocks", "blocks swapped", "blocks shared", "shared blocks swapped", "waves"]
+)
+def test_as_many_slots_are_written_as_the_trace_counts(kind: str) -> None:
+    """Books that are wrong alike, here and in the page, would not show in a comparison of the two."""
+    for step, (written, used) in enumerate(counted(kind)):
+        assert written == used, f"step {step}"
+
+
+@pytest.mark.parametrize("kind", ["rectangle", "rows that change hands", "prompts apart", "prompts make way"])
+def test_in_rectangles_the_trace_counts_padding_too(kind: str) -> None:
+    for step, (written, used) in enumerate(counted(kind)):
+        assert written <= used, f"step {step}"
 
 
 def test_kept_slots_are_as_many_as_the_trace_counts() -> None:
@@ -126,6 +169,38 @@ def test_kept_slots_are_as_many_as_the_trace_counts() -> None:
             seen.append(sum(tier == "device" and held.state == "kept" for (tier, _), held in slots.items()))
             assert seen[-1] == event["kept"][0], f"step {event['step']}"
     assert max(seen) > 0
+
+
+@pytest.mark.parametrize("kind", ["prompts apart", "prompts make way", "blocks swapped", "waves", "tiers"])
+def test_as_many_slots_are_on_the_host_alone_as_the_trace_counts(kind: str, screen: Screen) -> None:
+    events = read_trace(crowd_trace(*EVERY[kind]))
+    columns = [event for event in events if event["event"] in ("step", "wait")]
+    screen.open(crowd_page(*EVERY[kind]))
+    alone = screen.js(ALONE)
+    steps = [(i, event) for i, event in enumerate(columns) if event["event"] == "step"]
+    for i, event in steps:
+        assert alone[i] == event["kv"][3] + event.get("kept", (0, 0))[1], f"column {i}"
+    assert len({alone[i] for i, _ in steps}) > 2
+
+
+# The columns in which a slot has a twin that has another.
+TWINS = """
+const {forms, model} = window.app.a.memory;
+const of = (runs) => new Map(runs.flatMap(({first, count, twin}) =>
+  twin < 0 ? [] : Array.from({length: count}, (_, k) => [first + k, twin + k])));
+const frames = Array.from({length: model.length}, (_, i) => forms.owners.during(i));
+const pairs = frames.map(({device, host}) => [of(device), of(host)]);
+const wrong = ([here, there]) => here.size !== there.size || [...here].some(([slot, twin]) => there.get(twin) !== slot);
+return [pairs.flatMap((pair, i) => wrong(pair) ? [i] : []), pairs.some(([here]) => here.size)];
+"""
+
+
+@pytest.mark.parametrize("kind", ["prompts make way", "shared blocks swapped", "waves", "tiers"])
+def test_of_two_slots_with_the_same_kv_each_is_the_others_twin(kind: str, screen: Screen) -> None:
+    screen.open(crowd_page(*EVERY[kind]))
+    wrong, some = screen.js(TWINS)
+    assert not wrong
+    assert some
 
 
 def test_before_a_column_begins(screen: Screen) -> None:

@@ -87,7 +87,7 @@ def test_the_record_of_a_small_run(tmp_path: Path) -> None:
     unasked = ["not-asked", "came while an iteration ran or was chosen: nothing is decided before that has ended"]
     assert run["reasons"] == [["memory-full", "waits"], ["evicted", "goes"], unasked]
     assert run["passed"] == [[[], []], [[], []]]
-    assert (run["title"], run["notice"], run["hostCapacity"], run["capacity"]) == ("vllm", None, 12, 64)
+    assert (run["title"], run["notice"], run["capacity"]) == ("vllm", None, 64)
     assert (run["unit"], run["cells"], run["workers"]) == ("token", ["transformer"], 1)
 
 

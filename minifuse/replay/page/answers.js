@@ -8,8 +8,8 @@ const KEPT_TEXT = 1200; // characters of an answer that are shown, its end first
 const MOST_PROMPT = 400;
 const MOST_SEEN = 12; // rows that are filled at once, from the first one seen on
 const REST_AFTER = 120; // milliseconds: the others, when the reader stays
-/** Those that run first, then those that finished last. */
-const RANK = { running: 0, preprocessing: 0, ready: 1, suspended: 1, waiting: 2, finished: 3, refused: 4 };
+/** Requests that run come first, then those that wait; behind them come the last that finished. */
+const RANK = { running: 0, preprocessing: 0, ready: 1, suspended: 1, waiting: 2 };
 
 /** Prompts and answers, as long as they are at the selected column. */
 export class AnswersView {
@@ -29,16 +29,12 @@ export class AnswersView {
 
   /** @param {import("./model.js").RunModel} model @param {number} i */
   show(model, i) {
-    const present = [];
-    model.requests.forEach((_, r) => {
-      const state = model.stateAt(i, r);
-      if (state !== "absent") present.push([r, state]);
-    });
-    let shown = present;
-    if (present.length > MOST_ANSWERS) {
-      shown = [...present].sort((a, b) => RANK[a[1]] - RANK[b[1]] || b[0] - a[0]).slice(0, MOST_ANSWERS);
-      shown.sort((a, b) => a[0] - b[0]);
-    }
+    const { presence } = model;
+    const ranked = presence.underWay(i).map((r) => [r, model.stateAt(i, r)]);
+    const count = ranked.length + presence.numEnded(i);
+    ranked.sort((a, b) => RANK[a[1]] - RANK[b[1]] || b[0] - a[0]);
+    ranked.push(...presence.lastEnded(i, Math.max(0, MOST_ANSWERS - ranked.length)).map((r) => [r, model.stateAt(i, r)]));
+    const shown = ranked.slice(0, MOST_ANSWERS).sort((a, b) => a[0] - b[0]);
     const focused = this.list.contains(document.activeElement) ? Number(document.activeElement.dataset.request) : null;
     while (this._rows.length > shown.length) this._rows.pop().item.remove();
     while (this._rows.length < shown.length) this._rows.push(this._row(model, shown[this._rows.length][0]));
@@ -53,8 +49,8 @@ export class AnswersView {
     }
     // The focus stays on the request that had it.
     if (focused !== null) this._rows.find(({ r }) => r === focused)?.button.focus({ preventScroll: true });
-    const more = present.length - shown.length;
-    const rest = !present.length ? "No request has arrived yet." : more ? `and ${counted(more, "request")} more` : "";
+    const more = count - shown.length;
+    const rest = !count ? "No request has arrived yet." : more ? `and ${counted(more, "request")} more` : "";
     if (this.rest.textContent !== rest) this.rest.textContent = rest;
   }
 

@@ -127,7 +127,7 @@ class App {
     this.changed();
   }
 
-  /** Where one comes to who goes from one position to another: stops hold. */
+  /** The position that is reached from one on the way to another: no further than a stop. */
   _allowed(from, to) {
     const there = Math.max(0, Math.min(this.positions - 1, to));
     return this.predict ? this.predict.allow(from, there) : there;
@@ -193,7 +193,7 @@ class App {
   }
 
   _pairUp() {
-    this.pair = this.other ? new Pair(this.main, this.other, this.by) : null;
+    this.pair = this.other ? new Pair(this.main, this.other, this.by, this.pair) : null;
     this.beside = null;
     this.position = Math.min(this.position, this.positions - 1);
   }
@@ -253,9 +253,7 @@ class App {
   }
 
   _differing() {
-    const { pair, main, other } = this;
-    if (pair && !pair.first) return `${main.run.title} and ${other.run.title} admit, evict and compute alike, in every iteration.`;
-    return pair?.told(this.position, this.indexOther) ?? "";
+    return this.pair?.alike ?? this.pair?.told(this.position, this.indexOther) ?? "";
   }
 }
 

@@ -133,11 +133,17 @@ export class Axis {
     if (this.mode === "iterations") {
       const step = roundStep(TICKS / this.width, 1);
       const [first, last] = this.visible(seen);
-      for (let i = first; i < last; i++) {
-        const number = iterationNumber(this.model, i);
-        if (number === null || number % step) continue;
-        // Of several workers, iterations do not end in the order of their numbers.
-        if (!found.length || this.x(i) - found.at(-1).x > TICKS / 2) found.push({ x: this.x(i), label: String(number) });
+      if (first >= last) return found;
+      this._numbers ??= numbered(this.model);
+      const { columns, least, most } = this._numbers;
+      const shown = []; // of several workers, iterations do not end in the order of their numbers
+      for (let n = Math.ceil(least[first] / step) * step; n <= most[last - 1]; n += step) {
+        const i = columns.get(n);
+        if (i >= first && i < last) shown.push(i);
+      }
+      for (const i of shown.sort((one, other) => one - other)) {
+        const label = String(iterationNumber(this.model, i));
+        if (!found.length || this.x(i) - found.at(-1).x > TICKS / 2) found.push({ x: this.x(i), label });
       }
       return found;
     }
@@ -148,6 +154,26 @@ export class Axis {
     }
     return found;
   }
+}
+
+/**
+ * Columns by the numbers of their iterations; and by column the least number from there on, and the greatest up to there.
+ *
+ *     numbered(model)  // of iterations 0, 2, 1: {columns: {0: 0, 2: 1, 1: 2}, least: [0, 1, 1], most: [0, 2, 2]}
+ */
+function numbered(model) {
+  const columns = new Map();
+  const [least, most] = [new Float64Array(model.length).fill(Infinity), new Float64Array(model.length).fill(-Infinity)];
+  for (let i = 0; i < model.length; i++) {
+    const number = iterationNumber(model, i);
+    if (number !== null) {
+      columns.set(number, i);
+      least[i] = most[i] = number;
+    }
+    if (i) most[i] = Math.max(most[i], most[i - 1]);
+  }
+  for (let i = model.length - 2; i >= 0; i--) least[i] = Math.min(least[i], least[i + 1]);
+  return { columns, least, most };
 }
 
 function earliest(model) {

@@ -10,14 +10,17 @@ import { counted } from "./words.js";
 const numMoves = ({ m: moves = [] }, which) => moves.filter(([kind]) => kind === which).length;
 const hasMoves = (step, which) => Math.min(1, numMoves(step, which));
 
-/** What is looked for: its kind, its colour, how often it was done in a column, and the words for how often in all. */
+/**
+ * What is looked for: its kind, its colour, how often it was done in a column, the words for how often in all, and those
+ * for never where that is the idea of the technique.
+ */
 const KINDS = [
-  ["evicted", "warn", ({ e = [] }) => e.length, (count) => counted(count, "eviction")],
-  ["found", "prompt", ({ found }) => found, (count) => `KV found for ${counted(count, "prompt")}`],
-  ["shuffle", "apart", (step) => hasMoves(step, "shuffle"), (count) => counted(count, "shuffle")],
+  ["evicted", "warn", ({ e = [] }) => e.length, (count) => counted(count, "eviction"), "nothing was evicted"],
+  ["found", "prompt", ({ found }) => found, (count) => `KV found for ${counted(count, "prompt")}`, "no history was found"],
+  ["shuffle", "apart", (step) => hasMoves(step, "shuffle"), (count) => counted(count, "shuffle"), "no shuffle was needed"],
   ["copy", "ready", (step) => numMoves(step, "copy"), (count) => `${counted(count, "block")} copied on write`],
   ["embed", "apart", (step) => hasMoves(step, "embed"), (count) => `prompts embedded ${counted(count, "time")}`],
-  ["waves", "accent", ({ wv: waves = [] }) => Number(waves.length > 1), (count) => `${counted(count, "iteration")} in waves`],
+  ["waves", "accent", ({ wv: waves = [] }) => Number(waves.length > 1), (count) => `${counted(count, "iteration")} in waves`, "all KV fits the device"],
 ];
 
 /**
@@ -38,4 +41,14 @@ export function deedsOf(model) {
     const total = columns.reduce((sum, i) => sum + count(steps[i]), 0);
     return total ? [{ kind, words: words(total), columns, colour }] : [];
   });
+}
+
+/**
+ * That the idea of a technique had nothing to do in a run, in a few words; null: it had, or that cannot be known.
+ *
+ * @param {import("./model.js").RunModel} model @param {Deed[]} deeds @returns {string|null}
+ */
+export function idleIdea({ run }, deeds) {
+  if (run.notice || deeds.some(({ kind }) => kind === run.idea)) return null;
+  return KINDS.find(([kind]) => kind === run.idea)?.[4] ?? null;
 }

@@ -6,6 +6,7 @@
  */
 
 import { countUpTo } from "./ascending.js";
+import { workerName } from "./columns.js";
 import { FIRST_TASK, IDLED, PREPARED, PROMPTED, rectangleColumns } from "./lanerows.js";
 import { coverFrom, drawCover } from "./cover.js";
 
@@ -101,7 +102,7 @@ function drawTicks(surface, axis, { gutter, head, end, height }, palette) {
 function drawName(surface, rows, row, y, look) {
   const r = rows.request(row);
   if (r !== null) surface.rect(4, y - 4, 8, 8, { fill: look.colour(r) });
-  const name = r === null ? `worker ${row}` : String(rows.model.requests[r].id);
+  const name = r === null ? workerName(rows.model, row) : String(rows.model.requests[r].id);
   const most = 9;
   const shown = name.length > most ? `${name.slice(0, most - 1)}\u2026` : name;
   surface.text(r === null ? 4 : 16, y, shown, { fill: look.palette.ink, weight: r !== null && r === look.selected ? "bold" : "normal" });

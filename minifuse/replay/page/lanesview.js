@@ -2,10 +2,10 @@
 
 import { countUpTo } from "./ascending.js";
 import { CanvasSurface } from "./surface.js";
-import { columnName } from "./columns.js";
+import { columnName, onWorker, workerName } from "./columns.js";
 import { LaneRows, paddingOf } from "./lanerows.js";
 import { GUTTER, HEAD, drawLanes } from "./lanes.js";
-import { nodesByType, workerName } from "./now.js";
+import { nodesByType } from "./now.js";
 import { counted, seconds } from "./words.js";
 
 /** The lanes of one side, in a part of the page that scrolls both ways. */
@@ -82,16 +82,18 @@ export class LanesView {
   layout(model) {
     this.measure(model);
     const axis = this.axis();
-    this.spacer.style.width = `${Math.floor(axis.total + 1e-6) + GUTTER}px`;
+    this.spacer.style.width = `${axisPixels(axis) + GUTTER}px`;
     this._measure();
     this._quietly(axis.left);
     this.draw();
     this.point();
   }
 
+  /** Scroll sideways. What comes of it is known without asking, which would make the browser lay the page out. */
   _quietly(left) {
-    this.host.scrollLeft = Math.max(0, left);
-    this.axis().left = this.host.scrollLeft;
+    const axis = this.axis();
+    axis.left = Math.round(Math.max(0, Math.min(left, axisPixels(axis) - this.seen)));
+    this.host.scrollLeft = axis.left;
   }
 
   look(extra = {}) {
@@ -168,7 +170,7 @@ export class LanesView {
   _scrolled() {
     const axis = this.axis();
     const { scrollLeft, scrollTop } = this.host;
-    if (scrollLeft === axis.left && scrollTop === this.size?.top) return;
+    if (Math.abs(scrollLeft - axis.left) < 1 && scrollTop === this.size?.top) return; // it may be at a part of a pixel
     this._measure();
     axis.left = scrollLeft;
     this.draw();
@@ -210,6 +212,11 @@ export class LanesView {
   }
 }
 
+/** Whole pixels that columns take: what of a further one is begun cannot be scrolled to. */
+function axisPixels(axis) {
+  return Math.floor(axis.total + 1e-6);
+}
+
 /** What a worker of a model of cells computes in a column, in words. */
 function computing(model, i, worker) {
   const { w: work = [], k = 0, i: idle = 0, wait } = model.run.steps[i];
@@ -232,7 +239,7 @@ function doing(model, i, r, limit) {
   if (at && idle[at - 1] === i) return `${state}, its row computed idly`;
   if (state !== "running") return state;
   const beside = besideOf(model, i, r);
-  if (beside !== null && beside <= limit) return `running, in ${columnName(model, beside)} on ${workerName(model, model.run.steps[beside].k ?? 0)}`;
+  if (beside !== null && beside <= limit) return `running, in ${columnName(model, beside)}${onWorker(model, model.run.steps[beside].k ?? 0)}`;
   const own = model.workColumns(r);
   const last = own[Math.max(0, countUpTo(own, i) - 1)];
   const { k = 0, ph, wait } = step;

@@ -74,6 +74,16 @@ class Life {
 }
 
 /**
+ * The first column that shows what a column decides: another worker's that had not ended when this one began does.
+ *
+ * @param {Float64Array} passed the latest end up to each column
+ * @param {object} step of the record @param {number} column its number
+ */
+export function shownFrom(passed, step, column) {
+  return countUpTo(passed, step.t[0], column);
+}
+
+/**
  * The lives of all requests of a run, in the order of the record.
  *
  * @param {object} run of the record
@@ -83,8 +93,7 @@ class Life {
 export function livesOf(run, passed) {
   const lives = run.requests.map(() => new Life());
   run.steps.forEach((step, column) => {
-    // Another worker's column that had not ended when this one began shows its decisions too.
-    const from = Math.min(column, countUpTo(passed, step.t[0], column));
+    const from = shownFrom(passed, step, column);
     const state = step.ph === "preprocessing" ? PREPROCESSING : RUNNING;
     const { e: evicted = NONE, a: admitted = NONE, w: works = NONE } = step;
     for (const r of evicted) lives[r].mark(from, SUSPENDED);

@@ -130,7 +130,7 @@ export class MemoryView {
     return layout.height;
   }
 
-  /** What is drawn now: states of slots that occur, then the kinds of moves. */
+  /** The legend of the map as it is drawn: the states of slots that occur, then the kinds of moves. */
   _legend() {
     const { frame } = this;
     const held = [...deviceRuns(this.forms, frame), ...frame.host];
@@ -251,7 +251,7 @@ export class MemoryView {
     this.tip.style.top = `${y + 14}px`;
   }
 
-  /** What is in a slot, in words. @param {{panel: SlotPanel, slot: number}} found @returns {string} */
+  /** The owners, the state and the moves of a slot, in words. @param {{panel: SlotPanel, slot: number}} found @returns {string} */
   wordsAt({ panel, slot }) {
     const { forms, frame, model } = this;
     const run = this._runAt({ panel, slot });
@@ -282,7 +282,7 @@ export class MemoryView {
     return parts.join("; ");
   }
 
-  /** Which token of a request lies in a slot; null: none that this column computes for. */
+  /** The token of a request that lies in a slot; null if the request has no place with this slot. */
   _token(r, slot) {
     const place = this.frame.places.get(r);
     if (!place || place.kind === "node") return null;

@@ -280,7 +280,7 @@ function drawMoves(surface, layout, frame, { look, colour }) {
   });
 }
 
-/** With waves: short arrows into the strip at whose time KV arrives, and out of that at whose time it leaves. */
+/** With waves: short arrows into the strip of the wave before which KV arrives, and out of that after which it leaves. */
 function drawTransfers(surface, layout, frame, { look }) {
   const strips = layout.panels.filter((panel) => panel.kind === "strip");
   const sums = strips.map(() => ({ upload: 0, offload: 0 }));

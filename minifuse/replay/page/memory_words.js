@@ -28,7 +28,7 @@ function ownersOf(runs) {
   return counted(new Set(runs.flatMap((one) => one.owners)).size, "request");
 }
 
-/** What the trace counts of an iteration, and why other slots than those are drawn as written. */
+/** What the trace counts of an iteration, and why more or fewer slots are drawn as written. */
 function countedWords(forms, frame, { used, reserved, capacity, host, kept, keptOnHost }) {
   const { ofCells } = forms.model;
   const needed = frame.device.filter(({ state }) => state === "written" || state === "reserved");
@@ -37,7 +37,7 @@ function countedWords(forms, frame, { used, reserved, capacity, host, kept, kept
   if (more > 0) {
     const why = ofCells ? "taken for iterations that have been submitted and have not begun" : "padding, or of rows that have ended";
     parts.push(`${grouped(more)} of them ${why}`);
-  } else if (more < 0) parts.push(`${grouped(-more)} more written meanwhile by iterations beside this one`);
+  } else if (more < 0 && forms.model.run.workers > 1) parts.push(`${grouped(-more)} more written meanwhile by iterations beside this one`);
   if (reserved > used) parts.push(`${grouped(reserved - used)} reserved and empty`);
   if (kept) parts.push(`${grouped(kept)} kept`);
   const copies = slotsIn(frame.device, "copy");
@@ -67,7 +67,7 @@ function arrangedWords(forms, frame) {
   return parts;
 }
 
-/** What is not drawn of the memory. */
+/** The part of the memory that is not drawn. */
 function leftOut(forms, frame) {
   const { run } = forms.model;
   const parts = forms.shown < run.capacity / 2 ? [`drawn are the ${counted(forms.shown, "slot")} that this run ever uses`] : [];

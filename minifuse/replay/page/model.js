@@ -14,6 +14,7 @@
  */
 
 import { countUpTo } from "./ascending.js";
+import { Presence } from "./presence.js";
 import { READY, STATES, SUSPENDED, WAITING, livesOf } from "./lives.js";
 
 const UNTOLD = Object.freeze([]);
@@ -53,6 +54,8 @@ export class RunModel {
     this._lives = livesOf(run, this.passed);
     this._count();
     this._steps = new Map(); // decoded, the last few
+    /** Which requests there are in a column. */
+    this.presence = new Presence(this);
   }
 
   /** What columns come to. */
@@ -153,6 +156,12 @@ export class RunModel {
   /** @param {number} i @param {number} r @returns {State} the state of a request while a column runs */
   stateAt(i, r) {
     return STATES[this._lives[r].stateAt(i)];
+  }
+
+  /** @param {number} i @param {number} r @returns {number} the column since which it is in the state that it has then */
+  stateSince(i, r) {
+    const { stateColumns } = this._lives[r];
+    return stateColumns[countUpTo(stateColumns, i) - 1] ?? 0;
   }
 
   /** @param {number} r @returns {{from: number, to: number, state: State}[]} its states, each in columns [from, to) */

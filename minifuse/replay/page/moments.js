@@ -13,14 +13,16 @@ export function shapeStop({ kind, offset, rows, stride, size, width }) {
   return kind === "Rectangle" ? offset + rows * stride : kind === "Region" ? (offset + size) * width : offset + rows;
 }
 
-/** One more than the highest slot that is ever used, on the device and on the host. */
+/** One more than the highest slot that is ever used, on the device and on the host; and the slots of a block, or 1. */
 export function highestSlots(steps) {
-  let [top, hostTop] = [0, 0];
+  let [top, hostTop, blockSize] = [0, 0, 1];
   const see = (stop) => (top = Math.max(top, stop));
   for (const step of steps) {
     for (const place of step.p ?? []) {
-      if (place.length === 3) for (const block of place[1]) see((block + 1) * place[2]);
-      else if (place.length === 1) for (const [first, count] of place[0]) see(first + count);
+      if (place.length === 3) {
+        blockSize = place[2];
+        for (const block of place[1]) see((block + 1) * blockSize);
+      } else if (place.length === 1) for (const [first, count] of place[0]) see(first + count);
       else if (Array.isArray(place[0])) see(place[1] + 1);
       else see(place[0] + place[1]);
     }
@@ -31,7 +33,7 @@ export function highestSlots(steps) {
       else see(target + count);
     }
   }
-  return [top, hostTop];
+  return [top, hostTop, blockSize];
 }
 
 /**

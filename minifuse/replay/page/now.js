@@ -1,19 +1,7 @@
 /** The selected iteration in words, and what there is to know of a run. */
 
-import { columnName } from "./columns.js";
+import { columnName, onWorker } from "./columns.js";
 import { capital, counted, grouped, seconds } from "./words.js";
-
-/** What techniques call their workers. */
-const WORKERS = {
-  fusion: (k) => (k ? `pre-processing worker ${k}` : "the main stream, worker 0"),
-  instances: (k) => `instance ${k}`,
-};
-
-/** A worker, as its technique calls it. @param {import("./model.js").RunModel} model @param {number} k */
-export function workerName(model, k) {
-  const [, technique] = model.run.facts.find(([name]) => name === "technique") ?? [];
-  return Object.hasOwn(WORKERS, technique) ? WORKERS[technique](k) : `worker ${k}`;
-}
 
 /** "r1, r2 and 3 more", each once @param {import("./model.js").RunModel} model @param {number[]} list @param {number} [most] */
 export function someOf(model, list, most = 8) {
@@ -37,7 +25,7 @@ export function sentencesOf(model, i) {
     told.push(`Nothing ran: ${took}.`);
     return told;
   }
-  const worker = model.run.workers > 1 ? ` on ${workerName(model, step.worker)}` : "";
+  const worker = onWorker(model, step.worker);
   if (!step.work.length) {
     told.push(`${capital(columnName(model, i))}${worker}, beside the iterations: ${took}.`);
   } else {

@@ -4,7 +4,7 @@ import { Axis } from "./axis.js";
 import { LaneRows } from "./lanerows.js";
 import { drawLanes } from "./lanes.js";
 import { drawSmallMemory } from "./charts.js";
-import { deedsOf } from "./deeds.js";
+import { deedsOf, idleIdea } from "./deeds.js";
 import { memoryOf, memoryTop } from "./series.js";
 import { CanvasSurface } from "./surface.js";
 import { counted, grouped, seconds } from "./words.js";
@@ -31,26 +31,6 @@ function figures(model) {
   const refused = model.requests.filter((request) => request.refused).length;
   if (refused) found.push(`${refused} refused`);
   return found;
-}
-
-/** Of techniques whose idea has nothing to do in every run: the kind of deed that it is, and what is said without one. */
-const IDLE_IDEAS = {
-  fusion: ["shuffle", "no shuffle was needed"],
-  vllm: ["evicted", "nothing was evicted"],
-  pensieve: ["found", "no history was found"],
-  fluid: ["waves", "all KV fits the device"],
-};
-
-/**
- * That a technique's idea has nothing to do in a run, in a few words; null: it has, or that cannot be known.
- *
- * @param {import("./model.js").RunModel} model @param {import("./deeds.js").Deed[]} deeds @returns {string|null}
- */
-function idleIdea(model, deeds) {
-  const name = model.run.facts.find(([fact]) => fact === "technique")?.[1];
-  if (model.run.notice || !Object.hasOwn(IDLE_IDEAS, name)) return null;
-  const [kind, words] = IDLE_IDEAS[name];
-  return deeds.some((deed) => deed.kind === kind) ? null : words;
 }
 
 /** A deed in words, with the colour of its marks. */

@@ -1,9 +1,9 @@
 /**
- * Which slot of which tier belongs to whom, at any moment of a run, from what the trace tells: places and moves.
+ * The owners of every slot of both tiers, at any moment of a run, from what the trace tells: places and moves.
  *
  * The columns of a run are replayed as moments: a plan begins (its evictions, moves and places take effect) and ends
- * (what it finishes gives its slots up). Plans of several workers overlap, so moments are put in the order of time.
- * What is stored of the books, every CHECKPOINT_EVERY moments, are runs of slots that are alike, so that any column is
+ * (the requests that it finishes give up their slots). Plans of several workers overlap, so moments are put in the order
+ * of time. The books are stored every CHECKPOINT_EVERY moments, as runs of slots that are alike, so that any column is
  * reached by replaying a few.
  *
  * @typedef {{first: number, count: number, owners: number[], state: SlotState, twin: number}} SlotRun
@@ -48,7 +48,7 @@ export class Owners {
       for (const moment of this._recent.keys()) if (moment <= at) nearest = Math.max(nearest, moment);
       if (nearest >= 0 && (at < this._at || nearest > this._at)) {
         this._restore(this._recent.get(nearest) ?? this._checkpoints[nearest / CHECKPOINT_EVERY], nearest);
-        this._storing = true; // who steps back once will again
+        this._storing = true; // after one step back, another is likely
       }
     }
     while (this._at < at) this._advance();
@@ -93,7 +93,7 @@ export class Owners {
   }
 
   /**
-   * Every slot while a column runs: what finishes with it still has its slots.
+   * Every slot while a column runs: the requests that finish with it still have their slots.
    *
    * @param {number} i
    * @returns {Frame}
@@ -125,7 +125,7 @@ export class Owners {
 
   _now(i) {
     const { books } = this;
-    return { index: i, device: books.runs(books.device), host: books.runs(books.host) };
+    return { index: i, device: books.tiers.runs(books.device), host: books.tiers.runs(books.host) };
   }
 
   /** The slots that a column writes, as runs. */

@@ -1,7 +1,8 @@
 /** Two runs of one workload, A and B, with one scrubber. */
 
+import { countUpTo } from "./ascending.js";
 import { columnName } from "./columns.js";
-import { someOf } from "./now.js";
+import { comparedIn, decidedIn, firstDifference } from "./difference.js";
 import { capital, counted } from "./words.js";
 
 /**
@@ -15,14 +16,17 @@ export class Pair {
    * @param {import("./model.js").RunModel} a
    * @param {import("./model.js").RunModel} b
    * @param {"time"|"token"} by
+   * @param {Pair|null} [before] that was shown, perhaps of the same runs: where they first differ is known from it
    */
-  constructor(a, b, by) {
+  constructor(a, b, by, before = null) {
     this.a = a;
     this.b = b;
     this.by = by;
     this.length = a.length + (b.length - 1 - this._there(a.length - 1));
-    this.first = firstDifference(a, b);
+    this.compared = comparedIn(a, b);
+    this.first = before?.a === a && before.b === b ? before.first : firstDifference(a, b, this.compared.moves);
     this.differences = this._differences();
+    this._positions = this.differences.map(({ position }) => position);
   }
 
   /** The column of B that goes with one of A. */
@@ -91,9 +95,10 @@ export class Pair {
    */
   difference(way, from) {
     const { differences, first } = this;
-    if (way > 0) return differences.find((one) => inOrder(from, one) < 0) ?? null;
-    if (way < 0) return differences.findLast((one) => inOrder(from, one) > 0) ?? null;
-    return first ? { position: first.a, b: first.b } : differences[0] ?? null;
+    if (!way) return first ? { position: first.a, b: first.b } : differences[0] ?? null;
+    let k = countUpTo(this._positions, from.position) - 1; // the last one here, or before
+    while (k >= 0 && inOrder(differences[k], from) > (way > 0 ? 0 : -1)) k -= 1;
+    return differences[way > 0 ? k + 1 : k] ?? null;
   }
 
   /**
@@ -104,15 +109,18 @@ export class Pair {
    */
   told(position, j) {
     const { a, b, first } = this;
-    const found = this.differences.filter((one) => one.position === position);
+    const [begin, end] = [position - 1, position].map((one) => countUpTo(this._positions, one));
+    const found = this.differences.slice(begin, end);
     if (!found.length) return null;
     const { a: i } = this.at(position);
     const [mine, theirs] = [`${columnName(a, i)} of ${a.run.title}`, `${columnName(b, j)} of ${b.run.title}`];
     const parts = [];
     if (first?.a === position) {
-      if (first.ended) parts.push(`Both admit, evict and compute alike up to here, where ${first.ended.run.title} ends.`);
-      else if (first.b === j) parts.push(`The first decision that differs: ${mine} ${decided(a, i)}; ${theirs} ${decided(b, j)}.`);
-      else parts.push(`${capital(mine)} is the first that decides otherwise than ${b.run.title}, in its ${columnName(b, first.b)}: press f to see both.`);
+      if (first.ended) parts.push(`Both ${this.compared.words} up to here, where ${first.ended.run.title} ends.`);
+      else if (first.b === j) {
+        const [own, others] = decidedIn(a, i, b, j, this.compared.moves);
+        parts.push(`The first decision that differs: ${mine} ${own}; ${theirs} ${others}.`);
+      } else parts.push(`${capital(mine)} is the first that decides otherwise than ${b.run.title}, in its ${columnName(b, first.b)}: press f to see both.`);
     }
     const here = found.find((one) => one.b === j);
     const requests = (here ? [here] : found).flatMap((one) => one.requests).filter((r) => this._disagree(r, i, j));
@@ -122,6 +130,12 @@ export class Pair {
     }
     if (requests.length > 4) parts.push(`So it is with ${counted(requests.length - 4, "more request")}.`);
     return parts.join(" ") || null;
+  }
+
+  /** That the runs never differ, in a sentence; null: they do. */
+  get alike() {
+    const { a, b, compared, first } = this;
+    return first ? null : `${a.run.title} and ${b.run.title} ${compared.words}, in every iteration.${compared.moves ? "" : " Moves and waves are not compared, as their stages differ."}`;
   }
 }
 
@@ -133,45 +147,4 @@ function inOrder(one, other) {
 function standing(state) {
   if (state === "preprocessing" || state === "ready" || state === "running") return "in";
   return state === "absent" ? "waiting" : state === "refused" ? "finished" : state;
-}
-
-/** The columns of a run that decided something: waits and plans of moves alone are left out. */
-function decidingColumns(model) {
-  const found = [];
-  model.run.steps.forEach((step, i) => step.w && found.push(i));
-  return found.sort((i, j) => model.run.steps[i].n - model.run.steps[j].n);
-}
-
-/**
- * The first columns, counted in the order of plans, that admit, evict or compute otherwise.
- *
- * @param {import("./model.js").RunModel} a @param {import("./model.js").RunModel} b
- * @returns {{a: number, b: number, ended?: import("./model.js").RunModel}|null} null: there are none; `ended`:
- *     the run that has no such iteration, as its trace was cut off or it had nothing more to do
- */
-function firstDifference(a, b) {
-  const [mine, theirs] = [decidingColumns(a), decidingColumns(b)];
-  const key = (model, i) => {
-    const { a: admitted, e: evicted, w: work, ph } = model.run.steps[i];
-    const sorted = (list) => [...(list ?? [])].sort((x, y) => x - y);
-    return JSON.stringify([sorted(admitted), sorted(evicted), work.map((one) => one.slice(0, 3).join()).sort(), ph ?? ""]);
-  };
-  for (let k = 0; k < Math.max(mine.length, theirs.length); k++) {
-    const [i, j] = [mine[k], theirs[k]];
-    if (i === undefined) return { a: a.length - 1, b: j, ended: a };
-    if (j === undefined) return { a: i, b: b.length - 1, ended: b };
-    if (key(a, i) !== key(b, j)) return { a: i, b: j };
-  }
-  return null;
-}
-
-/** What an iteration decided, in words. */
-function decided(model, i) {
-  const { a: admitted, e: evicted, w: work = [], ph } = model.run.steps[i];
-  const computed = work.reduce((sum, [, start, stop]) => sum + stop - start, 0);
-  const parts = [`computes ${counted(computed, model.ofCells ? "node" : "token")} for ${someOf(model, work.map(([r]) => r), 4) || "no request"}`];
-  if (ph === "preprocessing") parts.push("apart from the batch");
-  if (admitted) parts.push(`admits ${someOf(model, admitted, 4)}`);
-  if (evicted) parts.push(`evicts ${someOf(model, evicted, 4)}`);
-  return parts.join(", ");
 }

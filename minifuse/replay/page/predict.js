@@ -5,8 +5,9 @@
  * is covered.
  */
 
+import { Decisions } from "./decisions.js";
 import { PredictView } from "./predictview.js";
-import { QUESTION_KINDS, questionAt, stopsOf } from "./questions.js";
+import { QUESTION_KINDS, questionAt, stopsAt, stopsOf } from "./questions.js";
 
 /** Stops the replay, asks, and keeps the score. */
 export class Predict {
@@ -19,6 +20,7 @@ export class Predict {
     this.result = null;
     this.score = { right: 0, asked: 0, skipped: 0 };
     this._done = new WeakMap(); // model -> columns that were asked
+    this._decisions = new WeakMap(); // model -> what was possible in its columns
     this.view = new PredictView(document.getElementById("predict"), this);
     this.read();
   }
@@ -26,7 +28,7 @@ export class Predict {
   /** The last column of a run of which anything may be told. @param {import("./model.js").RunModel} model */
   limitOf(model) {
     if (!this.question) return Infinity;
-    const last = this.question.column - 1;
+    const last = this.question.before - 1;
     return model === this.app.main || !this.app.pair ? last : this.app.pair.at(last).b;
   }
 
@@ -45,20 +47,37 @@ export class Predict {
     this._stops = null;
   }
 
-  /** The stops of run A, ascending. @returns {number[]} */
+  /** What was possible in the columns of run A. */
+  decisions() {
+    const { main } = this.app;
+    if (!this._decisions.has(main)) this._decisions.set(main, new Decisions(main));
+    return this._decisions.get(main);
+  }
+
+  /** The stops of run A, in the order in which they are come to. @returns {import("./questions.js").Stop[]} */
   stops() {
     const { main } = this.app;
     if (!this.on) return [];
     if (this._stops?.model !== main) {
-      const list = this.given ? this.given.filter((i) => main.run.steps[i]?.w) : stopsOf(main, this.kind);
-      this._stops = { model: main, list };
+      const decisions = this.decisions();
+      const list = this.given ? stopsAt(decisions, this.given.filter((i) => i < main.length)) : stopsOf(decisions, this.kind);
+      this._stops = { model: main, list, left: null };
     }
     return this._stops.list;
   }
 
-  /** Stops of run A at which nothing was asked yet. @returns {number[]} */
+  /** Stops of run A at which nothing was asked yet. @returns {import("./questions.js").Stop[]} */
   left() {
-    return this.stops().filter((i) => !this._asked().has(i));
+    const stops = this.stops();
+    if (!this._stops) return stops;
+    this._stops.left ??= stops.filter(({ column }) => !this._asked().has(column));
+    return this._stops.left;
+  }
+
+  /** Columns that the address names, and before which there is nothing to ask. @returns {number[]} */
+  lost() {
+    const columns = new Set(this.stops().map(({ column }) => column));
+    return (this.given ?? []).filter((i) => !columns.has(i));
   }
 
   _asked() {
@@ -67,18 +86,18 @@ export class Predict {
     return this._done.get(main);
   }
 
-  /** Where one comes to who goes from one position to another; asks, if a stop lies between them. */
+  /** Where one comes to from one position on the way to another; asks, if a stop lies between them. */
   allow(from, to) {
-    if (this.question) return Math.min(to, this.question.column - 1);
-    const stop = to > from ? this.left().find((i) => i > from && i <= to) : undefined;
-    if (stop === undefined) return to;
-    this.question = questionAt(this.app.main, stop, this.kind);
+    if (this.question) return Math.min(to, this.question.before - 1);
+    const stop = to > from ? this.left().find(({ before }) => before > from && before <= to) : undefined;
+    if (!stop) return to;
+    this.question = questionAt(this.decisions(), stop.column, this.kind);
     this.result = null;
     queueMicrotask(() => {
       this._turned(); // the position may stay what it is: then nothing else would draw
       this.view.ask();
     });
-    return stop - 1;
+    return stop.before - 1;
   }
 
   /** Another run is chosen: what was asked of the one before is no question any more. */
@@ -104,10 +123,13 @@ export class Predict {
   _reveal(right, values) {
     const { question } = this;
     this._asked().add(question.column);
+    this._stops.left = null;
     this.result = { right, values, question };
     this.question = null;
     this._turned();
-    this.app.select(question.column);
+    // Of several workers another decision may be the next to be asked, before this column is reached.
+    const next = this.left().find(({ before }) => before >= question.before);
+    this.app.select(Math.min(question.column, next ? next.before - 1 : Infinity));
     this.view.told();
   }
 
@@ -120,8 +142,7 @@ export class Predict {
 
   /** Whether there can be a question about the selected column. */
   get mayStop() {
-    const { main, index } = this.app;
-    return !this.question && index > 0 && Boolean(main.run.steps[index]?.w);
+    return !this.question && stopsAt(this.decisions(), [this.app.index]).length > 0;
   }
 
   /** A stop before the selected column, told in the address. */

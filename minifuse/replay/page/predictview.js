@@ -1,8 +1,8 @@
 /** What Predict shows: its settings and score, the open question, and what was right. */
 
-import { columnName, iterationNumber } from "./columns.js";
-import { NO_REQUEST, QUESTION_KINDS } from "./questions.js";
-import { capital, grouped } from "./words.js";
+import { columnName, iterationNumber, onWorker } from "./columns.js";
+import { QUESTION_KINDS } from "./questions.js";
+import { capital } from "./words.js";
 
 function made(name, className, text) {
   const element = document.createElement(name);
@@ -102,7 +102,7 @@ export class PredictView {
     const kinds = Object.entries(QUESTION_KINDS);
     if (predict.given) {
       const { main } = predict.app;
-      const numbers = predict.stops().map((i) => iterationNumber(main, i));
+      const numbers = predict.stops().map(({ column }) => iterationNumber(main, column));
       const noun = numbers.length > 1 ? "iterations" : "iteration";
       kinds.unshift(["given", numbers.length ? `${noun} ${numbers.join(", ")}` : "what the address names"]);
     }
@@ -122,9 +122,9 @@ export class PredictView {
   /** What is wrong with the address, or else how many stops are left. */
   _notes(left) {
     const { predict } = this;
-    const { length } = predict.app.main;
-    const lost = predict.given?.filter((i) => !predict.stops().includes(i)) ?? [];
-    const strange = lost.length ? [`The address asks for a stop where there is none to make: column ${lost.join(", ")} is not one of this run's ${grouped(length)} in which something runs.`] : [];
+    const lost = predict.on ? predict.lost() : [];
+    const many = lost.length > 1;
+    const strange = lost.length ? [`The address has ${many ? "stops" : "a stop"} with nothing to ask: ${many ? "columns" : "column"} ${lost.join(", ")} of this run ${many ? "do" : "does"} not exist, or ${many ? "leave" : "leaves"} no choice.`] : [];
     const wrong = [...predict.wrong, ...strange];
     if (wrong.length || !predict.on) return wrong.join(" ");
     return predict.stops().length ? `${left} ${left === 1 ? "stop is" : "stops are"} left in this run.` : "There is nothing to ask in this run.";
@@ -139,7 +139,6 @@ export class PredictView {
       input.type = several ? "checkbox" : "radio";
       input.name = "predict-choice";
       input.value = value;
-      if (several) input.addEventListener("change", () => this._alone(input));
       label.append(input, ` ${text}`);
       field.append(label);
     }
@@ -152,15 +151,8 @@ export class PredictView {
   }
 
   _name(column) {
-    return capital(columnName(this.predict.app.main, column));
-  }
-
-  /** No request, and a request, cannot both be chosen. */
-  _alone(input) {
-    if (!input.checked) return;
-    for (const other of this.form.querySelectorAll("input")) {
-      if (other !== input && (other.value === NO_REQUEST || input.value === NO_REQUEST)) other.checked = false;
-    }
+    const { main } = this.predict.app;
+    return `${capital(columnName(main, column))}${onWorker(main, main.run.steps[column].k ?? 0)}`;
   }
 
   _resultParts({ right, values, question }) {
@@ -183,8 +175,8 @@ export class PredictView {
 
 /** What was right: "r1, r2 are admitted". */
 function happened({ kind, choices }) {
-  const names = choices.filter(({ right }) => right).map(({ text }) => text.split(":")[0]);
-  const many = names.length > 1 || names[0]?.startsWith("slots");
+  const names = choices.filter(({ right }) => right).map(({ name }) => name);
+  const many = names.length > 1 || names[0].startsWith("slots");
   const ends = { shuffled: ["is the window", "are the window"], running: ["runs", "run"] }[kind] ?? [`is ${kind}`, `are ${kind}`];
   return `${names.join(", ")} ${ends[many ? 1 : 0]}`;
 }

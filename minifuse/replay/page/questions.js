@@ -2,12 +2,16 @@
  * What can be asked about a column of a run, and what is right.
  *
  * @typedef {"admitted"|"evicted"|"shuffled"|"running"} QuestionKind
- * @typedef {{value: string, text: string, right: boolean, why: string}} Choice
- * @typedef {{column: number, kind: QuestionKind, words: string, several: boolean, choices: Choice[], because: string[]}} Question
+ * @typedef {{value: string, name: string, text: string, right: boolean, why: string}} Choice
+ * @typedef {{column: number, before: number}} Stop
+ *     `before`: the first column that shows what is decided in `column`, before which it is asked
+ * @typedef {Stop & {kind: QuestionKind, words: string, several: boolean, choices: Choice[], because: string[]}} Question
  */
 
+import { namedReason } from "./columns.js";
 import { formsOf } from "./memory_panels.js";
-import { grouped } from "./words.js";
+import { shuffleWindows } from "./windows.js";
+import { counted, grouped } from "./words.js";
 
 /** What may be asked, and how the list of stops is called. */
 export const QUESTION_KINDS = {
@@ -18,199 +22,205 @@ export const QUESTION_KINDS = {
   running: "other requests run than before",
 };
 
-const MOST_OTHERS = 7; // wrong choices beside the right ones
-const MOST_RUNNING = 16; // right ones among the choices of who will run
-export const NO_REQUEST = "none"; // the value of that choice
-const ROUNDED = 1e-9; // seconds to which the times of a record are exact
+const MOST_RIGHT = 16; // choices that are right
+const MOST_WRONG = 7;
 
-/** @param {import("./model.js").RunModel} model @param {number} i @param {number} r whether it waits to be admitted */
-function waits(model, i, r) {
-  const state = model.stateAt(i, r);
-  return state === "waiting" || state === "suspended";
+/**
+ * Of each kind: whether a column decides it and leaves a choice, and the question. The most interesting kind is first.
+ *
+ * @type {Record<QuestionKind, {isAsked: function, ask: function}>}
+ */
+const ASKED_KINDS = {
+  evicted: { isAsked: (decisions, i) => decides(decisions, i, "e") && leavesChoice(decisions.evictable(i), stepOf(decisions, i).e), ask: askEvicted },
+  shuffled: { isAsked: isShuffling, ask: askShuffled },
+  admitted: { isAsked: (decisions, i) => decides(decisions, i, "a") && leavesChoice(decisions.admissible(i), stepOf(decisions, i).a), ask: askAdmitted },
+  running: { isAsked: (decisions, i) => isAlike(decisions, i) === false && mayAskRunning(decisions, i), ask: askRunning },
+};
+
+function stepOf({ model }, i) {
+  return model.run.steps[i];
 }
 
-/** Who could be admitted in column i: those that wait before it, and those that have arrived when it is planned. */
-function admissible(model, i) {
-  const { a: admitted = [], e: evicted = [], t } = model.run.steps[i];
-  const there = (r) => (model.requests[r].arrival ?? 0) <= t[0] + ROUNDED && !evicted.includes(r);
-  return model.requests
-    .map((_, r) => r)
-    .filter((r) => admitted.includes(r) || waits(model, i - 1, r) || (waits(model, i, r) && there(r)));
+function decides(decisions, i, what) {
+  return Boolean(stepOf(decisions, i)[what]?.length);
+}
+
+function leavesChoice(possible, chosen) {
+  return possible.length > new Set(chosen).size;
+}
+
+/** Whether the requests of a column are those that ran before. */
+function isAlike(decisions, i) {
+  const [runs, ran] = [decisions.runningIn(i), decisions.ranBefore(i)];
+  return runs.size === ran.size && [...runs].every((r) => ran.has(r));
+}
+
+function mayAskRunning(decisions, i) {
+  return decides(decisions, i, "w") && leavesChoice(decisions.mayRun(i), decisions.runningIn(i));
 }
 
 /**
- * The columns before which there is something to ask.
- *
- * @param {import("./model.js").RunModel} model
- * @param {keyof typeof QUESTION_KINDS} kind
- * @returns {number[]} ascending; never the first column, before which there is nothing to see
+ * Whether slots are gathered. There are other windows then, as a copy is made to a slot that was free. Where a request
+ * is admitted as well, its slot before the shuffle is not told, and nothing is asked.
  */
-export function stopsOf(model, kind) {
-  const found = [];
-  model.run.steps.forEach((step, i) => {
-    if (!i || step.wait) return;
-    const told = kindsAt(model, i);
-    if (kind === "any" ? told.length : told.includes(kind)) found.push(i);
-  });
-  return found;
+function isShuffling(decisions, i) {
+  const { sh: shape, m: moves, a: admitted } = stepOf(decisions, i);
+  return shape?.kind === "Region" && !admitted && Boolean(moves?.some(([kind]) => kind === "shuffle"));
 }
 
-/** What is decided in a column that can be asked, the most interesting first. */
-function kindsAt(model, i) {
-  const step = model.run.steps[i];
-  const kinds = [];
-  if (step.e?.length) kinds.push("evicted");
-  if (step.sh?.kind === "Region" && step.m?.some(([kind]) => kind === "shuffle")) kinds.push("shuffled");
-  const { a: admitted } = step;
-  if (admitted?.length && model.queue[i - 1] + model.queue[i] > 0) {
-    // With several workers, one that is admitted may have been seen to run in an earlier column.
-    const unseen = admitted.every((r) => waits(model, i - 1, r) || model.stateAt(i - 1, r) === "absent");
-    if (unseen && admissible(model, i).length > admitted.length) kinds.push("admitted");
-  }
-  // Anyone may run in a column: what is worth asking is where others run than before.
-  if (step.w?.length && ranBefore(model, i) !== setKey(runningIn(model, i))) kinds.push("running");
-  return kinds;
+/** The kinds of decision that a column makes and that leave a choice, the most interesting first. */
+function kindsAt(decisions, i) {
+  return Object.keys(ASKED_KINDS).filter((kind) => ASKED_KINDS[kind].isAsked(decisions, i));
 }
 
-/** Who is computed for in a column, ascending. */
-function runningIn(model, i) {
-  return [...new Set((model.run.steps[i].w ?? []).map(([r]) => r))].sort((a, b) => a - b);
+/**
+ * The stops at which there is something to ask.
+ *
+ * @param {import("./decisions.js").Decisions} decisions
+ * @param {keyof typeof QUESTION_KINDS} kind
+ * @returns {Stop[]} in the order in which they are come to; none before the first column, when nothing can be seen
+ */
+export function stopsOf(decisions, kind) {
+  const kinds = kind === "any" ? Object.keys(ASKED_KINDS) : [kind];
+  const asks = (i) => kinds.some((one) => ASKED_KINDS[one].isAsked(decisions, i));
+  return stopsAt(decisions, [...decisions.model.run.steps.keys()], asks);
 }
 
-/** Who was computed for in the last column before of the same worker that computes, but for those that finished then. */
-function ranBefore(model, i) {
-  const { steps } = model.run;
-  for (let before = i - 1; before >= 0; before--) {
-    if (!steps[before].w?.length || (steps[before].k ?? 0) !== (steps[i].k ?? 0)) continue;
-    const finished = new Set((steps[before].f ?? []).map(([r]) => r));
-    return setKey(runningIn(model, before).filter((r) => !finished.has(r)));
-  }
-  return "";
+/**
+ * Of some columns those before which one can stop.
+ *
+ * @param {import("./decisions.js").Decisions} decisions @param {number[]} columns
+ * @param {(i: number) => boolean} asks whether there is something to ask
+ * @returns {Stop[]} in the order in which they are come to: of those before one column the earlier plan is first
+ */
+export function stopsAt(decisions, columns, asks = (i) => Boolean(kindOf(decisions, i))) {
+  const { before, model } = decisions;
+  const found = columns.filter((column) => before[column] > 0 && !model.run.steps[column].wait && asks(column));
+  const number = (column) => model.run.steps[column].n;
+  found.sort((one, other) => before[one] - before[other] || number(one) - number(other));
+  return found.map((column) => ({ column, before: before[column] }));
 }
 
-function setKey(list) {
-  return list.join();
+/** What is asked about a column: the kind that is wanted, or another if it has none; undefined: it leaves no choice. */
+function kindOf(decisions, i, wanted = "any") {
+  const kinds = kindsAt(decisions, i);
+  if (kinds.includes(wanted)) return wanted;
+  return kinds[0] ?? (mayAskRunning(decisions, i) ? "running" : undefined);
 }
 
-/** Who will be computed for in a column: of those that run, are ready or wait before it, and those that arrive. */
-function askRunning(model, i) {
-  const { t } = model.run.steps[i];
-  const runs = new Set(runningIn(model, i));
-  const gone = new Set(["absent", "finished", "refused"]);
-  const possible = model.requests.map((_, r) => r).filter((r) => {
-    const there = !gone.has(model.stateAt(i - 1, r)) && !(i > 0 && model.run.steps[i - 1].f?.some(([one]) => one === r));
-    const arrives = model.stateAt(i - 1, r) === "absent" && (model.requests[r].arrival ?? Infinity) <= t[0] + ROUNDED;
-    return runs.has(r) || there || arrives;
-  });
-  const right = possible.filter((r) => runs.has(r)).slice(0, MOST_RUNNING);
-  const shown = new Set([...right, ...possible.filter((r) => !runs.has(r)).slice(0, MOST_OTHERS)]);
-  const words = { running: "runs", preprocessing: "its prompt is computed", ready: "its prompt is computed, and it waits to join", suspended: "evicted before", waiting: "waits", absent: "arrives now" };
+/**
+ * A question about a column, made from what was possible in it.
+ *
+ * @param {import("./decisions.js").Decisions} decisions
+ * @param {number} i a column that leaves a choice, as those of stops do
+ * @param {keyof typeof QUESTION_KINDS} wanted if there is such a decision
+ * @returns {Question}
+ */
+export function questionAt(decisions, i, wanted = "any") {
+  const kind = kindOf(decisions, i, wanted);
+  return { kind, column: i, before: decisions.before[i], ...ASKED_KINDS[kind].ask(decisions, i) };
+}
+
+/**
+ * Choices among requests: those that are right, and the likeliest of the others.
+ *
+ * @param {number[]} possible @param {Set<number>} right @param {(r: number) => {text: string, why: string}} told
+ * @param {"first"|"last"} likeliest of the wrong ones
+ */
+function requestChoices(model, possible, right, told, likeliest = "first") {
+  const [good, bad] = [possible.filter((r) => right.has(r)), possible.filter((r) => !right.has(r))];
+  const shown = new Set([...good.slice(0, MOST_RIGHT), ...(likeliest === "last" ? bad.slice(-MOST_WRONG) : bad.slice(0, MOST_WRONG))]);
   const choices = possible.filter((r) => shown.has(r)).map((r) => {
     const { id } = model.requests[r];
-    const will = runs.has(r);
-    const why = will ? "is computed for" : reasonFor(model, i, r) || "has no work in this iteration";
-    return { value: String(r), text: `${id}: ${words[model.stateAt(i - 1, r)] ?? "waits"}`, right: will, why: `${id} ${why}` };
+    const { text, why } = told(r);
+    return { value: String(r), name: id, text: `${id}: ${text}`, right: right.has(r), why: `${id} ${why}` };
   });
-  const more = runs.size - right.length;
-  const because = more > 0 ? [`and ${grouped(more)} more, which were not among the choices`] : [];
-  return { column: i, kind: "running", words: "Which requests will run in it?", several: true, choices, because };
+  const more = good.length - MOST_RIGHT;
+  return { several: true, choices, because: more > 0 ? [`and ${counted(more, "more request")} that could not be chosen here`] : [] };
+}
+
+const IS = {
+  running: "runs",
+  preprocessing: "its prompt is computed",
+  ready: "its prompt is computed, and it waits to join",
+  suspended: "evicted before",
+  waiting: "waits",
+  arriving: "arrives now",
+};
+
+function askRunning(decisions, i) {
+  const { model } = decisions;
+  const runs = decisions.runningIn(i);
+  return {
+    words: "Which requests will run in it?",
+    ...requestChoices(model, decisions.mayRun(i), runs, (r) => ({
+      text: IS[decisions.stateBefore(i, r)] ?? "waits",
+      why: runs.has(r) ? "is computed for" : reasonFor(model, i, r) || "has no work in this iteration",
+    })),
+  };
+}
+
+function askAdmitted(decisions, i) {
+  const { model } = decisions;
+  const admitted = new Set(model.run.steps[i].a);
+  return {
+    words: "Which requests will be admitted?",
+    ...requestChoices(model, decisions.admissible(i), admitted, (r) => {
+      const { prompt, priority } = model.requests[r];
+      const size = model.ofCells || !prompt ? "" : `, prompt of ${counted(prompt, "token")}`;
+      const rank = priority ? `, priority ${priority}` : "";
+      return {
+        text: `${IS[decisions.stateBefore(i, r)] ?? "waits"}${size}${rank}`,
+        why: admitted.has(r) ? "is admitted" : reasonFor(model, i, r) || "is not admitted; the trace gives no reason",
+      };
+    }),
+  };
+}
+
+function askEvicted(decisions, i) {
+  const { model } = decisions;
+  const evicted = new Set(model.run.steps[i].e);
+  const toldOf = (r) => ({
+    text: `runs, ${counted((model.requests[r].prompt ?? 0) + model.tokensBy(decisions.before[i] - 1, r), "token")} so far`,
+    why: evicted.has(r) ? reasonFor(model, i, r) || "is evicted; the trace gives no reason" : "runs on",
+  });
+  return { words: "Which requests will be evicted?", ...requestChoices(model, decisions.evictable(i), evicted, toldOf, "last") };
 }
 
 /** The reason that a column tells of a request, or an earlier one if it still waits for that. */
 function reasonFor(model, i, r) {
   const told = model.step(i).reasons.find((one) => one.request === r) ?? model.reasonAt(i, r);
-  return told ? told.text : "";
+  return told ? namedReason(model, told.text) : "";
 }
 
-/** Who will be admitted. */
-function askAdmitted(model, i) {
-  const step = model.step(i);
-  const all = admissible(model, i);
-  const right = all.filter((r) => step.admitted.includes(r));
-  // Those that waited for longest are the likeliest.
-  const others = all.filter((r) => !step.admitted.includes(r)).slice(0, MOST_OTHERS);
-  const shown = new Set([...right.slice(0, MOST_OTHERS), ...others]);
-  const choices = all.filter((r) => shown.has(r)).map((r) => {
-    const { id, prompt, priority } = model.requests[r];
-    const size = model.ofCells || !prompt ? "" : `, prompt of ${grouped(prompt)} tokens`;
-    const rank = priority ? `, priority ${priority}` : "";
-    const is = model.stateAt(i - 1, r);
-    const since = is === "suspended" ? "evicted before" : is === "waiting" ? "waits" : "arrives now";
-    const admitted = step.admitted.includes(r);
-    const why = admitted ? "is admitted" : reasonFor(model, i, r) || "is not admitted; the trace gives no reason";
-    return { value: String(r), text: `${id}: ${since}${size}${rank}`, right: admitted, why: `${id} ${why}` };
-  });
-  choices.push({ value: NO_REQUEST, text: "no request", right: !right.length, why: "" });
-  const because = right.length ? [] : step.reasons.map((one) => `${model.requests[one.request].id} ${one.text}`);
-  return { column: i, kind: "admitted", words: "Which requests will be admitted?", several: true, choices, because: because.slice(0, 4) };
-}
-
-/** Who will be evicted. */
-function askEvicted(model, i) {
-  const step = model.step(i);
-  const running = model.requests.map((_, r) => r).filter((r) => {
-    return step.evicted.includes(r) || (model.stateAt(i - 1, r) === "running" && model.stateAt(i, r) !== "finished");
-  });
-  const others = running.filter((r) => !step.evicted.includes(r));
-  // The latest are the likeliest.
-  const shown = new Set([...step.evicted, ...others.slice(-MOST_OTHERS)]);
-  const choices = running.filter((r) => shown.has(r)).map((r) => {
-    const { id, prompt } = model.requests[r];
-    const has = (prompt ?? 0) + model.tokensBy(i - 1, r);
-    const evicted = step.evicted.includes(r);
-    const why = evicted ? reasonFor(model, i, r) || "is evicted; the trace gives no reason" : "runs on";
-    return { value: String(r), text: `${id}: runs, ${grouped(has)} tokens so far`, right: evicted, why: `${id} ${why}` };
-  });
-  choices.push({ value: NO_REQUEST, text: "no request", right: !step.evicted.length, why: "" });
-  return { column: i, kind: "evicted", words: "Which requests will be evicted?", several: true, choices, because: [] };
-}
-
-/** Which slots will the running requests be gathered in. */
-function askShuffled(model, i) {
-  const step = model.step(i);
-  const { offset, size, width } = step.shape;
-  const { owners } = formsOf(model);
-  const running = new Set(step.work.map((one) => one.request));
+/** The windows in which the slots of the requests that run may be gathered. */
+function windowsAt(decisions, i) {
+  const { model } = decisions;
+  const { width } = model.run.steps[i].sh;
+  const runs = decisions.runningIn(i);
   const [live, fixed] = [new Set(), new Set()];
-  for (const { first, count, owners: own } of owners.before(i).device) {
+  for (const { first, count, owners } of formsOf(model).owners.before(i).device) {
     for (let buffer = Math.floor(first / width); buffer * width < first + count; buffer++) {
-      (own.some((r) => running.has(r)) ? live : fixed).add(buffer);
+      (owners.some((r) => runs.has(r)) ? live : fixed).add(buffer);
     }
   }
-  for (const r of step.admitted) if (running.has(r)) live.add(step.places[step.work.findIndex((one) => one.request === r)].offset / width);
-  const [low, high] = [Math.min(offset, ...live), Math.max(offset + size - 1, ...live)];
-  const windows = [];
-  for (let start = low; start + size - 1 <= high; start++) {
-    const inside = Array.from({ length: size }, (_, k) => start + k);
-    if (start !== offset && inside.some((buffer) => fixed.has(buffer))) continue;
-    const copies = [...live].filter((buffer) => buffer < start || buffer >= start + size).length;
-    windows.push({ start, copies, right: start === offset });
-  }
-  const others = windows.filter((one) => !one.right).sort((a, b) => a.copies - b.copies).slice(0, MOST_OTHERS - 1);
-  const choices = windows.filter((one) => one.right || others.includes(one)).map(({ start, copies, right }) => {
-    const name = size === 1 ? `slot ${start}` : `slots ${start} to ${start + size - 1}`;
-    return { value: String(start), text: name, right, why: `${name}: ${grouped(copies)} to copy` };
-  });
-  const moves = step.moves.filter((move) => move.kind === "shuffle").slice(0, 4).map((move) => {
-    return `slot ${move.source / width} is copied to slot ${move.target / width}: ${grouped(move.count)} tokens`;
-  });
-  const least = Math.min(...windows.map((one) => one.copies));
-  if (windows.some((one) => one.right && one.copies === least)) {
-    moves.push("the window that takes the fewest copies is chosen; of those alike, the first");
-  }
-  const words = `A request has left a hole. In which ${size === 1 ? "slot" : `${grouped(size)} slots`} will those that run be gathered?`;
-  return { column: i, kind: "shuffled", words, several: false, choices, because: moves };
+  return shuffleWindows([...live], [...fixed], Math.floor(model.run.capacity / width));
 }
 
-/**
- * A question about a column, made from what is possible in it.
- *
- * @param {import("./model.js").RunModel} model @param {number} i
- * @param {keyof typeof QUESTION_KINDS} kind asked for, if there is such a decision
- * @returns {Question}
- */
-export function questionAt(model, i, kind = "any") {
-  const kinds = kindsAt(model, i);
-  const chosen = kinds.includes(kind) ? kind : kinds[0] ?? "running";
-  return { running: askRunning, admitted: askAdmitted, evicted: askEvicted, shuffled: askShuffled }[chosen](model, i);
+function askShuffled(decisions, i) {
+  const { offset, size, width } = stepOf(decisions, i).sh;
+  const isRight = ({ first, last }) => first === offset && last === offset + size - 1;
+  const windows = windowsAt(decisions, i);
+  const others = windows.filter((one) => !isRight(one)).sort((one, other) => one.copies - other.copies).slice(0, MOST_WRONG);
+  const choices = windows.filter((one) => isRight(one) || others.includes(one)).map((one) => {
+    const { first, last, copies } = one;
+    const name = first === last ? `slot ${first}` : `slots ${first} to ${last}`;
+    return { value: String(first), name, text: name, right: isRight(one), why: `${name}: ${grouped(copies)} to copy` };
+  });
+  const moves = decisions.model.step(i).moves.filter((move) => move.kind === "shuffle").slice(0, 4).map((move) => {
+    return `slot ${move.source / width} is copied to slot ${move.target / width}: ${counted(move.count, "token")}`;
+  });
+  const because = [...moves, "the window that takes the fewest copies is chosen; of those alike, the first"];
+  const live = counted(decisions.runningIn(i).size, "running request");
+  return { words: `A request has left a hole. In which window will the slots of ${live} be gathered?`, several: false, choices, because };
 }

@@ -1,6 +1,7 @@
 /** The whole story of one request, in words: what the trace tells of it, in the order in which it happened. */
 
 import { countUpTo } from "./ascending.js";
+import { shortReason } from "./columns.js";
 import { placeRuns } from "./slots.js";
 import { counted, grouped, seconds } from "./words.js";
 
@@ -23,27 +24,9 @@ const FINISHED_WORDS = {
   refused: "it was refused",
 };
 
-/** A reason without what the line says already: `not admitted: all 8 slots are taken` -> `all 8 slots are taken`. */
-export function shortReason(text) {
-  return text.replace(/^(not admitted|evicted): /, "");
-}
-
 /** Reasons that say the same: that others are ahead of it. */
 const AHEAD = new Set(["behind", "not-in-batch"]);
-const MOST_AHEAD = 4; // names of those that it waits behind
-
-/** `worker 1` by what it does, in a run in which prompts are computed apart. */
-function namedWorkers(model, text) {
-  if (!preprocessors.has(model)) {
-    const apart = new Set();
-    for (const { ph: phase, k } of model.run.steps) if (phase === "preprocessing") apart.add(k ?? 0);
-    preprocessors.set(model, apart);
-  }
-  const apart = preprocessors.get(model);
-  if (!apart.size || model.run.workers !== apart.size + 1) return text;
-  return text.replace(/\bworker (\d+)\b/, (_, worker) => (apart.has(Number(worker)) ? "the stream of prompts apart" : "the main stream"));
-}
-const preprocessors = new WeakMap(); // model -> workers that compute prompts apart
+const MOST_AHEAD = 4; // names of requests that another waits behind
 
 /**
  * A story with waits that follow each other for reasons of one kind as one entry.
@@ -108,7 +91,7 @@ export function storyOf(model, r, most = model.length) {
     const heard = [...(begins ? [{ ...begins, at: from }] : []), ...told].filter(({ text }, k, all) => text !== all[k - 1]?.text);
     heard.forEach(({ at, code, text }, k) => {
       if (state === "suspended" && model.run.steps[at].e?.includes(r)) return; // told as its eviction
-      const words = code === "not-asked" ? "waits until the iteration under way has ended" : `waits: ${namedWorkers(model, shortReason(text))}`;
+      const words = code === "not-asked" ? "waits until the iteration under way has ended" : `waits: ${shortReason(model, text)}`;
       entries.push({ at, to: (heard[k + 1]?.at ?? to) - 1, kind: "waited", text: words, code }); // it holds until the next
     });
   }
@@ -172,7 +155,7 @@ function evictionsOf(model, r) {
   for (let i = from; i <= to; i++) {
     if (!model.run.steps[i].e?.includes(r)) continue;
     const reason = model.step(i).reasons.find((one) => one.request === r);
-    found.push({ at: i, kind: "evicted", text: `is evicted: ${reason ? shortReason(reason.text) : "the trace gives no reason"}` });
+    found.push({ at: i, kind: "evicted", text: `is evicted: ${reason ? shortReason(model, reason.text) : "the trace gives no reason"}` });
   }
   return found;
 }
@@ -202,7 +185,7 @@ function movesOf(model, r, most) {
     let leaves = false;
     const sums = new Map();
     for (const { kind, source, target, count, toTier, moment } of step.moves) {
-      // Of one that runs, what is swapped out of its slots was another's, who had them before.
+      // What is swapped out of the slots of a request that runs was another's, which had them before.
       let own = toTier === "device" ? inPlace(here, target) : kind === "offload" && inPlace(here, source);
       if (toTier === "host" && !works && !away) {
         before ??= earlier === undefined ? null : placeIn(model, earlier, r);

@@ -1,12 +1,12 @@
-/** Slots of a tier, whom they belong to and as what; and the slots of a place. */
+/** Slots of a tier, their owners and their states; and the slots of a place. */
 
-/** What a slot may be; and the same as numbers, in this order. */
+/** The states of a slot; and the same as numbers, in this order. */
 export const SLOT_STATES = ["free", "reserved", "written", "kept", "copy"];
 export const [SLOT_FREE, SLOT_RESERVED, SLOT_WRITTEN, SLOT_KEPT, SLOT_COPY] = SLOT_STATES.keys();
 /** A slot whose KV is in its tier alone. */
 export const NO_TWIN = 0;
 
-/** Sets of requests by number, so that a slot needs one number whoever shares it. Set 0 is empty. */
+/** Sets of requests by number, so that a slot needs one number however many requests share it. Set 0 is empty. */
 export class OwnerSets {
   constructor() {
     this.members = [[]];
@@ -48,6 +48,11 @@ export class OwnerSets {
       this._without.set(key, number);
     }
     return number;
+  }
+
+  /** @param {number} set @param {(r: number) => boolean} wanted @returns {number} the set of its wanted requests */
+  only(set, wanted) {
+    return this.members[set].reduce((rest, r) => (wanted(r) ? rest : this.without(rest, r)), set);
   }
 
   /** @param {number} set @param {number} r */

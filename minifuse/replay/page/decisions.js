@@ -1,0 +1,112 @@
+/**
+ * What was possible when a column was decided.
+ *
+ * With several workers, columns that end earlier may show what a column decides: `before` is the first of them (see
+ * lives.js). What was possible follows from the columns before that one, and from what plans that were made earlier and
+ * still ran had taken.
+ */
+
+import { shownFrom } from "./lives.js";
+
+const ROUNDED = 1e-9; // seconds to which the times of a record are exact
+const NO_COLUMNS = Object.freeze([]);
+const NEWCOMERS = ["waiting", "suspended", "arriving"]; // states from which a request is admitted
+
+/** The decisions of one run. Columns are counted as in the model. */
+export class Decisions {
+  /** @param {import("./model.js").RunModel} model */
+  constructor(model) {
+    const { steps } = model.run;
+    this.model = model;
+    /** The first column that shows what a column decides. */
+    this.before = Int32Array.from(steps, (step, i) => shownFrom(model.passed, step, i));
+    /** Whether prompts are computed apart from the requests that run. */
+    this.apart = steps.some(({ ph }) => ph === "preprocessing");
+    this._beside = steps.map(() => NO_COLUMNS); // columns that were decided earlier, and ran when this one was decided
+    this._last = new Int32Array(steps.length).fill(-1); // the last column before, of the same worker and phase
+    this._putInOrder();
+  }
+
+  /** Goes through the plans in the order in which they were made. */
+  _putInOrder() {
+    const { steps } = this.model.run;
+    const planned = [...steps.keys()].filter((i) => !steps[i].wait).sort((i, j) => steps[i].n - steps[j].n);
+    const last = new Map(); // worker and phase -> its last column that computes
+    let running = [];
+    for (const i of planned) {
+      running = running.filter((j) => this.before[i] <= j);
+      if (running.length) this._beside[i] = [...running];
+      running.push(i);
+      if (!steps[i].w) continue;
+      const stream = `${steps[i].k ?? 0} ${steps[i].ph ?? ""}`;
+      this._last[i] = last.get(stream) ?? -1;
+      last.set(stream, i);
+    }
+  }
+
+  /** @param {number} i @returns {Set<number>} the requests that a column computes for */
+  runningIn(i) {
+    return new Set((this.model.run.steps[i].w ?? NO_COLUMNS).map(([r]) => r));
+  }
+
+  /**
+   * @param {number} i
+   * @returns {Set<number>} the requests that the same worker's last iteration of that phase computed for, without
+   *     those that finished with it
+   */
+  ranBefore(i) {
+    const last = this._last[i];
+    if (last < 0) return new Set();
+    const ran = this.runningIn(last);
+    for (const [r] of this.model.run.steps[last].f ?? NO_COLUMNS) ran.delete(r);
+    return ran;
+  }
+
+  /**
+   * @param {number} i @param {number} r a request that has not ended then
+   * @returns {import("./model.js").State|"arriving"} its state when column i was decided; arriving: the columns before
+   *     show nothing of it
+   */
+  stateBefore(i, r) {
+    const { model } = this;
+    const before = this.before[i];
+    for (const j of this._beside[i]) {
+      const { a: admitted = NO_COLUMNS, ph: phase } = model.run.steps[j]; // several workers never evict
+      if (admitted.includes(r)) return phase ?? "running";
+    }
+    const state = before ? model.stateAt(before - 1, r) : "absent";
+    const there = (model.requests[r].arrival ?? Infinity) <= model.starts[i] + ROUNDED;
+    return state === "absent" && there ? "arriving" : state;
+  }
+
+  /** Whether another plan computes for a request while column i is decided. */
+  _isBeside(i, r) {
+    return this._beside[i].some((j) => (this.model.run.steps[j].w ?? NO_COLUMNS).some(([one]) => one === r));
+  }
+
+  /** The requests that are under way when column i is decided, and of which something holds. */
+  _requests(i, test) {
+    return this.model.presence.underWay(this.before[i]).filter(test);
+  }
+
+  /** @param {number} i @returns {number[]} the requests that it admits, or that waited for that */
+  admissible(i) {
+    const { a: admitted = NO_COLUMNS } = this.model.run.steps[i];
+    return this._requests(i, (r) => admitted.includes(r) || NEWCOMERS.includes(this.stateBefore(i, r)));
+  }
+
+  /** @param {number} i @returns {number[]} the requests that it evicts, or that ran */
+  evictable(i) {
+    const { e: evicted = NO_COLUMNS } = this.model.run.steps[i];
+    return this._requests(i, (r) => evicted.includes(r) || this.stateBefore(i, r) === "running");
+  }
+
+  /** @param {number} i @returns {number[]} the requests that it computes for, or that its worker might have */
+  mayRun(i) {
+    const { ph: phase } = this.model.run.steps[i];
+    const runs = this.runningIn(i);
+    const states = phase ? NEWCOMERS : this.apart ? ["preprocessing", "ready", "running", "suspended"] : ["running", ...NEWCOMERS];
+    const free = (r) => this.model.ofCells || !this._isBeside(i, r); // the nodes of a graph may be divided among workers
+    return this._requests(i, (r) => runs.has(r) || (states.includes(this.stateBefore(i, r)) && free(r)));
+  }
+}

@@ -1,0 +1,56 @@
+/** Which requests there are in a column, found without looking at those of the whole run. */
+
+import { countUpTo } from "./ascending.js";
+
+const STRETCH = 64; // columns of which one list tells the requests
+
+/**
+ * Requests that are under way, from their arrival to their end, and those that have ended.
+ *
+ *     // r0 in columns 0 to 4, r1 in columns 2 to 9
+ *     presence.underWay(6)  // [1]
+ */
+export class Presence {
+  /** @param {import("./model.js").RunModel} model */
+  constructor(model) {
+    this._from = new Float64Array(model.requests.length);
+    this._to = new Float64Array(model.requests.length);
+    this._stretches = []; // requests that are under way in one of their columns
+    const ends = [];
+    model.requests.forEach((_, r) => {
+      const spans = model.spans(r);
+      if (!spans.length) return;
+      const last = spans.at(-1);
+      const ended = last.state === "finished" || last.state === "refused";
+      [this._from[r], this._to[r]] = [spans[0].from, ended ? last.from : Infinity];
+      if (ended) ends.push({ r, column: last.from, refused: last.state === "refused" });
+      for (let k = Math.floor(this._from[r] / STRETCH); k <= (Math.min(this._to[r], model.length) - 1) / STRETCH; k++) (this._stretches[k] ??= []).push(r);
+    });
+    ends.sort((one, other) => one.column - other.column || one.r - other.r);
+    /** Requests that have ended, in that order, and in which columns: finished ones, and refused ones. */
+    this._ended = [false, true].map((refused) => ends.filter((one) => one.refused === refused));
+    this._columns = this._ended.map((list) => list.map(({ column }) => column));
+  }
+
+  /** @param {number} i @returns {number[]} requests that have arrived, and have neither finished nor been refused */
+  underWay(i) {
+    return (this._stretches[Math.floor(i / STRETCH)] ?? []).filter((r) => this._from[r] <= i && i < this._to[r]);
+  }
+
+  /** @param {number} i @returns {number} how many have ended by then */
+  numEnded(i) {
+    return this._columns.reduce((sum, columns) => sum + countUpTo(columns, i), 0);
+  }
+
+  /**
+   * @param {number} i @param {number} most
+   * @returns {number[]} at most so many of those: finished ones, then refused ones, of each the last to end first
+   */
+  lastEnded(i, most) {
+    const last = this._ended.flatMap((list, k) => {
+      const count = countUpTo(this._columns[k], i);
+      return list.slice(Math.max(0, count - most), count).reverse();
+    });
+    return last.slice(0, most).map(({ r }) => r);
+  }
+}
