@@ -312,19 +312,18 @@ show_source(Region, SlotsAttention.reads)
 long = asks((20, 30), (24, 30), (16, 30), (28, 30), every=0.002)
 paged = play("vllm", long, kv_memory="384KiB", memory__block_size=4)
 regional = play("fusion", long, kv_memory="384KiB", memory__slots=4)
-tables = [
-    sum(len(place[0]) for place in event["places"]) for event in whole_tables(paged.events) if event["event"] == "step"
-]
+steps = [event for event in whole_tables(paged.events) if event["event"] == "step"]
+tables = [sum(len(place[0]) for place in event["places"]) for event in steps]
+regions = [one.event["shape"] for one in regional.history.iterations if one.event["shape"]]
 figure, axes = plt.subplots()
 axes.plot(tables, color=ORANGE, label="vllm: block numbers")
-axes.plot(
-    [3 for one in regional.history.iterations if one.event["shape"]], color=BLUE, label="fusion: offset, size, width"
-)
+axes.plot([len(region) - 1 for region in regions], color=BLUE, label="fusion: offset, size, width")
 axes.set_xlabel("iteration")
 axes.set_ylabel("numbers")
 axes.set_ylim(0)
 axes.legend(frameon=False, fontsize=9)
 axes.set_title("Numbers that tell a kernel where KV lies", loc="left", fontsize=10)
+plt.show()
 # %% [markdown]
 # The price is the one that chapter 4 set out to abolish. Every buffer has the same width, so it must hold the longest
 # text that may come, and all of it is set aside from the first token on. The same requests, the same memory:
@@ -332,7 +331,7 @@ axes.set_title("Numbers that tell a kernel where KV lies", loc="left", fontsize=
 # %%
 figure, every = plt.subplots(1, 2, figsize=(8, 2.4), sharey=True)
 for axes, run in zip(every, (paged, regional), strict=True):
-    used, reserved = zip(*(one.event["kv"][:2] for one in run.history.iterations if one.work))
+    used, reserved = zip(*(one.event["kv"][:2] for one in run.history.iterations if one.work), strict=True)
     axes.fill_between(range(len(used)), reserved, color=GREY, label="set aside")
     axes.fill_between(range(len(used)), used, color=BLUE, label="written, and needed")
     axes.axhline(run.capacity, color="black", linestyle="--", linewidth=1)
@@ -387,6 +386,7 @@ axes.set_ylabel("times as fast as instances")
 axes.set_ylim(0)
 axes.legend(frameon=False, fontsize=9, title="line: bound, x: paper", title_fontsize=9)
 axes.set_title("What fusion gains, by the overlap of requests", loc="left", fontsize=10)
+plt.show()
 # %% [markdown]
 # The runs lie close below the bound, the paper's measurements a little further below. Where a request arrives when
 # its predecessor is nearly done, there is nothing to fuse and nothing to gain. The paper's measure of this is the
