@@ -388,8 +388,8 @@ axes.legend(frameon=False, fontsize=9, title="line: bound, x: paper", title_font
 axes.set_title("What fusion gains, by the overlap of requests", loc="left", fontsize=10)
 plt.show()
 # %% [markdown]
-# The runs lie close below the bound, the paper's measurements a little further below. Where a request arrives when
-# its predecessor is nearly done, there is nothing to fuse and nothing to gain. The paper's measure of this is the
+# The runs lie close below the bound, the paper's measurements further below. Where a request arrives when its
+# predecessor is nearly done, there is nothing to fuse and nothing to gain. The paper's measure of this is the
 # overlapped portion $r_p = (T - \tau)/(T + \tau)$ (equation 1): for two requests, the bound above is $1 + r_p$.
 #
 # Figure 1 of the paper compares both rivals at once. Dynamic batching waits for a window of 500 ms (chapter 2); a
@@ -438,10 +438,10 @@ assert story.tokens[0][0] > other.tokens[0][0]
 # %% [markdown]
 # On one device, `orca` is the better choice for throughput and for the first token. In its iterations a prompt and
 # the tokens of the others share *one* reading of the weights. Beside the main stream, the prompt reads all weights
-# once more, and both streams slow each other down: the law that ruined the instances holds for pre-processing too.
-# With `batching.preprocess=inline` the prompt is computed between two iterations of the main stream, and the stop is
-# back. The paper calls pre-processing lightweight, next to hundreds of iterations (V-A); with prompts as long as
-# these it is not.
+# once more, and both streams slow each other down: what slowed the instances down slows pre-processing, too. With
+# `batching.preprocess=inline` the prompt is computed between two iterations of the main stream, and the stop is back.
+# The paper calls pre-processing lightweight, next to hundreds of iterations (V-A); with prompts as long as these it
+# is not.
 #
 # The second loss concerns memory. Answers end at different times. In the run of four requests, `r1` ended first, and
 # its buffer lay between two others; the technique closed that hole with a copy, which is the subject of chapter 6.
