@@ -500,7 +500,7 @@ figure.tight_layout()
 # %%
 for run in (merged, by_cells):
     count = len(batches(run))
-    print(f"{run.name:13} {count} batches of {run.metrics['nodes'] / count:.1f} nodes in {run.history.last_s * 1e3:.1f} ms;  "
+    print(f"{run.name:13} {count} batches of {run.metrics['nodes'] / count:.1f} nodes, {run.history.last_s * 1e3:.1f} ms; "
           f"9 of 10 trees within {run.metrics['e2e_s']['p90'] * 1e3:.1f} ms")
 assert by_cells.metrics["e2e_s"]["p90"] < merged.metrics["e2e_s"]["p90"]
 
