@@ -153,9 +153,9 @@ for k in counts:
 
 # %% [markdown]
 # The count holds to within a percent, because the simulated machine does exactly this: while $k$ plans run, each gets
-# a $k$-th of the device. Flover measures the same trend on a real server (III, Fig. 2), and calls it *resource
-# contention*. Your own machine can be asked, too. Here are both techniques in real time, with a small random model,
-# the best of three runs each:
+# a $k$-th of the device. Flover measures the same trend on a real server, with a small image network (III, Fig. 2),
+# and calls it *resource contention*. Your own machine can be asked, too. Here are both techniques in real time, with
+# a small random model, the best of three runs each:
 
 
 # %%
@@ -171,8 +171,8 @@ for name in ("instances", "fusion"):
     print(f"{name:9}" + "".join(f"{1e3 * real(name, k):15.0f}" for k in (1, 2, 4, 8)))
 
 # %% [markdown]
-# How far the two lines differ depends on the machine, on its number of cores, and on what else it does. The form is
-# the same: the more requests at once, the further instances fall behind.
+# How far the two lines differ depends on the machine, on its number of cores, and on what else it does. Expect the
+# same form: the more requests at once, the further instances fall behind. With many cores it begins later.
 #
 # ## The idea: one main stream, and five phases
 #
@@ -283,8 +283,9 @@ show_source(Fusion.propose, Fusion._preprocess, Fusion._iterate)
 #
 # In chapter 4 a kernel needed a block table for every request. Flover's kernels get two numbers, `buffer_offset` and
 # `buffer_size` (V-B, Fig. 4). Memory is divided into buffers of equal width, one for each request. The buffers of all
-# running requests are adjacent; together they are the *region*. To fuse a newcomer is to place it in the next buffer
-# and to add one to the size.
+# running requests are adjacent; together they are the *region*. (The option that says how many buffers there are is
+# called `memory.slots`, after the memory `slots`; a slot itself is the room for one token.) To fuse a newcomer is to
+# place it in the next buffer and to add one to the size.
 
 # %%
 draw_memory(fusion, step=[2, 5, 10])

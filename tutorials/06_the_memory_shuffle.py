@@ -237,6 +237,10 @@ fewest = fewest_copies(SIZE)
 needed = {state: shuffle([i for i in range(SIZE) if state >> i & 1], [], SIZE).moves for state in fewest}
 assert len(fewest) == 2**SIZE - 1, "every state but the empty one"
 assert all(len(needed[state]) == fewest[state] for state in fewest)
+for state, moves in needed.items():
+    for source, target in moves:
+        state ^= 1 << source ^ 1 << target
+    assert fewest[state] == 0, "the live buffers are adjacent afterwards"
 print(f"{len(fewest):,} states of {SIZE} buffers: the shuffle never needs more copies than the search")
 
 # %%
