@@ -299,10 +299,6 @@ three = asks((20, 24), (20, 24), (20, 24))
 small = {"kv_memory": "144KiB", "memory__block_size": 8}
 recomputed = replace(play("vllm", three, **small), name="vllm, recompute")  # the name that pictures show
 swapped = replace(play("vllm", three, memory__preemption="swap", **small), name="vllm, swap")
-evictions = [(one.step, name) for one in swapped.history.iterations
-             for code, name, _ in one.event["reasons"] if code == "evicted"]
-print("evicted", evictions)
-assert evictions == [(13, "r2")] and recomputed.tokens == swapped.tokens
 replay(swapped, address="i=10&predict=evicted", height=560)
 
 # %% [markdown]
@@ -312,6 +308,11 @@ replay(swapped, address="i=10&predict=evicted", height=560)
 # memory of the *host*, and copied back later. Here is the map of both iterations with a swap.
 
 # %%
+evictions = [(one.step, name) for one in swapped.history.iterations
+             for code, name, _ in one.event["reasons"] if code == "evicted"]
+print("evicted", evictions)
+assert evictions == [(13, "r2")]
+assert recomputed.tokens == swapped.tokens
 back = next(one.step for one in swapped.history.iterations
             if any(move[0] == "swap_in" for move in one.event["moves"]))
 draw_memory(swapped, step=[13, back])
