@@ -383,7 +383,8 @@ draw_memory(few_slots, step=[0, 1, 2, 3])
 # %% [markdown]
 # The underlined slots are written, and the others of the same colour are read. Iteration 1 reads four neighbours in
 # their order, and copies nothing. In iteration 3 only the states of requests 4 and 5 are read; requests 6 and 7 begin
-# with zeros, so the four inputs must be put together. 
+# with zeros, so the four inputs must be put together.
+#
 # In real time the engine counts the inputs that it gathers. Eight sentences arrive together, once of various lengths
 # and once all of five words.
 

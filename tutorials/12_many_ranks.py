@@ -537,7 +537,7 @@ assert min(slow_2048) > 0.9 * slow_2048[0], "nothing is gained for a prompt"
 #    <details><summary>Answer</summary>
 #    1, 2, 4 or 8: it has 8 KV heads, and a rank must have at least one whole KV head.
 #    </details>
-# 4. Serve `six` with the model `random:small` on 4 ranks: `on_ranks(4, "orca", asks((4, 3), (4, 12),
+# 4. Serve two requests with the model `random:small` on 4 ranks: `on_ranks(4, "orca", asks((4, 3), (4, 12),
 #    model="random:small"), model="random:small")`. Check the number of messages of an iteration against the formula.
 #    <details><summary>Answer</summary>
 #    The model has 4 layers: 9 messages, on 4 ranks as on 2.
