@@ -388,7 +388,8 @@ def longest_table(run):
 
 
 longest = [longest_table(run) for run in runs]
-assert longest[0] > 8 * longest[-1] and runs[-1].history.last_s > runs[2].history.last_s
+assert longest[0] > 8 * longest[-1]
+assert runs[0].history.last_s < reserving.history.last_s < runs[-1].history.last_s
 figure, charts = plt.subplots(1, 3, figsize=(9, 2.7))
 charts[0].plot(sizes, each, "o-", color=ORANGE)
 charts[0].plot(sizes, [(size - 1) / 2 for size in sizes], ":", color=GREY)
@@ -409,7 +410,8 @@ for axes in charts:
 figure.tight_layout()
 
 # %% [markdown]
-# The waste grows with the block, and so does the time as soon as it keeps requests out. Small blocks cost nothing
+# The waste grows with the block, and so does the time as soon as it keeps requests out. With the largest blocks
+# `vllm` is slower than `orca` with its reservations. Small blocks cost nothing
 # here because the cost model does not charge for the length of a table; a kernel does (chapter 11). Sixteen slots are
 # a common compromise.
 #
