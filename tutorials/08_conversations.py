@@ -155,6 +155,9 @@ draw_memory(kept, step=[first_copy, before, returns])
 # the host was full. Her last two are on both tiers. In the last, Ann is back: a chunk comes in from the host, and
 # chunks of Ben go out to make room. (Her second request has another colour than her first. The KV is the same.)
 #
+# Ann's text needs four chunks and Ben's six: ten, where the device has eight. So two had to leave, and the host had
+# room for copies of three.
+#
 # The next cell follows every chunk of a conversation through the run, from the trace alone. A column is a plan, in
 # the order of time; plans of moves alone are among them.
 
@@ -176,8 +179,8 @@ def life_of(run, conversation, size=8):
         held = {}
         for (tier, slot), one in frame.held.items():
             owner, chunk = table[tier].get(slot // size) or ("", 0)
-            of_both = owner == conversation and all(name.startswith(f"{owner}.") for name in one.owners)
-            if of_both and one.state != "reserved":
+            mine = owner == conversation and all(name.startswith(f"{owner}.") for name in one.owners)
+            if mine and one.state != "reserved":
                 held.setdefault(chunk, set()).add((tier, one.state))
         lives.append(held)
     return lives
