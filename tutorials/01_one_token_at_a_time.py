@@ -76,6 +76,7 @@ figure, axes = plt.subplots(figsize=(6, 2))
 axes.barh(names[::-1], likeliest.values.tolist()[::-1], color=BLUE)
 axes.set_xlabel("probability of the next token")
 axes.set_title("after “count from 3 to 9”", loc="left")
+plt.show()
 
 # %% [markdown]
 # ## The failure to begin with: everything is computed again for every token
@@ -168,6 +169,7 @@ for column, step in enumerate((0, 1, 5)):
     rows[1][column].set_xlabel("key of token")
 figure.suptitle("Pairs of query and key: dark ones are computed in this iteration", fontsize=10)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # The place where keys and values are kept is the **KV cache**. With it, the first iteration computes the prompt
@@ -323,6 +325,7 @@ axes.annotate(
 axes.set_xlabel("operations for each byte that is read")
 axes.set_ylabel("T operations/s")
 axes.set_title("llama-2-7b on an A100: the labels are tokens in the iteration", loc="left", fontsize=10)
+plt.show()
 
 # %% [markdown]
 # One token stands at the lower left: about one operation for each byte, of 201 that the machine could do. On the slope,
@@ -374,6 +377,7 @@ right.set_xlabel("rows at once")
 right.set_ylabel("µs for each row")
 right.set_title("the same, shared by the rows", loc="left", fontsize=9)
 figure.tight_layout()
+plt.show()
 assert took[-1] / counts[-1] < took[0] / 2, "many rows at once cost far less each"
 
 # %% [markdown]
@@ -399,6 +403,7 @@ axes.set_ylabel("ms for one token")
 axes.set_ylim(0)
 axes.legend(frameon=False, title="dotted: twice the weights alone", title_fontsize=8, fontsize=8)
 axes.set_title("Reading weights and KV on an A100", loc="left", fontsize=10)
+plt.show()
 
 # %% [markdown]
 # The smaller the KV of a token, the later it matters. With contexts of a few hundred tokens, the weights decide.

@@ -22,6 +22,7 @@ from minifuse.cli.replay import replay
 from minifuse.cli.reproduce import reproduce
 from minifuse.cli.run import run
 from minifuse.cli.trace import trace
+from minifuse.cli.tutorial import tutorial
 
 __all__ = ["parser"]
 
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "calibrate": calibrate,
     "list": list_,
     "explain": explain,
+    "tutorial": tutorial,
     "doctor": doctor,
 }
 

@@ -122,7 +122,7 @@ def test_what_may_not_be_seen_yet_is_neither_printed_nor_saved(
     runs = [read_run(crowd_trace("vllm", SWAP)), read_run(crowd_trace("fluid", WAVES))]
     page.write_text(assemble(record(runs)), encoding="utf-8")
     stop = next(i for i, step in enumerate(columns("vllm", SWAP)) if step.get("evicted"))
-    address = f"#run=vllm&b=fluid&i=0&by={by}&mode={mode}&request=r0&stops={stop}"
+    address = f"#run=vllm&b=fluid&i=0&by={by}&mode={mode}&request=r0"
     screen.open(page, address)
     screen.press("0")
     ground = set(colours(screen, *GROUND).values())
@@ -132,7 +132,8 @@ def test_what_may_not_be_seen_yet_is_neither_printed_nor_saved(
     whole = {host: drawn(screen, host) for host in hosts}
     for host, edge in zip(hosts, [*screen.js(edges)] * 2, strict=True):
         assert beyond(whole[host], GUTTER + edge, ground), "later columns must show something otherwise"
-    screen.press("end")
+    screen.open(page, f"{address}&stops={stop}")
+    screen.press("0", "end")
     assert screen.js("return document.body.classList.contains('asking')")
     assert screen.state()["position"] == stop - 1
     covered = {host: drawn(screen, host) for host in hosts}

@@ -83,6 +83,27 @@ def test_nothing_of_what_is_asked_can_be_seen(screen: Screen) -> None:
     assert stop in screen.js(entries)
 
 
+def test_what_is_behind_the_next_stop_is_covered_before_and_after_each_question(screen: Screen) -> None:
+    first, second, *_ = [i for i, step in enumerate(columns("vllm", SWAP)) if step.get("evicted")]
+    screen.open(crowd_page("vllm", SWAP), f"#i=1&stops={first},{second}")
+    limit = "return app.limitOf(app.main)"
+    assert screen.js(limit) == first - 1
+    assert shown_beyond_the_cover(screen, first - 1) == set()
+    assert asked(screen) == ""
+    screen.press("end")
+    screen.click(".predict-skip")
+    assert screen.state()["position"] == first
+    assert screen.js(limit) == second - 1
+    assert shown_beyond_the_cover(screen, first)
+    assert shown_beyond_the_cover(screen, second - 1) == set()
+    screen.press("end")
+    screen.click(".predict-skip")
+    assert screen.js(limit) is None  # Infinity
+    assert shown_beyond_the_cover(screen, second)
+    screen.press("home")
+    assert screen.js(limit) is None
+
+
 def test_it_is_switched_on_and_off_by_hand_and_the_address_tells(screen: Screen) -> None:
     from selenium.webdriver.support.select import Select
 

@@ -1,8 +1,8 @@
 /**
  * Predict: the page stops before a column of A, asks what will be decided in it, and tells the answer and its reason.
  *
- * While a question is open nothing later can be selected, and what the lanes and charts have to tell of later columns
- * is covered.
+ * What the lanes and charts have to tell of the columns behind the next stop is covered. While a question is open these
+ * cannot be selected.
  */
 
 import { Decisions } from "./decisions.js";
@@ -27,15 +27,22 @@ export class Predict {
 
   /** The last column of a run of which anything may be told. @param {import("./model.js").RunModel} model */
   limitOf(model) {
-    if (!this.question) return Infinity;
-    const last = this.question.before - 1;
-    return model === this.app.main || !this.app.pair ? last : this.app.pair.at(last).b;
+    const last = this.limit;
+    return last === Infinity || model === this.app.main || !this.app.pair ? last : this.app.pair.at(last).b;
+  }
+
+  /** The last column of A before the question that is open, or before the next stop; Infinity: there is none. */
+  get limit() {
+    const { index } = this.app;
+    const next = this.question ?? this.left().find(({ before }) => before > index);
+    return next ? next.before - 1 : Infinity;
   }
 
   /** Take what the address asks for. */
   read() {
     const { stops, predict } = this.app.address;
     this.wrong = [];
+    this._limit = null; // the limit that is drawn
     this.kind = predict && Object.hasOwn(QUESTION_KINDS, predict) ? predict : "any";
     if (predict && predict !== this.kind) this.wrong.push(`The address has predict=${predict}: give ${Object.keys(QUESTION_KINDS).join(", ")}.`);
     const numbers = stops ? stops.split(",").map((one) => one.trim()) : [];
@@ -172,14 +179,17 @@ export class Predict {
     this.render();
   }
 
-  /** A question was opened or closed: what is covered, and what may be told, are others. */
+  /** A question was opened or closed, or another stop is the next: what is covered, and what may be told, are others. */
   _turned() {
+    this._limit = this.limit;
     document.body.classList.toggle("asking", Boolean(this.question));
+    document.body.classList.toggle("covered", this._limit !== Infinity);
     this.app.layout();
     this.app.changed();
   }
 
   render() {
+    if (this._limit !== this.limit) this._turned();
     this.view.render();
   }
 }

@@ -23,7 +23,8 @@ export const QUESTION_KINDS = {
 };
 
 const MOST_RIGHT = 16; // choices that are right
-const MOST_WRONG = 7;
+const LEAST_WRONG = 7; // choices that are wrong, if there are as many
+const MOST_WINDOWS = 8;
 
 /**
  * Of each kind: whether a column decides it and leaves a choice, and the question. The most interesting kind is first.
@@ -129,7 +130,9 @@ export function questionAt(decisions, i, wanted = "any") {
  */
 function requestChoices(model, possible, right, told, likeliest = "first") {
   const [good, bad] = [possible.filter((r) => right.has(r)), possible.filter((r) => !right.has(r))];
-  const shown = new Set([...good.slice(0, MOST_RIGHT), ...(likeliest === "last" ? bad.slice(-MOST_WRONG) : bad.slice(0, MOST_WRONG))]);
+  // As many in all, however many are right: their number is not to tell that.
+  const most = Math.max(LEAST_WRONG, MOST_RIGHT - good.length);
+  const shown = new Set([...good.slice(0, MOST_RIGHT), ...(likeliest === "last" ? bad.slice(-most) : bad.slice(0, most))]);
   const choices = possible.filter((r) => shown.has(r)).map((r) => {
     const { id } = model.requests[r];
     const { text, why } = told(r);
@@ -211,7 +214,7 @@ function askShuffled(decisions, i) {
   const { offset, size, width } = stepOf(decisions, i).sh;
   const isRight = ({ first, last }) => first === offset && last === offset + size - 1;
   const windows = windowsAt(decisions, i);
-  const others = windows.filter((one) => !isRight(one)).sort((one, other) => one.copies - other.copies).slice(0, MOST_WRONG);
+  const others = windows.filter((one) => !isRight(one)).sort((one, other) => one.copies - other.copies).slice(0, MOST_WINDOWS - 1);
   const choices = windows.filter((one) => isRight(one) || others.includes(one)).map((one) => {
     const { first, last, copies } = one;
     const name = first === last ? `slot ${first}` : `slots ${first} to ${last}`;

@@ -1,0 +1,114 @@
+"""`minifuse tutorial`: the chapters of the course, which an installed package carries as `minifuse/tutorials`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import minifuse
+from minifuse.cli.declare import argument, switch, takes
+from minifuse.cli.streams import print_result
+from minifuse.errors import MachineError, UsageError
+
+__all__ = ["PLACES", "Chapter", "chapters", "tutorial"]
+
+HOME = Path(minifuse.__file__).parent
+PLACES = (HOME / "tutorials", HOME.parent / "tutorials")  # of an installed package, and of a checkout
+SERVERS = ("notebook", "jupyterlab")
+INSTALL = "pip install -e '.[tutorials]' -c constraints.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A chapter of the course: its source, and beside it the notebook with the outputs of a run."""
+
+    source: Path
+
+    @property
+    def number(self) -> str:
+        """Two digits."""
+        return self.source.name[:2]
+
+    @property
+    def notebook(self) -> Path:
+        return self.source.with_suffix(".ipynb")
+
+    @property
+    def title(self) -> str:
+        """The first heading, without its number."""
+        heading = next(line for line in self.source.read_text(encoding="utf-8").splitlines() if line.startswith("# # "))
+        return heading.partition(". ")[2]
+
+
+def chapters() -> list[Chapter]:
+    """Every chapter, in order.
+
+    Raises:
+        MachineError: this installation lacks them.
+    """
+    place = next((place for place in PLACES if place.is_dir()), None)
+    if place is None:
+        raise MachineError(f"The tutorials are neither at {PLACES[0]} nor at {PLACES[1]}: install minifuse again.")
+    return [Chapter(source) for source in sorted(place.glob("[0-9][0-9]_*.py"))]
+
+
+@dataclass(frozen=True)
+class TutorialOptions:
+    """The options of `tutorial`."""
+
+    chapter: Annotated[str | None, argument("[NN]", "a chapter, by its number; without one, all are listed")]
+    copy: Annotated[bool, switch("--copy", "copy the chapter to this folder, and open nothing")]
+
+
+@takes(TutorialOptions)
+def tutorial(options: TutorialOptions) -> int:
+    """List the chapters of the course; or copy one to this folder, and open it in Jupyter."""
+    known = chapters()
+    if options.chapter is None:
+        if options.copy:
+            raise UsageError("--copy is given without a chapter: give its number, as in minifuse tutorial 01 --copy.")
+        lines = [f"{one.number}  {one.title}" for one in known]
+        print_result("\n".join([*lines, "\nminifuse tutorial NN copies a chapter to this folder and opens it."]))
+        return 0
+    notebook = _copied(_chapter(options.chapter, known))
+    server = next((name for name in SERVERS if find_spec(name) is not None), None)
+    if options.copy or server is None or not _is_terminal():
+        how = f"jupyter notebook {notebook.name}" if server else f"{INSTALL}, then jupyter notebook {notebook.name}"
+        print(f"note: to open it: {how}", file=sys.stderr)
+        return 0
+    return subprocess.run([sys.executable, "-m", server, notebook.name], check=False).returncode
+
+
+def _is_terminal() -> bool:
+    """Whether there is a reader who can stop a server."""
+    return sys.stdout.isatty()
+
+
+def _chapter(text: str, known: list[Chapter]) -> Chapter:
+    """The chapter of this number, which may lack its zero."""
+    numbers = [one.number for one in known]
+    number = text.zfill(2)
+    if number not in numbers:
+        raise UsageError(f"There is no chapter {text!r}: give a number from {numbers[0]} to {numbers[-1]}.")
+    return known[numbers.index(number)]
+
+
+def _copied(chapter: Chapter) -> Path:
+    """A copy of the notebook in the current folder. One that is there already may hold a student's work, and stays."""
+    copy = Path(chapter.notebook.name)
+    if copy.exists():
+        print(f"note: {copy} is here already, and is left as it is: move it away for a new copy.", file=sys.stderr)
+        return copy
+    try:
+        shutil.copyfile(chapter.notebook, copy)
+    except OSError as error:
+        raise UsageError(
+            f"{copy} cannot be written to this folder ({error.strerror}): go to a folder that you may write to."
+        ) from None
+    print_result(f"{copy} is a copy of chapter {chapter.number}: {chapter.title}.")
+    return copy

@@ -1,0 +1,65 @@
+"""The chapters of the course: each notebook is its source with outputs, and runs from top to bottom.
+
+pytest -m tutorials
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minifuse.cli.tutorial import Chapter, chapters
+
+pytestmark = pytest.mark.tutorials
+jupytext = pytest.importorskip("jupytext", reason="the chapters need the extra `tutorials`")
+
+CHAPTERS = chapters()
+WORDS, PICTURES = (1800, 3300), (8, 15)  # of a chapter; 2,000 to 3,000 words are the aim
+FOREIGN = re.compile(r"/(?:work|root|home|tmp|opt)/")  # paths of the machine on which it ran
+
+
+@pytest.fixture(params=CHAPTERS, ids=lambda chapter: chapter.number)
+def chapter(request: pytest.FixtureRequest) -> Chapter:
+    return request.param  # type: ignore[no-any-return]
+
+
+def cells(path: Path) -> list[tuple[str, str]]:
+    return [(cell.cell_type, cell.source.strip()) for cell in jupytext.read(path).cells]
+
+
+def outputs(path: Path) -> list[Any]:
+    return [output for cell in jupytext.read(path).cells for output in cell.get("outputs", ())]
+
+
+def test_the_notebook_is_the_source(chapter: Chapter) -> None:
+    assert cells(chapter.source) == cells(chapter.notebook), f"build it: python -m tools.tutorials {chapter.number}"
+
+
+def test_the_notebook_has_the_outputs_of_one_run(chapter: Chapter) -> None:
+    code = [cell for cell in jupytext.read(chapter.notebook).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
+    assert not [one for one in outputs(chapter.notebook) if one.output_type == "error"]
+    assert not FOREIGN.search(str([one for one in outputs(chapter.notebook) if one.output_type == "stream"]))
+
+
+def test_a_chapter_has_its_parts_and_its_length(chapter: Chapter) -> None:
+    text = "\n".join(source for kind, source in cells(chapter.source) if kind == "markdown")
+    for part in ("**You will be able to**", "## Exercises", "<details>", "## Further reading"):
+        assert part in text, part
+    assert WORDS[0] <= len(text.split()) <= WORDS[1]
+    pictures = [one for one in outputs(chapter.notebook) if "image/png" in one.get("data", {})]
+    assert PICTURES[0] <= len(pictures) <= PICTURES[1]
+    assert any("<iframe" in one.get("data", {}).get("text/html", "") for one in outputs(chapter.notebook))
+
+
+def test_it_runs_from_top_to_bottom(chapter: Chapter) -> None:
+    from tools.tutorials import executed
+
+    executed(chapter.source)
+
+
+def test_chapters_are_numbered_without_a_gap() -> None:
+    assert [one.number for one in CHAPTERS] == [f"{n:02}" for n in range(1, len(CHAPTERS) + 1)]
