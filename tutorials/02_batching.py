@@ -79,9 +79,10 @@ assert together < 1.05 * one
 #
 # ## The idea: a rectangle
 #
-# A matrix product wants a rectangle of numbers, and the prompts have different lengths. *Padding* fills the short ones up.
-# In minifuse's `static`, as in most libraries, the padding stands on the left: then all prompts end in the same column,
-# and the next token of every row goes into the same next column. Here are the four prompts, with their answers behind them.
+# A matrix product wants a rectangle of numbers, and the prompts have different lengths. *Padding* fills the short ones
+# up. In minifuse's `static`, as in most libraries, the padding stands on the left: then all prompts end in the same
+# column, and the next token of every row goes into the same next column. Here are the four prompts, with their answers
+# behind them.
 
 
 # %%
@@ -125,15 +126,15 @@ draw_rectangle(prompts, answers, "what is given to the model: the last token of 
 
 # %% [markdown]
 # One iteration computes everything left of the black line, for all rows at once. Each later iteration computes one
-# column, in all rows. A row whose answer has ended stays in the rectangle and is computed on: nothing can be taken out of
-# a rectangle, and nothing can be put in. What is computed although no request needs it is called **idle computation**
-# (Baton, section 1). It has two sources, padding and finished rows.
+# column, in all rows. A row whose answer has ended stays in the rectangle and is computed on: nothing can be taken out
+# of a rectangle, and nothing can be put in. What is computed although no request needs it is called **idle
+# computation** (Baton, section 1). It has two sources, padding and finished rows.
 #
 # ### What keeps padding out of the answers
 #
-# Padded places hold tokens that mean nothing. They must not be seen, so attention gets a *mask*: 0 where a query may look,
-# minus infinity where it may not. After the softmax, a masked key has the weight zero. The next cell attends once over
-# three tokens, and once over the same three tokens behind two columns of noise.
+# Padded places hold tokens that mean nothing. They must not be seen, so attention gets a *mask*: 0 where a query may
+# look, minus infinity where it may not. After the softmax, a masked key has the weight zero. The next cell attends
+# once over three tokens, and once over the same three tokens behind two columns of noise.
 
 # %%
 torch.manual_seed(0)
@@ -159,8 +160,8 @@ print(f"the three tokens' outputs differ by {(alone - padded).abs().max():.1e}")
 assert torch.allclose(alone, padded)
 
 # %% [markdown]
-# The padded places themselves see something: each looks at itself. A softmax over nothing would be 0/0, and a NaN that is
-# multiplied with the weight zero is still a NaN. Here are the masks of the four prompts in their rectangle.
+# The padded places themselves see something: each looks at itself. A softmax over nothing would be 0/0, and a NaN that
+# is multiplied with the weight zero is still a NaN. Here are the masks of the four prompts in their rectangle.
 
 # %%
 longest = max(map(len, prompts))
@@ -178,13 +179,14 @@ figure.tight_layout()
 # %% [markdown]
 # ## A count by hand
 #
-# Take $B$ requests with prompts of $p_1 \ldots p_B$ tokens and answers of $n_1 \ldots n_B$. Let $P$ be the longest prompt
-# and $N$ the longest answer. The first iteration computes $BP$ tokens, and gives each request its first new token. Then come
-# $N - 1$ iterations of $B$ tokens:
+# Take $B$ requests with prompts of $p_1 \ldots p_B$ tokens and answers of $n_1 \ldots n_B$. Let $P$ be the longest
+# prompt and $N$ the longest answer. The first iteration computes $BP$ tokens, and gives each request its first new
+# token. Then come $N - 1$ iterations of $B$ tokens:
 #
 # $$\text{computed} = B\,(P + N - 1), \qquad \text{needed} = \sum_i (p_i + n_i - 1),$$
 #
-# $$\text{idle} = \underbrace{\sum_i (P - p_i)}_{\text{padding}} + \underbrace{\sum_i (N - n_i)}_{\text{finished rows}}.$$
+# $$\text{idle} = \underbrace{\sum_i (P - p_i)}_{\text{padding}} +
+# \underbrace{\sum_i (N - n_i)}_{\text{finished rows}}.$$
 
 # %%
 p, n = [len(one) for one in prompts], [len(one) for one in answers]
@@ -225,10 +227,11 @@ for before, after in zip(queued.history.by_arrival, batched.history.by_arrival):
 assert batched.history.by_arrival[0].ended_s > queued.history.by_arrival[0].ended_s
 
 # %% [markdown]
-# More tokens are computed, in fewer iterations, and the iterations are what costs time. The answers are the same tokens.
-# The crossed stretches in the picture are finished rows. `static` returns each answer as soon as it is complete (so do the
-# baselines of Baton, section 5.1), so the crossed part delays only what comes after the batch. One request is served a
-# little later than before: the first of the queue, whose first iteration now computes the padded prompts of all four.
+# More tokens are computed, in fewer iterations, and the iterations are what costs time. The answers are the same
+# tokens. The crossed stretches in the picture are finished rows. `static` returns each answer as soon as it is
+# complete (so do the baselines of Baton, section 5.1), so the crossed part delays only what comes after the batch. One
+# request is served a little later than before: the first of the queue, whose first iteration now computes the padded
+# prompts of all four.
 
 # %%
 draw_series(batched, queued, series=["computed", "idle"], by="iterations")
@@ -240,23 +243,24 @@ assert in_use == B * (P + N - 1)
 draw_memory(batched, step=[0, 5, N - 1])
 
 # %% [markdown]
-# The map shows the rectangle row by row. What is marked as computed and not needed at the left of a row is padding; at the
-# right it is a finished row that grows on. The light slots are set aside for the longest answer that *might* come: a row is
-# as wide as the longest prompt and the longest possible answer. Chapter 4 returns to this.
+# The map shows the rectangle row by row. What is marked as computed and not needed at the left of a row is padding; at
+# the right it is a finished row that grows on. The light slots are set aside for the longest answer that *might* come:
+# a row is as wide as the longest prompt and the longest possible answer. Chapter 4 returns to this.
 #
 # ## See it move
 #
-# Step through the batch. The page asks before some iterations which requests run in it: answer before it tells you.
+# Step through the batch with the arrow keys. Before each step say which rows the next iteration needs, and which it
+# computes for nothing. The page shows `static` above and `serial` below, at the same moment of virtual time.
 
 # %%
-replay(queued, batched, address="run=static&b=serial&i=0&predict=running&stops=5,6")
+replay(queued, batched, address="run=static&b=serial&i=2&request=r1")
 
 # %% [markdown]
 # ## The source that matters
 #
-# A batching policy is an order and a rule. The rule of `static` is short: no request is admitted while a batch runs, nor
-# beyond the batch's size. The memory gives each newcomer its row; look at `padding`, which is where the row's first token
-# lies. And attention is one product over all rows, with the mask added to the scores.
+# A batching policy is an order and a rule. The rule of `static` is short: no request is admitted while a batch runs,
+# nor beyond the batch's size. The memory gives each newcomer its row; look at `padding`, which is where the row's
+# first token lies. And attention is one product over all rows, with the mask added to the scores.
 
 # %%
 from minifuse.attention.padded import PaddedAttention
@@ -277,8 +281,9 @@ except UsageError as error:
 # %% [markdown]
 # ## How much a batch is worth
 #
-# Sixteen equal requests, served in batches of 1, 2, 4, 8 and 16. There is no padding and no finished row in these runs. The
-# left chart is in virtual time, on a simulated CPU; the right one is by the clock of the machine that executes this page.
+# Sixteen equal requests, served in batches of 1, 2, 4, 8 and 16. There is no padding and no finished row in these
+# runs. The left chart is in virtual time, on a simulated CPU; the right one is by the clock of the machine that
+# executes this page.
 
 # %%
 equal = asks(*[(5, 25)] * 16)
@@ -304,24 +309,24 @@ for clock, rate in rates.items():
 assert rates["virtual"][-1] > 8 * rates["virtual"][0]
 
 # %% [markdown]
-# Throughput grows almost in proportion for as long as the iteration's time is that of reading the weights, and of starting
-# the iteration at all. In virtual time it bends down where arithmetic begins to count (chapter 1, the roofline). Your own
-# machine may bend earlier, or be busy; the growth is there all the same.
+# Throughput grows almost in proportion for as long as the iteration's time is that of reading the weights, and of
+# starting the iteration at all. In virtual time it bends down where arithmetic begins to count (chapter 1, the
+# roofline). Your own machine may bend earlier, or be busy; the growth is there all the same.
 #
 # ## One knob to turn: the size of the batch, when lengths differ
 #
-# With equal lengths a larger batch is always better. Now let 64 requests have answers between 1 and 32 tokens, each length
-# equally likely. What share of the computed tokens is idle? By hand: the batch lasts as long as its longest answer, and the
-# longest of $B$ random numbers between 0 and $U$ is $U \cdot B / (B+1)$ on average, where the mean is $U/2$. So of what decoding
-# computes, the share
+# With equal lengths a larger batch is always better. Now let 64 requests have answers between 1 and 32 tokens, each
+# length equally likely. What share of the computed tokens is idle? By hand: the batch lasts as long as its longest
+# answer, and the longest of $B$ random numbers between 0 and $U$ is $U \cdot B / (B+1)$ on average, where the mean is
+# $U/2$. So of what decoding computes, the share
 #
 # $$1 - \frac{U/2}{U \cdot B/(B+1)} = \frac{B-1}{2B}$$
 #
-# is idle: a quarter with two rows, then more, and never more than a half. Expect the run to stay a little below, because its prompts
-# are all of one length and count as needed.
+# is idle: a quarter with two rows, then more, and never more than a half. Expect the run to stay a little below,
+# because its prompts are all of one length and count as needed.
 #
-# This sweep and the ones below use `llama-2-7b` on a simulated A100. In virtual time no weights are needed, only shapes: the
-# lengths are given, so nothing depends on what the tokens are.
+# This sweep and the ones below use `llama-2-7b` on a simulated A100. In virtual time no weights are needed, only
+# shapes: the lengths are given, so nothing depends on what the tokens are.
 
 # %%
 LLAMA = {"model": "random:llama-2-7b", "dtype": "float16", "hardware": "a100-40g", "kv_memory": "16GiB"}
@@ -366,18 +371,19 @@ assert shares[-1] < 50
 assert times == sorted(times, reverse=True)
 
 # %% [markdown]
-# Both curves are true at once: nearly half of the work is wasted, and the larger batch is still faster, because an idle
-# token in an iteration that is bound by memory costs almost no time. That is why padded batches were used for so long. The
-# waste is paid for elsewhere: in memory, which the idle rows occupy, and in the time of requests that wait for a row.
+# Both curves are true at once: nearly half of the work is wasted, and the larger batch is still faster, because an
+# idle token in an iteration that is bound by memory costs almost no time. That is why padded batches were used for so
+# long. The waste is paid for elsewhere: in memory, which the idle rows occupy, and in the time of requests that wait
+# for a row.
 #
 # ## How long to wait for others
 #
-# So far all requests arrived together. Now they arrive one by one, 2 ms apart. `static` starts as soon as it is idle, with
-# whatever waits then: with the first request alone.
+# So far all requests arrived together. Now they arrive one by one, 2 ms apart. `static` starts as soon as it is idle,
+# with whatever waits then: with the first request alone.
 #
-# `dynamic`, dynamic batching, waits on purpose. A batch starts when `max_batch` requests wait, or when the oldest of them has
-# waited for the **window**. The rest is `static`. Predict: with a window of 5 ms, which requests are in the first batch, and when does
-# the last answer come, compared with `static`?
+# `dynamic`, dynamic batching, waits on purpose. A batch starts when `max_batch` requests wait, or when the oldest of
+# them has waited for the **window**. The rest is `static`. Predict: with a window of 5 ms, which requests are in the
+# first batch, and when does the last answer come, compared with `static`?
 
 # %%
 spaced = asks(*texts, every=0.002)
@@ -394,8 +400,8 @@ for before, after in zip(eager.history.by_arrival, patient.history.by_arrival):
     print(f"{before.id}: {took[0]:5.2f} ms under static, {took[1]:5.2f} ms under dynamic")
 
 # %% [markdown]
-# The window gathers three requests. Two of them gain. The first pays the whole window, and the fourth, which came 1 ms after
-# the window had closed, waits for the whole batch of the others.
+# The window gathers three requests. Two of them gain. The first pays the whole window, and the fourth, which came 1 ms
+# after the window had closed, waits for the whole batch of the others.
 #
 # Flover (section III, figure 1) shows the same in seconds: a window of 500 ms, requests of 300 iterations, and a third
 # request that arrives at 510 ms. Here it is in the virtual time of an A100. The prompts and the second
@@ -416,14 +422,14 @@ assert waits > 0.95 * computes
 show_source(Dynamic.admission, Dynamic._window_closes)
 
 # %% [markdown]
-# It missed the batch by 10 ms, and its answer takes twice as long for that. Note a decision in `_window_closes`: the window
-# opens when the oldest waiting request *arrives*. Time spent behind a running batch counts, so a request that has waited for
-# longer than the window starts at once.
+# It missed the batch by 10 ms, and its answer takes twice as long for that. Note a decision in `_window_closes`: the
+# window opens when the oldest waiting request *arrives*. Time spent behind a running batch counts, so a request that
+# has waited for longer than the window starts at once.
 #
 # ### What the window is worth
 #
-# Twenty-four requests arrive at random, once every two seconds on average, then once every 0.6 s. What do you expect the mean
-# latency to do as the window grows? And the number of iterations, each of which reads all weights?
+# Twenty-four requests arrive at random, once every two seconds on average, then once every 0.6 s. What do you expect
+# the mean latency to do as the window grows? And the number of iterations, each of which reads all weights?
 
 
 # %%
@@ -457,16 +463,17 @@ for runs in swept.values():
     assert runs[-1].metrics["iterations"] < runs[0].metrics["iterations"]
 
 # %% [markdown]
-# The longest window saves the most iterations, and the requests pay for it. A short window may cost next to nothing, or even
-# gain a little where it catches two requests that come close together. With the window at 0, `dynamic` decides as `static` does:
-# the requests that arrive during a batch form the next one. That already adapts to the load, without a number that has to be
-# guessed. Flover (section III) writes of the window that choosing it "can be heuristic and exhibits no flexibility": it is set for
-# one load, and loads change.
+# The longest window saves the most iterations, and the requests pay for it. A short window may cost next to nothing,
+# or even gain a little where it catches two requests that come close together. With the window at 0, `dynamic` decides
+# as `static` does: the requests that arrive during a batch form the next one. That already adapts to the load, without
+# a number that has to be guessed. Flover (section III) writes of the window that choosing it "can be heuristic and
+# exhibits no flexibility": it is set for one load, and loads change.
 #
 # ## Where this idea loses
 #
-# **One long prompt among short ones.** Eight requests arrive together; one has a prompt of 100 tokens, seven have 3, and each asks for
-# one token. By hand: `serial` computes $100 + 7 \cdot 3$ tokens in eight iterations, `static` computes $8 \cdot 100$ in one.
+# **One long prompt among short ones.** Eight requests arrive together; one has a prompt of 100 tokens, seven have 3,
+# and each asks for one token. By hand: `serial` computes $100 + 7 \cdot 3$ tokens in eight iterations, `static`
+# computes $8 \cdot 100$ in one.
 
 # %%
 uneven = asks((100, 1), *[(3, 1)] * 7)
@@ -485,8 +492,8 @@ assert contest["static"].history.last_s > contest["serial"].history.last_s
 # One request at a time wins, in virtual time: here the idle tokens are so many that arithmetic is the bound, and
 # padding is no longer free.
 #
-# **One long answer among short ones.** A batch of eight, one answer of 300 tokens and seven of 20, on the A100. A ninth request
-# arrives when the short ones are nearly done.
+# **One long answer among short ones.** A batch of eight, one answer of 300 tokens and seven of 20, on the A100. A
+# ninth request arrives when the short ones are nearly done.
 
 # %%
 tail = asks_llama((32, 300), *[(32, 20)] * 7, (32, 20), arrivals=[0.0] * 8 + [0.15])
@@ -504,56 +511,57 @@ assert waited > 10 * computed
 draw_series(stuck, series=["batch", "idle", "queue"])
 
 # %% [markdown]
-# Seven of eight rows are idle for most of the run, and a request that needs a fraction of a second waits for more than ten times
-# that. The rows are there; they cannot be given to it, because its prompt does not fit into a rectangle of which one
-# column is computed at a time.
+# Seven of eight rows are idle for most of the run, and a request that needs a fraction of a second waits for more than
+# ten times that. The rows are there; they cannot be given to it, because its prompt does not fit into a rectangle of
+# which one column is computed at a time.
 #
 # ## Exercises
 #
-# 1. A batch has prompts of 10, 10, 10 and 50 tokens, and answers of 40, 20, 20 and 20. How many tokens are computed, and what share
-#    of them is idle? *Hint: the count by hand.*
+# 1. A batch has prompts of 10, 10, 10 and 50 tokens, and answers of 40, 20, 20 and 20. How many tokens are computed,
+#    and what share of them is idle? *Hint: the count by hand.*
 #    <details><summary>Answer</summary>
 #    4·(50 + 39) = 356 computed; padding 120, finished rows 60: 180 idle, about 51%.
 #    </details>
-# 2. The 64 requests of the sweep are served in batches of eight, in the order in which they came. Sort them by the length of
-#    their answers before you give them to `static`. What happens to the idle share? Why can a server not do this?
-#    *Hint: `asks_llama(*sorted(...))` with the same lengths; sort prompts instead, and a server can.*
+# 2. The 64 requests of the sweep are served in batches of eight, in the order in which they came. Sort them by the
+#    length of their answers before you give them to `static`. What happens to the idle share? Why can a server not do
+#    this? *Hint: `asks_llama(*sorted(...))` with the same lengths; sort prompts instead, and a server can.*
 #    <details><summary>Answer</summary>
-#    It falls below a tenth: batches hold answers of similar length. But the length of an answer is known only when it has
-#    ended. The lengths of prompts are known, and sorting by them does away with most of the padding (BatchMaker calls it
-#    bucketing, Baton builds its prefill batches so).
+#    It falls below a tenth: batches hold answers of similar length. But the length of an answer is known only when it
+#    has ended. The lengths of prompts are known, and sorting by them does away with most of the padding (BatchMaker
+#    calls it bucketing, Baton builds its prefill batches so).
 #    </details>
-# 3. Pad on the right instead of the left: which column does the next token of each row go to? What would the rectangle's
-#    next column cost?
+# 3. Pad on the right instead of the left: which column does the next token of each row go to? What would the
+#    rectangle's next column cost?
 #    <details><summary>Answer</summary>
 #    Each row's next token goes to another column. An iteration that computes one column for all rows is then not
-#    possible without leaving a gap: rows with short prompts would have padding between prompt and answer, and the mask has to
-#    leave out that gap.
+#    possible without leaving a gap: rows with short prompts would have padding between prompt and answer, and the mask
+#    has to leave out that gap.
 #    </details>
 # 4. In the workload 0.6 s apart, give `dynamic` a window of one hour. What does the run become, and when does it end?
-#    *Hint: `max_batch` is 8.*
+#    *Hint: `batching__window="3600s"`; `max_batch` is 8.*
 #    <details><summary>Answer</summary>
-#    Every batch waits for eight requests. Twenty-four requests make three full batches, so the run ends soon after the last
-#    arrival. With twenty-three, the last seven would wait for an hour.
+#    Every batch waits for eight requests. Twenty-four requests make three full batches, so the run ends soon after the
+#    last arrival. With twenty-three, the last seven would wait for an hour.
 #    </details>
 #
 # ## How the papers tell it, and what we do differently
 #
-# - Baton (section 2.1, figure 3) describes the padded batch: the shorter prompts padded, a 0-1 mask, finished rows that go
-#   on producing the end token, and a batch that ends with its last row. Our finished rows compute an idle token, too, and it is thrown
-#   away; nothing is appended to a finished answer.
+# - Baton (section 2.1, figure 3) describes the padded batch: the shorter prompts padded, a 0-1 mask, finished rows
+#   that go on producing the end token, and a batch that ends with its last row. Our finished rows compute an idle
+#   token, too, and it is thrown away; nothing is appended to a finished answer.
 # - `static` and `dynamic` return an answer as soon as it is complete, as Baton's *Benchmark* does (section 5.1).
 # - BatchMaker (section 2.2.3) calls the same thing *graph batching* and sees both costs: a newcomer waits for the
 #   running batch, and padding wastes computation. Its remedy for the second, *bucketing*, makes requests wait for
 #   their bucket's turn (section 2.7.1).
-# - Flover (section III) forms windows one after the other, $\tau_1, \tau_2, \ldots$ We open a window with the arrival of a request, so
-#   that no request waits for longer than the window before an idle machine.
+# - Flover (section III) forms windows one after the other, $\tau_1, \tau_2, \ldots$ We open a window with the arrival
+#   of a request, so that no request waits for longer than the window before an idle machine.
 #
 # ## Further reading
 #
-# - Gao et al., *Low Latency RNN Inference with Cellular Batching* (2018): the same waste, measured for recurrent networks.
+# - Gao et al., *Low Latency RNN Inference with Cellular Batching* (2018): the same waste, measured for recurrent
+#   networks.
 # - The documentation of NVIDIA's Triton Inference Server, *dynamic batcher*: the window, as servers offer it.
 # - `minifuse explain static`, `minifuse explain dynamic`.
 #
-# **Next:** the rows of finished requests are computed for nothing while new requests wait; chapter 3 gives up the rectangle, so
-# that requests can leave and join at every iteration.
+# **Next:** the rows of finished requests are computed for nothing while new requests wait; chapter 3 gives up the
+# rectangle, so that requests can leave and join at every iteration.
