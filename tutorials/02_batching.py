@@ -530,12 +530,11 @@ draw_series(stuck, series=["batch", "idle", "queue"])
 #    has ended. The lengths of prompts are known, and sorting by them does away with most of the padding (BatchMaker
 #    calls it bucketing, Baton builds its prefill batches so).
 #    </details>
-# 3. Pad on the right instead of the left: which column does the next token of each row go to? What would the
-#    rectangle's next column cost?
+# 3. Pad on the right instead of the left: which column does the next token of each row go to? Can
+#    one iteration still compute the next tokens of all rows as one column?
 #    <details><summary>Answer</summary>
-#    Each row's next token goes to another column. An iteration that computes one column for all rows is then not
-#    possible without leaving a gap: rows with short prompts would have padding between prompt and answer, and the mask
-#    has to leave out that gap.
+#    To the column behind its own prompt, which is another one for each length. One column for all rows is possible only
+#    with a gap: rows with short prompts then have padding between prompt and answer, and the mask leaves it out.
 #    </details>
 # 4. In the workload 0.6 s apart, give `dynamic` a window of one hour. What does the run become, and when does it end?
 #    *Hint: `batching__window="3600s"`; `max_batch` is 8.*

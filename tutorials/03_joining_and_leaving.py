@@ -164,8 +164,8 @@ assert whole > 2 * split
 #
 # $$\text{computed} = \sum_i (p_i + n_i - 1).$$
 #
-# A request that is admitted before iteration $a$ computes its prompt in that iteration and leaves after iteration $a +
-# n_i - 1$. Its place is free in the next one. If all requests are there from the beginning, a pencil does it: give
+# A request that is admitted before iteration $a$ computes its prompt in that iteration and leaves after iteration
+# $a + n_i - 1$. Its place is free in the next one. If all requests are there from the beginning, a pencil does it: give
 # each, in the order of arrival, the place that is free first. The function below is that pencil; `padded_iterations`
 # is the count of chapter 2.
 
