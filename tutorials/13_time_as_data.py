@@ -16,8 +16,8 @@
 #
 # Every chapter so far compared techniques in *virtual time*, and took it on trust. This chapter opens it. A plan says
 # everything that an iteration will do before it runs, so its duration can be computed from the plan and a few figures
-# of a machine. The chapter computes it by hand, lets an A100 serve a 7B model on your laptop, calibrates the figures on
-# your own machine, and then measures where the result is wrong.
+# of a machine. The chapter computes it by hand, lets an A100 serve a 7B model on your laptop, calibrates the figures
+# on your own machine, and then measures where the result is wrong.
 #
 # **You will be able to**
 #
@@ -94,8 +94,8 @@ assert len({str(run.answers) for run in [*real, *virtual]}) == 1, "the answers a
 # little longer, one more request has arrived when it ends, and the next batch is another one. A difference of a few
 # percent between two techniques drowns in this, and on another machine all numbers are new.
 #
-# There is a second failure. The machines of the papers are not here. Chapter 12 counted the messages
-# between ranks, and could only compute how long they would take between two GPUs. Even one GPU's model is too large for a laptop:
+# There is a second failure. The machines of the papers are not here. Chapter 12 counted the messages between ranks,
+# and could only compute how long they would take between two GPUs. Even one GPU's model is too large for a laptop:
 
 # %%
 MODEL = "random:llama-2-7b"
@@ -111,10 +111,10 @@ print(f"the weights of llama-2-7b take {2 * llama.num_parameters / 1e9:.1f} GB i
 #
 # $$\text{seconds} = \text{cost}(\text{plan}).$$
 #
-# This function is the *cost model*. With it, the clock need not tick. The engine asks for the end of the plan that ends
-# first, sets the clock forward to that moment, and goes on. That is a *discrete-event simulation*. The batching policy
-# and the memory are the same objects as in a real run and cannot tell the difference: what is simulated is time, not
-# the decisions.
+# This function is the *cost model*. With it, the clock need not tick. The engine asks for the end of the plan that
+# ends first, sets the clock forward to that moment, and goes on. That is a *discrete-event simulation*. The batching
+# policy and the memory are the same objects as in a real run and cannot tell the difference: what is simulated is
+# time, not the decisions.
 #
 # minifuse's cost model is the *roofline* of chapter 1. For an iteration that computes $n$ tokens, over sequences whose
 # texts have $c$ tokens together at its end, with $W$ weights, $H$ of them in the head, and $L$ layers:
@@ -171,10 +171,10 @@ for iteration in single.history.iterations:
     )
 
 # %% [markdown]
-# The note says how this fits on a laptop. No weights are made: in virtual time the model's *shape* is enough, and every
-# token of an answer is a placeholder, which never ends an answer. So the length of each answer has to be given, as
-# `asks((500, 2))` does. On the command line the same machine is
-# `minifuse run --model random:llama-2-7b --dtype float16 --technique orca --clock virtual --hardware a100-40g`.
+# The note says how this fits on a laptop. No weights are made: in virtual time the model's *shape* is enough, and
+# every token of an answer is a placeholder, which never ends an answer. So the length of each answer has to be given,
+# as `asks((500, 2))` does. On the command line the same machine is `--clock virtual --hardware a100-40g`, with
+# `--model random:llama-2-7b --dtype float16`.
 #
 # ## A prediction: an A100 on a laptop
 #
@@ -232,7 +232,8 @@ assert tpot[0] / tpot[1] > 2.5
 
 # %% [markdown]
 # The whole run gains less than the tokens do: the requests arrive when they arrive, and the faster machine waits for
-# them. Step through both, the A100 as `orca 1` and the H200 as `orca 2`. Look for the iterations with a single request.
+# them. Step through both, the A100 as `orca 1` and the H200 as `orca 2`. Look for the iterations with a single
+# request.
 
 # %%
 replay(on_a100, on_h200, address="i=24&b=orca 2&by=time", height=620)
@@ -283,9 +284,9 @@ show_source(VirtualClock, placeholder_tokens, VirtualExecutor.start, VirtualExec
 # %% [markdown]
 # ## One knob to turn: the machine itself
 #
-# A machine is a value, so it can be one that does not exist. The next cell makes the A100's bandwidth, its rate, or its
-# freedom from overhead two, four, ... times as good, and serves eight requests that are all there at the beginning.
-# Which of the three is worth most? What happens at factors below one?
+# A machine is a value, so it can be one that does not exist. The next cell makes the A100's bandwidth, its rate, or
+# its freedom from overhead two, four, ... times as good, and serves eight requests that are all there at the
+# beginning. Which of the three is worth most? What happens at factors below one?
 
 # %%
 source = resolve(MODEL)
@@ -446,9 +447,9 @@ figure.tight_layout()
 
 # %% [markdown]
 # The thesis shows such a curve in its Figure 3.4, and draws from it that leading tokens are cheaper to compute again
-# than trailing ones. The form is the same everywhere: a straight line. The slope belongs to the kernel and the machine.
-# On the left, compare the measured line with that of the roofline with your machine's own figures: the roofline reads
-# KV as fast as weights, and a kernel that gathers scattered blocks need not reach that.
+# than trailing ones. The form is the same everywhere: a straight line. The slope belongs to the kernel and the
+# machine. On the left, compare the measured line with that of the roofline with your machine's own figures: the
+# roofline reads KV as fast as weights, and a kernel that gathers scattered blocks need not reach that.
 #
 # ## Where this idea loses, measured
 #
@@ -526,9 +527,9 @@ assert idle["static"] > 0 == idle["orca"]
 
 # %% [markdown]
 # In virtual time `orca`, `pensieve` and `vllm` are equal, because their iterations hold the same work, and `fluid` is
-# near them. On a CPU they need not be: `fluid` attends in lanes, the others request by request or over blocks, and each way
-# is other code. What both columns agree on comes from *how much* is computed: `static` and `baton` compute idle tokens
-# for this mix. A difference in counts survives simulation, a difference in code does not.
+# near them. On a CPU they need not be: `fluid` attends in lanes, the others request by request or over blocks, and
+# each way is other code. What both columns agree on comes from *how much* is computed: `static` and `baton` compute
+# idle tokens for this mix. A difference in counts survives simulation, a difference in code does not.
 #
 # **3. The host is free.** At each iteration the engine decides what to run, in Python. In a real run that time is part
 # of the iteration; in virtual time it is not there. How long is it? A simulated run without weights is nothing else.
@@ -584,9 +585,9 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #    The host's time: it is zero in both. The other three are decisions and counts, made by the same code as in a real
 #    run.
 #    </details>
-# 5. `mine` was measured with one sequence at a time. Fit the overhead anew so that the simulated run of `mix` ends when the
-#    measured one did, and predict `static` with it. Is the error smaller than before?
-#    *Hint: the number of iterations times the change of the overhead is what the end of the run changes by.*
+# 5. `mine` was measured with one sequence at a time. Fit the overhead anew so that the simulated run of `mix` ends
+#    when the measured one did, and predict `static` with it. Is the error smaller than before? *Hint: the number of
+#    iterations times the change of the overhead is what the end of the run changes by.*
 #    <details><summary>Answer</summary>
 #    `replace(mine, overhead_s=mine.overhead_s + (measured.history.last_s - calibrated[-1][1]) / len(calibrated))`. It
 #    usually is, since most of the error is common to all iterations. It does not help with `fluid`, whose error is in
@@ -614,5 +615,5 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #   assumes.
 # - `docs/architecture.md`, the paragraphs on time, and `minifuse calibrate --help`.
 #
-# **Next:** now that time is data, thousands of runs are cheap; chapter 14 sweeps all techniques over your workload, and
-# shows that none of them wins everywhere.
+# **Next:** now that time is data, thousands of runs are cheap; chapter 14 sweeps all techniques over your workload,
+# and shows that none of them wins everywhere.
