@@ -49,7 +49,7 @@ import triton.language as tl
 import minifuse
 from minifuse.attention.triton import TritonAttention
 from minifuse.errors import KernelError
-from minifuse.kernels.multi_token import attend_tile, multi_token_attention, multi_token_attention_torch
+from minifuse.kernels.multi_token import _walk, attend_tile, multi_token_attention, multi_token_attention_torch
 from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.tile import slot_of, tile_owner
 from minifuse.notebook import asks, draw_lanes, draw_memory, play, replay, show_source, turns
@@ -231,7 +231,7 @@ figure.tight_layout()
 assert list(peaks) == sorted(peaks)
 
 # %% [markdown]
-# The peak never falls. The sum may: where the peak rises, what was summed is shrunk.
+# The peak never falls. The sum may fall: where the peak rises, what was summed is shrunk.
 #
 # ### Step 2: a tile of queries
 #
@@ -366,12 +366,12 @@ for request, (q, table, context) in enumerate(zip(queries, tables, contexts)):
 
 # %% [markdown]
 # The kernel agrees with the formula. One program is enough for up to 8 queries, and it walks $\lceil c / 8 \rceil$
-# tiles of keys. Many pairs are computed for nothing, most of them for request 0: its tile has eight rows and one
-# query.
+# tiles of keys. Many pairs are computed for nothing, of request 0 nearly all: its tile has eight rows and one query.
 #
 # ## The source that matters
 #
-# minifuse's kernel is the same loop, with four things more. The function below is one tile's program; look for them:
+# minifuse's kernel is the same loop, with four things more. Below, `_walk` is the
+# loop, and `attend_tile` one tile's program; look for them:
 #
 # - *Heads.* All query heads that share a KV head are rows of one tile (`GROUP`), so a key is read once for all.
 # - *Two walks.* Tiles that all rows see come first, without a mask; only those on the diagonal are masked.
@@ -379,7 +379,7 @@ for request, (q, table, context) in enumerate(zip(queries, tables, contexts)):
 # - *A count from `first`*, for the padded rows of chapter 2.
 
 # %%
-show_source(attend_tile.fn, slot_of.fn)
+show_source(_walk.fn, attend_tile.fn, slot_of.fn)
 
 # %% [markdown]
 # One launch serves *all* requests. Program number $i$ has to find the request to which its tile belongs. Request $s$
@@ -429,6 +429,7 @@ except KernelError as error:
 # %%
 apart = play("vllm", requests, memory__block_size=4)
 assert apart.tokens == kept.tokens
+assert apart.metrics["tokens"]["computed"] > kept.metrics["tokens"]["computed"]
 replay(kept, apart, address=f"i={second.step}&b=vllm&request=ann.1")
 
 # %% [markdown]

@@ -590,7 +590,7 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #    iterations times the change of the overhead is what the end of the run changes by.*
 #    <details><summary>Answer</summary>
 #    `replace(mine, overhead_s=mine.overhead_s + (measured.history.last_s - calibrated[-1][1]) / len(calibrated))`. It
-#    usually is, since most of the error is common to all iterations. It does not help with `fluid`, whose error is in
+#    usually is, since most of the error is common to all iterations. It need not help with `fluid`, whose error is in
 #    its code.
 #    </details>
 #
