@@ -11,7 +11,6 @@
 #     name: python3
 # ---
 
-
 # %% [markdown]
 # # 10. No batch size
 #
@@ -126,8 +125,7 @@ assert 160 < ridge < 168
 # Six small requests, and a device with room for 32 tokens of KV, in blocks of 4. (Pairs: prompt and answer.) Predict:
 #
 # 1. How many iterations does `fluid` take? Each gives every unfinished request one token.
-# 2. How often are the weights read by `orca` and by `vllm`, at least, if all six need about 70 slots together at the
-#    end?
+# 2. At their ends the six need 66 slots of KV together. Does `orca` or `vllm` read the weights more often, and why?
 # 3. Into how many waves is attention of the second iteration divided, if a wave has a quarter of the device?
 
 # %%
@@ -143,15 +141,17 @@ for name, run in small.items():
     print(
         f"{name:6} {run.capacity} slots, weights are read {len(run.steps):2} times, {run.history.last_s * 1e3:5.2f} ms"
     )
+assert sum(len(request.prompt) + len(fluid.tokens[request.id]) - 1 for request in six) == 66
 print("waves in each iteration:", [len(one.event["waves"]) for one in fluid.history.iterations])
 assert len(fluid.steps) == max(len(tokens) for tokens in fluid.tokens.values()) == 8
 assert len(fluid.steps) < len(small["vllm"].steps) < len(small["orca"].steps)
 draw_lanes(small["orca"], fluid)
 
 # %% [markdown]
-# As many iterations as the longest answer has tokens: no batch size is left. In the picture of `fluid` no request
-# ever waits. What runs there does not fit into the device at once, so it is attended in waves. Here is memory in
-# iteration 1.
+# As many iterations as the longest answer has tokens: no batch size is left. `orca` reads the weights most often,
+# because it reserves the longest answer and so admits fewest; `vllm` admits more, and evicts what does not fit. In
+# the picture of `fluid` no request ever waits. What runs there does not fit into the device at once, so it is
+# attended in waves. Here is memory in iteration 1.
 
 # %%
 draw_memory(fluid, step=1)
@@ -196,7 +196,9 @@ show_source(Fluid.admission, Fluid._missing, Waves.place)
 # each other are refused:
 
 # %%
-too_long = play("fluid", asks((30, 20)), kv_memory="48KiB", memory__block_size=4)
+with redirect_stderr(io.StringIO()):  # where the reason is told as well
+    too_long = play("fluid", asks((30, 20)), kv_memory="48KiB", memory__block_size=4)
+print(too_long.refused["r0"])
 try:
     play("fluid", six, memory__turns="layers", memory__buffer=0.25)
 except UsageError as error:
@@ -236,6 +238,52 @@ print(
 assert 31 < times_as_long < 32
 
 # %% [markdown]
+# The two lines of the upload and of the single query never meet; the prompt's is twice as steep and crosses the upload
+# at the printed length.
+#
+# ### A pipeline by hand
+#
+# Figure 8 of the paper is a pipeline of two machines, the device and the link, with room for two waves. Wave $k$ is
+# attended when its upload has ended and the device is free. The upload of wave $k$ begins when the link is free and
+# wave $k-2$ has been attended, because its blocks are taken. The next cell plays this rule with pencil numbers: six
+# waves of 4,000 tokens of KV each, in one layer, which are attended by single tokens, or, in the lower picture, by
+# pieces of prompts with 400 queries behind 3,600 tokens.
+
+
+# %%
+def pipeline(attend, upload, count=6):
+    """Of each wave, when its upload begins and when it is attended, if these take so long."""
+    uploads, attended = [], []
+    for wave in range(count):
+        free = attended[wave - 2] + attend if wave > 1 else 0.0
+        uploads.append(max(free, uploads[-1] + upload if uploads else 0.0))
+        attended.append(max(uploads[-1] + upload, attended[-1] + attend if attended else 0.0))
+    return uploads, attended
+
+
+figure, panels = plt.subplots(2, 1, figsize=(7, 3.4))
+waiting = []
+for axes, (queries, of_a_wave, title) in zip(panels, ((1, 4, "single tokens"), (400, 1, "400 queries of a prompt"))):
+    context = 4000 // of_a_wave
+    attend = of_a_wave * seconds_of(queries, context, hidden_size=H, **rates) * 1e6
+    upload = 4 * 4000 * H / gpu.link * 1e6
+    uploads, attended = pipeline(attend, upload)
+    for wave, (up, at) in enumerate(zip(uploads, attended)):
+        axes.barh(1, upload, left=up, color=ORANGE, edgecolor="white")
+        axes.barh(0, attend, left=at, color=GREEN, edgecolor="white")
+        axes.text(up + upload / 2, 1, wave, ha="center", va="center", fontsize=8)
+    axes.set_yticks([0, 1], ["attention", "upload"])
+    axes.set_title(f"six waves attended by {title}", loc="left", fontsize=9)
+    waiting.append(1 - 6 * attend / (attended[-1] + attend))
+panels[-1].set_xlabel("µs in one layer (the number is the wave)")
+figure.tight_layout()
+print("the device waits for", " and ".join(f"{share:.0%}" for share in waiting), "of the time")
+assert waiting[0] > 0.9
+
+# %% [markdown]
+# The upper picture is bound by the link, in every wave. In the lower one, attention takes a part of the time that can
+# be seen, and still waits. Token-wise layers help: while they are computed, uploads for the waves go on.
+#
 # Single tokens cannot hide an upload of their own size: it takes more than thirty times as long. The paper says that
 # the two are "approximately equal" (section 4.1); with the numbers of the data sheets we could not confirm that. Long
 # prompts hide much, because their time grows with the square. The next run has two kinds of work to hide uploads
@@ -250,7 +298,7 @@ runs = {
     "tokens,\nfast link": play_opt("fluid", crowd, hardware="rtx-4090-fast-link"),
 }
 split = {name: [run.metrics["transfers"][key] for key in ("hidden_s", "exposed_s")] for name, run in runs.items()}
-figure, axes = plt.subplots(figsize=(6, 2.6))
+figure, axes = plt.subplots(figsize=(7.4, 2.6))
 shares = {
     name: (100 * hidden / (hidden + exposed), 100 * exposed / (hidden + exposed))
     for name, (hidden, exposed) in split.items()
@@ -310,8 +358,9 @@ show_source(pack)
 
 # %% [markdown]
 # The green pieces are prompts. This is *first-fit decreasing*, a known rule for packing boxes: take the longest, put
-# it where it fits first. How far is it from the best? The next cell tries all orders of up to six pieces, by brute
-# force.
+# it where it fits first. In `pack`, `find(bisect_left(...))` is "the longest piece left that does not exceed": a
+# binary search, so that thousands of pieces cost little. How far is the rule from the best? The next cell tries all
+# orders of six pieces, by brute force, and then one case of seven.
 
 
 # %%
@@ -330,7 +379,26 @@ drawn = random.Random(0)
 cases = [[drawn.randint(1, 20) for _ in range(6)] for _ in range(200)]
 more = [len(pack(case)) - fewest(case) for case in cases]
 print(f"{more.count(0)} of {len(cases)} packings have the fewest lanes; at most {max(more)} lane more")
-assert max(more) <= 1
+assert max(more) == 0
+
+unlucky = [12, 6, 5, 4, 4, 3, 2]
+print("of", unlucky, "it makes", len(pack(unlucky)), "lanes, and", fewest(unlucky), "would do")
+assert (len(pack(unlucky)), fewest(unlucky)) == (4, 3)
+
+# %% [markdown]
+# Six pieces are packed best in all these cases. With seven there are cases in which a lane too many is opened: 6 + 4
+# + 2 and 5 + 4 + 3 would fill two lanes of 12, but the rule puts 5 behind 6. It never takes more than 11/9 of the
+# fewest lanes plus 6/9 (Dósa, 2007), and it needs no search.
+#
+# ### Who executes the lanes
+#
+# A plan that is only drawn saves nothing. On a GPU one program walks the list of each lane. On a CPU the pieces of a
+# lane are one call, and as many lanes run at once as torch has threads:
+
+# %%
+from minifuse.attention.packed import PackedAttention
+
+show_source(PackedAttention.attention, PackedAttention.attend_lane)
 
 # %% [markdown]
 # ### Bubbles in a run
@@ -371,10 +439,16 @@ axes.set_yticks(range(2), ["a lane for each", "packed"])
 axes.invert_yaxis()
 axes.set_xlabel("ms of all lanes together, in one layer")
 axes.set_title(f"Waves with a prompt: {before.idle:.0%} idle, packed {after.idle:.0%}", loc="left", fontsize=10)
-axes.legend(frameon=False, fontsize=8, ncol=4, loc="lower right", bbox_to_anchor=(1, -0.75))
+axes.legend(frameon=False, fontsize=8, ncol=2, loc="upper right", bbox_to_anchor=(1, 0.5))
 assert after.idle < before.idle / 2
 
 # %% [markdown]
+# Nearly all bubbles of this run are of type B: single tokens beside a prompt. Packed, the lanes take about half of
+# the time of all lanes together, and the prompts are no slower. What is left is in the last lane of each wave. Note
+# what is *not* shown: the time of the iteration. Where the machine runs as many lanes at once as there are pieces, a
+# wave ends with its longest piece, packed or not; packing then frees processors, and saves time only if there is
+# other work for them.
+#
 # ## One knob to turn: the token budget
 #
 # The budget bounds an iteration, and with it the longest gap between two tokens of a request. A small one cuts
@@ -406,7 +480,7 @@ assert by_budget[0]["ttft_s"]["mean"] > by_budget[-1]["ttft_s"]["mean"]
 assert by_budget[0]["latency_bound_s"] < by_budget[-1]["latency_bound_s"]
 
 # %% [markdown]
-# Beyond the ridge the left and middle curves are flat, and the gap goes on growing for nothing.
+# Beyond the ridge the left and the middle curve are next to flat, and the gap goes on growing for nothing.
 #
 # ## Where this idea loses
 #
@@ -464,6 +538,11 @@ assert fast.history.last_s < 0.8 * took["vllm"][0]
 # 4. Why is KV that was uploaded and attended not copied back to the host?
 #    <details><summary>Answer</summary>
 #    The host still has it. KV of a token never changes once it is written; only the new token's KV has to go down.
+#    </details>
+# 5. Find the second case of seven pieces for which `pack` opens a lane too many, with the longest piece 12, and the
+#    best packing of it. *Hint: a loop over random cases with `fewest`, which takes some milliseconds each.*
+#    <details><summary>Answer</summary>
+#    For example [12, 8, 6, 3, 3, 2, 2]: the rule makes [12], [8, 3], [6, 3, 2], [2]; three lanes do, [12], [8, 2, 2], [6, 3, 3].
 #    </details>
 #
 # ## How the papers tell it, and what we do differently
