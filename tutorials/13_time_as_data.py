@@ -415,7 +415,7 @@ for label, steps in (("assumed", assumed), ("calibrated", calibrated)):
 # %%
 weights = small.load("float32", "cpu", 0)
 contexts = contexts_of(32, small.config.max_context, SMALL)
-found = measure(weights, contexts, 32, rounds=5)
+found = measure(weights, contexts, 32, rounds=9)
 profile = found.profile
 print("everything else", f"{profile.other * 1e3:.2f} ms")
 for context, seconds in zip(profile.contexts, profile.attention):
@@ -447,7 +447,7 @@ figure.tight_layout()
 
 # %% [markdown]
 # The thesis shows such a curve in its Figure 3.4, and draws from it that leading tokens are cheaper to compute again
-# than trailing ones. The form is the same everywhere: a straight line. The slope belongs to the kernel and the
+# than trailing ones. The form is a straight line, which a busy machine bends. The slope belongs to the kernel and the
 # machine. On the left, compare the measured line with that of the roofline with your machine's own figures: the
 # roofline reads KV as fast as weights, and a kernel that gathers scattered blocks need not reach that.
 #
@@ -596,7 +596,7 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #
 # ## How the papers tell it, and what we do differently
 #
-# - FluidInfer (section 5) is evaluated by simulation alone: its simulator computes the theoretical execution time of
+# - FluidInfer (section 6) is evaluated by simulation alone: its simulator computes the theoretical execution time of
 #   each step and suspends for so long. Here virtual time is not slept through, and the same stages also run for real,
 #   so that a simulated claim can be tried (chapter 10).
 # - Pensieve (3.4.3.1) profiles attention at powers of two and takes everything else as a constant. So does
