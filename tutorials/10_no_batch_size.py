@@ -449,7 +449,7 @@ assert after.idle < before.idle / 2
 
 # %% [markdown]
 # Nearly all bubbles of this run are of type B: single tokens beside a prompt. Packed, the lanes take about half of
-# the time of all lanes together, and the prompts are no slower. What is left is in the last lane of each wave. Note
+# the time of all lanes together, and the prompts are no slower. Note
 # what is *not* shown: the time of the iteration. Where the machine runs as many lanes at once as there are pieces, a
 # wave ends with its longest piece, packed or not; packing then frees processors, and saves time only if there is
 # other work for them.
@@ -516,8 +516,8 @@ assert fast.history.last_s < 0.8 * took["vllm"][0]
 
 # %% [markdown]
 # Where everything fits, nothing moves, and `fluid` is the fastest of the three and answers first. Where it does not
-# fit, the requests decode, and each iteration uploads nearly all KV again over a link that is thirty times as slow as
-# the device's memory: `fluid` then takes longer than `orca`, which lets requests wait. With a link as fast as the
+# fit, the requests decode, and each iteration uploads the KV that does not stay again over a link that is thirty times
+# as slow as the device's memory: `fluid` then takes longer than `orca`, which lets requests wait. With a link as fast as the
 # memory the same run is faster than both. So the idea stands or falls with one number of the machine, the ratio of
 # bandwidth and link. Note the right chart: even where it is slow in all, its first tokens come early, because no
 # request waits for memory.
