@@ -1,0 +1,530 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 5. Temporal fusion
+#
+# Chapter 3 let requests join and leave at every iteration, and chapter 4 laid their KV out in blocks. This chapter is
+# about Flover, which wants the same from two other decisions: prompts are computed *beside* the iterations of the
+# others, and the KV of all running requests lies side by side, so that a kernel finds it with two numbers. Its rival
+# in the paper is a model instance for every request.
+#
+# **You will be able to**
+#
+# - name the five phases of a request in Flover, and point at each of them in a picture of a run;
+# - say in which iteration a request joins the main stream, and count the iterations of a whole run from its arrivals;
+# - explain why $k$ instances on one machine are together no faster than one, and compute how much fusion gains at
+#   most;
+# - say what a *region* is, which numbers describe it, and what it costs in memory;
+# - name a workload for which iteration-level batching of chapter 3 is the better choice, and show it in a run.
+
+# %%
+import contextlib
+import io
+import itertools
+import math
+
+import matplotlib.pyplot as plt
+
+from minifuse.attention.slots import SlotsAttention
+from minifuse.batching.fusion import Fusion
+from minifuse.batching.instances import Instances
+from minifuse.layout import Region
+from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
+from minifuse.reproduce.flover import paper
+from minifuse.trace import whole_tables
+
+plt.rcParams.update(
+    {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
+)
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
+
+# %% [markdown]
+# ## The failure to begin with: a prompt stops every answer
+#
+# The model of Flover's experiments is GPT-J, with six billion parameters, on an A100. minifuse has its shape, and
+# virtual time has a cost model of the machine (chapter 1's roofline). Nothing is computed then: no weights are made,
+# every token is a placeholder, and only the times count. They are the same on every machine.
+
+# %%
+GPT_J = "random:gpt-j-6b"
+
+
+def gpt_j(*prompts, **when):
+    return asks(*prompts, model=GPT_J, **when)
+
+
+def on_a100(name, requests, kv_memory="16GiB", **options):
+    with contextlib.redirect_stderr(io.StringIO()):  # the note that no weights are made
+        return play(name, requests, model=GPT_J, dtype="float16", hardware="a100-40g", kv_memory=kv_memory, **options)
+
+
+# %% [markdown]
+# Three requests with short prompts are being answered. Then two arrive with prompts of 1,200 tokens. `vllm`, the last
+# chapter's technique, computes a prompt in an iteration of its own.
+
+# %%
+crowd = gpt_j((8, 40), (8, 40), (8, 40), (1200, 20), (1200, 20), arrivals=[0, 0, 0, 0.1, 0.22])
+blocks = on_a100("vllm", crowd)
+draw_lanes(blocks, by="time")
+
+# %% [markdown]
+# The pale stretches are the failure: while a prompt is computed, the answers of all others stand still. Here is the
+# same as gaps between the tokens of one request.
+
+
+# %%
+def gaps(run, name="r0"):
+    times = [time for time, _ in run.history.stories[name].tokens]
+    return [1e3 * (later - earlier) for earlier, later in itertools.pairwise(times)]
+
+
+def draw_gaps(*runs):
+    _, axes = plt.subplots()
+    for run, colour in zip(runs, (BLUE, ORANGE, GREEN), strict=False):
+        axes.plot(range(1, len(gaps(run)) + 1), gaps(run), ".-", color=colour, label=run.name)
+    axes.set_xlabel("token of r0")
+    axes.set_ylabel("ms since its last token")
+    axes.set_ylim(0)
+    axes.legend(frameon=False, fontsize=9)
+    axes.set_title("How long the first request waits for each token", loc="left", fontsize=10)
+
+
+draw_gaps(blocks)
+usual, worst = sorted(gaps(blocks))[len(gaps(blocks)) // 2], max(gaps(blocks))
+print(f"usually {usual:.1f} ms, at worst {worst:.1f} ms: {worst / usual:.1f} times as long")
+assert worst > 5 * usual
+
+# %% [markdown]
+# A reader sees the text stop twice. Two ways out come to mind. One is to give every request a model of its own, so
+# that none waits for another's prompt. The other is to compute prompts beside the iterations in which tokens are
+# made. The first is the older one; we try it first.
+#
+# ## The rival: an instance for every request
+#
+# An *instance* is a worker that serves one request alone. All instances share the weights in the machine's memory, so
+# a further one costs little memory. In minifuse the technique is called `instances`. This is all of its policy:
+
+# %%
+show_source(Instances.propose)
+
+# %% [markdown]
+# There is nothing to decide about batches: `propose` is asked once for each worker, and a worker computes what its
+# own request misses. It takes the next request from the queue when it has none.
+#
+# **A count by hand.** An iteration of one request is bound by memory: it reads the weights once, for one token
+# (chapter 1). Let that take $t$ seconds. If $k$ instances run at once, each of them reads all weights for its own
+# token. The memory delivers as many bytes per second as before, so all $k$ together need $k \cdot t$ for a token
+# each. A *fused* iteration reads the weights once for all $k$ tokens. For answers of $n$ tokens that begin at the
+# same time:
+#
+# $$T_\text{instances} = k \cdot n \cdot t \qquad\qquad T_\text{fused} \approx n \cdot t$$
+#
+# The technique `fusion` is what the rest of this chapter explains. It computes the tokens of all requests in one
+# iteration.
+
+# %%
+counts, tokens = [1, 2, 4, 8, 16], 64
+apart = {k: on_a100("instances", gpt_j(*[(1, tokens)] * k)) for k in counts}
+fused = {k: on_a100("fusion", gpt_j(*[(1, tokens)] * k), memory__slots=16) for k in counts}
+alone = apart[1].history.last_s
+figure, axes = plt.subplots()
+for runs, colour, name in ((apart, ORANGE, "instances"), (fused, BLUE, "fusion")):
+    axes.plot(counts, [runs[k].history.last_s for k in counts], "o-", color=colour, label=name)
+axes.plot(counts, [k * alone for k in counts], ":", color="black", linewidth=1, label="k · n · t, by hand")
+axes.set_xlabel("requests at once")
+axes.set_ylabel("s until all have ended")
+axes.set_ylim(0)
+axes.legend(frameon=False, fontsize=9)
+axes.set_title(f"{tokens} tokens for each request, GPT-J on an A100 (virtual time)", loc="left", fontsize=10)
+for k in counts:
+    assert abs(apart[k].history.last_s - k * alone) < 0.01 * k * alone
+    assert fused[k].history.last_s < 1.05 * alone
+
+# %% [markdown]
+# The count holds to within a percent, because the simulated machine does exactly this: while $k$ plans run, each gets
+# a $k$-th of the device. Flover measures the same trend on a real server, with a small image network (III, Fig. 2),
+# and calls it *resource contention*. Your own machine can be asked, too. Here are both techniques in real time, with
+# a small random model, the best of three runs each:
+
+
+# %%
+def real(name, k):
+    requests = asks(*[(1, 12)] * k, model="random:small")
+    runs = [play(name, requests, model="random:small", clock="real", kv_memory="64MiB") for _ in range(3)]
+    return min(run.history.last_s for run in runs)
+
+
+real("instances", 2)  # the first runs warm up
+print("ms for  " + "".join(f"{k:8} at once" for k in (1, 2, 4, 8)))
+for name in ("instances", "fusion"):
+    print(f"{name:9}" + "".join(f"{1e3 * real(name, k):15.0f}" for k in (1, 2, 4, 8)))
+
+# %% [markdown]
+# How far the two lines differ depends on the machine, on its number of cores, and on what else it does. Expect the
+# same form: the more requests at once, the further instances fall behind. With many cores it begins later.
+#
+# ## The idea: one main stream, and five phases
+#
+# Flover draws two conclusions from this (III). A request should be taken up at once, without a window of time. And
+# there should be *one* stream of iterations, which reads the weights once for all requests. Each request goes through
+# five phases (V):
+#
+# | phase | in Flover | in minifuse |
+# |---|---|---|
+# | received | a thread puts it into the request queue $Q_r$ | `waiting` of the policy |
+# | pre-processing | a thread passes its prompt through the model once | a plan on a worker of its own |
+# | ready | it waits in the ready-for-fusion queue $Q_f$ | admitted, and its prompt is computed |
+# | running | the main stream gives it one token in every iteration | a piece of work in every plan of worker 0 |
+# | finished | it is evicted from the server | its buffer is free |
+#
+# The rule of *temporal fusion* is one sentence: an iteration is atomic, and a ready request joins at the next
+# boundary between two iterations. The stream does not ask how far each request is. One iteration may compute the
+# fourth token of one answer and the first of another; every one of them moves one token forward.
+#
+# **A count by hand.** Flover's Figure 3 has this case. Request 0 runs alone; iterations count from 0. Request 1
+# becomes ready in the middle of iteration 2. So it joins in iteration 3, which computes the *fourth* token of request
+# 0 and the *first* of request 1. We let request 1 have a prompt of one token, which needs no pre-processing, so that
+# it is ready when it arrives.
+
+# %%
+t = play("fusion", asks((1, 8))).history.iterations[0].seconds
+figure_3 = play("fusion", asks((1, 8), (1, 8), arrivals=[0, 2.5 * t]))
+for number, one in enumerate(figure_3.history.iterations[:5]):
+    print("iteration", number, {name: f"token {start + 1}" for name, start, _, _ in one.work})
+joins = next(number for number, one in enumerate(figure_3.history.iterations) if "r1" in one.requests)
+assert joins == 3
+assert figure_3.history.iterations[3].work[0][1] + 1 == 4
+draw_lanes(figure_3)
+
+# %% [markdown]
+# The same count gives the length of a run. If $m$ requests of $n$ tokens arrive $\tau$ seconds apart, and each
+# arrives before its predecessor ends, the last one joins after $\lceil (m-1)\,\tau / t \rceil$ iterations and needs
+# $n$ more:
+#
+# $$\text{iterations of the main stream} = \left\lceil \frac{(m-1)\,\tau}{t} \right\rceil + n,
+# \qquad \text{iterations of instances} = m \cdot n.$$
+
+# %%
+m, n, tau = 5, 12, 3.4 * t
+by_hand = math.ceil((m - 1) * tau / t) + n
+staggered = play("fusion", asks(*[(1, n)] * m, every=tau))
+print(f"by hand {by_hand} iterations, in the run {len(staggered.steps)}; instances take {m * n}")
+assert by_hand == len(staggered.steps)
+assert len(play("instances", asks(*[(1, n)] * m, every=tau)).steps) == m * n
+draw_lanes(staggered)
+
+# %% [markdown]
+# ## A prediction
+#
+# Now prompts of several tokens. Pre-processing computes a prompt up to its last token but one; the last token goes
+# into the main stream, where it yields the first token of the answer. Four requests arrive as below. There is one
+# worker for prompts, and the default memory has 8 buffers. The machine is shared: while a prompt is computed beside
+# the main stream, both run at half speed. Before you run the next cell, predict:
+#
+# 1. `r0` arrives at 0 and needs two plans until its first token. `r1` arrives at about twice the time of an
+#    undisturbed iteration. Which token of `r0` is computed in the iteration that `r1` joins: the second, the third or
+#    the fourth?
+# 2. How many plans in all, prompts included, does `fusion` take, and how many `instances`?
+# 3. Which technique gives `r1` its *first token* earlier, and which gives it its *last* one earlier?
+
+# %%
+requests = asks((4, 12), (6, 5), (3, 9), (5, 6), arrivals=[0, 0.0012, 0.003, 0.0045])
+rival, fusion = play("instances", requests), play("fusion", requests)
+assert rival.tokens == fusion.tokens, "the answers are the same"
+draw_lanes(rival, fusion, by="time")
+
+# %%
+work = [{name: start for name, start, _, _ in one.work} for one in fusion.history.iterations]
+first = next(one for one in work if {"r0", "r1"} <= one.keys())
+print("r1 joins where r0 computes its new token", first["r0"] - 3 + 1)  # token 3 of its prompt gives the first
+print("plans: fusion", len(fusion.steps), "and instances", len(rival.steps))
+for run in (rival, fusion):
+    story = run.history.stories["r1"]
+    print(
+        f"{run.name:10} r1: first token after {1e3 * (story.tokens[0][0] - story.arrival_s):.2f} ms,",
+        f"last after {1e3 * (story.ended_s - story.arrival_s):.2f} ms",
+    )
+
+# %% [markdown]
+# All five phases are in the picture. Crossed: the prompt is computed apart. Dotted: the request is ready, and waits
+# for the boundary. Striped: its last prompt token is computed in the main stream. Full: it runs. The black line: it
+# is finished, and evicted at once.
+#
+# Instances give the *first* token earlier: their prompt is complete after a single plan, while fusion needs a plan
+# for the prompt, a wait for the boundary, and an iteration. From then on fusion is ahead, and the more requests
+# overlap, the further. The page shows both runs. Step through them, and compare at which column each request gets its
+# tokens.
+
+# %%
+replay(fusion, rival, address="i=5&b=instances&request=r1", height=760)
+
+# %% [markdown]
+# ## The source that matters
+#
+# `propose` is asked for every worker. Worker 0 is the main stream; the others compute prompts. In `_iterate`, look at
+# the list `fused`: whatever is `READY` or `RUNNING` gets work. That list is temporal fusion.
+
+# %%
+show_source(Fusion.propose, Fusion._preprocess, Fusion._iterate)
+
+# %% [markdown]
+# ## One region: an offset and a size
+#
+# In chapter 4 a kernel needed a block table for every request. Flover's kernels get two numbers, `buffer_offset` and
+# `buffer_size` (V-B, Fig. 4). Memory is divided into buffers of equal width, one for each request. The buffers of all
+# running requests are adjacent; together they are the *region*. (The option that says how many buffers there are is
+# called `memory.slots`, after the memory `slots`; a slot itself is the room for one token.) To fuse a newcomer is to
+# place it in the next buffer and to add one to the size.
+
+# %%
+draw_memory(fusion, step=[2, 5, 10])
+
+# %% [markdown]
+# Each box is a slot, the room for one token; a buffer has 16 of them. A newcomer lies beside the region even while
+# its prompt is computed, and is not yet in it: the line above each map says which buffers are computed together. In
+# the trace the region is what an iteration's `shape` says. Row $i$ of every tensor of the iteration is buffer
+# `offset` $+\ i$, so attention needs no gather: the keys of all requests are one view of the storage.
+
+# %%
+for one in fusion.history.iterations[:12]:
+    shape = one.event["shape"]
+    what = f"offset {shape['offset']}, size {shape['size']}" if shape else "(a prompt, beside the main stream)"
+    print(f"step {one.step:2}  worker {one.worker}  {', '.join(one.requests):15} {what}")
+
+# %%
+show_source(Region, SlotsAttention.reads)
+
+# %% [markdown]
+# How many numbers say where the KV of an iteration lies? With blocks: each block of each table. With a region:
+# offset, size and width. (Both need the length of each sequence besides.) Longer contexts make the difference plain:
+
+# %%
+long = asks((20, 30), (24, 30), (16, 30), (28, 30), every=0.002)
+paged = play("vllm", long, kv_memory="384KiB", memory__block_size=4)
+regional = play("fusion", long, kv_memory="384KiB", memory__slots=4)
+steps = [event for event in whole_tables(paged.events) if event["event"] == "step"]
+tables = [sum(len(place[0]) for place in event["places"]) for event in steps]
+regions = [one.event["shape"] for one in regional.history.iterations if one.event["shape"]]
+figure, axes = plt.subplots()
+axes.plot(tables, color=ORANGE, label="vllm: block numbers")
+axes.plot([len(region) - 1 for region in regions], color=BLUE, label="fusion: offset, size, width")
+axes.set_xlabel("iteration")
+axes.set_ylabel("numbers")
+axes.set_ylim(0)
+axes.legend(frameon=False, fontsize=9)
+axes.set_title("Numbers that tell a kernel where KV lies", loc="left", fontsize=10)
+plt.show()
+# %% [markdown]
+# The price is the one that chapter 4 set out to abolish. Every buffer has the same width, so it must hold the longest
+# text that may come, and all of it is set aside from the first token on. The same requests, the same memory:
+
+# %%
+figure, every = plt.subplots(1, 2, figsize=(8, 2.4), sharey=True)
+for axes, run in zip(every, (paged, regional), strict=True):
+    used, reserved = zip(*(one.event["kv"][:2] for one in run.history.iterations if one.work), strict=True)
+    axes.fill_between(range(len(used)), reserved, color=GREY, label="set aside")
+    axes.fill_between(range(len(used)), used, color=BLUE, label="written, and needed")
+    axes.axhline(run.capacity, color="black", linestyle="--", linewidth=1)
+    axes.set_title(run.name, loc="left", fontsize=10)
+    axes.set_xlabel("iteration")
+every[0].set_ylabel("slots (dashed: all)")
+figure.legend(*every[1].get_legend_handles_labels(), frameon=False, fontsize=8, loc="upper right", ncols=2)
+figure.tight_layout()
+# %% [markdown]
+# And a text that is longer than a buffer is refused, however much memory is free elsewhere. You will meet this
+# sentence:
+
+# %%
+tight = play("fusion", asks((4, 6), (30, 10)))
+print("\nwith blocks:", play("vllm", asks((4, 6), (30, 10))))
+assert list(tight.refused) == ["r1"]
+
+# %% [markdown]
+# ## One knob to turn: the time between requests
+#
+# Fusion gains where requests overlap in time. Flover measures how much for requests that arrive at a constant
+# interval $\tau$ (VI-B). Let one request alone take $T$. Instances are busy without a pause as long as $\tau \le T$,
+# so $m$ requests end at $mT$. Fusion cannot end before the last request has arrived and has taken $T$. So the
+# speed-up is at most
+#
+# $$\frac{T_\text{instances}}{T_\text{fused}} \;\le\; \frac{m\,T}{T + (m-1)\,\tau}, \qquad \tau \le T.$$
+#
+# **Before you run it:** what is the bound for $m = 8$ if $\tau$ is half of $T$? Towards which number does it go for
+# ever more requests? (Divide by $m$.) The figure has the bound as lines, runs as dots, and the paper's measurements
+# as crosses.
+
+# %%
+tokens = 128
+T = on_a100("fusion", gpt_j((8, tokens))).history.last_s
+shares = [0.02, 500 / 5800, 0.2, 2500 / 5800, 0.7, 5000 / 5800]  # of T; the paper's T is 5,800 ms
+figure, axes = plt.subplots(figsize=(7, 3.2))
+for m, colour in ((2, GREEN), (4, ORANGE), (8, BLUE)):
+    bound = [m / (1 + (m - 1) * share) for share in shares]
+    gained = []
+    for share in shares:
+        requests = gpt_j(*[(8, tokens)] * m, every=share * T)
+        slow, fast = on_a100("instances", requests), on_a100("fusion", requests)
+        gained.append(slow.history.last_s / fast.history.last_s)
+    assert all(0.8 * most < one <= 1.001 * most for one, most in zip(gained, bound, strict=True))
+    axes.plot(shares, bound, color=colour, linewidth=1)
+    axes.plot(shares, gained, "o", color=colour, markersize=5, label=f"{m} requests")
+    for interval in (500, 2500):
+        if m in paper.SPEEDUP_7[interval]:
+            axes.plot(interval / 5800, paper.SPEEDUP_7[interval][m], "x", color=colour, markersize=9, markeredgewidth=2)
+axes.set_xlabel("time between two requests, as a share of one request's time alone")
+axes.set_ylabel("times as fast as instances")
+axes.set_ylim(0)
+axes.legend(frameon=False, fontsize=9, title="line: bound, x: paper", title_fontsize=9)
+axes.set_title("What fusion gains, by the overlap of requests", loc="left", fontsize=10)
+plt.show()
+# %% [markdown]
+# The runs lie close below the bound, the paper's measurements further below. Where a request arrives when its
+# predecessor is nearly done, there is nothing to fuse and nothing to gain. The paper's measure of this is the
+# overlapped portion $r_p = (T - \tau)/(T + \tau)$ (equation 1): for two requests, the bound above is $1 + r_p$.
+#
+# Figure 1 of the paper compares both rivals at once. Dynamic batching waits for a window of 500 ms (chapter 2); a
+# request that arrives at 510 ms has missed the batch, and waits for all of it.
+
+# %%
+figure_1 = gpt_j(*[(8, 300)] * 4, arrivals=[0, 0.2, 0.4, 0.51])
+three = [on_a100(name, figure_1) for name in ("dynamic", "instances", "fusion")]
+draw_lanes(*three, by="time")
+
+# %%
+for run in three:
+    story = run.history.stories["r3"]
+    print(
+        f"{run.name:10} r3 has its first token {story.tokens[0][0] - story.arrival_s:5.2f} s after it arrived, "
+        f"and its answer after {story.ended_s - story.arrival_s:5.2f} s"
+    )
+
+# %% [markdown]
+# ## Where this idea loses, measured
+#
+# Back to the crowd of the beginning. Fusion was to keep prompts from stopping the answers of others.
+
+# %%
+beside, together = on_a100("fusion", crowd), on_a100("orca", crowd)
+draw_gaps(blocks, together, beside)
+assert max(gaps(beside)) < max(gaps(together)) < max(gaps(blocks))
+
+# %% [markdown]
+# It does: the gaps are longer while a prompt is computed, but none is as long as the prompt. Now the price, for the
+# requests whose prompt it is, and for all:
+
+# %%
+inline = on_a100("fusion", crowd, batching__preprocess="inline")
+print("                    first token of r3     largest gap of r0     all done")
+for label, run in (("vllm", blocks), ("orca", together), ("fusion", beside), ("fusion, inline", inline)):
+    story = run.history.stories["r3"]
+    print(
+        f"{label:15} {1e3 * (story.tokens[0][0] - story.arrival_s):18.1f} ms {max(gaps(run)):18.1f} ms "
+        f"{1e3 * run.history.last_s:9.1f} ms"
+    )
+assert together.history.last_s < beside.history.last_s
+story, other = beside.history.stories["r3"], together.history.stories["r3"]
+assert story.tokens[0][0] > other.tokens[0][0]
+
+# %% [markdown]
+# On one device, `orca` is the better choice for throughput and for the first token. In its iterations a prompt and
+# the tokens of the others share *one* reading of the weights. Beside the main stream, the prompt reads all weights
+# once more, and both streams slow each other down: what slowed the instances down slows pre-processing, too. With
+# `batching.preprocess=inline` the prompt is computed between two iterations of the main stream, and the stop is back.
+# The paper calls pre-processing lightweight, next to hundreds of iterations (V-A); with prompts as long as these it
+# is not.
+#
+# The second loss concerns memory. Answers end at different times. In the run of four requests, `r1` ended first, and
+# its buffer lay between two others; the technique closed that hole with a copy, which is the subject of chapter 6.
+# With `memory.shuffle=off` holes stay:
+
+# %%
+uneven = asks((1, 14), (1, 4), (1, 9), (1, 6), (1, 14))
+kept = play("fusion", uneven, memory__shuffle=False)
+last = kept.steps[-1]
+draw_memory(kept, step=[last - 5, last])
+
+# %%
+draw_series(kept, series=["batch", "idle"], by="iterations")
+
+# %% [markdown]
+# The region reaches from the first running buffer to the last. A buffer between them whose request has ended is still
+# inside, and the kernel, which knows nothing but offset and size, computes it: *idle computation*, as in chapter 2.
+# Two requests run at the end, and in each of their iterations more rows are idle than not.
+
+# %%
+at_the_end = kept.history.iterations[-1].event
+assert at_the_end["idle"] > len(at_the_end["work"]) == 2
+print(
+    f"{len(at_the_end['work'])} requests run, {at_the_end['idle']} rows are idle; "
+    f"in the whole run {kept.metrics['tokens']['idle']} of {kept.metrics['tokens']['computed']} tokens"
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Figure 8 of the paper tells 748 iterations for 32 requests of 512 tokens, which arrive 100 ms apart on average;
+#    an iteration takes 5,800 / 512 ms. How many iterations does the formula of this chapter give? What does the
+#    difference tell about the arrivals that were drawn?
+#    *Hint: solve the formula for the time from the first arrival to the last.*
+#    <details><summary>Answer</summary>
+#    31·100 / 11.33 = 274 (rounded up), and 512 more: 786. The paper's 748 leave 236 iterations, or 2.67 s instead of
+#    3.1 s: the 31 intervals drawn had a mean of about 86 ms. (Or iterations were slower than alone.)
+#    </details>
+# 2. Compute the bound of the speed-up for 32 requests, 20 ms apart, with T = 5.8 s. The paper measures 11.2. Name two
+#    things that the bound leaves out.
+#    *Hint: what does the bound assume about an iteration with 32 rows?*
+#    <details><summary>Answer</summary>
+#    32·5.8 / (5.8 + 31·0.02) = 28.9. It assumes that an iteration of 32 rows is as fast as one of a single row: KV of
+#    32 contexts is read as well, and every layer has 32 times the arithmetic. Prompts and other overheads are left
+#    out, too.
+#    </details>
+# 3. Eight requests with prompts of 400 tokens arrive at once. `batching.preprocessors` is the number of prompts
+#    computed at once beside the main stream. Does raising it from 1 to 8 bring the first tokens earlier, on average?
+#    Predict, then run it with `on_a100("fusion", gpt_j(*[(400, 30)] * 8), batching__preprocessors=8)`.
+#    *Hint: look at the mean of `run.metrics["ttft_s"]`, and remember who shares the machine.*
+#    <details><summary>Answer</summary>
+#    On average a little earlier, and the last ones much earlier; but the first request, which had its token early,
+#    now has it as late as all others. The reason is how the machine is shared. A single worker for prompts gets half
+#    of it, and the main stream, which then serves one or two requests, the other half. Eight workers get all of it
+#    until they are done.
+#    </details>
+# 4. A request has a prompt of one token. Which phases does it skip, and why?
+#    *Hint: what is left of the prompt when the last token is taken away? The reasons of a trace say it:
+#    `no-context`.*
+#    <details><summary>Answer</summary>
+#    Pre-processing, and being ready. Its context is empty, so the main stream admits it directly at the next
+#    boundary.
+#    </details>
+#
+# ## How the papers tell it, and what we do differently
+#
+# - Flover (V-A) makes a pre-processing thread for each request as it arrives. Here `batching.preprocessors` bounds
+#   their number, 1 by default; exercise 3 shows what more of them change.
+# - `inline` is ours: on a CPU, where the main stream and the prompts share a few cores, it is the faster choice.
+# - A request of the paper may hold several prompts ("batch size n", IV). Here each is a request of one *group*; the
+#   group is refused, pre-processed and fused together.
+# - The paper's instances have a communicator each, where a model is split over several GPUs, and fusion has a single
+#   one (V-D). Chapter 12 counts the messages.
+# - The boundary between iterations at which requests join is that of `orca`, which Flover does not compare with. What
+#   Flover adds is the place of the prompts and the layout of memory.
+#
+# ## Further reading
+#
+# - Yao et al., *Flover* (2023), sections III and V: the two rivals, the phases, Figures 1 and 3.
+# - Yu et al., *Orca* (OSDI 2022): the same boundary between iterations, with attention request by request.
+# - Agrawal et al., *Sarathi-Serve* (OSDI 2024): the third way with long prompts, which computes them in pieces inside
+#   the iterations.
+# - `minifuse reproduce flover-fig8 --scale quick` measures Figure 8 on your machine.
+#
+# **Next:** chapter 6 closes the holes in the region, with as few copies as possible.

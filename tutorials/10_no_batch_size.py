@@ -1,0 +1,573 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10. No batch size
+#
+# In all chapters so far the number of requests in an iteration was limited by the KV that the device holds.
+# FluidInfer asks which part of a model needs that KV, and finds that only attention does. This chapter runs all
+# requests in every iteration, brings their KV to the device in *waves*, and fills the gaps that long and short work
+# leave in attention by *packing*. The author simulated the system; `fluid` is an implementation of it.
+#
+# **You will be able to**
+#
+# - say which layers need KV, and compute how many tokens saturate a machine;
+# - write down the time of an iteration with waves, and count how often weights are read;
+# - compute when the upload of a wave is hidden, and predict when it is not;
+# - pack a wave by hand, and measure the bubbles before and after;
+# - name a workload for which `fluid` is slower than `orca`, and the number of the machine that decides it.
+
+# %%
+import io
+import random
+from contextlib import redirect_stderr
+from dataclasses import replace
+from itertools import permutations
+
+import matplotlib.pyplot as plt
+
+from minifuse.attention.packing import Bubbles, bubbles_of, pack, seconds_of
+from minifuse.errors import UsageError
+from minifuse.model.text.presets import preset
+from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
+from minifuse.simulate.cost import HARDWARE, hardware
+
+plt.rcParams.update(
+    {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
+)
+BLUE, ORANGE, GREEN, GREY, PURPLE = "#0072b2", "#e69f00", "#009e73", "#c4cad2", "#cc79a7"
+COLOURS = {"orca": BLUE, "vllm": ORANGE, "fluid": GREEN}
+
+# %% [markdown]
+# ## The failure: memory is the batch size
+#
+# Thirty-two requests are there at once, on the machine of the paper: OPT-6.7B on an RTX 4090, simulated (virtual
+# time, as in chapter 2). `orca` and `vllm` may run 64 requests together. What limits them is the memory for KV, here
+# 2 GiB, that is 4,096 tokens.
+
+# %%
+OPT = {"model": "random:opt-6.7b", "dtype": "float16", "hardware": "rtx-4090", "kv_memory": "2GiB"}
+
+
+def play_opt(technique, requests, **options):
+    if technique != "fluid":
+        options = {"max_batch": 64, **options}
+    with redirect_stderr(io.StringIO()):  # without the note that no weights are made
+        return play(technique, requests, **{**OPT, **options})
+
+
+def asks_opt(*lengths, **options):
+    return asks(*lengths, model=OPT["model"], **options)
+
+
+drawn = random.Random(2)
+crowd = asks_opt(*[(drawn.randint(50, 300), drawn.randint(50, 150)) for _ in range(32)])
+tight = {name: play_opt(name, crowd) for name in ("orca", "vllm")}
+draw_series(*tight.values(), series=["batch", "kv", "queue"])
+
+# %% [markdown]
+# Memory is full and requests wait. `vllm` reserves nothing, so more fit (chapter 4), and it is still memory that
+# decides how many run. Meanwhile each iteration reads all weights for the few tokens that it has.
+#
+# ## The idea: who needs KV?
+#
+# A layer has three parts: what comes before attention, attention, and what comes after (FluidInfer, section 3). The
+# first and the last are *token-wise*: they do not know which request a token belongs to, and read no KV. So "it is
+# unnecessary to use the same upper bound" for both (section 1). FluidInfer puts the tokens of **all** requests
+# through the token-wise layers at once, and lets only attention run in groups whose KV fits the device. With the
+# times of group $i$
+#
+# $$T_\text{existing} = \sum_i T_{i,\text{pre}} + \sum_i T_{i,\text{attn}} + \sum_i T_{i,\text{post}}, \qquad
+# T_\text{fluid} = T_\text{pre} + \sum_i T_{i,\text{attn}} + T_\text{post}.$$
+#
+# **A count by hand.** How many tokens does it take? Token-wise layers with $W$ weights of two bytes read $2W$ bytes
+# and compute $2Wn$ operations for $n$ tokens. They are bound by memory as long as $2W / \text{bandwidth} > 2Wn /
+# \text{flops}$, that is up to
+#
+# $$n = \text{flops} / \text{bandwidth}$$
+#
+# tokens, whatever the model. That is the ridge of chapter 1, in tokens.
+
+# %%
+gpu, opt = hardware("rtx-4090"), preset("opt-6.7b")
+ridge = gpu.flops / gpu.bandwidth
+counts = [2**k for k in range(13)]
+weights = opt.num_matrix_weights
+each = [max(2 * weights / gpu.bandwidth, 2 * weights * n / gpu.flops) / n for n in counts]
+figure, axes = plt.subplots()
+axes.loglog(counts, [1e3 * one for one in each], "o-", color=BLUE, base=2)
+axes.axvline(ridge, color=ORANGE, linestyle="--")
+axes.annotate(f" {ridge:.0f} tokens", (ridge, 1e3 * each[0]), fontsize=8, color="#8a5a00", va="top")
+axes.axvline(16, color=GREY, linestyle="--")
+axes.annotate(" 16 requests (4.1)", (16, 1e3 * each[-1]), fontsize=8, color="#5b6470")
+axes.set_xlabel("tokens in the iteration")
+axes.set_ylabel("ms for each token")
+axes.set_title("Token-wise layers of OPT-6.7B on an RTX 4090", loc="left", fontsize=10)
+assert 160 < ridge < 168
+
+# %% [markdown]
+# Beyond the ridge more tokens gain nothing, so `fluid` bounds the *tokens* of an iteration and not its requests:
+# single tokens come first, then prompts in pieces (chapter 3). The paper takes 512 tokens for four of these cards,
+# against at most 16 requests in a conventional batch (section 4.1). minifuse takes what it knows of the machine.
+#
+# ## A prediction
+#
+# Six small requests, and a device with room for 32 tokens of KV, in blocks of 4. (Pairs: prompt and answer.) Predict:
+#
+# 1. How many iterations does `fluid` take? Each gives every unfinished request one token.
+# 2. At their ends the six need 66 slots of KV together. Does `orca` or `vllm` read the weights more often, and why?
+# 3. Into how many waves is attention of the second iteration divided, if a wave has a quarter of the device?
+
+# %%
+six = asks((6, 8), (5, 7), (6, 6), (4, 8), (5, 5), (6, 6))
+small = {
+    "orca": play("orca", six, kv_memory="48KiB"),
+    "vllm": play("vllm", six, kv_memory="48KiB", memory__block_size=4),
+    "fluid": play("fluid", six, kv_memory="48KiB", memory__block_size=4, memory__buffer=0.25),
+}
+fluid = small["fluid"]
+for name, run in small.items():
+    assert run.tokens == fluid.tokens
+    print(
+        f"{name:6} {run.capacity} slots, weights are read {len(run.steps):2} times, {run.history.last_s * 1e3:5.2f} ms"
+    )
+assert sum(len(request.prompt) + len(fluid.tokens[request.id]) - 1 for request in six) == 66
+print("waves in each iteration:", [len(one.event["waves"]) for one in fluid.history.iterations])
+assert len(fluid.steps) == max(len(tokens) for tokens in fluid.tokens.values()) == 8
+assert len(fluid.steps) < len(small["vllm"].steps) < len(small["orca"].steps)
+draw_lanes(small["orca"], fluid)
+
+# %% [markdown]
+# As many iterations as the longest answer has tokens: no batch size is left. `orca` reads the weights most often,
+# because it reserves the longest answer and so admits fewest; `vllm` admits more, and evicts what does not fit. In
+# the picture of `fluid` no request ever waits. What runs there does not fit into the device at once, so it is
+# attended in waves. Here is memory in iteration 1.
+
+# %%
+draw_memory(fluid, step=1)
+
+# %% [markdown]
+# The device is drawn once for each wave, with the host below. The first requests of the iteration stay on the device.
+# The others take turns: before a wave its KV is *uploaded* from the host, and after it only the **new** token's KV is
+# *offloaded*, because what was copied once stays on the host as well. The next wave is uploaded while this one is
+# attended.
+
+# %%
+for wave in range(len(fluid.history.iterations[1].event["waves"])):
+    start, stop = fluid.history.iterations[1].event["waves"][wave]
+    work = [name for name, *_ in fluid.history.iterations[1].event["work"][start:stop]]
+    moved = {"upload": 0, "offload": 0}
+    for kind, _, _, tokens, _, _, _, of_wave in fluid.history.iterations[1].event["moves"]:
+        moved[kind] += tokens * (of_wave == wave)
+    print(f"wave {wave}: {' '.join(work):6} uploaded {moved['upload']:2} tokens, offloaded {moved['offload']}")
+
+# %% [markdown]
+# ## See it move
+#
+# The page shows the waves of an iteration in the memory below. A is `fluid`, B is `orca`.
+
+# %%
+replay(fluid, small["orca"], address="run=fluid&b=orca&i=1")
+
+# %% [markdown]
+# ## The source that matters
+#
+# The policy has no rule against a newcomer: `admission` returns no reason. All of the idea is in memory. Look in
+# `place` for the loop over the work: a new wave begins where the blocks that it lacks exceed the limit.
+
+# %%
+from minifuse.batching.fluid import Fluid
+from minifuse.memory.waves import Waves
+
+show_source(Fluid.admission, Fluid._missing, Waves.place)
+
+# %% [markdown]
+# Attention still reads the whole context of a request at once, so one request must fit. And options that contradict
+# each other are refused:
+
+# %%
+with redirect_stderr(io.StringIO()):  # where the reason is told as well
+    too_long = play("fluid", asks((30, 20)), kv_memory="48KiB", memory__block_size=4)
+print(too_long.refused["r0"])
+try:
+    play("fluid", six, memory__turns="layers", memory__buffer=0.25)
+except UsageError as error:
+    print(error)
+assert list(too_long.refused) == ["r0"]
+
+# %% [markdown]
+# ## When is an upload hidden?
+#
+# **A second count by hand.** The KV of a token has $4H$ bytes in one layer ($H$ numbers a token, two bytes each, key
+# and value). Attending to $x$ tokens with one query reads $4xH$ bytes from the device's own memory. Uploading them
+# moves $4xH$ bytes over the link. A prompt of $L$ tokens computes $4L^2H$ operations (section 4.1). So
+#
+# $$\frac{\text{upload}}{\text{decode}} \approx \frac{\text{bandwidth}}{\text{link}}, \qquad
+# \frac{\text{upload}}{\text{prompt}} = \frac{4LH / \text{link}}{4L^2H / \text{flops}} = \frac{\text{flops}}{L \cdot \text{link}}.$$
+
+# %%
+H = opt.hidden_size
+lengths = [2**k for k in range(6, 15)]
+rates = {"flops": gpu.flops, "bandwidth": gpu.bandwidth}
+curves = {
+    "uploading x tokens": [4 * x * H / gpu.link for x in lengths],
+    "one query after x tokens": [seconds_of(1, x, hidden_size=H, **rates) for x in lengths],
+    "a prompt of x tokens": [seconds_of(x, x, hidden_size=H, **rates) for x in lengths],
+}
+figure, axes = plt.subplots(figsize=(7, 3))
+for (name, values), colour in zip(curves.items(), (ORANGE, BLUE, GREEN)):
+    axes.loglog(lengths, [1e6 * value for value in values], "o-", color=colour, label=name, base=2)
+axes.set_xlabel("tokens x")
+axes.set_ylabel("µs in one layer")
+axes.set_title("OPT-6.7B on an RTX 4090, its link as in the data sheet", loc="left", fontsize=10)
+axes.legend(frameon=False, fontsize=8)
+times_as_long, break_even = gpu.bandwidth / gpu.link, gpu.flops / gpu.link
+print(
+    f"an upload takes {times_as_long:.1f} times a decode; a prompt hides its own length from {break_even:,.0f} tokens on"
+)
+assert 31 < times_as_long < 32
+
+# %% [markdown]
+# The two lines of the upload and of the single query never meet; the prompt's is twice as steep and crosses the upload
+# at the printed length.
+#
+# ### A pipeline by hand
+#
+# Figure 8 of the paper is a pipeline of two machines, the device and the link, with room for two waves. Wave $k$ is
+# attended when its upload has ended and the device is free. The upload of wave $k$ begins when the link is free and
+# wave $k-2$ has been attended, because its blocks are taken. The next cell plays this rule with
+# six waves of 4,000 tokens of KV each, in one layer: attended by four single tokens after 1,000 tokens each, or, in the
+# lower picture, by 4,000 queries, a piece of a prompt, behind 4,000 tokens that are uploaded.
+
+
+# %%
+def pipeline(attend, upload, count=6):
+    """Of each wave, when its upload begins and when it is attended, if these take so long."""
+    uploads, attended = [], []
+    for wave in range(count):
+        free = attended[wave - 2] + attend if wave > 1 else 0.0
+        uploads.append(max(free, uploads[-1] + upload if uploads else 0.0))
+        attended.append(max(uploads[-1] + upload, attended[-1] + attend if attended else 0.0))
+    return uploads, attended
+
+
+figure, panels = plt.subplots(2, 1, figsize=(7, 3.4))
+waiting = []
+cases = [
+    (4 * seconds_of(1, 1000, hidden_size=H, **rates), "four single tokens each"),
+    (seconds_of(4000, 8000, hidden_size=H, **rates), "4,000 queries of a prompt each"),
+]
+for axes, (seconds, title) in zip(panels, cases):
+    attend = seconds * 1e6
+    upload = 4 * 4000 * H / gpu.link * 1e6
+    uploads, attended = pipeline(attend, upload)
+    for wave, (up, at) in enumerate(zip(uploads, attended)):
+        axes.barh(1, upload, left=up, color=ORANGE, edgecolor="white")
+        axes.barh(0, attend, left=at, color=GREEN, edgecolor="white")
+        axes.text(up + upload / 2, 1, wave, ha="center", va="center", fontsize=8)
+    axes.set_yticks([0, 1], ["attention", "upload"])
+    axes.set_title(f"six waves attended by {title}", loc="left", fontsize=9)
+    waiting.append(1 - 6 * attend / (attended[-1] + attend))
+panels[-1].set_xlabel("µs in one layer (the number is the wave)")
+figure.tight_layout()
+print("the device waits for", " and ".join(f"{share:.0%}" for share in waiting), "of the time")
+assert waiting[0] > 0.9
+assert waiting[1] < 0.2
+
+# %% [markdown]
+# The upper picture is bound by the link in every wave. In the lower one the device waits for the first upload alone: all
+# others are hidden. Most work lies between these two. Token-wise layers help: while they are computed, uploads for the
+# waves go on.
+#
+# Single tokens cannot hide an upload of their own size: it takes more than thirty times as long. The paper says that
+# the two are "approximately equal" (section 4.1); with the numbers of the data sheets we could not confirm that. Long
+# prompts hide much, because their time grows with the square. The next run has two kinds of work to hide uploads
+# behind, on this link and on a link as fast as the device's memory.
+
+# %%
+HARDWARE["rtx-4090-fast-link"] = replace(gpu, link=gpu.bandwidth)
+prompts = asks_opt(*[(2000, 2)] * 6)
+runs = {
+    "prompts": play_opt("fluid", prompts, batching__token_budget=4096, kv_memory="4GiB"),
+    "tokens": play_opt("fluid", crowd),
+    "tokens,\nfast link": play_opt("fluid", crowd, hardware="rtx-4090-fast-link"),
+}
+split = {name: [run.metrics["transfers"][key] for key in ("hidden_s", "exposed_s")] for name, run in runs.items()}
+figure, axes = plt.subplots(figsize=(7.4, 2.6))
+shares = {
+    name: (100 * hidden / (hidden + exposed), 100 * exposed / (hidden + exposed))
+    for name, (hidden, exposed) in split.items()
+}
+axes.barh(range(3), [one for one, _ in shares.values()], color=GREEN, label="hidden")
+axes.barh(
+    range(3),
+    [one for _, one in shares.values()],
+    left=[one for one, _ in shares.values()],
+    color=ORANGE,
+    label="exposed",
+)
+axes.set_yticks(range(3), shares)
+axes.set_xlabel("% of the seconds of transfers")
+axes.legend(frameon=False, fontsize=8, ncol=2, loc="lower center", bbox_to_anchor=(0.8, 1))
+axes.set_title("Hidden beside computing, or waited for", loc="left", fontsize=10)
+print({name.replace("\n", " "): f"hidden {one[0]:.3f} s, exposed {one[1]:.3f} s" for name, one in split.items()})
+assert shares["prompts"][0] > 90 and shares["tokens"][1] > 90 and shares["tokens,\nfast link"][0] > 80
+
+# %% [markdown]
+# ## Packing: the bubbles of attention
+#
+# Attention runs the pieces of a wave side by side, and ends with the longest. Until then shorter ones leave a
+# **bubble**: type A beside a longer prompt, type B where a single token stands beside a prompt (section 4.2). Packing
+# puts several short pieces behind each other in one *lane*. **By hand**, with figure 9: two prompts of 5 tokens, one
+# of 2, and three single tokens cost about $25, 4, 25, 1, 1, 1$ if a prompt costs $L^2$. Fill lanes up to 25, the
+# longest first.
+
+# %%
+names, seconds, is_prompt = [1, 2, 3, 4, 5, 6], [25, 4, 1, 25, 1, 1], [True, True, False, True, False, False]
+one_each, packed = tuple((piece,) for piece in range(6)), pack(seconds)
+assert packed == ((0,), (3,), (1, 2, 4, 5))  # figure 9b: [1], [4], [2, 3, 5, 6]
+
+
+def draw_packing(axes, lanes, title):
+    for row, lane in enumerate(lanes):
+        start = 0
+        for piece in lane:
+            colour = GREEN if is_prompt[piece] else BLUE
+            axes.barh(row, seconds[piece], left=start, color=colour, edgecolor="white", height=0.7)
+            axes.text(
+                start + seconds[piece] / 2, row, names[piece], ha="center", va="center", color="white", fontsize=8
+            )
+            start += seconds[piece]
+    axes.set_ylim(len(lanes) - 0.5, -0.5)
+    axes.set_yticks(range(len(lanes)), [f"lane {row}" for row in range(len(lanes))])
+    axes.set_xlabel("time of attention")
+    idle = bubbles_of(seconds, is_prompt, lanes).idle
+    axes.set_title(f"{title}: {idle:.0%} idle", loc="left", fontsize=9)
+
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.5))
+draw_packing(left, one_each, "a lane for each")
+draw_packing(right, packed, "packed")
+figure.tight_layout()
+show_source(pack)
+
+# %% [markdown]
+# The green pieces are prompts. This is *first-fit decreasing*, a known rule for packing boxes: take the longest, put
+# it where it fits first. In `pack`, `find(bisect_left(...))` is "the longest piece left that does not exceed": a
+# binary search, so that thousands of pieces cost little. How far is the rule from the best? The next cell tries all
+# orders of six pieces, by brute force, and then one case of seven.
+
+
+# %%
+def fewest(seconds):
+    """The fewest lanes, none longer than the longest piece: the best of filling one lane after the other in every order."""
+    best = len(seconds)
+    for order in permutations(seconds):
+        lanes, end = 1, 0
+        for one in order:
+            lanes, end = (lanes, end + one) if end + one <= max(seconds) else (lanes + 1, one)
+        best = min(best, lanes)
+    return best
+
+
+drawn = random.Random(0)
+cases = [[drawn.randint(1, 20) for _ in range(6)] for _ in range(200)]
+more = [len(pack(case)) - fewest(case) for case in cases]
+print(f"{more.count(0)} of {len(cases)} packings have the fewest lanes; at most {max(more)} lane more")
+assert max(more) == 0
+
+unlucky = [12, 6, 5, 4, 4, 3, 2]
+print("of", unlucky, "it makes", len(pack(unlucky)), "lanes, and", fewest(unlucky), "would do")
+assert (len(pack(unlucky)), fewest(unlucky)) == (4, 3)
+
+# %% [markdown]
+# Six pieces are packed best in all these cases. With seven there are cases in which a lane too many is opened: the sums
+# 6 + 4 + 2 and 5 + 4 + 3 would fill two lanes of 12, but the rule puts 5 behind 6. It never takes more than 11/9 of the
+# fewest lanes plus 6/9 (Dósa, 2007), and it needs no search.
+#
+# ### Who executes the lanes
+#
+# A plan that is only drawn saves nothing. On a GPU one program walks the list of each lane. On a CPU the pieces of a
+# lane are one call, and as many lanes run at once as torch has threads:
+
+# %%
+from minifuse.attention.packed import PackedAttention
+
+show_source(PackedAttention.attention, PackedAttention.attend_lane)
+
+# %% [markdown]
+# ### Bubbles in a run
+#
+# A trace says which lanes each wave had. With requests that arrive one by one, prompts and single tokens are in the
+# same waves. The next cell computes the bubbles twice: with a lane for each piece, and with the lanes of the run.
+
+# %%
+drawn = random.Random(7)
+stream = asks_opt(*[(drawn.choice([60, 150, 400]), drawn.randint(40, 80)) for _ in range(40)], every=0.04)
+mixed = play_opt("fluid", stream, kv_memory="8GiB")
+
+
+def bubbles(run, lanes_too):
+    total = Bubbles(0, 0, 0, 0)
+    for one in run.history.iterations:
+        work = [(stop - start, stop) for _, start, stop in one.event["work"]]
+        spent = [seconds_of(new, context, hidden_size=H, **rates) for new, context in work]
+        is_prompt = [new > 1 for new, _ in work]
+        for start, stop in one.event["waves"] or [(0, len(work))]:
+            lanes = [lane for lane in one.event["lanes"] if start <= lane[0] < stop] if lanes_too else []
+            lanes = [[piece - start for piece in lane] for lane in lanes] or [[i] for i in range(stop - start)]
+            if any(is_prompt[start:stop]):
+                total += bubbles_of(spent[start:stop], is_prompt[start:stop], lanes)
+    return total
+
+
+before, after = bubbles(mixed, False), bubbles(mixed, True)
+kinds = {"type A": "prompts_s", "type B": "tokens_s", "others": "others_s", "busy": "busy_s"}
+figure, axes = plt.subplots(figsize=(7, 2))
+for row, found in enumerate((before, after)):
+    left = 0
+    for (kind, field), colour in zip(kinds.items(), (ORANGE, PURPLE, GREY, GREEN)):
+        value = 1e3 * getattr(found, field)
+        axes.barh(row, value, left=left, color=colour, label=kind if not row else None)
+        left += value
+axes.set_yticks(range(2), ["a lane for each", "packed"])
+axes.invert_yaxis()
+axes.set_xlabel("ms of all lanes together, in one layer")
+axes.set_title(f"Waves with a prompt: {before.idle:.0%} idle, packed {after.idle:.0%}", loc="left", fontsize=10)
+axes.legend(frameon=False, fontsize=8, ncol=2, loc="upper right", bbox_to_anchor=(1, 0.5))
+assert after.idle < before.idle / 2
+
+# %% [markdown]
+# Nearly all bubbles of this run are of type B: single tokens beside a prompt. Packed, the lanes take about half of
+# the time of all lanes together, and the prompts are no slower. Note
+# what is *not* shown: the time of the iteration. Where the machine runs as many lanes at once as there are pieces, a
+# wave ends with its longest piece, packed or not; packing then frees processors, and saves time only if there is
+# other work for them.
+#
+# ## One knob to turn: the token budget
+#
+# The budget bounds an iteration, and with it the longest gap between two tokens of a request. A small one cuts
+# prompts into many pieces. Predict which of the three curves rises with the budget, and which falls.
+
+# %%
+budgets = [32, 64, 128, 256, 512, 1024]
+by_budget = [play_opt("fluid", stream, kv_memory="8GiB", batching__token_budget=one).metrics for one in budgets]
+figure, panels = plt.subplots(1, 3, figsize=(9.4, 2.7))
+for axes, values, unit, title in zip(
+    panels,
+    (
+        [m["iterations"] for m in by_budget],
+        [m["ttft_s"]["mean"] for m in by_budget],
+        [1e3 * m["latency_bound_s"] for m in by_budget],
+    ),
+    ("iterations", "s", "ms"),
+    ("weights are read", "time to first token, mean", "longest gap between two tokens"),
+):
+    axes.plot(budgets, values, "o-", color=GREEN)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(budgets, budgets, fontsize=7)
+    axes.set_ylim(0)
+    axes.set_xlabel("token budget")
+    axes.set_ylabel(unit)
+    axes.set_title(title, loc="left", fontsize=9)
+figure.tight_layout()
+assert by_budget[0]["ttft_s"]["mean"] > by_budget[-1]["ttft_s"]["mean"]
+assert by_budget[0]["latency_bound_s"] < by_budget[-1]["latency_bound_s"]
+
+# %% [markdown]
+# Beyond the ridge the left and the middle curve are next to flat, and the gap goes on growing for nothing.
+#
+# ## Where this idea loses
+#
+# The crowd of the beginning, with 2, 4 and 8 GiB for KV. Where does `fluid` win, and where not?
+
+# %%
+sizes = [2, 4, 8]
+contest = {name: [play_opt(name, crowd, kv_memory=f"{size}GiB") for size in sizes] for name in COLOURS}
+fast = play_opt("fluid", crowd, hardware="rtx-4090-fast-link")
+figure, panels = plt.subplots(1, 2, figsize=(8.4, 2.9))
+for name, colour in COLOURS.items():
+    panels[0].plot(sizes, [run.history.last_s for run in contest[name]], "o-", color=colour, label=name)
+    panels[1].plot(sizes, [run.metrics["ttft_s"]["mean"] for run in contest[name]], "o-", color=colour)
+panels[0].plot([2], [fast.history.last_s], "^", color=GREEN, label="fluid, fast link")
+panels[1].plot([2], [fast.metrics["ttft_s"]["mean"]], "^", color=GREEN)
+for axes, title in zip(panels, ("time for all 32", "time to first token, mean")):
+    axes.set_xticks(sizes)
+    axes.set_xlabel("GiB for KV")
+    axes.set_ylabel("s")
+    axes.set_ylim(0)
+    axes.set_title(title, loc="left", fontsize=9)
+panels[0].legend(frameon=False, fontsize=8)
+figure.tight_layout()
+took = {name: [run.history.last_s for run in runs] for name, runs in contest.items()}
+assert took["fluid"][0] > 1.3 * took["orca"][0]
+assert took["fluid"][2] < took["vllm"][2]
+assert fast.history.last_s < 0.8 * took["vllm"][0]
+
+# %% [markdown]
+# Where everything fits, nothing moves, and `fluid` is the fastest of the three and answers first. Where it does not
+# fit, the requests decode, and each iteration uploads the KV that does not stay again over a link that is thirty times
+# as slow as the device's memory: `fluid` then takes longer than `orca`, which lets requests wait. With a link as fast as the
+# memory the same run is faster than both. So the idea stands or falls with one number of the machine, the ratio of
+# bandwidth and link. Note the right chart: even where it is slow in all, its first tokens come early, because no
+# request waits for memory.
+#
+# ## Exercises
+#
+# 1. A machine has 300 T operations/s, 1.5 TB/s and a link of 450 GB/s. How many tokens saturate it? How many times as
+#    long as its attention does the upload of a decoding request take? *Hint: both counts by hand.*
+#    <details><summary>Answer</summary>
+#    200 tokens; 1500/450, about 3.3 times.
+#    </details>
+# 2. Pack pieces of 10, 7, 6, 4, 3, 3, 2 by hand, then with `pack`. Which lanes are there, and how large is the idle
+#    part? *Hint: no lane is longer than 10.*
+#    <details><summary>Answer</summary>
+#    [10], [7, 3], [6, 4], [3, 2]: only the last has a bubble, 5 of 40, an eighth.
+#    </details>
+# 3. Play the six requests with `memory__turns="sequences"` and with `"layers"`. How many waves are there, and how
+#    many bytes go up? Why are there so few waves with `layers`? *Hint:
+#    `run.metrics["transfers"]["to_device"]["bytes"]`.*
+#    <details><summary>Answer</summary>
+#    With `sequences` nothing stays, so more bytes go up than with the default. With `layers` the device holds the KV of one layer at a time, three times as many tokens here, and two waves are enough.
+#    </details>
+# 4. Why is KV that was uploaded and attended not copied back to the host?
+#    <details><summary>Answer</summary>
+#    The host still has it. KV of a token never changes once it is written; only the new token's KV has to go down.
+#    </details>
+# 5. Find the second case of seven pieces for which `pack` opens a lane too many, with the longest piece 12, and the
+#    best packing of it. *Hint: a loop over random cases with `fewest`, which takes some milliseconds each.*
+#    <details><summary>Answer</summary>
+#    For example [12, 8, 6, 3, 3, 2, 2]: the rule makes [12], [8, 3], [6, 3, 2], [2]; three lanes do, [12], [8, 2, 2], [6, 3, 3].
+#    </details>
+#
+# ## How the papers tell it, and what we do differently
+#
+# - FluidInfer (figure 8) moves KV to and fro, so that everything takes turns. We keep a copy on the host, and the
+#   first requests on the device (`memory.turns`).
+# - FluidInfer takes the swapping time of $x$ tokens as about that of a decode (4.1). With PCIe at 32 GB/s it is some
+#   thirty times that; both links are in the figures of this project.
+# - The packing is the greedy rule of 4.2, read literally. The cost of a piece is the longer of its arithmetic and its
+#   bytes, because a cut prompt lies between the paper's two formulas.
+# - We refuse no number of requests, but the host's memory is finite too: a request waits when the host has no room
+#   for its longest answer.
+# - The paper's 2x to 4x over vLLM (section 6) are simulated, with arrivals over time and four cards; this chapter
+#   does not repeat them. `docs/fluidinfer.md` has every decision with its reason.
+#
+# ## Further reading
+#
+# - `docs/fluidinfer.md`: what the paper fixes, and what was decided here.
+# - Sheng et al., *FlexGen* (2023): weights and KV from host memory, for throughput alone.
+# - Agrawal et al., *Sarathi-Serve* (OSDI 2024): the token budget. `minifuse explain fluid`.
+#
+# **Next:** waves, blocks and pieces of prompts all end in one attention call; chapter 11 writes the kernel that
+# computes it.
