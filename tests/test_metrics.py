@@ -153,7 +153,7 @@ def test_pre_processing_is_no_iteration() -> None:
     assert (metrics["iterations"], metrics["preprocessing_steps"], metrics["mean_batch_size"]) == (1, 1, 1.0)
     assert metrics["tokens"]["computed"] == 3
     assert metrics["queueing_s"] == alike(1.0)
-    assert dict(rows(metrics))["Iterations"] == "1 (mean batch size 1), 1 of pre-processing"
+    assert dict(rows(metrics))["Iterations"] == "1 (mean batch size 1), and 1 of pre-processing"
 
 
 def test_evictions_and_the_host() -> None:

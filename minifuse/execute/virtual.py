@@ -42,12 +42,14 @@ class VirtualExecutor:
         *,
         shared: bool = False,
         link: Link | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
         self._cost = cost
         self._link = link or Link()
         self._run = run
         self._shared = shared
+        self._on_close = on_close
         # What a plan's end is compared with: the time itself, or, on a shared device, the device time that a plan would
         # have got by `_now` if it had run from the start.
         self._served = self._now = 0.0
@@ -139,4 +141,6 @@ class VirtualExecutor:
         ]
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Call `on_close`, which stops what computes the plans."""
+        if self._on_close is not None:
+            self._on_close()

@@ -88,7 +88,10 @@ def build_engine(
     if settings.clock == "virtual":
         clock = VirtualClock()
         executor = VirtualExecutor(
-            *(clock, served.cost(), runner.run), shared=served.shares_device, link=served.link(stages.memory)
+            *(clock, served.cost(), runner.run),
+            shared=served.shares_device,
+            link=served.link(stages.memory),
+            on_close=runner.close,
         )
     else:
         clock = RealClock()

@@ -158,6 +158,20 @@ def test_every_technique_with_a_model(name: str, clock: Any) -> None:
         assert answer.request.arrival_s < answer.first_token_s <= answer.finish_s
 
 
+@pytest.mark.parametrize("clock", ["real", "virtual"])
+def test_no_thread_outlives_the_run(clock: Any) -> None:
+    before = {*threading.enumerate()}
+    settings = Settings(dtype="float64", kv_memory=2**13, clock=clock, stage_options={"memory.block_size": 4})
+    engine = build_engine(technique("fluid"), SOURCE, settings, small_model("llama"))
+    during: set[threading.Thread] = set()
+    served = serve(
+        engine, [asks(name, 5, 6) for name in "abcdef"], on_step=lambda _: during.update(threading.enumerate())
+    )
+    assert during - before, "no KV is copied"
+    assert not {*threading.enumerate()} - before
+    assert len(served.answers) == 6
+
+
 # --- Ctrl-C
 
 
