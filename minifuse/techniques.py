@@ -70,7 +70,7 @@ MODELS = {"transformer": "transformers", "cells": "models of cells (lstm, seq2se
 STAGES = {"cells": {"memory": "states", "attention": "cells"}}
 
 _BATCHMAKER = "Gao et al., BatchMaker (EuroSys 2018), as in the thesis"
-_PENSIEVE = "Gao, Pensieve, in the thesis of BatchMaker and Pensieve"
+_PENSIEVE = "Yu, Pensieve, in the thesis of BatchMaker and Pensieve (2024)"
 _VLLM = "Kwon et al., vLLM (SOSP 2023), as described by Pensieve and FluidInfer"
 _FASTSERVE = "Wu et al., FastServe (2023), as described by FluidInfer"
 _ORCA = "Yu et al., Orca (OSDI 2022), as described by Baton and FluidInfer"

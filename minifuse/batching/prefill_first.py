@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from minifuse.batching.iteration import Iteration
@@ -11,6 +12,8 @@ from minifuse.request import Sequence
 from minifuse.stages import Memory, register
 
 __all__ = ["PrefillFirst"]
+
+OTHER_PHASE = "other-phase"
 
 
 @register
@@ -31,10 +34,19 @@ class PrefillFirst(Iteration):
         room = memory.room()
         running = self._missing(memory)
         prompts = [item for item in running if num_missing(item[1]) > 1]
-        found = self._fill(now, memory, prompts, _unless_a_prompt, room)
-        if found.work:
+        alone = self._fill(now, memory, prompts, _unless_a_prompt, room)
+        if alone.work:
+            return alone
+        kept_out = {
+            reason.sequence: reason
+            for reason in alone.reasons
+            if reason.code != OTHER_PHASE and reason.sequence not in self.running
+        }
+        found = self._fill(now, memory, running, _unless_a_single_token, room)
+        if not kept_out:
             return found
-        return self._fill(now, memory, running, _unless_a_single_token, room)
+        # A prompt that had no room in an iteration of its own does not wait for the single tokens.
+        return replace(found, reasons=tuple(kept_out.get(reason.sequence, reason) for reason in found.reasons))
 
 
 def _unless_a_prompt(sequence: Sequence, missing: int, planned: int) -> Reason | None:
@@ -47,4 +59,4 @@ def _unless_a_single_token(sequence: Sequence, missing: int, planned: int) -> Re
 
 def _other_phase(sequence: Sequence) -> Reason:
     text = "not admitted: prompts and single tokens run in iterations of their own"
-    return Reason("other-phase", sequence.id, text)
+    return Reason(OTHER_PHASE, sequence.id, text)

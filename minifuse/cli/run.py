@@ -185,16 +185,20 @@ def placeholders(source: Source, settings: Settings) -> bool:
     return settings.clock == "virtual" and not source.has_weights
 
 
-def load(source: Source, settings: Settings, outline: Any) -> tuple[Any, Settings]:
+def load(source: Source, settings: Settings, outline: Any, note: bool = True) -> tuple[Any, Settings]:
     """Read the weights, or take the outline where they are not needed, and settle on a device and torch's threads.
+
+    Args:
+        note: tell on stderr that they are not needed.
 
     Raises:
         ModelError: the checkpoint is not what its config.json says.
         MachineError: there is no such device, or too little memory.
     """
     if placeholders(source, settings):
-        what = "every token is the placeholder -1" if outline is None else "nothing is computed"
-        print(f"note: in virtual time no weights are made for {source.name}: {what}.", file=sys.stderr)
+        if note:
+            what = "every token is the placeholder -1" if outline is None else "nothing is computed"
+            print(f"note: in virtual time no weights are made for {source.name}: {what}.", file=sys.stderr)
         return outline, replace(settings, device="cpu")
     others = OtherWork()
     with loading(source.name):

@@ -6,7 +6,7 @@ from minifuse.errors import UsageError
 from minifuse.notebook.play import Played
 from minifuse.parsing import did_you_mean, one_of
 
-__all__ = ["FREE", "HUES", "IDLE", "INK", "SOFT", "WAIT", "ink_on", "owner_colour", "tint"]
+__all__ = ["FREE", "HUES", "IDLE", "INK", "SOFT", "WAIT", "colour_numbers", "ink_on", "owner_colour", "tint"]
 
 # Okabe and Ito's colours, with a brown for black, as on the replay page (palette.js).
 HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#5d3a00", "#f0e442")
@@ -24,13 +24,25 @@ def owner_colour(played: Played, name: str) -> str:
     Raises:
         UsageError: the run has no such request.
     """
-    names = [one.request.id for one in played.served.answers]
-    if name not in names:
-        raise UsageError(f"{played.name} has no request {name!r}{did_you_mean(name, names)}: give {one_of(names)}.")
-    number = names.index(name)
+    numbers = colour_numbers(played)
+    if name not in numbers:
+        near = did_you_mean(name, [*numbers])
+        raise UsageError(f"{played.name} has no request {name!r}{near}: give {one_of([*numbers])}.")
+    number = numbers[name]
     hue = HUES[number % len(HUES)]
     turn = number // len(HUES) % 3
     return hue if not turn else tint(hue, LIGHTER) if turn == 1 else tint(hue, DARKER, towards=0)
+
+
+def colour_numbers(played: Played) -> dict[str, int]:
+    """The number of each request's colour: of its place among those that were submitted.
+
+    In a trace requests stand as they arrive, and the turns of conversations come in another order in another run.
+    """
+    numbers: dict[str, int] = {}
+    for i, answer in enumerate(played.served.answers):
+        numbers.setdefault(answer.request.id, i)
+    return numbers
 
 
 def tint(colour: str, share: float, towards: int = 255) -> str:

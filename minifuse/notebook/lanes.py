@@ -125,7 +125,7 @@ def _draw(axes: Axes, run: Played, by: By) -> set[str]:
         if len(columns_of(run.history)) <= MOST_RULES:
             for column in range(1, len(columns_of(run.history))):
                 axes.axvline(column, color="white", linewidth=0.7)
-    axes.set_title(_title(run), fontsize=10, loc="left", color=INK)
+    axes.set_title(_title(run), fontsize=10, loc="left", color=INK, parse_math=False)
     for label, story in zip(axes.get_yticklabels(), stories, strict=True):
         label.set_color(tint(owner_colour(run, story.id), 0.35, towards=0))
         label.set_fontweight("bold")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from minifuse.errors import UsageError
 from minifuse.notebook.colours import FREE, HUES, INK
-from minifuse.notebook.memory_map import WORDS, Map, look_of
+from minifuse.notebook.memory_map import Map, look_of, words_of
 from minifuse.notebook.picture import Picture, check_runs, explain
 from minifuse.notebook.play import Played
 from minifuse.notebook.slot_lines import Form, Panel, form_of
@@ -66,7 +66,7 @@ def draw_memory(played: Played, step: int | Sequence[int]) -> Picture:
         seen |= Map(played, found[one], panels, axes, (picture.get_figwidth() - LEFT) / wide).draw()
         axes.set_xlim(-0.2, wide + 0.2)
         axes.set_ylim(panels[-1].bottom, 0)
-    legend = {words: look_of(state, HUES[0]) for state, words in WORDS.items() if state in seen}
+    legend = {words: look_of(state, HUES[0]) for state, words in words_of(played).items() if state in seen}
     fresh = {"written in this iteration": {"facecolor": INK}} if any(found[one].event["work"] for one in wanted) else {}
     explain(picture, {**legend, **fresh, "free": {"facecolor": FREE}})
     return picture
@@ -96,6 +96,8 @@ def _panels(frame: Frame, forms: dict[str, Form], sizes: dict[str, int]) -> list
     for tier, wave in [*(("device", wave) for wave in waves), ("host", None)]:
         if sizes[tier]:
             top = panels[-1].bottom + 0.5 if panels else 0.0
-            arrows = wave is not None and any(move[4] != move[5] for move in frame.event["moves"])
-            panels.append(Panel(tier, wave, sizes[tier], forms[tier], top, arrows))
+            moves = frame.event["moves"]
+            arrows = wave is not None and any(move[4] != move[5] for move in moves)
+            moved = any(move[4] == move[5] == tier and wave in (None, move[7]) for move in moves)
+            panels.append(Panel(tier, wave, sizes[tier], forms[tier], top, arrows, moved))
     return panels

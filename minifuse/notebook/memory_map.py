@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from minifuse.notebook.colours import FREE, IDLE, INK, SOFT, ink_on, owner_colour, tint
 from minifuse.notebook.picture import LETTER
 from minifuse.notebook.play import Played
-from minifuse.notebook.slot_lines import BELOW_ARROWS, GAP, Box, Panel
+from minifuse.notebook.slot_lines import BELOW_ARROWS, RISE, Box, Panel
 from minifuse.parsing import number
 from minifuse.views.idle_slots import Idle, idle_slots
 from minifuse.views.slot_books import Frame, Slots, fresh_slots
 
-__all__ = ["WORDS", "Map", "look_of"]
+__all__ = ["WORDS", "Map", "look_of", "words_of"]
 
 MOST_ARROWS = 60
 MARK = 0.14  # of a slot's height, under one that the iteration writes
@@ -81,7 +82,7 @@ class Map:
             self._lines(panel)
             seen |= {slot.state for *_, slot in runs}
         self._moves()
-        axes.set_title(self._title(), fontsize=10, loc="left", color=INK)
+        axes.set_title(self._title(), fontsize=10, loc="left", color=INK, parse_math=False)
         axes.set_axis_off()
         return seen
 
@@ -117,13 +118,15 @@ class Map:
 
     def _names(self, panel: Panel, runs: list[tuple[int, int, Slot]]) -> None:
         """The owner's name once in each row, buffer or block: where most of its slots are, rather written ones."""
-        widest: dict[tuple[str, float, float], tuple[bool, int, Box, str]] = {}
+        widest: dict[tuple[str, int], tuple[bool, int, Box, str]] = {}
         for first, stop, slot in runs:
+            at = first
             for box in panel.boxes(first, stop):
                 if slot.owners:
-                    key = "+".join(slot.owners), box.y, box.x // (panel.form.unit + GAP)
+                    key = "+".join(slot.owners), at // panel.form.unit
                     one = slot.state == "written", box.wide, box, slot.owners[0]
                     widest[key] = max(widest.get(key, one), one)
+                at += box.wide
         for (name, *_), (written, wide, box, owner) in widest.items():
             if (len(name) + 0.5) * LETTER <= wide * self.inch:
                 behind = None if written else {"facecolor": "white", "alpha": 0.7, "pad": 0.6, "linewidth": 0}
@@ -160,16 +163,20 @@ class Map:
                 inside, outside = (box.middle, box.y + 0.95), (box.middle, box.y + 1 + 0.8 * BELOW_ARROWS)
                 self._arrow(kind, *((outside, inside) if box is there else (inside, outside)))
             elif here.y == there.y:  # above the line
-                bend = 0.25 if here.x > there.x else -0.25
-                self._arrow(kind, (here.middle, here.y), (there.middle, there.y), bend)
+                self._arc(kind, here, there)
             else:
                 down = here.y < there.y
                 self._arrow(kind, (here.middle, here.y + down), (there.middle, there.y + (not down)))
 
-    def _arrow(self, kind: str, start: tuple[float, float], end: tuple[float, float], bend: float = 0.0) -> None:
-        self.axes.add_patch(
-            FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", gid=f"move {kind}", **ARROW)
-        )
+    def _arrow(self, kind: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+        self.axes.add_patch(FancyArrowPatch(start, end, gid=f"move {kind}", **ARROW))
+
+    def _arc(self, kind: str, here: Box, there: Box) -> None:
+        """An arrow within a line: as high between neighbours as from one end of the line to the other."""
+        above = here.y - RISE * 4 / 3  # a Bezier curve rises to three quarters of its control points
+        points = [(here.middle, here.y), (here.middle, above), (there.middle, above), (there.middle, there.y)]
+        path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
+        self.axes.add_patch(FancyArrowPatch(path=path, gid=f"move {kind}", **ARROW))
 
     def _panel(self, tier: str, wave: int) -> Panel:
         of_tier = [panel for panel in self.panels if panel.tier == tier]
@@ -204,7 +211,12 @@ class Map:
     def _title(self) -> str:
         event = self.frame.event
         used, _, capacity, host = event["kv"]
-        parts = [f"{used} of {capacity} slots in use"] if event["work"] else ["moves alone"]
+        later = 0
+        if self.played.of_cells:  # slots of tasks that are scheduled behind this one are not theirs before they run
+            slots = {slot for held in (self.frame.held, *self.frame.waves) for tier, slot in held if tier == "device"}
+            later = max(0, used - len(slots))
+        parts = [f"{used - later} of {capacity} slots in use"] if event["work"] else ["moves alone"]
+        parts += [f"{later} more set aside for later tasks"] if later else []
         parts += [f"{host} on the host alone"] if host else []
         sums: Counter[str] = Counter()
         for kind, _, _, count, *_ in event["moves"]:
@@ -219,6 +231,11 @@ class Map:
 def _wave_of(tier: str, moment: str, wave: int) -> int:
     """The wave at whose side a transfer is drawn: what leaves the device before a wave leaves after the one before."""
     return max(0, wave - 1) if moment == "before" and tier == "device" else wave
+
+
+def words_of(played: Played) -> dict[str, str]:
+    """What the states of slots mean, which have KV, or states of cells."""
+    return {**WORDS, "written": "has a state that is needed"} if played.of_cells else WORDS
 
 
 def look_of(state: str, own: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import html
 from dataclasses import dataclass, field
 
 from minifuse.errors import UsageError
+from minifuse.notebook.colours import colour_numbers
 from minifuse.notebook.picture import check_runs
 from minifuse.notebook.play import Played
 from minifuse.replay.page import assemble
@@ -42,4 +43,5 @@ def replay(*played: Played, address: str = "", height: int = 600) -> Page:
     check_runs(played, "replay")
     if not isinstance(height, int) or height < 1:
         raise UsageError(f"height is {height!r}: give pixels, from 1.")
-    return Page(assemble(record([TracedRun(run.name, run.events) for run in played]), address), height)
+    runs = [TracedRun(run.name, run.events, title=run.name) for run in played]
+    return Page(assemble(record(runs, colour_numbers(played[0])), address), height)

@@ -37,7 +37,7 @@ class Played:
     lines"), `served` the answers with their times, `served.rows()` and `served.to_frame()` the same as a table.
     """
 
-    name: str  # of the technique, or of the mix of stages
+    name: str  # its label; without one, the name of the technique, or of the mix of stages
     events: list[Event]
     engine: Engine
     source: Source
@@ -52,6 +52,11 @@ class Played:
     def metrics(self) -> Metrics:
         """The metrics that the command line prints, see `minifuse.metrics`; times in seconds."""
         return compute_metrics(self.events)
+
+    @property
+    def of_cells(self) -> bool:
+        """Whether the model is made of cells: it computes nodes, and its memory has states."""
+        return self.source.kind == "cells"
 
     @property
     def capacity(self) -> int:
@@ -95,6 +100,7 @@ def play(
     name: str,
     requests: Iterable[Request],
     *,
+    label: str | None = None,
     kv_memory: str | None = "192KiB",
     clock: str = "virtual",
     hardware: str | None = None,
@@ -105,6 +111,7 @@ def play(
     model: str = "tiny",
     dtype: str = "float32",
     numerics: str = "fast",
+    tensor_parallel: int = 1,
     seed: int = 0,
     why: bool = False,
     **options: Any,
@@ -114,15 +121,18 @@ def play(
         played = play("vllm", asks("sort 7 2 5"), max_batch=2, memory__block_size=4)
 
     Every argument means what the option of that name means to `minifuse run`, and is refused with the same sentence.
-    Time is virtual unless another `clock` is given: then a run is the same each time, on any machine. Requests that are
-    refused are told on stderr, as there; they stop no other.
+    Time is virtual unless another `clock` is given: then a run is the same each time, on any machine. In virtual time a
+    model without a checkpoint has no weights: every token is the placeholder -1, and of cells nothing is computed.
+    Requests that are refused are told on stderr, as there; they stop no other.
 
     Args:
         name: of the technique, see `minifuse list`.
+        label: the name of the run in pictures, messages and on the replay page; None: the technique's.
         kv_memory: of the device. 192KiB are 128 tokens of tiny; None: the default of the command line, 64MiB or more.
         hardware: whose speed virtual time has: cpu unless it is given.
         max_batch: requests served at once, at most, in every stage that has such a bound.
         batching, memory, attention: another stage instead of the technique's.
+        tensor_parallel: processes that share the model, in real time.
         seed: of random weights; how a request samples is the request's own.
         why: tell in every iteration why each request that waits does.
         options: of stages, `memory__block_size=4` for `--set memory.block_size=4`; True and False are on and off.
@@ -131,8 +141,10 @@ def play(
         UsageError: an argument is wrong, or contradicts another, or what are given are no requests.
         LawBroken: a stage has a defect.
     """
+    if label is not None and not (isinstance(label, str) and label.strip()):
+        raise UsageError(f"label is {label!r:.60}: give a text, as the name of the run.")
     given = {"model": model, "dtype": dtype, "numerics": numerics, "clock": clock, "seed": seed, "technique": name}
-    given |= {"kv_memory": kv_memory, "hardware": hardware, "max_batch": max_batch}
+    given |= {"tensor_parallel": tensor_parallel, "kv_memory": kv_memory, "hardware": hardware, "max_batch": max_batch}
     given |= {"batching": batching, "memory": memory, "attention": attention}
     texts = {key: str(value) for key, value in given.items() if value is not None}
     asked = parsed(RunOptions, {**texts, "why": why, "set": [_set(key, value) for key, value in options.items()]})
@@ -142,14 +154,15 @@ def play(
     refuse_contradictions(asked, source)
     outline = source.outline(settings.dtype, settings.seed)
     build_engine(row, source, settings, outline)  # refuse before any weights are loaded
-    weights, settings = load(source, settings, outline)
+    weights, settings = load(source, settings, outline, note=False)
     lines = io.StringIO()
     engine = build_engine(row, source, settings, weights, lines)
     served = serve(engine, requests)
     if served.interrupted:
         raise KeyboardInterrupt
     _tell_refused(served)
-    return Played(row.name, parse_trace(lines.getvalue(), row.name).events, engine, source, served)
+    called = label or row.name
+    return Played(called, parse_trace(lines.getvalue(), called).events, engine, source, served)
 
 
 def _set(name: str, value: object) -> str:

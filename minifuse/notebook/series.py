@@ -25,7 +25,7 @@ WIDEST = 9.6
 
 
 class Series(NamedTuple):
-    """What a chart shows of an iteration."""
+    """What a chart shows of an iteration; {} is what is computed: tokens, or nodes."""
 
     title: str
     unit: str
@@ -41,8 +41,8 @@ def _waiting(history: History, one: Iteration) -> int:
 
 SERIES = {
     "batch": Series("requests computed", "requests", HUES[0], lambda _, one: len(one.requests)),
-    "computed": Series("tokens computed", "tokens", HUES[2], lambda _, one: int(one.event["computed"])),
-    "idle": Series("computed idle", "tokens", IDLE, lambda _, one: int(one.event["idle"])),
+    "computed": Series("{} computed", "{}", HUES[2], lambda _, one: int(one.event["computed"])),
+    "idle": Series("computed idle", "{}", IDLE, lambda _, one: int(one.event["idle"])),
     "kv": Series("memory in use", "slots", HUES[3], lambda _, one: int(one.event["kv"][0])),
     "host": Series("on the host alone", "slots", HUES[6], lambda _, one: int(one.event["kv"][3])),
     "queue": Series("requests that wait", "requests", HUES[1], _waiting),
@@ -95,7 +95,8 @@ def draw_series(
     for name, line in zip(names, charts, strict=True):
         for run, of_run, axes in zip(played, values[name], line, strict=True):
             _draw(axes, run, name, of_run, by)
-        line[0].set_ylabel(SERIES[name].unit, fontsize=8, color=SOFT)
+        units = dict.fromkeys(SERIES[name].unit.format(_computed(run)) for run in played)
+        line[0].set_ylabel(" or ".join(units), fontsize=8, color=SOFT)
     right = max(axes.get_xlim()[1] for axes in charts.flat)
     for axes in charts.flat:
         axes.set_xlim(0, right)
@@ -103,8 +104,12 @@ def draw_series(
     for run, axes in zip(played, charts[-1], strict=True):
         axes.set_xlabel("iteration" if by == "iterations" else f"ms of {run.events[0]['clock']} time", fontsize=9)
     for run, axes in zip(played, charts[0], strict=True):
-        axes.set_title(f"{run.name}\n", fontsize=11, color=INK, fontweight="bold")
+        axes.set_title(f"{run.name}\n", fontsize=11, color=INK, fontweight="bold", parse_math=False)
     return picture
+
+
+def _computed(run: Played) -> str:
+    return "nodes" if run.of_cells else "tokens"
 
 
 def _draw(axes: Axes, run: Played, name: str, values: list[int], by: By) -> None:
@@ -140,4 +145,4 @@ def _draw(axes: Axes, run: Played, name: str, values: list[int], by: By) -> None
     plain(axes)
     if by == "iterations":
         step_ticks(axes, run, 12)
-    axes.set_title(look.title, fontsize=9, loc="left", color=SOFT)
+    axes.set_title(look.title.format(_computed(run)), fontsize=9, loc="left", color=SOFT)

@@ -12,7 +12,8 @@ __all__ = ["Box", "Form", "Panel", "form_of"]
 
 LINE = 64  # slots in a line, if the memory has no form of its own
 GAP = 0.6  # between boxes, in slots
-HEADLINE, BELOW, BELOW_ARROWS = 1.1, 0.35, 0.8  # in heights of a slot: above lines, and below each
+# In heights of a slot: above lines, and below each; room for arrows below lines, and above; how high these rise.
+HEADLINE, BELOW, BELOW_ARROWS, ABOVE_ARROWS, RISE = 1.1, 0.35, 0.8, 0.55, 0.55
 
 
 class Form(NamedTuple):
@@ -45,6 +46,7 @@ class Panel:
     form: Form
     top: float
     arrows: bool = False  # below its lines, into a wave and out of it
+    moved: bool = False  # within it: arrows above its lines
 
     @property
     def lines(self) -> int:
@@ -53,11 +55,16 @@ class Panel:
     @property
     def down(self) -> float:
         """From one line to the next."""
-        return 1 + (BELOW_ARROWS if self.arrows else BELOW)
+        return 1 + (BELOW_ARROWS if self.arrows else BELOW) + (ABOVE_ARROWS if self.moved else 0)
+
+    @property
+    def first(self) -> float:
+        """Where the first line is."""
+        return self.top + HEADLINE + (ABOVE_ARROWS if self.moved else 0)
 
     @property
     def bottom(self) -> float:
-        return self.top + HEADLINE + self.lines * self.down
+        return self.first + self.lines * self.down
 
     @property
     def width(self) -> float:
@@ -75,7 +82,7 @@ class Panel:
             box, within = divmod(first, unit)
             wide = min(unit - within, stop - first, self.count - first)
             line, column = divmod(box, across)
-            yield Box(column * (unit + GAP) + within, self.top + HEADLINE + line * self.down, wide)
+            yield Box(column * (unit + GAP) + within, self.first + line * self.down, wide)
             first += wide
 
 

@@ -2,7 +2,8 @@
 
     {"version": 1, "runs": [{"title": "fluid", ..., "requests": [...], "steps": [...]}, ...]}
 
-Requests stand in the same order in every run of a record, and steps name them by their number in it. Keys of steps are
+Requests stand in the same order in every run of a record, and steps name them by their number in it, which is also that
+of their colour, unless they have another `colour`. Keys of steps are
 short, since there are many steps: `n` the step's number, `k` its worker, `t` when it began and ended, `w` its work,
 `p` the places of that, `a` requests admitted, `e` evicted, `f` finished, `ph` the phase, `sh` the shape, `wv` waves,
 `ln` lanes, `m` moves, `ru` what was reused, `y` reasons, `c` and `i` tokens computed and idle, `o` how many tokens each
@@ -19,7 +20,7 @@ which is the last of `passed`[0] or `passed`[1], lists of columns and of reasons
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
@@ -41,8 +42,11 @@ Object = dict[str, Any]
 EMPTY: tuple[Any, ...] = (None, [], {}, 0, False)
 
 
-def record(runs: Sequence[TracedRun]) -> Object:
+def record(runs: Sequence[TracedRun], colours: Mapping[str, int] | None = None) -> Object:
     """The record of runs of one workload.
+
+    Args:
+        colours: the numbers of requests' colours, by id; without them, those of their places in the record.
 
     Raises:
         UsageError: one has no iteration, their workloads differ, or an event is not as a trace has it.
@@ -63,29 +67,36 @@ def record(runs: Sequence[TracedRun]) -> Object:
     parts = zip(runs, histories, _titles(runs), strict=True)
     return {
         "version": VERSION,
-        "runs": [_Run(run, history, keys, title, cells).told() for run, history, title in parts],
+        "runs": [_Run(run, history, keys, title, cells, colours or {}).told() for run, history, title in parts],
     }
 
 
 def _titles(runs: Sequence[TracedRun]) -> list[str]:
-    """The technique of each run, told apart by number where there are several of one."""
-    techniques = [str(run.events[0].get("technique", "run")) for run in runs]
+    """The title of each run, or its technique, told apart by number where there are several of one."""
+    names = [run.title or str(run.events[0].get("technique", "run")) for run in runs]
     seen: dict[str, int] = {}
     titles = []
-    for name in techniques:
+    for name in names:
         seen[name] = seen.get(name, 0) + 1
-        titles.append(name if techniques.count(name) == 1 else f"{name} {seen[name]}")
+        titles.append(name if names.count(name) == 1 else f"{name} {seen[name]}")
     return titles
 
 
 class _Run:
     """Turns the events of one run into its part of the record.
 
-    `keys` are the requests of all runs, in order; `cells` the numbers of types of cells, in this run and before it.
+    `keys` are the requests of all runs, in order; `cells` the numbers of types of cells, in this run and before it;
+    `colours` as for `record`.
     """
 
     def __init__(
-        self, run: TracedRun, history: History, keys: list[tuple[str, bool]], title: str, cells: dict[str, int]
+        self,
+        run: TracedRun,
+        history: History,
+        keys: list[tuple[str, bool]],
+        title: str,
+        cells: dict[str, int],
+        colours: Mapping[str, int],
     ) -> None:
         self.run, self.history, self.title = run, history, title
         self.waits = reasons_of_waits(history)
@@ -94,6 +105,9 @@ class _Run:
         self.requests: list[Object] = [
             {"id": name, "arrival": None, "ended": None, "outcome": None} for name, _ in keys
         ]
+        for i, request in enumerate(self.requests):
+            if (colour := colours.get(request["id"], i)) != i:
+                request["colour"] = colour
         for name, why in run.refused_early.items():
             refused = self.requests[keys.index((name, name in run.requests))]
             refused |= {"refused": why, "outcome": FinishReason.REFUSED.value}

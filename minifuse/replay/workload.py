@@ -26,11 +26,15 @@ COMPARED: dict[str, Callable[[Event], Any]] = {  # what requests of one workload
 
 @dataclass(frozen=True)
 class TracedRun:
-    """The events of one run, where they are from, and what is to be said of them (a trace that was cut off)."""
+    """The events of one run, where they are from, and what is to be said of them (a trace that was cut off).
+
+    `title` is what the run is called on the page; None: by its technique.
+    """
 
     name: str
     events: Sequence[Event]
     notice: str | None = None
+    title: str | None = None
 
     @cached_property
     def history(self) -> History:

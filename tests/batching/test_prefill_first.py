@@ -126,6 +126,15 @@ def test_several_are_evicted_at_once_and_one_may_be_evicted_for_its_own_token() 
     assert _evicted(steps) == {1.0: ("c", "b")}
 
 
+@pytest.mark.parametrize("settings", [{}, {"batching.token_budget": 1}])
+def test_a_prompt_that_does_not_fit_is_told_so_while_single_tokens_run(settings: dict[str, Any]) -> None:
+    """Two of three blocks are a's, and b needs two: neither the phase of the iteration nor its budget keeps b out."""
+    steps = run_all(_vllm(3, settings=settings), [asks("a", 3, 3), asks("b", 3, 1)])
+    decodes = [step.plan for step in steps if step.plan.work[0].sequence == "a" and step.plan.work[0].start >= 3]
+    full = "b not admitted: needs 2 blocks of 2 KV tokens, 1 are free"
+    assert [[*map(str, plan.reasons)] for plan in decodes] == [[full], [full]]
+
+
 def test_an_iteration_that_evicts_admits_none() -> None:
     """With swap, a returning request has a single token, and could join the very iteration that evicts it."""
     steps = run_all(_vllm(4, settings=SWAP), [*CROWDED, asks("c", 1, 2, at=1.5)])

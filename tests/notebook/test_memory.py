@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
@@ -43,6 +44,13 @@ def where(slot: int, unit: int, across: int) -> tuple[float, int]:
     """The column and the number of the line of a slot, in boxes of `unit` slots, `across` in a line."""
     line, within = divmod(slot, unit * across)
     return round(within + within // unit * GAP, 3), line
+
+
+def ends_of(arrow: FancyArrowPatch) -> list[tuple[float, float]]:
+    """Where an arrow begins and ends: a straight one, or a curve."""
+    straight = arrow._posA_posB  # type: ignore[attr-defined]
+    points = straight or arrow._path_original.vertices[[0, -1]]  # type: ignore[attr-defined]
+    return [(float(x), float(y)) for x, y in points]
 
 
 def lines(drawn: dict[tuple[float, float], str], every: list[float]) -> dict[tuple[float, int], str]:
@@ -166,10 +174,67 @@ def test_an_arrow_goes_from_where_the_buffer_was_to_where_it_is() -> None:
     (axes,) = draw_memory(run, number).axes
     ((_, source, target, count, *_),) = step["moves"]
     (arrow,) = [one for one in axes.patches if isinstance(one, FancyArrowPatch)]
-    start, end = (tuple(map(float, at)) for at in arrow._posA_posB)  # type: ignore[attr-defined]
+    start, end = ends_of(arrow)
     assert start[0] == pytest.approx(where(source, 32, 2)[0] + count / 2)
     assert end[0] == pytest.approx(where(target, 32, 2)[0] + count / 2)
     assert (start[1] > end[1]) == (source >= 64 > target)
+
+
+BUFFERS = asks((1, 14), (1, 5), (1, 14), (1, 5), (1, 9), (1, 14))
+
+
+def test_an_arrow_within_a_line_leaves_neither_the_picture_nor_the_space_above_its_line() -> None:
+    """Iteration 5 moves a buffer over two others of the first line."""
+    (fusion, pensieve) = play("fusion", BUFFERS), run_of("pensieve")
+    found = 0
+    for run, steps in (
+        (fusion, [5]),
+        (pensieve, [n for n, step in steps_of(run_of("pensieve")).items() if step["moves"]][:8]),
+    ):
+        for number in steps:
+            picture = draw_memory(run, number)
+            (axes,) = picture.axes
+            canvas = FigureCanvasAgg(picture)
+            canvas.draw()
+            title = axes._left_title.get_window_extent(canvas.get_renderer())  # type: ignore[attr-defined]
+            headlines = [
+                text.get_window_extent() for text in axes.texts if text.get_text().startswith(("device", "host"))
+            ]
+            for arrow in [one for one in axes.patches if isinstance(one, FancyArrowPatch)]:
+                extent = arrow.get_window_extent()
+                assert axes.bbox.y0 <= extent.y0
+                assert extent.y1 <= axes.bbox.y1
+                assert not extent.overlaps(title)
+                if len({y for _, y in ends_of(arrow)}) == 1:
+                    found += 1
+                    assert not any(extent.overlaps(headline) for headline in headlines)
+    assert found
+
+
+def test_every_block_with_slots_of_a_request_has_its_name_once() -> None:
+    run = play("vllm", asks((32, 3), (16, 3)), memory__block_size=4)
+    (axes,) = draw_memory(run, 0).axes
+    names = Counter(
+        (text.get_text(), round(text.get_position()[0] // 4.6), text.get_position()[1]) for text in axes.texts
+    )
+    named = {key: count for key, count in names.items() if key[0] in ("r0", "r1")}
+    assert {*named.values()} == {1}
+    assert Counter(name for name, *_ in named) == {"r0": 8, "r1": 4}
+
+
+def test_slots_of_later_tasks_are_told_apart_from_those_that_are_drawn() -> None:
+    run = run_of("cellular")
+    ahead = 0
+    for number, step in steps_of(run).items():
+        picture = draw_memory(run, number)
+        (axes,) = picture.axes
+        drawn, used = len(cells(axes, "device written")), step["kv"][0]
+        title = axes.get_title(loc="left")
+        assert f": {drawn} of 32 slots in use" in title
+        assert (f"{used - drawn} more set aside for later tasks" in title) == (used > drawn)
+        ahead += used > drawn
+        assert picture.legends[0].get_texts()[0].get_text() == "has a state that is needed"
+    assert ahead
 
 
 def test_each_wave_has_the_device_as_it_is_then() -> None:

@@ -14,8 +14,9 @@ import pytest
 from IPython.display import HTML
 
 from minifuse.errors import UsageError
-from minifuse.notebook.asks import asks
-from minifuse.notebook.page import replay
+from minifuse.notebook.asks import asks, turns
+from minifuse.notebook.colours import colour_numbers
+from minifuse.notebook.page import Page, replay
 from minifuse.notebook.play import play
 from minifuse.replay.record import TracedRun, record
 
@@ -41,12 +42,36 @@ def test_the_frame_holds_the_page_and_the_page_its_record() -> None:
     page = replay(*runs)
     (frame,) = Attributes("iframe", page._repr_html_()).found
     assert frame["srcdoc"] == page.text
-    packed = re.search(r'<script type="application/gzip;base64" id="record">([^<]*)</script>', page.text)
-    assert packed is not None
-    told = json.loads(gzip.decompress(base64.b64decode(packed[1])))
+    told = told_of(page)
     assert told == json.loads(json.dumps(record([TracedRun(run.name, run.events) for run in runs])))
     assert [run["title"] for run in told["runs"]] == ["static", "orca"]
     assert {one["answer"] for one in told["runs"][0]["requests"]} >= {" 2 5 7", " 42"}  # texts are in the trace
+
+
+def told_of(page: Page) -> Any:
+    packed = re.search(r'<script type="application/gzip;base64" id="record">([^<]*)</script>', page.text)
+    assert packed is not None
+    return json.loads(gzip.decompress(base64.b64decode(packed[1])))
+
+
+def test_runs_are_called_by_their_labels() -> None:
+    few = asks((2, 4), (3, 4))
+    runs = play("fusion", few, label="as it is"), play("fusion", few, memory__shuffle=False, label="unshuffled")
+    assert [run["title"] for run in told_of(replay(*runs))["runs"]] == ["as it is", "unshuffled"]
+    unlabelled = play("fusion", few), play("fusion", few, memory__shuffle=False)
+    assert [run["title"] for run in told_of(replay(*unlabelled))["runs"]] == ["fusion 1", "fusion 2"]
+
+
+def test_requests_have_the_colours_of_the_pictures() -> None:
+    """Turns stand in the record as they arrive in the first run."""
+    requests = [*turns("a", "count from 3 to 20", "add 1 and 2"), *turns("b", "sort 2 1", "add 3 and 4")]
+    runs = play("serial", requests), play("orca", requests)
+    assert [*runs[0].history.stories] != [*runs[1].history.stories]
+    for order in (runs, runs[::-1]):
+        for run, told in zip(order, told_of(replay(*order))["runs"], strict=True):
+            numbers = {one["id"]: one.get("colour", i) for i, one in enumerate(told["requests"])}
+            assert numbers == colour_numbers(run)
+            assert any("colour" in one for one in told["requests"])
 
 
 def test_an_address_is_no_markup() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -19,7 +20,11 @@ from minifuse.model.source import resolve
 from minifuse.naive.oracle import answer
 from minifuse.notebook import play as play_in_a_line
 from minifuse.notebook.asks import asks
+from minifuse.notebook.colours import owner_colour
+from minifuse.notebook.lanes import draw_lanes
+from minifuse.notebook.memory import draw_memory
 from minifuse.notebook.play import play
+from minifuse.notebook.series import draw_series
 from minifuse.request import Sampling
 from minifuse.trace import read_trace
 
@@ -51,6 +56,15 @@ def test_tokens_are_those_of_the_naive_reference(name: str, right: dict[str, lis
 @pytest.mark.parametrize("name", ["vllm", "fluid", "fastserve", "cellular"])
 def test_tokens_are_the_same_where_memory_is_short(name: str, right: dict[str, list[int]]) -> None:
     assert play(name, few(), kv_memory="72KiB").tokens == right
+
+
+def test_processes_that_share_the_model_need_no_guard_for_main(right: dict[str, list[int]]) -> None:
+    """A notebook's cells are no module that another process could import."""
+    assert play("orca", few(), clock="real", tensor_parallel=2).tokens == right
+    code = "from minifuse.notebook import asks, play\n"
+    code += "print(play('orca', asks('sort 7 2 5'), clock='real', tensor_parallel=2).answers)"
+    told = subprocess.run([sys.executable], input=code, capture_output=True, text=True, check=True, timeout=100)
+    assert told.stdout == "{'r0': '2 5 7'}\n"
 
 
 def test_answers_are_the_texts_of_the_tokens() -> None:
@@ -124,6 +138,30 @@ def test_what_is_told_of_a_run() -> None:
     )
 
 
+def test_a_label_is_the_name_of_the_run_wherever_it_is_shown() -> None:
+    played = play("orca", few(), label="orca, $2 a_token$")
+    assert played.name == "orca, $2 a_token$"
+    assert played.events == run_of("orca").events
+    for picture in (draw_lanes(played), draw_memory(played, 1), draw_series(played)):
+        axes = picture.axes[0]
+        assert (axes.get_title(loc="left") + axes.get_title()).count("orca, $2 a_token$") == 1
+        assert picture._repr_png_()[0]  # and is no formula
+    with pytest.raises(UsageError, match=r"^orca, \$2 a_token\$ has no request 'x'"):
+        owner_colour(played, "x")
+
+
+@pytest.mark.parametrize("label", ["", " ", 3])
+def test_a_label_is_a_text(label: Any) -> None:
+    with pytest.raises(UsageError, match=r"label is .*: give a text"):
+        play("orca", few(), label=label)
+
+
+def test_that_a_run_needs_no_weights_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    play("cellular", asks(3, model="lstm:hidden=64"), model="lstm:hidden=64")
+    play("orca", asks((3, 2), model="random:small"), model="random:small", kv_memory=None)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_request_that_is_refused_is_told_and_stops_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     played = play("orca", asks("sort 7 2 5", (120, 30), "add 1 and 2"))
     assert [*played.tokens] == ["r0", "r2"]
@@ -150,6 +188,8 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"dtype": "int3"}, ["--dtype", "int3"]),
     ({"numerics": "odd"}, ["--numerics", "odd"]),
     ({"seed": -1}, ["--seed", "-1"]),
+    ({"tensor_parallel": 2}, ["--tensor-parallel", "2", "--clock", "virtual"]),
+    ({"tensor_parallel": 3, "clock": "real"}, ["--tensor-parallel", "3"]),
     ({"name": "vllm", "memory__block_size": 0}, ["--technique", "vllm", "--set", "memory.block_size=0"]),
     ({"name": "vllm", "memory__block": 4}, ["--technique", "vllm", "--set", "memory.block=4"]),
     ({"name": "vllm", "memory__share": 3}, ["--technique", "vllm", "--set", "memory.share=3"]),

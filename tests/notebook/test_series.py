@@ -74,6 +74,13 @@ def test_memory_has_a_line_at_all_there_is() -> None:
     assert [text.get_text() for text in axes.texts] == ["all there are: 48"]
 
 
+def test_of_cells_nodes_are_counted() -> None:
+    for name, unit in (("cellular", "nodes"), ("orca", "tokens")):
+        picture = draw_series(run_of(name), series=["computed", "idle"])
+        assert [axes.get_ylabel() for axes in picture.axes] == [unit, unit]
+        assert picture.axes[0].get_title(loc="left") == f"{unit} computed"
+
+
 def test_runs_stand_side_by_side_on_the_same_axes() -> None:
     runs = run_of("static"), run_of("orca")
     picture = draw_series(*runs, series=["batch", "queue"])

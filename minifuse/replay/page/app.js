@@ -104,7 +104,7 @@ class App {
   }
 
   colour(r) {
-    return requestColour(r);
+    return requestColour(this.runs[0].requests[r].colour ?? r);
   }
 
   /** The last column of a run of which anything may be told, as a question may be open. @param {RunModel} model */
