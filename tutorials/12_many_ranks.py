@@ -554,7 +554,7 @@ assert min(slow_2048) > 0.9 * slow_2048[0], "nothing is gained for a prompt"
 #   It counts "two Allreduce operations and one Allgather operation" an iteration of GPT-J. We count them for every
 #   layer: two each, and one gather.
 # - The thesis of BatchMaker and Pensieve runs its larger models on 4 GPUs, cut as in Megatron-LM (3.6), and
- notes that all GPUs compute the same plan, so that cellular batching needs no change (4.1.1).
+#   notes that all GPUs compute the same plan, so that cellular batching needs no change (4.1.1).
 # - In Megatron-LM the embedding is cut as well. Ours is whole on every rank: it costs memory, and saves a message.
 # - Our ranks follow: they have no policy and no clock. All decisions are made once, on rank 0.
 #

@@ -1,0 +1,734 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 15. A stage of your own, and the laws that judge it
+#
+# All techniques of this course are made of three stages: a batching policy, a memory and an attention. In this chapter
+# you write a policy. You register it, play it, and measure what it gains and what it costs. Then you let it promise more
+# than it keeps, and a law finds the smallest set of requests that shows it.
+#
+# **You will be able to**
+#
+# - write a batching policy in a notebook cell and play it with the memories and attentions that are there;
+# - say which methods of a policy are called, when, and what they must not do;
+# - read a verdict of the laws: the law, the scenario, the method to look at;
+# - tell three kinds of mistakes apart: those that stop a run at once, those that a law finds in one run, and those that
+#   only a second run shows;
+# - bound how often a request is overtaken, and measure the price of the bound.
+
+# %%
+import linecache
+import random
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import matplotlib.pyplot as plt
+import torch
+
+from minifuse.batching.policy import QueuePolicy, Stepwise
+from minifuse.errors import LawBroken, StageFault, UsageError
+from minifuse.notebook import asks, draw_lanes, owner_colour, play, replay, show_source
+from minifuse.options import option
+from minifuse.plan import Proposal, Reason
+from minifuse.request import Sequence
+from minifuse.stages import Memory, register
+from minifuse.techniques import mix, technique
+from minifuse.testing import LAWS, TEXTS
+from minifuse.testing.overtaking import check_overtaking
+from minifuse.testing.search import Search, mixes_of
+from minifuse.testing.statements import names_of, statement
+from minifuse.work import Work
+
+plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
+torch.set_num_threads(1)  # the models of the laws are so small that threads only delay them
+
+# %% [markdown]
+# ## The failure that is left: no technique knows what you know
+#
+# Chapter 14 compares the techniques that exist. None of them uses what you may know about your own requests. Suppose that
+# every request says how many tokens it wants at most (`max_new_tokens`), and that the numbers are honest. The next cell
+# serves six requests with `orca`, two at a time: first come, first served.
+
+# %%
+lengths = [24, 20, 3, 4, 3, 5]
+requests = asks(*[(3, length) for length in lengths], every=1e-6)
+in_order = play("orca", requests, max_batch=2)
+draw_lanes(in_order, by="iterations")
+
+
+# %% [markdown]
+# Four short answers wait behind two long ones. Nothing is wasted here: both places are used in nearly all iterations.
+# What is wrong is the *order*.
+#
+# ## The idea: the shortest answer first
+#
+# A policy is a class. `QueuePolicy` fills an iteration by itself: the sequences that run, then newcomers from the queue.
+# It asks you two things, called *hooks*. `rank` says where a sequence stands in the queue, the lowest first. `admission`
+# returns None to let a newcomer in, or a `Reason` why not. `@register` makes the class known by its `name`, and `Options`
+# are what `--set batching.max_batch=2` sets.
+
+# %%
+@register
+class Shortest(QueuePolicy):
+    """The requests that ask for the fewest tokens are admitted first."""
+
+    name = "shortest"
+
+    @dataclass(frozen=True)
+    class Options:
+        max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
+
+    def rank(self, sequence: Sequence) -> int:
+        return sequence.request.max_new_tokens
+
+    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        if len(self.running) + joining >= self.options.max_batch:
+            return Reason("batch-full", sequence.id, "not admitted: the batch is full")
+        return None
+
+
+# %% [markdown]
+# That is all of it. Memory and attention stay `orca`'s. A choice of stages that has no name of its own is called a *mix*.
+#
+# **A count by hand.** Take a batch of one request, and requests that all wait already. Each new token takes one iteration,
+# and the first iteration computes the prompt and the first token. With lengths $n_1, n_2, \ldots, n_k$ in the order of
+# service, request $i$ ends after $n_1 + \ldots + n_i$ iterations. The sum over all requests is
+#
+# $$k\,n_1 + (k-1)\,n_2 + \ldots + 1 \cdot n_k.$$
+#
+# The first length counts $k$ times, the last once. So the sum is smallest when the lengths increase.
+
+# %%
+now = asks(*[(3, length) for length in lengths])  # all arrive at 0
+alone = {name: play("orca", now, max_batch=1, batching=name) for name in ("iteration", "shortest")}
+
+
+def ends(run):
+    """The iteration, counted from 1, in which each request ends."""
+    steps = [one for one in run.history.iterations if one.work]
+    return {story.id: sum(one.start_s < story.ended_s for one in steps) for story in run.history.by_arrival}
+
+
+def by_hand(order):
+    return sum((len(order) - i) * length for i, length in enumerate(order))
+
+
+for name, order in (("iteration", lengths), ("shortest", sorted(lengths))):
+    in_the_run = sum(ends(alone[name]).values())
+    print(f"{name:9} by hand {by_hand(order)}, in the run {in_the_run}: mean {in_the_run / len(order):.1f} iterations")
+    assert by_hand(order) == in_the_run
+
+# %% [markdown]
+# ## A prediction
+#
+# Now with two places, and `r0` arriving an instant before `r1`, `r1` before `r2`, and so on. Before you run the next
+# cell, predict:
+#
+# 1. Does the run take fewer iterations in all?
+# 2. Which requests end earlier than under first come, first served, and which later?
+# 3. `r0` arrives first, when nothing runs. Is it overtaken?
+
+# %%
+by_length = play("orca", requests, max_batch=2, batching="shortest")
+assert by_length.tokens == in_order.tokens, "the answers are the same"
+draw_lanes(in_order, by_length, by="iterations")
+
+# %%
+figure, axes = plt.subplots()
+for offset, run, label in ((-0.2, in_order, "first come, first served"), (0.2, by_length, "shortest first")):
+    places = [number + offset for number in range(len(lengths))]
+    colour = GREY if run is in_order else BLUE
+    axes.bar(places, list(ends(run).values()), 0.38, color=colour, label=label)
+axes.set_xticks(range(len(lengths)), [f"{one.id}: {one.max_new_tokens}" for one in requests])
+axes.set_xlabel("request: tokens of its answer")
+axes.set_ylabel("iteration in which it ends")
+axes.set_ylim(0, 1.35 * max(ends(by_length).values()))
+axes.set_title("The last end is later, the mean is earlier", loc="left", fontsize=10)
+axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
+plt.show()
+mean = {run.name: sum(ends(run).values()) / len(lengths) for run in (in_order, by_length)}
+print(mean)
+assert mean[by_length.name] < mean[in_order.name]
+assert ends(by_length)["r0"] <= ends(in_order)["r0"], "r0 was admitted when it was alone"
+assert max(ends(by_length).values()) >= max(ends(in_order).values())
+
+# %% [markdown]
+# `r0` runs from the start: a policy of this kind takes no place away. `r1`, which is long too, is now the last one. The run
+# as a whole does not become shorter; at its end one place is empty while `r1` goes on alone. The gain is for the many at
+# the cost of one. The replay shows the two runs; step to the iteration in which `r2` ends, and read why each request waits.
+
+# %%
+replay(in_order, by_length, address="i=2&b=orca&request=r1")
+
+# %% [markdown]
+# ## The source that matters
+#
+# `QueuePolicy.propose` calls `_fill`. Look at the loop over `self.ready`: the first newcomer that is not let in ends it. So
+# a request that does not fit is not overtaken by a smaller one behind it. That is a rule about *fairness*, and it stands in
+# the base class so that every queue policy has it.
+
+# %%
+show_source(QueuePolicy.propose, QueuePolicy._lacks, QueuePolicy.displaces)
+
+# %% [markdown]
+# When is a policy called? The next cell makes a diary. It is the same policy, and each method writes down its name first.
+
+
+# %%
+diary = []
+
+
+@register
+class Diary(Shortest):
+    """The shortest first; writes down when each of its methods is called."""
+
+    name = "diary"
+
+    def receive(self, sequence: Sequence) -> None:
+        diary.append(("receive", sequence.id))
+        super().receive(sequence)
+
+    def rank(self, sequence: Sequence) -> int:
+        diary.append(("rank", sequence.id))
+        return super().rank(sequence)
+
+    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        diary.append(("admission", sequence.id))
+        return super().admission(sequence, joining, now)
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        diary.append(("propose", ""))
+        return super().propose(worker, now, memory)
+
+    def commit(self, plan: Any, now: float) -> None:
+        diary.append(("commit", ""))
+        super().commit(plan, now)
+
+    def release(self, sequence: Sequence) -> None:
+        diary.append(("release", sequence.id))
+        super().release(sequence)
+
+
+few = asks((3, 5), (3, 3), (3, 2), every=1e-6)
+diary.clear()  # methods are also called while stages are tried out, before the run
+told = play("orca", few, max_batch=2, batching="diary")
+methods = ["receive", "rank", "propose", "admission", "commit", "release"]
+figure, axes = plt.subplots(figsize=(8, 2.6))
+for place, (method, name) in enumerate(diary):
+    colour = owner_colour(told, name) if name else GREY
+    axes.scatter(place, methods.index(method), color=colour, s=40)
+    if name:
+        axes.annotate(name, (place, methods.index(method)), (0, 6), textcoords="offset points", ha="center", fontsize=7)
+axes.set_yticks(range(len(methods)), methods)
+axes.set_ylim(len(methods) - 0.5, -0.9)
+axes.set_xlabel("call, in the order in which they are made")
+axes.set_title("The methods that are called in a run of three requests", loc="left", fontsize=10)
+axes.grid(axis="x", color="#eef0f3")
+axes.set_axisbelow(True)
+plt.show()
+assert [name for method, name in diary if method == "release"] == [name for name in sorted(ends(told), key=ends(told).get)]
+
+# %% [markdown]
+# `receive` and `rank` come once for each request, at its arrival. `propose` comes before every iteration and asks
+# `admission` for the next in the queue. `commit` tells that a plan has run, and `release` that a request has ended. No
+# method may read a clock, draw a random number, or change a sequence: the engine alone writes sequences, and `now` is the
+# only time there is.
+#
+# ## What the engine checks at once: the seam
+#
+# Where the engine takes what a stage returns, there is a *seam*. The stages of minifuse are trusted there. Yours is checked,
+# and a wrong value ends the run with one sentence. Here `admission` returns True, as one may easily think it should.
+
+
+# %%
+@register
+class Yes(Shortest):
+    """A policy that says yes."""
+
+    name = "yes"
+
+    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        return True  # type: ignore[return-value]
+
+
+try:
+    play("orca", few, batching="yes")
+except StageFault as error:
+    print(error)
+    assert error.law == "contract"
+
+# %% [markdown]
+# The sentence names the method, the line, the value and what is allowed. Two other sentences that you will meet: a class
+# that lacks a method is refused before anything runs, and a name can be given once only. The second one comes when you
+# change a class and run its cell again; then give it another `name`, or restart the kernel.
+
+# %%
+try:
+
+    @register
+    class Shortest2(Shortest):
+        """Another class with a name that is taken."""
+
+        name = "shortest"
+
+except UsageError as error:
+    print(error)
+
+# %% [markdown]
+# ## The laws
+#
+# The seam sees shapes, ids, spans and slots. Whether a stage is *right* is for the laws. There are some twenty, and every
+# stage of this course keeps them. They are tried on *scenarios*: small random workloads in small memories, with all
+# corners that a law may break at. These are the laws for texts, and two of them in words.
+
+# %%
+laws = names_of(TEXTS)
+print(f"{len(laws)} laws: {', '.join(laws)}")
+for law in ("pure", "overtaking"):
+    print(f"\n{law}: {statement(law).says}")
+
+# %% [markdown]
+# The next cell puts `shortest` through those laws that a single run shows, and through *pure*, which needs a second run:
+# it compares the decisions of both, byte for byte. `Search` tries scenarios on one mix. `check_laws(batching="shortest")`
+# of `minifuse.testing` does the same for all laws and all mixes, and takes some minutes; it is what you put into a test.
+
+
+# %%
+def judge(name, scenarios=12, seed=1):
+    """Try scenarios on a policy with orca's memory and attention. Returns the broken law, or None, and how many."""
+    row = mix(technique("orca"), batching=name)
+    search = Search(TEXTS, row, [LAWS["reproducible"]])
+    try:
+        search.run(scenarios, seed)
+    except LawBroken as broken:
+        return broken, search.number
+    return None, search.number
+
+
+print(f"shortest is in {len(mixes_of('shortest'))} mixes")
+broken, tried = judge("shortest")
+assert broken is None
+print(f"orca's memory and attention with shortest: no law is broken on {tried} scenarios")
+
+# %% [markdown]
+# ## Where this idea loses, measured
+#
+# A long request arrives, and short ones keep coming. The next cell lets a number of short requests arrive, faster than
+# they can be served, and measures how long the single long one waits. Time is virtual, so the numbers are the same on every
+# machine.
+
+# %%
+step_s = in_order.history.last_s / len(in_order.steps)
+
+
+def stream(count):
+    """A long request among short ones: three arrive before it, the others one by one behind it."""
+    arrivals = [0, 0, 0, step_s, *[(2 + 1.5 * i) * step_s for i in range(count)]]
+    return asks((3, 4), (3, 4), (3, 4), (3, 16), *[(3, 4)] * count, arrivals=arrivals)
+
+
+def waits(run):
+    """Seconds from the arrival of each request to its admission."""
+    return {story.id: story.admitted_s - story.arrival_s for story in run.history.by_arrival}
+
+
+counts = [0, 4, 8, 12, 16, 20, 24]
+curves = {
+    name: [play("orca", stream(count), max_batch=2, batching=name, kv_memory="1MiB") for count in counts]
+    for name in ("iteration", "shortest")
+}
+figure, axes = plt.subplots()
+for name, colour, label in (("iteration", GREY, "first come, first served"), ("shortest", BLUE, "shortest first")):
+    axes.plot(counts, [waits(run)["r3"] * 1e3 for run in curves[name]], "o-", color=colour, label=label)
+axes.set_xlabel("short requests that arrive behind the long one")
+axes.set_ylabel("ms until it is admitted")
+axes.set_ylim(0)
+axes.set_title("How long the long request waits", loc="left", fontsize=10)
+axes.legend(frameon=False, fontsize=8)
+plt.show()
+worst = curves["shortest"][-1]
+print(f"{worst.metrics['most_overtaken']} requests overtook the long one")
+assert worst.metrics["most_overtaken"] > 0.8 * counts[-1]
+
+# %% [markdown]
+# The wait has no bound. As long as short requests come, the long one starves. `QueuePolicy` claims that no request is
+# overtaken by a later one: `overtaken_at_most = 0`. A class with a rank of its own takes that claim back, so the law
+# *overtaking* had nothing to hold against `shortest`.
+
+# %%
+print("iteration claims", technique("orca").batching, mixes_of("iteration") and QueuePolicy.overtaken_at_most)
+print("shortest claims", Shortest.overtaken_at_most)
+assert QueuePolicy.overtaken_at_most == 0 and Shortest.overtaken_at_most is None
+
+# %% [markdown]
+# ## A promise that is not kept
+#
+# Let the policy promise that at most one later request overtakes each. A *claim* is an attribute of the class. Nothing else
+# changes yet. How large must a workload be to show that this is false? Write down a number of requests, and the smallest
+# batch, before you run the next cell.
+
+
+# %%
+@register
+class Promise(Shortest):
+    """The shortest first, and a promise that the code does not keep."""
+
+    name = "promise"
+    overtaken_at_most: ClassVar[int | None] = 1
+
+
+broken, tried = judge("promise", scenarios=100)
+assert broken is not None and broken.law == "overtaking"
+print(broken.what)
+print(f"found on scenario {tried}")
+
+# %% [markdown]
+# This is not the scenario on which it was found. When a law breaks, the search makes the scenario smaller for as long as
+# the *same* law breaks: it leaves out requests, shortens prompts and answers, and drops aborts. What is left is drawn here.
+
+# %%
+smallest = broken.seen
+who = {request.id: request for request in smallest.case.requests}
+settings = smallest.case.settings
+print({name: settings[name] for name in settings if name == "batching.max_batch"}, smallest.case.capacity, "slots")
+figure, axes = plt.subplots(figsize=(7, 0.8 + 0.4 * len(who)))
+hues = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"]
+for row, (name, request) in enumerate(who.items()):
+    ran = [step for step in smallest.steps if name in {work.sequence for work in step.plan.work}]
+    for step in ran:
+        begin, end = step.started_s * 1e3, step.ended_s * 1e3
+        axes.barh(row, end - begin, 0.6, left=begin, color=hues[row % len(hues)], edgecolor="white")
+    if ran:
+        begin = request.arrival_s * 1e3
+        axes.barh(row, ran[0].started_s * 1e3 - begin, 0.3, left=begin, color=GREY)
+    axes.plot(request.arrival_s * 1e3, row, "k|", markersize=14)
+labels = [f"{name}: at {one.arrival_s * 1e3:g} ms, answer {one.max_new_tokens}" for name, one in who.items()]
+axes.set_yticks(range(len(who)), labels, fontsize=8)
+axes.invert_yaxis()
+axes.set_xlabel("ms of virtual time (black: arrival, grey: waits, coloured: an iteration)")
+axes.set_title("The smallest scenario that was found", loc="left", fontsize=10)
+plt.show()
+assert len(who) <= 4
+
+# %% [markdown]
+# Four requests at most: one that has the place, one that is overtaken, and two that overtake it. With fewer no policy could
+# break this promise, so the search has found a minimum. Read such a picture from the right: who is admitted last, and
+# which requests that arrived later were admitted before it?
+#
+# The law itself is short. It keeps books of its own from the reports and does not trust the policy's.
+
+# %%
+show_source(check_overtaking)
+
+
+# %% [markdown]
+# ## Mended
+#
+# To keep the promise, the policy must count. This is no longer an order by a fixed rank, so the class starts from
+# `Stepwise` and writes `propose` itself. Three rules of `docs/stages.md` matter:
+#
+# - `memory.room()` is a *trial* of memory's books. What was not tried there may not fit.
+# - Work is what `memory.missing(sequence)` returns.
+# - Everything that is returned is a tuple.
+
+# %%
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from minifuse.batching.policy import Stepwise
+from minifuse.options import option
+from minifuse.plan import Proposal, Reason
+from minifuse.request import Sequence
+from minifuse.stages import Memory, register
+from minifuse.work import Work
+
+
+@register
+class Patient(Stepwise):
+    """The shortest answer first, but no request lets more than so many later ones pass."""
+
+    name = "patient"
+    overtaken_at_most: ClassVar[int | None] = 1
+
+    @dataclass(frozen=True)
+    class Options:
+        max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+        self.waiting: dict[str, Sequence] = {}
+        self.running: dict[str, Sequence] = {}
+        self.passed: dict[str, int] = {}  # how many later arrivals have overtaken each that waits
+
+    def receive(self, sequence: Sequence) -> None:
+        self.waiting[sequence.id] = sequence
+        self.passed[sequence.id] = 0
+
+    def release(self, sequence: Sequence) -> None:
+        for books in (self.waiting, self.running, self.passed):
+            books.pop(sequence.id, None)
+
+    def first(self) -> Sequence:
+        """The next to be admitted: the first whose patience has ended, or else the one with the shortest answer."""
+        for sequence in self.waiting.values():
+            if self.overtaken_at_most is not None and self.passed[sequence.id] >= self.overtaken_at_most:
+                return sequence
+        return min(self.waiting.values(), key=lambda one: one.request.max_new_tokens)
+
+    def admit(self, sequence: Sequence) -> None:
+        self.running[sequence.id] = self.waiting.pop(sequence.id)
+        for other in self.waiting.values():
+            self.passed[other.id] += other.request.arrival_s < sequence.request.arrival_s
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        room, newcomers, reasons = memory.room(), [], []
+        while self.waiting:
+            sequence = self.first()
+            if len(self.running) == self.options.max_batch:
+                reason = Reason("batch-full", sequence.id, "not admitted: the batch is full")
+            else:
+                reason = room.admit(sequence)
+            if reason is not None:  # the others wait until this one fits
+                reasons.append(reason)
+                break
+            newcomers.append(sequence)
+            self.admit(sequence)
+        return self.proposal(newcomers, reasons, memory)
+
+    def proposal(self, newcomers: list[Sequence], reasons: list[Reason], memory: Memory) -> Proposal:
+        work = tuple(Work(one.id, *span) for one in self.running.values() for span in memory.missing(one))
+        return Proposal(work, tuple(newcomers), tuple(reasons))
+
+
+# %%
+broken, tried = judge("patient", scenarios=25)
+assert broken is None
+print(f"no law is broken on {tried} scenarios")
+patiently = play("orca", stream(24), max_batch=2, batching="patient", kv_memory="1MiB")
+for run in (curves["iteration"][-1], worst, patiently):
+    print(f"{run.name:36} most overtaken {run.metrics['most_overtaken']:2}, the long one waits {waits(run)['r3']:.4f} s")
+assert patiently.metrics["most_overtaken"] == 1
+draw_lanes(patiently, by="time")
+
+# %% [markdown]
+# `r3` now lets one later request pass, and then it is the next. That no law was broken is no proof. It says that the
+# scenarios of this size have been tried, on independent books, and that none of them shows a mistake.
+#
+# ## One knob to turn: the patience
+#
+# The bound is a number that you choose. With 0 the policy is first come, first served; without a bound it is the shortest
+# first. The next cell makes a class for each number, and serves 60 requests of which one in six is long. What do you expect
+# of the mean wait and of the longest wait as the bound grows?
+
+# %%
+bounds = [0, 1, 2, 4, 8, 16, None]
+for bound in bounds:
+    register(type(f"Patient{bound}", (Patient,), {"name": f"patient-{bound}", "overtaken_at_most": bound}))
+rng = random.Random(4)
+mixed = [(3, 24) if i % 6 == 1 else (3, rng.randint(2, 6)) for i in range(60)]
+moments = [0.0]
+while len(moments) < len(mixed):
+    moments.append(moments[-1] + rng.expovariate(1 / (1.9 * step_s)))
+crowd = asks(*mixed, arrivals=moments)
+runs = [play("orca", crowd, max_batch=4, batching=f"patient-{bound}", kv_memory="1MiB") for bound in bounds]
+names = ["none" if bound is None else str(bound) for bound in bounds]
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
+left.plot(names, [1e3 * sum(waits(run).values()) / len(crowd) for run in runs], "o-", color=BLUE)
+right.plot(names, [1e3 * max(waits(run).values()) for run in runs], "o-", color=ORANGE)
+for axes, title in ((left, "mean wait"), (right, "longest wait")):
+    axes.set_xlabel("overtaken at most")
+    axes.set_ylabel("ms until admitted")
+    axes.set_ylim(0)
+    axes.set_title(title, loc="left", fontsize=10)
+figure.tight_layout()
+plt.show()
+for bound, run in zip(bounds, runs):
+    assert bound is None or run.metrics["most_overtaken"] <= bound
+assert sum(waits(runs[-1]).values()) < sum(waits(runs[0]).values())
+
+# %% [markdown]
+# The bound trades the mean against the longest wait. Which point is right is no question for a law: laws say what must
+# never happen. What you prefer is a question for measurements, as in chapter 14.
+#
+# ## Five mistakes, and the law that names each
+#
+# The next cell makes five wrong policies from `Patient`. Each is a mistake that is easily made. Cover the right column of
+# what is printed, and guess the law.
+
+
+# %%
+def lists(self, newcomers, reasons, memory):
+    """Returns a list where a tuple is meant."""
+    return replace(Patient.proposal(self, newcomers, reasons, memory), admit=list(newcomers))
+
+
+def whole(self, newcomers, reasons, memory):
+    """Computes each text anew, although its KV is there."""
+    return Proposal(tuple(Work(one.id, 0, len(one)) for one in self.running.values()), tuple(newcomers), ())
+
+
+def no_room(self, worker, now, memory):
+    """Admits without asking memory."""
+    newcomers = []
+    while self.waiting and len(self.running) < self.options.max_batch:
+        newcomers.append(self.first())
+        self.admit(newcomers[-1])
+    return self.proposal(newcomers, [], memory)
+
+
+def loses(self, worker, now, memory):
+    """Takes a request out of its queue, then finds that memory has no room, and forgets it."""
+    room, newcomers = memory.room(), []
+    while self.waiting and len(self.running) < self.options.max_batch:
+        sequence = self.waiting.pop(self.first().id)
+        if room.admit(sequence) is None:
+            newcomers.append(sequence)
+            self.running[sequence.id] = sequence
+    return self.proposal(newcomers, [], memory)
+
+
+def lottery(self):
+    """Chooses at random."""
+    return random.choice(list(self.waiting.values()))
+
+
+mistakes = {"proposal": (lists, whole), "propose": (no_room, loses), "first": (lottery,)}
+verdicts = {}
+for method, wrong in mistakes.items():
+    for function in wrong:
+        body = {"name": function.__name__, "__doc__": function.__doc__, method: function, "overtaken_at_most": None}
+        register(type(function.__name__.capitalize(), (Patient,), body))
+        broken, tried = judge(function.__name__, scenarios=30)
+        verdicts[function.__name__] = (broken, tried)
+        print(f"{function.__name__:8} {function.__doc__:84} {broken.law}")
+assert all(broken is not None for broken, _ in verdicts.values())
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 2.4))
+for row, (name, (broken, tried)) in enumerate(verdicts.items()):
+    count = 0 if broken.seen is None else len(broken.seen.case.requests)
+    axes.barh(row - 0.2, tried, 0.36, color=BLUE, label="scenarios until a law broke" if not row else None)
+    axes.barh(row + 0.2, count, 0.36, color=ORANGE, label="requests of the smallest one" if not row else None)
+axes.set_yticks(range(len(verdicts)), [f"{name}: {broken.law}" for name, (broken, _) in verdicts.items()], fontsize=8)
+axes.invert_yaxis()
+axes.set_xlabel("number")
+axes.set_title("What it took to find each mistake", loc="left", fontsize=10)
+axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+plt.show()
+
+# %% [markdown]
+# The mistakes are of three kinds. A value of the wrong form stops the run at the seam (`contract`). A decision that memory
+# or another stage cannot keep shows in one run (`counting`, `budget`, and a request that waits without a reason). A
+# decision that depends on chance can look right in every single run; only a second run, compared with the first, shows it.
+#
+# Note `loses`. Every request that it answers is answered rightly. In a large memory, it never fails. The scenarios are small
+# so that memory runs out often.
+#
+# ## From the notebook to a file
+#
+# A *plugin* is a file that registers stages. The cell of `Patient` has its own imports, so its text is such a file. With it
+# the command line knows the policy: `minifuse --plugin FILE.py run --batching patient`, and `minifuse check --plugin
+# FILE.py patient`. The next cell writes a file with the mistake of `loses` behind the text of `Patient`, and checks it.
+
+# %%
+text = "".join(linecache.getlines(Patient.propose.__code__.co_filename))
+defect = '''
+
+@register
+class Forgetful(Patient):
+    """The same, but a request that does not fit is forgotten."""
+
+    name = "forgetful"
+
+    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+        room, newcomers = memory.room(), []
+        while self.waiting and len(self.running) < self.options.max_batch:
+            sequence = self.waiting.pop(self.first().id)
+            if room.admit(sequence) is None:
+                newcomers.append(sequence)
+                self.running[sequence.id] = sequence
+        return self.proposal(newcomers, [], memory)
+'''
+with tempfile.TemporaryDirectory() as folder:
+    Path(folder, "mine.py").write_text(text + defect)
+    command = [sys.executable, "-m", "minifuse", "check", "--plugin", "mine.py", "forgetful", "--quick"]
+    checked = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+print(checked.stdout)
+assert checked.returncode not in (0, 2) and "BROKEN" in checked.stdout
+
+# %% [markdown]
+# Read a verdict from top to bottom. The *law* says what must hold, *happened* what did happen, *where* in which mix and
+# settings. Then comes the run as a timeline, and the last decisions. *Look at* names the methods of your class in which this
+# law is kept or broken; *read* the explanation; *again* the command that finds the same scenario once more.
+#
+# In a test, the whole of it is one line: `check_laws(batching="patient")`. For a memory of your own, the law *refuse early*
+# needs a count of the slots that a request takes, which you register with `count_slots` of `minifuse.testing`.
+#
+# ## Exercises
+#
+# 1. Write a policy `longest` that admits the longest answer first. Which mean do you expect for the six requests of the
+#    count by hand? *Hint: one sign in `rank`.*
+#    <details><summary>Answer</summary>
+#    <code>return -sequence.request.max_new_tokens</code>. With a batch of one the sum is 6·24 + 5·20 + 4·5 + 3·4 + 2·3 +
+#    1·3 = 285, a mean of 47.5 iterations: the largest that any order has.
+#    </details>
+# 2. In `Patient.propose`, replace `break` by a `continue` that goes on with the next of the waiting requests. Which claim
+#    is in danger? *Hint: what happens to a large request in a memory that is nearly full?*
+#    <details><summary>Answer</summary>
+#    The claim on overtaking: small requests pass the one that does not fit, for as long as they come, unless each of them
+#    is counted. (A plain <code>continue</code> here would not even end, as <code>first</code> returns the same request
+#    again: the law <i>progress</i>.)
+#    </details>
+# 3. `Patient` looks at all that wait for each newcomer. How does the time of `propose` grow with the length of the queue,
+#    and what does `QueuePolicy` do instead? *Hint: `Ranked` in `minifuse/batching/queue.py`.*
+#    <details><summary>Answer</summary>
+#    It is proportional to the number that wait, for each request that is admitted. <code>Ranked</code> keeps the queue
+#    sorted, so that the first is found at once.
+#    </details>
+# 4. `max_new_tokens` is what a request asks for. Could a policy sort by the length that the answer will really have? Which
+#    law speaks of that?
+#    <details><summary>Answer</summary>
+#    No: where a stop token will come is not known. The law <i>blind</i> compares runs that differ only in later arrivals
+#    and in where answers end, and demands the same decisions until the difference can be known.
+#    </details>
+# 5. Sort by prompt length plus answer length, and play it on `crowd`. Is it better on this workload?
+#    <details><summary>Answer</summary>
+#    All prompts of <code>crowd</code> have three tokens, so the order is the same, and so is the run.
+#    </details>
+#
+# ## How the papers tell it, and what we do differently
+#
+# - The papers present a policy, a memory and an attention as one system, measured as a whole (Orca and vLLM as FluidInfer
+#   tells them in its section 2, Baton, Pensieve). Here they are three stages, so that one of them can be changed alone.
+# - FluidInfer (section 2) discusses the shortest remaining time first, and FastServe's feedback queue for lengths that are
+#   not known. Both take places away from requests that run; the policy of this chapter never does. `minifuse compare srpt
+#   fastserve orca` shows the three ways.
+# - None of the papers bounds how often a request is overtaken. The claim is a decision of this code.
+# - No paper has laws. They come from property-based testing: state what must hold for every input, and let a program search
+#   for an input that breaks it.
+#
+# ## Further reading
+#
+# - `docs/stages.md`: the contract of each method, with a whole policy, a whole memory and a whole attention.
+# - `docs/architecture.md`, "The laws": what each law says, and who checks it.
+# - Claessen and Hughes, *QuickCheck* (2000): properties, random inputs, and making them smaller.
+# - Smith, *Various Optimizers for Single-Stage Production* (1956): why the shortest first has the smallest mean.
+#
+# **Next:** your own workload. Chapter 14 has the sweeps; a stage that is registered can take part in them by its name.
