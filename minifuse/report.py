@@ -12,7 +12,20 @@ from minifuse.plan import Plan
 from minifuse.request import FinishReason
 from minifuse.work import TRANSFORMER
 
-__all__ = ["NO_TRANSFERS", "Completion", "Gathers", "KVUsage", "Messages", "Ran", "StepReport", "Traffic", "Transfers"]
+__all__ = [
+    "NOT_FINITE",
+    "NO_TRANSFERS",
+    "Completion",
+    "Gathers",
+    "KVUsage",
+    "Messages",
+    "Ran",
+    "StepReport",
+    "Traffic",
+    "Transfers",
+]
+
+NOT_FINITE = -2  # instead of a token, where the largest logit is NaN or infinite; -1 is virtual time's placeholder
 
 
 class Messages(NamedTuple):

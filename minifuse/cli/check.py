@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from shutil import get_terminal_size
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -215,7 +217,9 @@ def _document(
 
 
 def _again(options: CheckOptions) -> str:
-    files = "".join(f" --plugin {path}" for path in plugins())
+    here = Path.cwd()
+    paths = [path.relative_to(here) if path.is_relative_to(here) else path for path in plugins()]
+    files = "".join(f" --plugin {shlex.quote(str(path))}" for path in paths)
     scenarios = f" --scenarios {options.scenarios}" if options.scenarios else ""
     return f"minifuse check{files} {options.stage}{' --quick' * options.quick}{scenarios} --seed {options.seed}"
 

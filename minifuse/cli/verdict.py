@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import minifuse
 from minifuse.cli.plugin import plugin_files
 from minifuse.cli.text import one_line, shortened
-from minifuse.cli.timeline import decided, legend, timeline
 from minifuse.errors import LawBroken
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing.search import LEFT_OUT
 from minifuse.testing.statements import statement
+from minifuse.views.observed import decided, legend, timeline
 
 if TYPE_CHECKING:
     from minifuse.testing.observation import Observation

@@ -9,11 +9,10 @@ from minifuse.attention.batch import AttentionBackend, Batch
 from minifuse.execute.sampling import sample
 from minifuse.execute.streams import Streams
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
-from minifuse.kernels.operators import NOT_FINITE
 from minifuse.memory.storage import KVStorage
 from minifuse.model.text.transformer import Transformer
 from minifuse.plan import Plan
-from minifuse.report import Ran
+from minifuse.report import NOT_FINITE, Ran
 from minifuse.request import Sequence
 from minifuse.stages import Attention, Memory
 

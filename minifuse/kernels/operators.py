@@ -13,10 +13,9 @@ from torch import Tensor
 from minifuse.kernels.noise import gumbel_noise
 from minifuse.kernels.rotary import RotaryRows
 from minifuse.plan import Move
+from minifuse.report import NOT_FINITE
 
-__all__ = ["NOT_FINITE", "TORCH", "KVTensors", "Operators", "TorchOperators"]
-
-NOT_FINITE = -2  # instead of an index, where the largest number is NaN or infinite; -1 is virtual time's placeholder
+__all__ = ["TORCH", "KVTensors", "Operators", "TorchOperators"]
 
 
 class KVTensors(Protocol):

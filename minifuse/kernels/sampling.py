@@ -17,7 +17,7 @@ from torch import Tensor
 
 from minifuse.kernels.launch import Shipped, check, check_tensor
 from minifuse.kernels.noise import gumbel_noise
-from minifuse.kernels.operators import NOT_FINITE
+from minifuse.report import NOT_FINITE
 
 __all__ = ["SHIPPED", "argmax", "argmax_torch", "gumbel_argmax", "gumbel_argmax_torch"]
 

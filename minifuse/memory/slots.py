@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -131,13 +132,17 @@ class Slots(ReservedMemory):
         live = {self.slot(work.sequence): work.sequence for work in proposal.work}
         fixed = [self.slot(name) for name in self.extents if self.slot(name) not in live] + [*self.leaving]
         moves = []
-        for source, target in shuffle(sorted(live), fixed, self.slots).moves:
+        for source, target in self._moves(sorted(live), fixed):
             name = live[source]
             self.extents[name] = self._extent(target)
             if num_tokens := self.cached.get(name, 0):
                 moves.append(Move("shuffle", source * self.width, target * self.width, num_tokens))
                 self.leaving[source] = name
         return tuple(moves)
+
+    def _moves(self, live: Seq[int], fixed: Seq[int]) -> Seq[tuple[int, int]]:
+        """The slots to be copied, (from, to), so that the live ones lie side by side but for fixed ones."""
+        return shuffle(live, fixed, self.slots).moves
 
     def _written(self, plan: Plan) -> None:
         super()._written(plan)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+import sys
 from types import FunctionType
 from typing import Any
-
-from torch import Tensor
 
 from minifuse.cell_graph import CellGraph
 from minifuse.stages import Memory
 
 __all__ = ["fingerprint", "state"]
 
-# Graphs and tensors by identity: what a graph has found out about its own shape is no change.
-_BY_IDENTITY = {**copyreg.dispatch_table, **dict.fromkeys((CellGraph, Tensor), lambda held: (int, (id(held),)))}
+
+def _by_identity() -> dict[type, Any]:
+    """Graphs and tensors by identity: what a graph has found out about its own shape is no change."""
+    torch = sys.modules.get("torch")  # without which there are no tensors
+    kinds = (CellGraph,) if torch is None else (CellGraph, torch.Tensor)
+    return {**copyreg.dispatch_table, **dict.fromkeys(kinds, lambda held: (int, (id(held),)))}
 
 
 def fingerprint(held: Any) -> bytes:
@@ -30,7 +33,7 @@ def fingerprint(held: Any) -> bytes:
 def _pickled(kind: type[pickle.Pickler], held: Any) -> bytes:
     file = io.BytesIO()
     pickler = kind(file)
-    pickler.dispatch_table = _BY_IDENTITY
+    pickler.dispatch_table = _by_identity()
     pickler.dump(held)
     return file.getvalue()
 
@@ -38,8 +41,10 @@ def _pickled(kind: type[pickle.Pickler], held: Any) -> bytes:
 class _Tolerant(pickle.Pickler):
     """Takes by identity what cannot be pickled: a lock, a lambda, an object whose class was made in a function."""
 
+    dispatch_table: dict[type, Any]
+
     def reducer_override(self, held: Any) -> Any:
-        if held is int or type(held) in _BY_IDENTITY:
+        if held is int or type(held) in self.dispatch_table:
             return NotImplemented
         if isinstance(held, type | FunctionType):
             return int, (id(held),)

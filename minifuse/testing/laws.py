@@ -14,9 +14,8 @@ from itertools import pairwise
 
 from minifuse.errors import LawBroken
 from minifuse.execute.link import Link
-from minifuse.kernels.operators import NOT_FINITE
 from minifuse.plan import Plan
-from minifuse.report import Ran, StepReport
+from minifuse.report import NOT_FINITE, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
 from minifuse.serve.assembly import Stages
 from minifuse.testing.capacity import is_counted

@@ -131,7 +131,8 @@ class Search:
         except _OutOfTime:
             self.out_of_time = True
         except _Unusable as unusable:
-            raise unusable.__cause__ or unusable from None
+            error = unusable.__cause__ or unusable
+            raise error from error.__cause__
         except Exception:  # that a scenario breaks the law only now and then is an error of its own to hypothesis
             if self._smallest is None:
                 raise

@@ -9,11 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import torch
 from hypothesis.strategies import SearchStrategy
-from torch import Tensor
 
 from minifuse.errors import LawBroken, UsageError
 from minifuse.execute.link import Link
@@ -22,6 +20,9 @@ from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence, by_request
 from minifuse.stages import Kind, Memory, Reader, RunPlan, stages
 from minifuse.techniques import TECHNIQUES, Technique, for_model, mix
+
+if TYPE_CHECKING:  # the laws take no torch but where a model computes
+    from torch import Tensor
 
 __all__ = ["Books", "Case", "Expected", "Scenario", "Subject", "Tokens", "mixes"]
 
@@ -80,6 +81,8 @@ class Expected(NamedTuple):
 
 def alike(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> bool:
     """Whether two nodes have the same outputs, but for rounding in float64."""
+    import torch
+
     return len(one) == len(two) and all(
         torch.allclose(a.cpu(), b.cpu(), rtol=0, atol=1e-12) for a, b in zip(one, two, strict=True)
     )
@@ -212,7 +215,7 @@ class Subject(NamedTuple):
     noun: str
     mixes: Callable[..., Iterator[Technique]]
     scenarios: Callable[..., SearchStrategy[Any]]  # for a row; perhaps of some kinds only
-    case: type[Case]
+    case: Callable[[Technique, Any], Case]
     laws: Mapping[str, Callable[..., None]]  # beside those that all subjects have
     law_names: tuple[str, ...] = ()  # that only this subject's books and laws may raise
 

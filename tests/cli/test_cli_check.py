@@ -15,13 +15,13 @@ from conformance.test_defects import DEFECTS
 from hypothesis import Phase
 
 from minifuse import stages
-from minifuse.cli.timeline import decided, timeline
 from minifuse.errors import LawBroken
 from minifuse.request import Request
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import TEXTS, observe, search
 from minifuse.testing.statements import statement
 from minifuse.testing.texts import TextScenario
+from minifuse.views.observed import decided, timeline
 
 Cli = Callable[..., Any]
 

@@ -14,11 +14,12 @@ from torch import Tensor
 from minifuse.clock import VirtualClock
 from minifuse.engine import Engine
 from minifuse.execute.sampling import sample
-from minifuse.kernels.operators import NOT_FINITE, TORCH
+from minifuse.kernels.operators import TORCH
 from minifuse.metrics import compute_metrics
 from minifuse.model.text.load import TextSource, build, random_weights
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive import oracle
+from minifuse.report import NOT_FINITE
 from minifuse.request import FinishReason, Request, Sampling
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Served, serve

@@ -1,18 +1,40 @@
 """Cell graphs under the laws: requests to models of cells, whose memory holds the states of nodes."""
 
-from minifuse.testing.graphs.case import GraphCase
-from minifuse.testing.graphs.real_time import in_real_time
-from minifuse.testing.graphs.scenario import GraphScenario, graph_mixes, graph_scenarios
-from minifuse.testing.subject import Subject
+from __future__ import annotations
 
-__all__ = ["GRAPHS", "GraphCase", "GraphScenario"]
+from typing import TYPE_CHECKING
+
+from minifuse.techniques import Technique
+from minifuse.testing.graphs.scenario import GraphScenario, graph_mixes, graph_scenarios
+from minifuse.testing.observation import Observation
+from minifuse.testing.subject import Case, Subject
+
+if TYPE_CHECKING:
+    from minifuse.testing.graphs.case import GraphCase
+
+__all__ = ["GRAPHS", "GraphScenario"]
+
+
+def graph_case(row: Technique, scenario: GraphScenario) -> Case:
+    """A technique on a scenario of cell graphs. Imports torch, as its small model does."""
+    from minifuse.testing.graphs.case import GraphCase
+
+    return GraphCase(row, scenario)
+
+
+def in_real_time(case: GraphCase, seen: Observation) -> None:
+    """`minifuse.testing.graphs.real_time`."""
+    from minifuse.testing.graphs import real_time
+
+    real_time.in_real_time(case, seen)
+
 
 GRAPHS = Subject(
     kind="cells",
     noun="models of cells",
     mixes=graph_mixes,
     scenarios=graph_scenarios,
-    case=GraphCase,
+    case=graph_case,
     laws={"in_real_time": in_real_time},
     law_names=("order", "pinned"),
 )

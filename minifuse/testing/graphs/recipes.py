@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
-
-import torch
 
 from minifuse.cell_graph import CellGraph, Node, Output, Zeros
 
@@ -42,9 +40,15 @@ def _number(random: Random) -> float:
     return random.uniform(-1.0, 1.0)
 
 
+def _tensor(numbers: Sequence[float]) -> Any:
+    import torch
+
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
 def _states(random: Random) -> tuple[Any, Any]:
     """What a recurrence begins with: mostly zeros."""
-    numbers = torch.tensor([_number(random) for _ in range(HIDDEN)], dtype=torch.float64)
+    numbers = _tensor([_number(random) for _ in range(HIDDEN)])
     return random.choice([Zeros((HIDDEN,)), Zeros((HIDDEN,)), numbers]), Zeros((HIDDEN,))
 
 
@@ -103,7 +107,7 @@ def _constant(random: Random, what: str) -> Any:
         return _number(random)
     size = HIDDEN if what == "h" else NARROW
     numbers = tuple(_number(random) for _ in range(size))
-    return random.choice([Zeros((size,)), numbers, list(numbers), torch.tensor(numbers, dtype=torch.float64)])
+    return random.choice([Zeros((size,)), numbers, list(numbers), _tensor(numbers)])
 
 
 def _dag(random: Random, size: int) -> CellGraph:

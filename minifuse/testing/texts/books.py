@@ -7,11 +7,10 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
 from minifuse.errors import LawBroken
-from minifuse.kernels.operators import NOT_FINITE
 from minifuse.layout import Rectangle
 from minifuse.place import Place
 from minifuse.plan import Move, Plan
-from minifuse.report import Ran, StepReport
+from minifuse.report import NOT_FINITE, Ran, StepReport
 from minifuse.request import FinishReason, Sequence
 from minifuse.testing.subject import Books
 from minifuse.work import Work

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 from minifuse.errors import LawBroken
 from minifuse.execute import RunAhead
 from minifuse.execute.link import Link
-from minifuse.kernels.operators import NOT_FINITE
-from minifuse.memory.storage import KVStorage
 from minifuse.plan import Plan, sampled_work
-from minifuse.report import Ran
+from minifuse.report import NOT_FINITE, Ran
 from minifuse.request import FinishReason, Request, Sequence, TextReader
 from minifuse.serve.assembly import Stages, check_settings
 from minifuse.stages import Memory, RunPlan
@@ -21,10 +20,12 @@ from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case, Expected, Tokens
 from minifuse.testing.texts.alike import check_alike
 from minifuse.testing.texts.books import TextBooks
-from minifuse.testing.texts.ghost import GhostRunner
 from minifuse.testing.texts.models import expected_answer, model_config, small_model
 from minifuse.testing.texts.scenario import TextScenario
 from minifuse.testing.texts.value import check_value
+
+if TYPE_CHECKING:
+    from minifuse.testing.texts.ghost import GhostRunner
 
 __all__ = ["TextCase"]
 
@@ -81,6 +82,9 @@ class TextCase(Case):
         return Link(self._slot_bytes, bandwidth, num_layers, in_turn=memory.layers_in_turn > 1)
 
     def runner(self, numerics: str = "fast") -> GhostRunner:
+        from minifuse.memory.storage import KVStorage
+        from minifuse.testing.texts.ghost import GhostRunner
+
         stages = Stages.of(self.row, self.capacity, self.settings)
         memory, model = stages.memory, small_model(self.scenario.model, numerics)
         cache = KVStorage(

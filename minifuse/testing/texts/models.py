@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
 from minifuse.model.text.config import ModelConfig, Rotary
 from minifuse.model.text.load import build, load_weights, random_weights, resolve_text
-from minifuse.model.text.transformer import Transformer
-from minifuse.naive.oracle import answer
 from minifuse.request import Request
+
+if TYPE_CHECKING:  # shapes take no torch
+    from minifuse.model.text.transformer import Transformer
 
 __all__ = ["CONFIGS", "LONG", "TINY", "expected_answer", "model_config", "small_model"]
 
@@ -56,6 +58,8 @@ def small_model(name: str, numerics: str = "fast") -> Transformer:
 
 @lru_cache(maxsize=4096)
 def _expected(name: str, request: Request) -> tuple[int, ...]:
+    from minifuse.naive.oracle import answer
+
     return tuple(answer(small_model(name), request))
 
 

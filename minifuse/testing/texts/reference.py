@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-
-import torch
+from typing import TYPE_CHECKING
 
 from minifuse.errors import LawBroken
 from minifuse.request import Request
@@ -16,6 +15,9 @@ from minifuse.testing.observe import observe
 from minifuse.testing.texts.case import TextCase
 from minifuse.testing.texts.scenario import TextScenario
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = ["same_bits"]
 
 
@@ -24,6 +26,8 @@ def same_bits(case: TextCase, seen: Observation) -> None:
 
     An attention may do without these numerics.
     """
+    import torch
+
     if not stage("attention", case.row.attention).reference:
         return
     runner = case.runner("reference")
@@ -40,7 +44,7 @@ def same_bits(case: TextCase, seen: Observation) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _logits_alone(model: str, request: Request) -> dict[int, torch.Tensor]:
+def _logits_alone(model: str, request: Request) -> dict[int, Tensor]:
     """The logits that each token of the answer is drawn from, by position."""
     scenario = TextScenario(model=model, requests=(request,), capacity=request.max_cached, options=())
     case = TextCase(technique("serial"), scenario)

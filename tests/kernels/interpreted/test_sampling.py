@@ -9,7 +9,7 @@ import torch
 from minifuse.errors import KernelError
 from minifuse.execute.sampling import keep_top, sample
 from minifuse.kernels.noise import gumbel_noise
-from minifuse.kernels.operators import NOT_FINITE, TORCH
+from minifuse.kernels.operators import TORCH
 from minifuse.kernels.sampling import (
     BLOCK,
     NOISY_BLOCK,
@@ -19,6 +19,7 @@ from minifuse.kernels.sampling import (
     gumbel_argmax_torch,
 )
 from minifuse.kernels.triton_operators import TritonOperators
+from minifuse.report import NOT_FINITE
 from minifuse.request import Sampling
 
 INF, NAN = float("inf"), float("nan")

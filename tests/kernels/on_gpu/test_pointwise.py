@@ -11,7 +11,7 @@ from torch import Tensor
 
 from minifuse.kernels.launch import INTERPRETED
 from minifuse.kernels.noise import gumbel_noise
-from minifuse.kernels.operators import NOT_FINITE
+from minifuse.report import NOT_FINITE
 
 pytest.importorskip("triton", reason="Triton is for Linux only")
 
