@@ -16,7 +16,7 @@ from importlib.util import find_spec
 
 from minifuse.errors import MachineError
 
-for _name in ("matplotlib", "IPython"):
+for _name in ("matplotlib", "IPython", "pygments"):
     if find_spec(_name) is None:
         raise MachineError(
             f"minifuse.notebook needs {_name}, which is not installed: "

@@ -21,6 +21,7 @@ from minifuse.parsing import one_of
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Served, serve
+from minifuse.simulate.cost import Hardware
 from minifuse.stages import KINDS
 from minifuse.trace import Event
 from minifuse.views.history import History
@@ -103,7 +104,7 @@ def play(
     label: str | None = None,
     kv_memory: str | None = "192KiB",
     clock: str = "virtual",
-    hardware: str | None = None,
+    hardware: str | Hardware | None = None,
     max_batch: int | None = None,
     batching: str | None = None,
     memory: str | None = None,
@@ -129,7 +130,7 @@ def play(
         name: of the technique, see `minifuse list`.
         label: the name of the run in pictures, messages and on the replay page; None: the technique's.
         kv_memory: of the device. 192KiB are 128 tokens of tiny; None: the default of the command line, 64MiB or more.
-        hardware: whose speed virtual time has: cpu unless it is given.
+        hardware: whose speed virtual time has, a name or a machine of your own: cpu unless it is given.
         max_batch: requests served at once, at most, in every stage that has such a bound.
         batching, memory, attention: another stage instead of the technique's.
         tensor_parallel: processes that share the model, in real time.
@@ -144,6 +145,7 @@ def play(
     if label is not None and not (isinstance(label, str) and label.strip()):
         raise UsageError(f"label is {label!r:.60}: give a text, as the name of the run.")
     given = {"model": model, "dtype": dtype, "numerics": numerics, "clock": clock, "seed": seed, "technique": name}
+    machine, hardware = (hardware, "cpu") if isinstance(hardware, Hardware) else (None, hardware)
     given |= {"tensor_parallel": tensor_parallel, "kv_memory": kv_memory, "hardware": hardware, "max_batch": max_batch}
     given |= {"batching": batching, "memory": memory, "attention": attention}
     texts = {key: str(value) for key, value in given.items() if value is not None}
@@ -151,6 +153,7 @@ def play(
     source = resolve(asked.model)
     row = chosen(asked, source.kind, DEFAULT[source.kind])
     settings = replace(asked.settings, stage_options=asked.stage_options(row), why=asked.why)
+    settings = settings if machine is None else replace(settings, hardware=machine)
     refuse_contradictions(asked, source)
     outline = source.outline(settings.dtype, settings.seed)
     build_engine(row, source, settings, outline)  # refuse before any weights are loaded

@@ -22,6 +22,8 @@ __all__ = ["SERIES", "draw_series", "values_of"]
 
 WIDTH, HEIGHT = 4.6, 1.3  # inches of a chart
 WIDEST = 9.6
+FAR = 4  # times the most slots in use: from there on, all that there are is told in words alone
+HEADROOM = 1.05
 
 
 class Series(NamedTuple):
@@ -73,7 +75,7 @@ def draw_series(
     | batch | requests with work in it |
     | computed | tokens, or nodes, computed, idle ones included |
     | idle | those that no request needs |
-    | kv | slots of the device in use; the line above is all there are |
+    | kv | slots of the device in use; the line above is all there are, where bars come near it |
     | host | slots whose KV is on the host alone |
     | queue | requests that wait while it runs |
 
@@ -97,6 +99,7 @@ def draw_series(
             _draw(axes, run, name, of_run, by)
         units = dict.fromkeys(SERIES[name].unit.format(_computed(run)) for run in played)
         line[0].set_ylabel(" or ".join(units), fontsize=8, color=SOFT)
+        _scale(name, line, played, values[name])
     right = max(axes.get_xlim()[1] for axes in charts.flat)
     for axes in charts.flat:
         axes.set_xlim(0, right)
@@ -125,24 +128,38 @@ def _draw(axes: Axes, run: Played, name: str, values: list[int], by: By) -> None
     starts, widths = [start for start, _ in spans], [wide for _, wide in spans]
     colours: dict[str, Any] = {"color": tint(look.colour, 0.25), "edgecolor": look.colour}
     axes.bar(starts, values, widths, align="edge", linewidth=0.4, gid=name, **colours)
-    if name == "kv":
-        axes.axhline(run.capacity, color=INK, linewidth=1, linestyle="--", gid="capacity")
-        told = f"all there are: {run.capacity:,}"
-        axes.annotate(
-            *(told, (1, run.capacity)),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, -3),
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            fontsize=7,
-            color=INK,
-        )
-    axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
-    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     axes.grid(axis="y", color="#e4e7eb", linewidth=0.7)
     axes.set_axisbelow(True)
     plain(axes)
     if by == "iterations":
         step_ticks(axes, run, 12)
     axes.set_title(look.title.format(_computed(run)), fontsize=9, loc="left", color=SOFT)
+
+
+def _scale(name: str, line: Iterable[Axes], runs: Iterable[Played], values: Iterable[list[int]]) -> None:
+    """Give the charts of a series one scale, from 0, and charts of memory a line at all there is.
+
+    The line is left out where it would press the bars of every run flat; its words stay.
+    """
+    charts = [*zip(line, runs, strict=True)]
+    highest = max([1, *(value for of_run in values for value in of_run)])
+    top = float(highest)
+    if name == "kv":
+        near = [run.capacity for _, run in charts if run.capacity <= FAR * highest]
+        top = float(max([highest, *near]))
+        for axes, run in charts:
+            if run.capacity in near:
+                axes.axhline(run.capacity, color=INK, linewidth=1, linestyle="--", gid="capacity")
+            axes.annotate(
+                *(f"all there are: {run.capacity:,}", (1, min(run.capacity, top))),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, -3),
+                textcoords="offset points",
+                ha="right",
+                va="top",
+                fontsize=7,
+                color=INK,
+            )
+    for axes, _ in charts:
+        axes.set_ylim(0, top * HEADROOM)
+        axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from IPython.display import Code
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 
 import minifuse
 from minifuse.errors import UsageError
@@ -19,6 +21,8 @@ from minifuse.errors import UsageError
 __all__ = ["Source", "show_source"]
 
 ROOT = Path(minifuse.__file__).parents[1]
+# Styles stand in the text itself: a style sheet of a notebook would change them.
+LOOK = HtmlFormatter(noclasses=True, prestyles="font-family: monospace; line-height: 125%; margin: 0 0 1em")
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,13 @@ class Source:
 
     def _repr_html_(self) -> str:
         return "\n".join(
-            f"<div><code>{html.escape(where)}</code></div>\n{Code(text, language='python')._repr_html_()}"
+            f"<div><code>{html.escape(where)}</code></div>\n{highlight(text, PythonLexer(), LOOK)}"
             for where, text in self.parts
         )
 
 
 def show_source(*things: Any, docstring: bool = False) -> Source:
-    """The source of functions, methods, classes or modules, with the file and line of each.
+    """The source of functions, kernels, methods, classes or modules, with the file and line of each.
 
         show_source(BlockTables.told)
 
@@ -58,6 +62,8 @@ def _part(thing: Any, docstring: bool) -> tuple[str, str]:
         thing = thing.fget
     elif isinstance(thing, functools.cached_property):
         thing = thing.func
+    elif type(thing).__module__.partition(".")[0] == "triton":
+        thing = getattr(thing, "fn", thing)  # the function that a kernel was made of
     thing = inspect.unwrap(thing) if callable(thing) else thing
     try:
         path, (lines, first) = Path(inspect.getfile(thing)), inspect.getsourcelines(thing)

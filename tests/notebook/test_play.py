@@ -26,6 +26,7 @@ from minifuse.notebook.memory import draw_memory
 from minifuse.notebook.play import play
 from minifuse.notebook.series import draw_series
 from minifuse.request import Sampling
+from minifuse.simulate.cost import HARDWARE
 from minifuse.trace import read_trace
 
 from .runs import TEXTS, few, run_of, talks
@@ -122,6 +123,14 @@ def test_stages_are_exchanged() -> None:
     played = play("orca", few(), memory="paged", attention="paged", memory__block_size=8)
     assert played.events[0]["stages"] == {"batching": "iteration", "memory": "paged", "attention": "paged"}
     assert played.name == "iteration+paged+paged"
+
+
+def test_hardware_may_be_a_machine_of_ones_own() -> None:
+    named, own, faster = (
+        play("orca", few(), hardware=one).history.last_s
+        for one in ("h200", HARDWARE["h200"], replace(HARDWARE["h200"], overhead_s=0.0))
+    )
+    assert named == own > faster
 
 
 def test_hardware_is_whose_time_is_simulated() -> None:

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from minifuse.errors import UsageError
-from minifuse.notebook.play import Played
+from minifuse.notebook.asks import asks
+from minifuse.notebook.play import Played, play
 from minifuse.notebook.series import SERIES, draw_series
 from minifuse.trace import Event
 
@@ -72,6 +73,27 @@ def test_memory_has_a_line_at_all_there_is() -> None:
     (line,) = [one for one in axes.lines if one.get_gid() == "capacity"]
     assert {*line.get_ydata()} == {48}  # type: ignore[misc]
     assert [text.get_text() for text in axes.texts] == ["all there are: 48"]
+
+
+def test_a_line_far_above_is_told_in_words_alone() -> None:
+    large = play("vllm", asks("sort 7 2 5"), kv_memory="6MiB", label="large")
+    (axes,) = draw_series(large, series="kv").axes
+    assert [text.get_text() for text in axes.texts] == ["all there are: 4,096"]
+    assert not [one for one in axes.lines if one.get_gid() == "capacity"]
+    highest = max(bar.get_height() for bar in bars(axes))
+    assert highest <= axes.get_ylim()[1] < 2 * highest
+    both = draw_series(run_of("vllm"), large, series="kv").axes
+    assert [axes.get_ylim()[1] >= 48 for axes in both] == [True, True]
+    assert [len([one for one in axes.lines if one.get_gid() == "capacity"]) for axes in both] == [1, 0]
+
+
+@pytest.mark.parametrize("names", [("orca", "naive"), ("naive", "orca")])
+def test_runs_have_the_scale_of_the_highest(names: tuple[str, str]) -> None:
+    runs = [play(name, asks("count from 3 to 9", "sort 7 2 5")) for name in names]
+    left, right = draw_series(*runs, series="computed").axes
+    highest = max(bar.get_height() for axes in (left, right) for bar in bars(axes))
+    assert left.get_ylim() == right.get_ylim()
+    assert left.get_ylim()[0] == 0 <= highest <= left.get_ylim()[1]
 
 
 def test_of_cells_nodes_are_counted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import minifuse
 from minifuse.errors import UsageError
+from minifuse.kernels.slots import _slots_kernel
 from minifuse.memory.shuffle import __name__ as shuffle
 from minifuse.notebook import show_source
 from minifuse.notebook.play import Played
@@ -78,13 +80,20 @@ def test_properties_and_what_is_wrapped_are_shown() -> None:
     assert show_source(_hints).parts[0][1].startswith("@cache\ndef _hints(")
 
 
+def test_a_kernel_is_the_function_that_it_was_made_of() -> None:
+    ((where, text),) = show_source(_slots_kernel).parts
+    assert where.startswith("minifuse/kernels/slots.py:")
+    assert text.splitlines()[1] == "def _slots_kernel("
+
+
 def test_it_is_highlighted_below_its_file_and_line() -> None:
     shown = show_source(parse_size, Extent.slots)
     page = shown._repr_html_()
     places = [where for where, _ in shown.parts]
     assert [page.index(where) for where in places] == sorted(page.index(where) for where in places)
     assert places[0].startswith("minifuse/parsing.py:")
-    assert '<span class="k">def</span>' in page
+    assert re.search(r'<span style="color: #[0-9A-Fa-f]+; font-weight: bold">def</span>', page)
+    assert "font-family: monospace" in page
     assert "&lt;" in page or "-&gt;" in page
     assert repr(shown).startswith(f"# {places[0]}\ndef parse_size(")
 
