@@ -35,6 +35,7 @@ ROOMS = (
     "reproduce",
     "views",
     "replay",
+    "labs",
     "cli",
     "notebook",
 )

@@ -16,6 +16,7 @@ from minifuse.cli.check import check
 from minifuse.cli.compare import compare
 from minifuse.cli.doctor import doctor
 from minifuse.cli.explain import explain
+from minifuse.cli.lab import LAB
 from minifuse.cli.list import list_
 from minifuse.cli.plugin import load_plugin
 from minifuse.cli.replay import replay
@@ -65,6 +66,12 @@ def root(
         print(context.get_help())
 
 
+def lab(context: typer.Context) -> None:
+    """The labs of the course: make one, check it, score a class, grade."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
 def _deferred(command: Callable[..., int]) -> Callable[..., Callable[[], int]]:
     """The same command for typer, returning its work instead of doing it."""
 
@@ -91,4 +98,9 @@ def _parser(fancy: bool) -> Callable[..., Any]:
     app.callback(invoke_without_command=True)(root)
     for name, command in COMMANDS.items():
         app.command(name)(_deferred(command))
+    group = typer.Typer(rich_markup_mode="rich" if fancy else None)
+    group.callback(invoke_without_command=True)(lab)
+    for name, command in LAB.items():
+        group.command(name)(_deferred(command))
+    app.add_typer(group, name="lab")
     return typer.main.get_command(app)

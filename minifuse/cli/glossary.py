@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-import minifuse
-from minifuse.errors import MachineError
+from minifuse.shipped import places, shipped
 
 __all__ = ["Term", "folded", "terms"]
 
-HOME = Path(minifuse.__file__).parent
-PLACES = (HOME / "glossary.md", HOME.parent / "docs" / "glossary.md")  # of an installed package, and of a checkout
+PLACES = places("glossary.md", "docs/glossary.md")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +47,7 @@ def terms() -> tuple[Term, ...]:
     Raises:
         MachineError: this installation lacks the file.
     """
-    path = next((path for path in PLACES if path.is_file()), None)
-    if path is None:
-        raise MachineError(f"The glossary is neither at {PLACES[0]} nor at {PLACES[1]}: install minifuse again.")
+    path = shipped(PLACES, "The glossary is")
     found: list[Term] = []
     chapter = ""
     for line in path.read_text(encoding="utf-8").splitlines():

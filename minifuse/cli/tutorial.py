@@ -10,15 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import minifuse
 from minifuse.cli.declare import argument, switch, takes
 from minifuse.cli.streams import print_result
-from minifuse.errors import MachineError, UsageError
+from minifuse.errors import UsageError
+from minifuse.shipped import places, shipped
 
 __all__ = ["PLACES", "Chapter", "chapters", "tutorial"]
 
-HOME = Path(minifuse.__file__).parent
-PLACES = (HOME / "tutorials", HOME.parent / "tutorials")  # of an installed package, and of a checkout
+PLACES = places("tutorials", "tutorials")
 SERVERS = ("notebook", "jupyterlab")
 INSTALL = "pip install -e '.[tutorials]' -c constraints.txt"
 
@@ -51,9 +50,7 @@ def chapters() -> list[Chapter]:
     Raises:
         MachineError: this installation lacks them.
     """
-    place = next((place for place in PLACES if place.is_dir()), None)
-    if place is None:
-        raise MachineError(f"The tutorials are neither at {PLACES[0]} nor at {PLACES[1]}: install minifuse again.")
+    place = shipped(PLACES, "The tutorials are")
     return [Chapter(source) for source in sorted(place.glob("[0-9][0-9]_*.py"))]
 
 

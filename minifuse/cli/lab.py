@@ -1,0 +1,295 @@
+"""`minifuse lab`: the labs of the course, for students and for graders."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from minifuse.cli.declare import JsonOptions, argument, json_switch, option, switch, takes
+from minifuse.cli.streams import print_result
+from minifuse.cli.text import console
+from minifuse.errors import MachineError, UsageError
+from minifuse.parsing import number
+
+if TYPE_CHECKING:
+    from minifuse.labs.judge import Outcome
+    from minifuse.labs.lab import Lab
+
+__all__ = ["LAB"]
+
+SCHEMA = "minifuse.lab/1"
+HERE = "."
+INDENT = 12
+NUMBER = argument("NN", "a lab, by its number")
+OUT = option("-o", "the folder that is made", "DIR")
+SEED = option(
+    "--seed",
+    "of the workloads that are drawn; the course's secret, to see what will be graded",
+    "TEXT",
+    default="public",
+)
+
+
+def _labs() -> list[Lab]:
+    from importlib.util import find_spec
+
+    if find_spec("hypothesis") is None:
+        raise MachineError(
+            "The labs need hypothesis, which is not installed: pip install -e '.[tutorials]' -c constraints.txt."
+        )
+    from minifuse.labs.lab import labs
+
+    return labs()
+
+
+def _lab(text: str | None) -> Lab:
+    """The installed lab of this number."""
+    known = _labs()
+    numbers = [f"{one.number:02}" for one in known]
+    if text is None or text.zfill(2) not in numbers:
+        what = "No lab is named" if text is None else f"There is no lab {text!r}"
+        raise UsageError(f"{what}: give one of {', '.join(numbers)}.")
+    return known[numbers.index(text.zfill(2))]
+
+
+@takes(JsonOptions)
+def list_labs(options: JsonOptions) -> int:
+    """List the labs: the chapter that each follows, its hours, its points."""
+    known = _labs()
+    if options.json:
+        rows = [
+            {"number": one.number, "title": one.title, "chapter": one.chapter, "hours": one.hours, "points": one.points}
+            for one in known
+        ]
+        print_result(json.dumps({"schema": SCHEMA, "labs": rows}))
+        return 0
+    for one in known:
+        print_result(f"{one.number:02}  {one.title} (after chapter {one.chapter}; {one.hours} hours)")
+    print_result("\nminifuse lab start NN makes a folder to work in.")
+    return 0
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """The options of `lab start`."""
+
+    number: Annotated[str | None, NUMBER]
+    folder: Annotated[str | None, argument("[DIR]", "the folder that is made; without one, it is named after the lab")]
+
+
+@takes(StartOptions)
+def start(options: StartOptions) -> int:
+    """Make a folder to work in: the task, the skeleton, the public tests."""
+    from minifuse.labs.handout import handed_out, write_files
+
+    lab = _lab(options.number)
+    folder = Path(options.folder or lab.folder.name)
+    write_files(handed_out(lab), folder)
+    print_result(
+        f"{folder} is lab {lab.number}: {lab.title}. Read {folder / 'README.md'}, write {folder / 'solution.py'}."
+    )
+    print(f"note: minifuse lab check {folder} tells what holds.", file=sys.stderr)
+    return 0
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """The options of `lab check`."""
+
+    folder: Annotated[str | None, argument("[DIR]", "the lab's folder; without one, this folder")]
+    only: Annotated[str | None, option("--only", "run this test alone", "TEST")]
+    hidden: Annotated[bool, switch("--hidden", "run the hidden tests, too, where minifuse has them")]
+    seed: Annotated[str, SEED]
+    json: Annotated[bool, json_switch()]
+
+
+@takes(CheckOptions)
+def check(options: CheckOptions) -> int:
+    """Tell what holds of a solution, what does not, and the smallest case that shows it."""
+    from minifuse.labs.judge import judge
+    from minifuse.labs.lab import Lab
+
+    _labs()
+    own = Lab(Path(options.folder or HERE))
+    lab = _lab(str(own.number)) if options.hidden else own
+    known = [test.name for test in lab.tests(options.hidden)]
+    if options.only is not None and options.only not in known:
+        raise UsageError(f"--only is {options.only!r}, which is no test of this lab: give one of {', '.join(known)}.")
+    outcomes = judge(
+        lab,
+        own.folder / "solution.py",
+        hidden=options.hidden,
+        seed=options.seed,
+        only=options.only,
+        say=lambda name: print(f"note: {name.replace('_', ' ')} ...", file=sys.stderr),
+    )
+    if options.json:
+        print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, "tests": [_as_json(one) for one in outcomes]}))
+    else:
+        _show(lab, own.folder, outcomes)
+    return int(not all(one.held for one in outcomes))
+
+
+def _as_json(outcome: Outcome) -> dict[str, object]:
+    test = outcome.test
+    return {
+        "name": test.name,
+        "held": outcome.held,
+        "points": outcome.points,
+        "of": test.points,
+        "hidden": test.hidden,
+        "says": test.says,
+        "what": outcome.what,
+        "picture": [*outcome.picture],
+        "steps": outcome.steps,
+    }
+
+
+def _show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
+    """What holds in a line each; of what does not, the case that shows it, and what to read."""
+    from rich.padding import Padding
+
+    out = console()
+    printed = next((one.printed for one in outcomes if one.printed), "")
+    for one in outcomes:
+        sign, style = ("holds", "green") if one.held else ("not written", "dim") if one.unwritten else ("fails", "red")
+        points = f"{one.points:g} of {one.test.points:g} points"
+        out.print(f"{sign:<12}{one.test.name.replace('_', ' ')} ({points})", style=style)
+        lines = [one.test.says]
+        if not one.held:
+            lines += [one.what, *one.picture]
+            lines += [] if one.unwritten else [f"Read again: {one.test.read}."]
+            if one.events is not None and (page := _page(folder, one)) is not None:
+                lines.append(f"See it: {page}, in a browser.")
+        for line in lines:
+            out.print(Padding(line, (0, 0, 0, INDENT)))
+    if printed:
+        out.print("\nYour file printed:\n" + printed.rstrip())
+    got, most = sum(one.points for one in outcomes), sum(one.test.points for one in outcomes)
+    rest = sum(lab.points.values()) - most
+    hidden = f" The hidden tests have {rest:g} more." if rest else ""
+    out.print(f"\n{got:g} of {most:g} points in {number(len(outcomes), 'test')}.{hidden}")
+
+
+def _page(folder: Path, outcome: Outcome) -> Path | None:
+    """The replay page of a run that shows what is wrong; None if the run cannot be shown."""
+    from minifuse.replay.page import write_page
+    from minifuse.replay.workload import TracedRun
+
+    page = folder / f"{outcome.test.name}.html"
+    try:
+        write_page([TracedRun("solution", outcome.events or [])], page)
+    except Exception:  # a stage may have decided anything
+        return None
+    return page
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """The options of `lab score`."""
+
+    folders: Annotated[list[str], argument("DIR", "folders of one lab, such as those of a class", many=True)]
+    seed: Annotated[str, SEED]
+    json: Annotated[bool, json_switch()]
+
+
+@takes(ScoreOptions)
+def score(options: ScoreOptions) -> int:
+    """Make a table of the open task: counted costs of each folder, beside baselines."""
+    from minifuse.labs.lab import Lab
+    from minifuse.labs.score import scores
+
+    _labs()
+    found = [Lab(Path(folder)) for folder in options.folders or [HERE]]
+    if len({lab.number for lab in found}) > 1:
+        raise UsageError(
+            f"These are folders of the labs {sorted({lab.number for lab in found})}: give folders of one lab."
+        )
+    names = [str(lab.folder) for lab in found]
+    lab = _lab(str(found[0].number))
+    scored = scores(
+        lab, {name: one.folder / "solution.py" for name, one in zip(names, found, strict=True)}, seed=options.seed
+    )
+    if options.json:
+        told = {"costs": scored.costs, "rows": scored.rows, "baselines": scored.baselines, "failed": scored.failed}
+        print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, **told}))
+    else:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        table.add_column("")
+        for name, better in scored.costs.items():
+            table.add_column(f"{name}\n({better} is better)", justify="right")
+        for name, row, baseline in scored.ranked:
+            values = [f"{row[cost]:,.6g}" if cost in row else "-" for cost in scored.costs]
+            table.add_row(f"({name})" if baseline else name, *values, style="dim" if baseline else None)
+        console().print(table)
+        console().print("\n(in brackets: baselines)")
+    for name, why in scored.failed.items():
+        print(f"error: {name} has no score: {why}", file=sys.stderr)
+    return int(bool(scored.failed))
+
+
+@dataclass(frozen=True)
+class HandoutOptions:
+    """The options of `lab handout`."""
+
+    number: Annotated[str | None, NUMBER]
+    out: Annotated[str | None, OUT]
+
+
+@takes(HandoutOptions)
+def handout(options: HandoutOptions) -> int:
+    """Make the folder that students are given: no line of any solution is in it."""
+    from minifuse.labs.handout import handed_out, write_files
+
+    lab, folder = _lab(options.number), _out(options.out)
+    write_files(handed_out(lab), folder)
+    print_result(f"{folder} is what students are given of lab {lab.number}: {lab.title}.")
+    return 0
+
+
+@dataclass(frozen=True)
+class AutograderOptions:
+    """The options of `lab autograder`."""
+
+    number: Annotated[str | None, NUMBER]
+    out: Annotated[str | None, OUT]
+    secret: Annotated[
+        str | None,
+        option("--secret", "of the course, from which hidden workloads are drawn; without one, a new one", "TEXT"),
+    ]
+
+
+@takes(AutograderOptions)
+def autograder(options: AutograderOptions) -> int:
+    """Make a folder that grades a lab, on Gradescope or in GitHub Classroom."""
+    from minifuse.labs.autograder import make_autograder
+
+    lab, folder = _lab(options.number), _out(options.out)
+    make_autograder(lab, folder, options.secret or secrets.token_hex(16))
+    print_result(f"{folder} grades lab {lab.number}: {lab.title}. For Gradescope: upload a zip file of what is in it.")
+    print(
+        f"note: {folder / 'secret.txt'} is the course's secret: keep it, and grade all with the same.", file=sys.stderr
+    )
+    return 0
+
+
+def _out(folder: str | None) -> Path:
+    if folder is None:
+        raise UsageError("-o is missing: give the folder that is to be made, as in -o handout.")
+    return Path(folder)
+
+
+LAB = {
+    "list": list_labs,
+    "start": start,
+    "check": check,
+    "score": score,
+    "handout": handout,
+    "autograder": autograder,
+}

@@ -1,0 +1,208 @@
+"""A folder that grades one lab: on Gradescope as it is, and in a workflow of GitHub Classroom.
+
+It holds the lab with its hidden tests and without its solution, the part of minifuse that judges, which needs no torch,
+and the course's secret, from which hidden workloads are drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import minifuse
+from minifuse.errors import UsageError
+from minifuse.labs.handout import handed_out, write_files
+from minifuse.labs.judge import Outcome, judge
+from minifuse.labs.lab import Lab
+from minifuse.labs.score import scores
+
+__all__ = ["autograder_files", "grade", "make_autograder"]
+
+FILE = "solution.py"
+LEFT_OUT = ("tutorials", "__pycache__", "reproduce", "notebook", "replay", "tiny")  # of minifuse: not needed to judge
+REQUIREMENTS = ("numpy>=2.0", "hypothesis>=6.120", "rich>=13.7", "typer>=0.15")
+WITH_TORCH = ("torch>=2.11", "triton>=3.6")
+
+SETUP = """#!/usr/bin/env bash
+# Gradescope runs this once, when the autograder is built.
+set -euo pipefail
+cd "$(dirname "$0")"
+apt-get update -qq && apt-get install -y -qq python3 python3-venv python3-pip
+python3 -m venv venv
+venv/bin/pip install --quiet -r requirements.txt
+"""
+
+RUN = """#!/usr/bin/env bash
+# Gradescope runs this for each submission.
+set -euo pipefail
+cd /autograder/source
+mkdir -p /autograder/results
+venv/bin/python grade.py --submission /autograder/submission --results /autograder/results/results.json
+"""
+
+GRADE = '''"""Grades a submission: python grade.py --submission FOLDER --results FILE.json [--classroom FILE]"""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from minifuse.labs.autograder import main
+
+sys.exit(main(HERE, sys.argv[1:]))
+'''
+
+WORKFLOW = """# For GitHub Classroom: put this file into the assignment's template as .github/workflows/classroom.yml.
+# The autograder's folder is a private repository of the course. Its name is the variable MINIFUSE_GRADER, and the
+# secret MINIFUSE_GRADER_TOKEN may read it.
+name: Lab {number}
+on: [push]
+permissions:
+  checks: write
+  actions: read
+  contents: read
+jobs:
+  grade:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+        with:
+          path: submission
+      - uses: actions/checkout@v4
+        with:
+          repository: ${{{{ vars.MINIFUSE_GRADER }}}}
+          token: ${{{{ secrets.MINIFUSE_GRADER_TOKEN }}}}
+          path: grader
+          persist-credentials: false
+      - uses: actions/setup-python@v5
+        with:
+          python-version: "3.12"
+      - run: pip install --quiet -r grader/requirements.txt
+      - id: lab
+        run: |
+          python grader/grade.py --submission submission --results results.json --classroom classroom.txt
+          rm -rf grader
+          echo "result=$(cat classroom.txt)" >> "$GITHUB_OUTPUT"
+      - uses: classroom-resources/autograding-grading-reporter@v1
+        env:
+          LAB_RESULTS: ${{{{ steps.lab.outputs.result }}}}
+        with:
+          runners: lab
+"""
+
+
+def autograder_files(lab: Lab, secret: str) -> dict[str, str]:
+    """The files of the folder but for minifuse itself."""
+    hidden = sorted((lab.folder / "tests" / "hidden").glob("*.py"))
+    if not hidden:
+        raise UsageError(f"{lab.folder} has no hidden tests: give the number of a lab, as minifuse lab list shows.")
+    files = {f"lab/{name}": text for name, text in handed_out(lab).items()}
+    kept = [*hidden, *(lab.folder / "tests").glob("open.py")]
+    files |= {f"lab/{path.relative_to(lab.folder).as_posix()}": path.read_text(encoding="utf-8") for path in kept}
+    needed = REQUIREMENTS + (WITH_TORCH if "torch" in lab.limits.imports else ())
+    files["requirements.txt"] = "".join(f"{one}\n" for one in needed)
+    files |= {"setup.sh": SETUP, "run_autograder": RUN, "grade.py": GRADE, "secret.txt": f"{secret}\n"}
+    files["classroom.yml"] = WORKFLOW.format(number=lab.number)
+    return files
+
+
+def make_autograder(lab: Lab, folder: Path, secret: str) -> None:
+    """Write the folder.
+
+    Raises:
+        UsageError: it has something in it, or cannot be written.
+    """
+    write_files(autograder_files(lab, secret), folder)
+    shutil.copytree(Path(minifuse.__file__).parent, folder / "minifuse", ignore=shutil.ignore_patterns(*LEFT_OUT))
+
+
+def grade(lab: Lab, submission: Path, secret: str) -> dict[str, Any]:
+    """The results of a submission's file, as Gradescope reads them."""
+    found = [path for path in sorted(submission.rglob(FILE)) if path.is_file() and not path.is_symlink()]
+    if len(found) != 1:
+        what = f"There is no {FILE} in it" if not found else f"There are {len(found)} files {FILE} in it"
+        return {"score": 0, "output": f"{what}: hand in one.", "tests": []}
+    user = _another_user()
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        file = Path(shutil.copyfile(found[0], Path(place, FILE)))
+        file.chmod(0o644)
+        outcomes = judge(lab, file, seed=secret, user=user)
+        results: dict[str, Any] = {"tests": [_result(one) for one in outcomes]}
+        if lab.open_task is not None:
+            scored = scores(lab, {"submission": file}, seed=secret, user=user)
+            row = scored.rows.get("submission", {})
+            results["leaderboard"] = [
+                {"name": name, "value": row[name], "order": "asc" if scored.costs[name] == "lower" else "desc"}
+                for name in scored.costs
+                if name in row
+            ]
+    results["score"] = sum(one.points for one in outcomes)
+    return results
+
+
+def _result(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as Gradescope reads it. Hidden tests are shown when grades are."""
+    said = "holds" if outcome.held else f"does not hold: {outcome.what}"
+    lines = [f"{outcome.test.says} This {said}", *outcome.picture]
+    lines += [] if outcome.held else [f"Read again: {outcome.test.read}."]
+    return {
+        "name": outcome.test.name.replace("_", " "),
+        "score": outcome.points,
+        "max_score": outcome.test.points,
+        "output": "\n".join(lines),
+        "visibility": "after_published" if outcome.test.hidden else "visible",
+    }
+
+
+def _another_user() -> str | None:
+    """The user nobody, if this process may give the student's process to it and that one can run Python."""
+    if os.getuid() != 0:
+        return None
+    try:
+        pwd.getpwnam("nobody")
+        ran = subprocess.run([sys.executable, "-I", "-c", ""], user="nobody", cwd="/", check=False)
+    except (KeyError, OSError, subprocess.SubprocessError):
+        return None
+    return "nobody" if ran.returncode == 0 else None
+
+
+def main(here: Path, arguments: list[str]) -> int:
+    """What the folder's grade.py runs. Exit code 0: the submission was graded, whatever its points."""
+    parser = argparse.ArgumentParser(prog="python grade.py", description="Grades a submission.")
+    parser.add_argument("--submission", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--results", type=Path, required=True, metavar="FILE.json")
+    parser.add_argument("--classroom", type=Path, metavar="FILE", help="the results as GitHub Classroom reads them")
+    typed = parser.parse_args(arguments)
+    if os.getuid() == 0:
+        for name in ("lab", "secret.txt"):  # the student's process has another user
+            (here / name).chmod(0o700)
+    lab, secret = Lab(here / "lab"), (here / "secret.txt").read_text().strip()
+    results = grade(lab, typed.submission, secret)
+    typed.results.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    most = sum(lab.points.values())
+    print(f"{results['score']:g} of {most:g} points")
+    if typed.classroom is not None:
+        tests = [
+            {
+                "name": one["name"],
+                "status": "pass" if one["score"] == one["max_score"] else "fail",
+                "score": one["score"],
+                "max_score": one["max_score"],
+            }
+            for one in results["tests"]
+        ]
+        status = "pass" if results["score"] == most else "fail"
+        told = {"version": 1, "status": status, "max_score": most, "tests": tests}
+        typed.classroom.write_text(b64encode(json.dumps(told).encode()).decode())
+    return 0

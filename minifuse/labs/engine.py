@@ -1,0 +1,132 @@
+"""A student's stage in the real engine: under the laws, and in runs whose costs are counted. Neither needs torch."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence as Seq
+from typing import Any, ClassVar
+
+from minifuse.labs.judge import Unmet, Work
+from minifuse.metrics import Metrics, compute_metrics
+from minifuse.model.source import resolve
+from minifuse.request import Request
+from minifuse.serve.build import build_engine
+from minifuse.serve.run import serve
+from minifuse.serve.settings import Settings
+from minifuse.simulate.cost import Hardware
+from minifuse.techniques import Technique
+from minifuse.testing.search import Search, compared_laws
+from minifuse.testing.texts.scripted import SCRIPTED
+from minifuse.trace import Event
+from minifuse.views.reading import parse_trace
+
+__all__ = ["OfStudent", "Run", "keeps_the_laws", "run"]
+
+MODEL = "random:llama-2-7b"  # whose shape alone is used: an iteration's time, and bytes of KV
+
+
+class OfStudent:
+    """What a stage inherits whose decisions come from a student's file: `self.work` are the calls to it.
+
+    @register
+    class Students(OfStudent, QueuePolicy): ...
+
+    Students.work = work
+    """
+
+    work: ClassVar[Work]
+
+
+def keeps_the_laws(
+    work: Work, row: Technique, stage: type[OfStudent], scenarios: int = 30, *, compared: bool = True
+) -> None:
+    """Put a technique with the student's stage through the laws, on scenarios drawn from the test's seed.
+
+    Args:
+        compared: the laws that compare runs too, which take several times as long.
+
+    Raises:
+        LawBroken: on the smallest scenario that was found. Its cause may be a `StudentFault`.
+    """
+    stage.work = work
+    Search(SCRIPTED, row, compared_laws(SCRIPTED) if compared else ()).run(scenarios, work.random.randrange(2**32))
+
+
+class Run:
+    """A run of requests: `metrics` as the command line prints them, and `events`, its trace."""
+
+    def __init__(self, metrics: Metrics, events: list[Event], answers: dict[str, int], refused: dict[str, str]) -> None:
+        self.metrics = metrics
+        self.events = events
+        self.answers = answers  # the number of new tokens of each request
+        self.refused = refused
+
+    @property
+    def steps(self) -> list[Event]:
+        """The iterations with work, in the order in which they were decided."""
+        return [event for event in self.events if event["event"] == "step" and event["work"]]
+
+
+def run(
+    work: Work,
+    row: Technique,
+    stage: type[OfStudent],
+    requests: Seq[Request],
+    *,
+    kv_tokens: int = 4096,
+    hardware: str | Hardware = "a100-40g",
+    **options: Any,
+) -> Run:
+    """Serve requests with a technique that has the student's stage, in virtual time and without weights.
+
+    Every answer has exactly as many tokens as its request allows.
+
+    Args:
+        kv_tokens: slots of memory.
+        options: of stages, `batching__token_budget=8`.
+
+    Raises:
+        StudentFault, LawBroken: as the stage has it.
+    """
+    stage.work = work
+    return served(row, requests, kv_tokens=kv_tokens, hardware=hardware, **options)
+
+
+def served(
+    row: Technique,
+    requests: Seq[Request],
+    *,
+    kv_tokens: int = 4096,
+    hardware: str | Hardware = "a100-40g",
+    **options: Any,
+) -> Run:
+    """The same with any technique: a baseline."""
+    source = resolve(MODEL)
+    slot = source.slot_bytes("float16")
+    named = {name.replace("__", ".", 1): value for name, value in options.items()}
+    settings = Settings(
+        clock="virtual", hardware=hardware, dtype="float16", kv_memory=kv_tokens * slot, stage_options=named
+    )
+    lines = io.StringIO()
+    engine = build_engine(row, source, settings, source.outline("float16"), lines)
+    found = serve(engine, requests)
+    events = parse_trace(lines.getvalue(), row.name).events
+    answers = {one.request.id: len(one.token_ids) for one in found.answers if one.why_refused is None}
+    refused = {one.request.id: one.why_refused for one in found.answers if one.why_refused is not None}
+    return Run(compute_metrics(events), events, answers, refused)
+
+
+def check_schedule(found: Run, expected: Seq[Seq[tuple[str, int, int]]]) -> None:
+    """Raise `Unmet` unless the iterations compute exactly this: (request, start, stop) of each, in any order."""
+    for i, (step, right) in enumerate(zip(found.steps, expected, strict=False)):
+        work = sorted((name, start, stop) for name, start, stop, *_ in step["work"])
+        if work != sorted(right):
+            raise Unmet(
+                f"iteration {i} computes {_told(work)}, and {_told(sorted(right))} was expected.", events=found.events
+            )
+    if len(found.steps) != len(expected):
+        raise Unmet(f"there are {len(found.steps)} iterations, and {len(expected)} were expected.", events=found.events)
+
+
+def _told(work: Seq[tuple[str, int, int]]) -> str:
+    return ", ".join(f"[{start}, {stop}) of {name}" for name, start, stop in work) or "nothing"

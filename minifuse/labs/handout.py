@@ -1,0 +1,56 @@
+"""What students get of a lab: its text, the skeleton, the public tests; and no line of any solution."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from minifuse.errors import UsageError
+from minifuse.labs.lab import Lab, labs
+from minifuse.labs.skeleton import leaked, skeleton, solution_lines
+
+__all__ = ["handed_out", "write_files"]
+
+GIVEN = ("README.md", "stage.py")
+WRONG = re.compile(r"^\[wrong\]$.*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def handed_out(lab: Lab) -> dict[str, str]:
+    """The texts of the files that students get, by their paths within the lab.
+
+    Raises:
+        UsageError: one of them has a line of a solution, of any lab.
+    """
+    read = {name: lab.folder / name for name in GIVEN if (lab.folder / name).is_file()}
+    read |= {f"tests/public/{path.name}": path for path in sorted((lab.folder / "tests" / "public").glob("*.py"))}
+    files = {name: path.read_text(encoding="utf-8") for name, path in read.items()}
+    files["lab.toml"] = WRONG.sub("", (lab.folder / "lab.toml").read_text(encoding="utf-8")).rstrip() + "\n"
+    files["solution.py"] = skeleton((lab.folder / "solution.py").read_text(encoding="utf-8"))
+    for other in [lab, *(one for one in labs() if one.number != lab.number)]:
+        secret = solution_lines((other.folder / "solution.py").read_text(encoding="utf-8"))
+        for name, text in files.items():
+            if over := [*leaked(text, secret)]:
+                raise UsageError(
+                    f"{name} of lab {lab.number} has a line of the solution of lab {other.number} ({over[0]!r}): "
+                    "write one of them in another way."
+                )
+    return files
+
+
+def write_files(files: dict[str, str], folder: Path) -> None:
+    """Write a new folder of these files.
+
+    Raises:
+        UsageError: the folder has something in it, which may be a student's work, or cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already, and is left as it is: give a folder that is new or empty.")
+    try:
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755 if text.startswith("#!") else 0o644)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"{folder} cannot be written ({reason}): give a folder that you may write to.") from None

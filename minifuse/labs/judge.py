@@ -1,0 +1,183 @@
+"""The judge: runs the tests of a lab on a student's file, each with a process of its own, and tells what holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+from hypothesis.strategies import SearchStrategy
+
+from minifuse.errors import LawBroken, MinifuseError
+from minifuse.labs.lab import Lab, Test
+from minifuse.labs.submission import StudentFault, Submission
+from minifuse.trace import Event
+
+__all__ = ["Outcome", "Unmet", "Work", "judge"]
+
+PHASES = (Phase.generate, Phase.shrink)
+
+
+class Unmet(AssertionError):
+    """What a test demands does not hold.
+
+    Args:
+        what: a sentence: what was given, what came, what should have come.
+        picture: lines that show the smallest scenario.
+        events: the trace of a run in which it shows, for the replay page.
+    """
+
+    def __init__(self, what: str, picture: Iterable[str] = (), events: list[Event] | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.picture = [*picture]
+        self.events = events
+
+
+@dataclass
+class Work(Submission):
+    """A student's file as a test has it, with what is random in the test: the same for the same seed."""
+
+    seed: str = ""
+    lab: Lab | None = field(default=None, repr=False)
+
+    @property
+    def random(self) -> Random:
+        """Random numbers that begin anew each time."""
+        return Random(self.seed)
+
+    def smallest(self, cases: SearchStrategy[Any], demand: Callable[[Any], None], examples: int = 100) -> None:
+        """Try a demand on cases that hypothesis makes up, and tell of the smallest that does not meet it.
+
+        Raises:
+            Unmet, StudentFault, LawBroken: what the demand raised on that case.
+        """
+        failed: list[Exception] = []
+
+        @seeded(self.seed)
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            phases=PHASES,
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+        )
+        @given(cases)
+        def attempt(case: Any) -> None:
+            try:
+                demand(case)
+            except (AssertionError, MinifuseError) as error:
+                failed.append(error)
+                raise _Failed from None
+
+        try:
+            attempt()
+        except Exception:
+            if not failed:
+                raise
+            raise failed[-1] from None
+
+
+class _Failed(Exception):
+    """Tells hypothesis that a case fails, whatever the reason."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a test: its points, and why it does not hold."""
+
+    test: Test
+    held: bool
+    what: str = ""
+    picture: tuple[str, ...] = ()
+    events: list[Event] | None = field(default=None, repr=False)
+    unwritten: bool = False  # nothing was judged: the skeleton is not filled in yet
+    printed: str = ""
+    steps: int = 0  # the most that a call took
+
+    @property
+    def points(self) -> float:
+        return self.test.points if self.held else 0.0
+
+
+def judge(
+    lab: Lab,
+    file: Path,
+    *,
+    hidden: bool = True,
+    seed: str = "public",
+    user: str | None = None,
+    only: str | None = None,
+    say: Callable[[str], None] = lambda name: None,
+) -> list[Outcome]:
+    """The outcomes of the tests on a student's file.
+
+    Args:
+        hidden: judge by the hidden tests, too.
+        seed: of all that is random; a course has a secret one.
+        user: that the student's process is given.
+        only: the name of one test.
+        say: is told the name of the test that begins.
+    """
+    outcomes = []
+    for test in lab.tests(hidden):
+        if only in (None, test.name):
+            say(test.name)
+            outcomes.append(_judge(lab, test, file, seed, user))
+    return outcomes
+
+
+def _judge(lab: Lab, test: Test, file: Path, seed: str, user: str | None) -> Outcome:
+    work = Work(file, lab.limits, user, seed=f"{seed} {lab.number} {test.name}", lab=lab)
+    try:
+        with work:
+            test.run(work)
+        return Outcome(test, True, printed=work.printed, steps=work.most_steps)
+    except (AssertionError, MinifuseError) as error:
+        found = of_student(error)
+        what, picture, events = _told(found)
+        unwritten = isinstance(found, StudentFault) and found.unwritten
+        return Outcome(test, False, what, picture, events, unwritten, work.printed, work.most_steps)
+
+
+def of_student(error: BaseException) -> BaseException:
+    """The error of the student's own file that another error comes from, if there is one."""
+    cause: BaseException | None = error
+    seen: set[int] = set()  # causes may go round
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, StudentFault):
+            return cause
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
+    return error
+
+
+def _told(error: BaseException) -> tuple[str, tuple[str, ...], list[Event] | None]:
+    """What is told of an error: a sentence, a picture, the trace of the run in which it shows."""
+    if isinstance(error, Unmet):
+        return error.what, tuple(error.picture), error.events
+    if isinstance(error, LawBroken):
+        return _law(error)
+    if isinstance(error, StudentFault):
+        return str(error), (), None
+    raise error  # a defect of the lab
+
+
+def _law(broken: LawBroken) -> tuple[str, tuple[str, ...], list[Event] | None]:
+    """What is told of a law that is broken: in words, as a timeline, and the trace of the run."""
+    from minifuse.testing.statements import statement
+    from minifuse.views.observed import legend, timeline
+
+    what = f'The law "{broken.law}" is broken. {statement(broken.law).says} Here {broken.what}.'
+    if broken.seen is None:
+        return what, (), None
+    try:
+        picture = timeline(broken.seen, broken.what, 78)
+        return what, (*picture, f"({legend(picture)})"), broken.seen.trace.events()
+    except Exception:  # a stage may have decided anything
+        return what, (), None

@@ -1,0 +1,194 @@
+"""A lab: a folder with its text, points and limits, the reference, public and hidden tests, and wrong solutions.
+
+    04-the-memory-shuffle/
+        README.md        the task
+        lab.toml         points, withheld modules, limits
+        solution.py      the reference: students get it without what stands between BEGIN and END SOLUTION
+        stage.py         what joins the student's functions to the engine, where the lab has a stage
+        tests/public/    functions test_...(work), which students have
+        tests/hidden/    others, which they have not
+        tests/open.py    score(work), the counted costs of the open task, and baselines(work)
+        wrong/           wrong solutions, each of which fails the one test that lab.toml names for it
+
+lab.toml:
+
+    number = 4
+    title = "The memory shuffle"
+    chapter = 6                  # that it follows
+    hours = "2 to 4"
+    withheld = ["minifuse.memory.shuffle"]
+    [points]                     # of each test
+    windows_by_hand = 10
+    [wrong]                      # the test that each wrong solution fails
+    moves_too_much = "moves_the_least"
+    [limits]                     # as `minifuse.labs.submission.Limits`
+    steps = 200000
+    [read]                       # what to read again where a test fails
+    moves_the_least = "chapter 6, 'A count by hand'; Flover, section IV-D"
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from minifuse.errors import UsageError
+from minifuse.labs.submission import PLACES, Limits
+from minifuse.shipped import shipped
+
+__all__ = ["Lab", "Test", "labs"]
+
+KEYS = {"number", "title", "chapter", "hours", "withheld", "points", "wrong", "limits", "read"}
+PREFIX = "test_"
+
+
+@dataclass(frozen=True)
+class Test:
+    """One test of a lab. `says` is what must hold, in plain words."""
+
+    name: str
+    says: str
+    read: str
+    points: float
+    hidden: bool
+    run: Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab's folder. Reading it checks that it is whole.
+
+    Raises:
+        UsageError: the folder is not a lab, or its lab.toml is wrong.
+    """
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        for name in ("README.md", "lab.toml", "solution.py"):
+            if not (self.folder / name).is_file():
+                raise UsageError(
+                    f"{self.folder} has no {name}: give the folder of a lab, such as minifuse lab start makes."
+                )
+        unknown = self._toml.keys() - KEYS
+        missing = {"number", "title", "chapter", "points"} - self._toml.keys()
+        if unknown or missing:
+            wrong = f"has {sorted(unknown)}" if unknown else f"lacks {sorted(missing)}"
+            raise UsageError(f"{self.folder / 'lab.toml'} {wrong}: it has the keys {', '.join(sorted(KEYS))}.")
+
+    @cached_property
+    def _toml(self) -> dict[str, Any]:
+        path = self.folder / "lab.toml"
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} is no TOML ({error}): correct it.") from None
+
+    @property
+    def number(self) -> int:
+        return int(self._toml["number"])
+
+    @property
+    def title(self) -> str:
+        return str(self._toml["title"])
+
+    @property
+    def chapter(self) -> int:
+        return int(self._toml["chapter"])
+
+    @property
+    def hours(self) -> str:
+        return str(self._toml.get("hours", ""))
+
+    @cached_property
+    def limits(self) -> Limits:
+        given = self._toml.get("limits", {})
+        known = {one.name for one in fields(Limits)} - {"withheld", "sentence"}
+        if unknown := given.keys() - known:
+            raise UsageError(
+                f"{self.folder / 'lab.toml'} has the limits {sorted(unknown)}: give some of {sorted(known)}."
+            )
+        withheld = tuple(self._toml.get("withheld", ()))
+        sentence = f"{{}} is withheld in lab {self.number}, which asks you to write it"
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        return Limits(**given, withheld=withheld, sentence=sentence)
+
+    @property
+    def points(self) -> dict[str, float]:
+        return dict(self._toml["points"])
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """The wrong solutions, and the test that each fails."""
+        return dict(self._toml.get("wrong", {}))
+
+    def tests(self, hidden: bool = True) -> list[Test]:
+        """The tests, public ones first, in the order of files and lines.
+
+        Args:
+            hidden: those too, where the folder has them: a student's has not.
+        """
+        found: dict[str, Test] = {}
+        places = [False, True] if hidden and (self.folder / "tests" / "hidden").is_dir() else [False]
+        for of_hidden in places:
+            for path in sorted((self.folder / "tests" / ("hidden" if of_hidden else "public")).glob("*.py")):
+                for name, function in vars(self.module(path)).items():
+                    if name.startswith(PREFIX) and callable(function) and function.__module__ == self._name(path):
+                        test = self._test(name.removeprefix(PREFIX), function, of_hidden)
+                        if test.name in found:
+                            raise UsageError(f"{path} has a second test {test.name}: give it another name.")
+                        found[test.name] = test
+        if len(places) == 2 and (gone := self.points.keys() - found.keys()):
+            raise UsageError(f"{self.folder / 'lab.toml'} has points for {sorted(gone)}: there are no such tests.")
+        return [*found.values()]
+
+    def _test(self, name: str, function: Callable[[Any], None], hidden: bool) -> Test:
+        says = " ".join((function.__doc__ or "").split())
+        if name not in self.points or not says:
+            what = "points in lab.toml" if says else "docstring, which says what must hold"
+            raise UsageError(f"The test {name} of {self.folder.name} has no {what}: give it one.")
+        read = str(self._toml.get("read", {}).get(name, f"chapter {self.chapter}"))
+        return Test(name, says, read, float(self.points[name]), hidden, function)
+
+    @property
+    def open_task(self) -> ModuleType | None:
+        """`tests/open.py`, if the folder has one."""
+        path = self.folder / "tests" / "open.py"
+        return self.module(path) if path.is_file() else None
+
+    def _name(self, path: Path) -> str:
+        parts = path.relative_to(self.folder).with_suffix("").parts
+        return "_".join(("minifuse_lab", f"{self.number:02}", *parts))
+
+    def module(self, path: Path) -> ModuleType:
+        """A file of the lab, imported once. `import stage` finds the lab's own stage.py."""
+        name = self._name(path)
+        known = sys.modules.get(name)
+        if known is not None and Path(known.__file__ or "").read_bytes() == path.read_bytes():
+            return known  # of another copy of the lab, too: a stage is registered once
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise UsageError(f"{path} is not a Python file: give the folder of a lab.")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        stage = self.folder / "stage.py"
+        if stage.is_file() and path != stage:
+            sys.modules["stage"] = self.module(stage)  # of this lab: others have one of that name
+        spec.loader.exec_module(module)
+        return module
+
+
+def labs() -> list[Lab]:
+    """Every lab, in order.
+
+    Raises:
+        MachineError: this installation lacks them.
+    """
+    return [Lab(folder) for folder in sorted(shipped(PLACES, "The labs are").glob("[0-9][0-9]-*"))]

@@ -1,0 +1,56 @@
+"""The open task of a lab: counted costs of a student's answer, beside stated baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minifuse.errors import MinifuseError, UsageError
+from minifuse.labs.judge import Unmet, Work, of_student
+from minifuse.labs.lab import Lab
+
+__all__ = ["Scores", "scores"]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The costs of each row, the best first: of files, and of baselines; or why a file has none."""
+
+    costs: Mapping[str, str]  # the name of a cost, and whether "lower" or "higher" is better; the first one ranks
+    rows: Mapping[str, Mapping[str, float]]
+    baselines: Mapping[str, Mapping[str, float]]
+    failed: Mapping[str, str]
+
+    @property
+    def ranked(self) -> list[tuple[str, Mapping[str, float], bool]]:
+        """Name, costs, and whether it is a baseline, the best first."""
+        first, better = next(iter(self.costs.items()))
+        all_rows = [(name, row, False) for name, row in self.rows.items()]
+        all_rows += [(name, row, True) for name, row in self.baselines.items()]
+        return sorted(all_rows, key=lambda one: (one[1][first] * (1 if better == "lower" else -1), one[2], one[0]))
+
+
+def scores(lab: Lab, files: Mapping[str, Path], *, seed: str = "public", user: str | None = None) -> Scores:
+    """The costs of these files, by name, and of the lab's baselines, on the same workload.
+
+    Raises:
+        UsageError: the lab has no open task.
+    """
+    task: Any = lab.open_task
+    if task is None:
+        raise UsageError(f"Lab {lab.number} has no tests/open.py, so there is nothing to score.")
+    rows: dict[str, Mapping[str, float]] = {}
+    failed: dict[str, str] = {}
+    baselines: dict[str, Mapping[str, float]] = {}
+    for name, file in files.items():
+        work = Work(file, lab.limits, user, seed=f"{seed} {lab.number} open", lab=lab)
+        try:
+            with work:
+                rows[name] = task.score(work)
+        except (AssertionError, MinifuseError) as error:
+            found = of_student(error)
+            failed[name] = found.what if isinstance(found, Unmet) else str(found)
+        baselines = baselines or task.baselines(work)  # which asks the file nothing
+    return Scores(task.COSTS, rows, baselines, failed)

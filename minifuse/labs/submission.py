@@ -1,0 +1,305 @@
+"""What the judge has of a student's file: calls to a process of its own, and values that are plain data."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import selectors
+import subprocess
+import sys
+import time
+import types
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Self, get_args, get_origin
+
+from minifuse.errors import MinifuseError
+from minifuse.labs import student
+from minifuse.shipped import HOME, places
+
+__all__ = ["PLACES", "Limits", "Remote", "StudentFault", "Submission", "check_form"]
+
+PLACES = places("tutorials/labs", "tutorials/labs")
+PRINTED = 20_000  # characters of what a file prints that are kept
+ALONE = "a lab's file stands alone, and may not import {}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a student's process may use. `steps` are lines of Python that one call runs in the student's folder."""
+
+    steps: int = 1_000_000
+    memory_mb: int = 512
+    seconds: int = 60  # of processor time, and twice as many on the clock: for what never returns
+    imports: tuple[str, ...] = ()  # modules that it may use beside Python's own
+    withheld: tuple[str, ...] = ()
+    sentence: str = "{} is withheld in this lab: you are asked to write it"
+
+
+class StudentFault(MinifuseError):
+    """The student's file did what it may not, or returned what it should not. The text is a sentence for the student.
+
+    `unwritten`: it is the NotImplementedError of the skeleton.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, unwritten: bool = False) -> None:
+        super().__init__(what)
+        self.unwritten = unwritten
+
+
+class Remote:
+    """An object that lives in the student's process."""
+
+    def __init__(self, submission: Submission, name: str, number: int) -> None:
+        self._submission = submission
+        self._name = name
+        self._number = number
+        weakref.finalize(self, submission._forgotten.append, number)  # told with the next call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, (self._number,)  # all that there is of it here, where stages are compared
+
+    def __call__(self, method: str, *arguments: Any, form: Any = Any) -> Any:
+        """Call a method. The value is checked as by `Submission.call`."""
+        call = {"do": "method", "object": self._number, "name": method, "arguments": arguments}
+        return self._submission._ask(call, f"{self._name}.{method}", form)
+
+    def copy(self) -> Remote:
+        """Another object that is like this one, and changes apart from it."""
+        return self._submission._object({"do": "copy", "of": self._number}, self._name)
+
+
+@dataclass
+class Submission:
+    """A student's file in a process of its own, from `with` to its end.
+
+    >>> with Submission(Path("solution.py")) as work:  # doctest: +SKIP
+    ...     work.call("missing", 12, [[0, 4]], form=list[tuple[int, int]])
+    [[4, 12]]
+
+    Raises:
+        StudentFault: whenever the file fails, takes too long, or returns what is not of the `form` asked for.
+    """
+
+    file: Path
+    limits: Limits = field(default_factory=Limits)
+    user: str | int | None = None  # that the process is given, where the judge may do so
+    steps: int = 0  # of the last call
+    most_steps: int = 0
+
+    def __enter__(self) -> Self:
+        self._numbers = count()
+        self._forgotten: list[int] = []
+        read_calls, self._calls = os.pipe()
+        self._replies, write_replies = os.pipe()
+        settings = {
+            "file": str(self.file.resolve()),
+            "closed": [*map(str, (HOME, *PLACES))],
+            "withheld": list(self.limits.withheld),
+            "imports": [*self.limits.imports],
+            "sentence": self.limits.sentence,
+            "alone": ALONE,
+            "steps": self.limits.steps,
+            "memory_mb": self.limits.memory_mb,
+            "seconds": self.limits.seconds,
+            "calls": read_calls,
+            "replies": write_replies,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-B", "-u", student.__file__, json.dumps(settings)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(read_calls, write_replies),
+            start_new_session=True,
+            user=self.user,
+            cwd="/",
+            env=_environment(),
+        )
+        os.close(read_calls)
+        os.close(write_replies)
+        self._waiting = selectors.DefaultSelector()
+        self._waiting.register(self._replies, selectors.EVENT_READ)
+        assert self._process.stdout is not None
+        self._waiting.register(self._process.stdout, selectors.EVENT_READ)
+        self._text, self._buffer = "", b""
+        try:
+            self._ask({"do": "load"}, self.file.name, Any)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            os.close(self._calls)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, 9)
+        self._process.wait()
+        self._waiting.close()
+        with suppress(OSError):
+            os.close(self._replies)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def call(self, function: str, *arguments: Any, form: Any = Any) -> Any:
+        """Call a function of the file.
+
+        Args:
+            form: what the value must be, as a type: `list[tuple[int, int]]` are lists of lists of two whole numbers.
+        """
+        return self._ask({"do": "call", "name": function, "arguments": arguments}, function, form)
+
+    def make(self, cls: str, *arguments: Any) -> Remote:
+        """Make an object of a class of the file."""
+        return self._object({"do": "make", "name": cls, "arguments": arguments}, cls)
+
+    @property
+    def printed(self) -> str:
+        """What the file has printed, up to a bound."""
+        return self._text
+
+    def _object(self, call: dict[str, Any], name: str) -> Remote:
+        number = next(self._numbers)
+        self._ask({**call, "object": number}, name, Any)
+        return Remote(self, name, number)
+
+    def _ask(self, call: dict[str, Any], name: str, form: Any) -> Any:
+        forgotten, self._forgotten[:] = [*self._forgotten], []
+        number = secrets.randbits(53)  # which the file cannot know, to answer in another's place
+        line = (json.dumps({**call, "number": number, "forget": forgotten}) + "\n").encode()
+        try:
+            while line:
+                line = line[os.write(self._calls, line) :]
+        except OSError:
+            raise StudentFault(self._ended(name)) from None
+        reply = self._reply(name, number)
+        self.steps = int(reply.get("steps", 0))
+        self.most_steps = max(self.most_steps, self.steps)
+        if "error" in reply:
+            raise self._fault(name, reply["error"])
+        return check_form(reply.get("value"), form, name)
+
+    def _reply(self, name: str, number: int) -> dict[str, Any]:
+        deadline = time.monotonic() + 2 * self.limits.seconds
+        while b"\n" not in self._buffer:
+            ready = self._waiting.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise StudentFault(f"{name} had not returned after {2 * self.limits.seconds} s: does it end?")
+            for key, _ in ready:
+                chunk = os.read(key.fd, 1 << 16)
+                if key.fd == self._replies:
+                    if not chunk:
+                        raise StudentFault(self._ended(name))
+                    self._buffer += chunk
+                elif not chunk:
+                    self._waiting.unregister(key.fileobj)
+                elif len(self._text) < PRINTED:
+                    self._text += chunk.decode(errors="replace")[: PRINTED - len(self._text)]
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            reply = json.loads(line)
+            if reply["number"] != number:
+                raise ValueError
+        except (ValueError, KeyError, TypeError):
+            raise StudentFault(
+                f"{name} wrote to the judge's own channel: return values, and print what you like."
+            ) from None
+        return dict(reply)
+
+    def _ended(self, name: str) -> str:
+        """Why the process is no more."""
+        try:
+            code = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            return f"{name} closed the judge's own channel: return values, and print what you like."
+        if code in (-24, -9):  # SIGXCPU, SIGKILL
+            return f"{name} was stopped after {self.limits.seconds} s of computing: does it end?"
+        if code < 0:
+            return f"{name} ended its process by signal {-code}: a lab's file returns values."
+        return f"{name} ended its process (exit code {code}): a lab's file returns values, and never exits."
+
+    def _fault(self, name: str, error: dict[str, Any]) -> StudentFault:
+        kind, text, where = str(error.get("type")), str(error.get("text")), error.get("where")
+        at = f" at {where}" if where else ""
+        if kind == "OutOfSteps":
+            most = f"{self.limits.steps:,} steps (lines of your file that are run)"
+            return StudentFault(f"{name} took more than {most}, and was stopped: does it end, and is it fast enough?")
+        if kind == "NotPlain":
+            return StudentFault(
+                f"{name} returned what is no plain data ({text}): return numbers, texts, lists and dictionaries."
+            )
+        if kind == "MemoryError":
+            return StudentFault(f"{name} took more than {self.limits.memory_mb} MB of memory{at}.")
+        if kind == "NotImplementedError":
+            return StudentFault(f"{name} is not written yet{at}: {text}", unwritten=True)
+        if kind in ("ImportError", "PermissionError", "NotAllowed"):
+            return StudentFault(f"{name}{at}: {text}.")
+        return StudentFault(f"{name} raised {kind} ({text}){at}.")
+
+
+def check_form(value: Any, form: Any, name: str) -> Any:
+    """The value, if it has the form that a type tells.
+
+    >>> check_form([[0, 4]], list[tuple[int, int]], "missing")
+    [[0, 4]]
+
+    Raises:
+        StudentFault: it has another form.
+    """
+    if not _is(value, form):
+        raise StudentFault(f"{name} returned {json.dumps(value):.120}: return {told(form)}.")
+    return value
+
+
+def _is(value: Any, form: Any) -> bool:
+    origin, parts = get_origin(form), get_args(form)
+    if form is Any:
+        return True
+    if form is None or form is type(None):
+        return value is None
+    if origin is types.UnionType:
+        return any(_is(value, part) for part in parts)
+    if origin is list:
+        return isinstance(value, list) and all(_is(one, parts[0]) for one in value)
+    if origin is tuple:
+        return isinstance(value, list) and len(value) == len(parts) and all(map(_is, value, parts))
+    if origin is dict:
+        return isinstance(value, dict) and all(_is(one, parts[1]) for one in value.values())
+    if form is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, form) and (form is bool or not isinstance(value, bool))
+
+
+def told(form: Any, many: bool = False) -> str:
+    """A form in words.
+
+    >>> told(list[tuple[int, int]])
+    'a list of lists of a whole number and a whole number'
+    """
+    names = {int: "whole number", float: "number", str: "text", bool: "True or False", None: "None", type(None): "None"}
+    origin, parts = get_origin(form), get_args(form)
+    if origin is list:
+        return f"{'lists' if many else 'a list'} of {told(parts[0], many=True)}"
+    if origin is tuple:
+        return f"{'lists' if many else 'a list'} of {' and '.join(told(part) for part in parts)}"
+    if origin is dict:
+        return f"{'dictionaries' if many else 'a dictionary'} of {told(parts[1], many=True)}"
+    if origin is types.UnionType:
+        return " or ".join(told(part) for part in parts)
+    name = names.get(form, "anything plain")
+    if form in (bool, None, type(None)) or name == "anything plain":
+        return name
+    return f"{name}s" if many else f"a {name}"
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of the judge's own environment, which may hold the course's secret."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "TRITON_INTERPRET": "1", **threads}

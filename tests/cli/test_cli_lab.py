@@ -1,0 +1,124 @@
+"""`minifuse lab`: a student's way from the start to points, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from registers import forget_labs
+
+from minifuse.labs.lab import labs
+
+Cli = Callable[..., Any]
+SHUFFLE = next(lab for lab in labs() if lab.number == 4)
+PUBLIC = {"windows_by_hand", "moves_by_hand", "moves_in_order", "runs_in_the_engine"}
+POINTS = sum(SHUFFLE.points[name] for name in PUBLIC)
+
+
+@pytest.fixture(autouse=True)
+def folder(own_register: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    forget_labs()
+
+
+def solved(folder: Path) -> None:
+    shutil.copy(SHUFFLE.folder / "solution.py", folder / "solution.py")
+
+
+def test_labs_are_listed(minifuse: Cli) -> None:
+    assert "04  The memory shuffle (after chapter 6" in minifuse("lab", "list").out
+    assert 4 in [one["number"] for one in minifuse("lab", "list", "--json").json()["labs"]]
+
+
+def test_without_a_command_there_is_help(minifuse: Cli) -> None:
+    outcome = minifuse("lab")
+    assert outcome.code == 0
+    assert "autograder" in outcome.out
+
+
+@pytest.mark.parametrize("number", ["4", "04"])
+def test_a_lab_is_started_checked_and_solved(number: str, minifuse: Cli, folder: Path) -> None:
+    assert minifuse("lab", "start", number, "mine").code == 0
+    before = minifuse("lab", "check", "mine")
+    assert before.code == 1
+    assert before.out.count("not written ") - before.out.count("is not written ") == len(PUBLIC)
+    assert f"0 of {POINTS:g} points" in before.out
+    solved(folder / "mine")
+    after = minifuse("lab", "check", "mine")
+    assert (after.code, after.out.count("holds ")) == (0, len(PUBLIC))
+    assert f"{POINTS:g} of {POINTS:g} points in 4 tests. The hidden tests have {100 - POINTS:g} more." in after.out
+    every = minifuse("lab", "check", "mine", "--hidden", "--json").json()["tests"]
+    assert {one["name"] for one in every} == SHUFFLE.points.keys()
+    assert all(one["held"] for one in every)
+
+
+def test_what_fails_is_told_with_a_case_and_what_to_read(minifuse: Cli, folder: Path) -> None:
+    minifuse("lab", "start", "04", "mine")
+    text = (SHUFFLE.folder / "solution.py").read_text().replace("return offset", "print('here')\n    return 0")
+    (folder / "mine" / "solution.py").write_text(text)
+    outcome = minifuse("lab", "check", "mine", "--only", "windows_by_hand")
+    told = " ".join(outcome.out.split())
+    assert outcome.code == 1
+    assert "is 0, and should be 7." in told
+    assert "Read again: chapter 6" in told
+    assert "Your file printed: here" in told
+
+
+def test_a_run_that_is_wrong_is_a_replay_page(minifuse: Cli, folder: Path) -> None:
+    minifuse("lab", "start", "04", "mine")
+    text = (SHUFFLE.folder / "solution.py").read_text()
+    (folder / "mine" / "solution.py").write_text(text + "\n\ndef moves(live):\n    return []\n")
+    outcome = minifuse("lab", "check", "mine", "--only", "runs_in_the_engine")
+    assert "runs_in_the_engine.html, in a browser" in " ".join(outcome.out.split())
+    assert (folder / "mine" / "runs_in_the_engine.html").stat().st_size > 10_000
+
+
+def test_a_class_is_scored(minifuse: Cli, folder: Path) -> None:
+    for name in ("ann", "bob"):
+        minifuse("lab", "start", "04", name)
+        solved(folder / name)
+    (folder / "bob" / "solution.py").write_text("raise SystemExit\n")
+    outcome = minifuse("lab", "score", "ann", "bob")
+    assert outcome.code == 1
+    assert "ann" in outcome.out
+    assert "error: bob has no score: solution.py raised SystemExit" in outcome.err
+    told = minifuse("lab", "score", "ann", "--json").json()
+    assert told["rows"].keys() == {"ann"}
+    assert len(told["baselines"]) >= 2
+
+
+def test_handouts_and_autograders_are_folders(minifuse: Cli, folder: Path) -> None:
+    assert minifuse("lab", "handout", "4", "-o", "given").code == 0
+    assert not (folder / "given" / "tests" / "hidden").exists()
+    assert minifuse("lab", "autograder", "4", "-o", "ag", "--secret", "s3cret").code == 0
+    assert (folder / "ag" / "secret.txt").read_text() == "s3cret\n"
+    assert (folder / "ag" / "run_autograder").stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["start", "44"], "There is no lab '44'"),
+        (["start"], "No lab is named"),
+        (["check", "nowhere"], "nowhere has no README.md"),
+        (["handout", "4"], "-o is missing"),
+        (["autograder", "x", "-o", "y"], "There is no lab 'x'"),
+        (["score", "nowhere"], "nowhere has no README.md"),
+    ],
+)
+def test_bad_input_is_one_sentence(typed: list[str], told: str, minifuse: Cli) -> None:
+    minifuse("lab", *typed).refused(told)
+
+
+def test_a_test_that_is_not_there_is_named(minifuse: Cli) -> None:
+    minifuse("lab", "start", "4", "mine")
+    minifuse("lab", "check", "mine", "--only", "windows").refused("which is no test of this lab", "windows_by_hand")
+
+
+def test_work_is_never_overwritten(minifuse: Cli, folder: Path) -> None:
+    minifuse("lab", "start", "4", "mine")
+    minifuse("lab", "start", "4", "mine").refused("is left as it is")

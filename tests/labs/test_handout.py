@@ -1,0 +1,144 @@
+"""What students are given, and what graders get."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from minifuse.errors import UsageError
+from minifuse.labs import handout
+from minifuse.labs.autograder import autograder_files, grade, make_autograder
+from minifuse.labs.handout import handed_out, write_files
+from minifuse.labs.lab import Lab, labs
+from minifuse.labs.skeleton import solution_lines
+
+LABS = labs()
+SHUFFLE = next(lab for lab in LABS if lab.number == 4)
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
+def test_a_handout_has_the_public_part_alone(lab: Lab, tmp_path: Path) -> None:
+    write_files(handed_out(lab), tmp_path / "lab")
+    given = {path.relative_to(tmp_path / "lab").as_posix() for path in (tmp_path / "lab").rglob("*") if path.is_file()}
+    assert {"README.md", "lab.toml", "solution.py"} <= given
+    assert any(name.startswith("tests/public/") for name in given)
+    assert not [name for name in given if "hidden" in name or "wrong" in name]
+    copy = Lab(tmp_path / "lab")
+    assert [test.name for test in copy.tests()] == [test.name for test in lab.tests(hidden=False)]
+    assert copy.points == lab.points
+    assert copy.wrong == {}
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
+def test_no_line_of_any_solution_is_handed_out(lab: Lab) -> None:
+    text = "\n".join(handed_out(lab).values())
+    given = {line.strip() for line in text.splitlines()}
+    for other in LABS:
+        secret = solution_lines((other.folder / "solution.py").read_text())
+        assert secret, other.folder
+        assert not given & secret
+    assert "SOLUTION" not in re.sub("# BEGIN SOLUTION or # END SOLUTION", "", handed_out(lab)["solution.py"])
+
+
+def test_a_line_that_leaks_is_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(SHUFFLE.folder, tmp_path / "04-leaks")
+    line = sorted(solution_lines((folder / "solution.py").read_text()))[0]
+    with (folder / "README.md").open("a") as file:
+        file.write(f"\n    {line}\n")
+    with pytest.raises(UsageError, match=r"README\.md of lab 4 has a line of the solution of lab 4"):
+        handed_out(Lab(folder))
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "solution.py").write_text("mine")
+    with pytest.raises(UsageError, match="is left as it is"):
+        write_files({"solution.py": "theirs"}, tmp_path)
+    assert (tmp_path / "solution.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
+def test_an_autograder_has_hidden_tests_and_no_solution(lab: Lab) -> None:
+    files = autograder_files(lab, "a secret")
+    assert any(name.startswith("lab/tests/hidden/") for name in files)
+    assert "NotImplementedError" in files["lab/solution.py"]
+    assert ("torch" in files["requirements.txt"]) == (lab.number in (1, 9) and "torch" in lab.limits.imports)
+    assert files["run_autograder"].startswith("#!/usr/bin/env bash\n")
+
+
+@pytest.fixture(scope="module")
+def grader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("grader") / "ag"
+    make_autograder(SHUFFLE, folder, "a secret of the course")
+    blocked = "import sys\nsys.modules['torch'] = None  # type: ignore\n"
+    (folder / "grade.py").write_text(blocked + (folder / "grade.py").read_text())
+    return folder
+
+
+def graded(grader: Path, submission: Path, place: Path) -> dict:  # type: ignore[type-arg]
+    command = [sys.executable, "-I", str(grader / "grade.py"), "--submission", str(submission)]
+    command += ["--results", str(place / "results.json"), "--classroom", str(place / "classroom.txt")]
+    with subprocess.Popen(command, cwd=place, stdout=subprocess.DEVNULL) as process:
+        _, code, used = os.wait4(process.pid, 0)  # of this process and those that it has waited for
+        process.returncode = code
+    assert code == 0
+    return {**json.loads((place / "results.json").read_text()), "maxrss": used.ru_maxrss}
+
+
+def test_it_grades_without_torch_in_768_mb(grader: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    shutil.copy(SHUFFLE.folder / "solution.py", tmp_path / "in" / "solution.py")
+    results = graded(grader, tmp_path / "in", tmp_path)
+    assert results["score"] == sum(SHUFFLE.points.values())
+    assert {one["name"].replace(" ", "_") for one in results["tests"]} == SHUFFLE.points.keys()
+    hidden = {test.name for test in SHUFFLE.tests() if test.hidden}
+    shown = {one["name"].replace(" ", "_") for one in results["tests"] if one["visibility"] == "visible"}
+    assert shown == SHUFFLE.points.keys() - hidden
+    told = json.loads(base64.b64decode((tmp_path / "classroom.txt").read_text()))
+    assert told["status"] == "pass"
+    assert told["max_score"] == results["score"]
+    assert results["maxrss"] < 768 << 10
+
+
+HOSTILE = {
+    "prints": "import sys\nprint('{\"score\": 100}')\nsys.exit(0)\n",
+    "exits": "import os\nos._exit(0)\n",
+    "writes": "open('results.json', 'w').write('{\"score\": 100}')\n",
+    "patches": "import minifuse.labs.judge as judge\njudge.judge = lambda *a, **k: []\n",
+    "reads": "print(open('{grader}/lab/tests/hidden/properties.py').read())\n",
+    "loops": "while True:\n    pass\n",
+    "forks": "import os\nwhile True:\n    os.fork()\n",
+    "memory": "x = [0] * 10**10\n",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_submission_gets_nothing(name: str, grader: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "solution.py").write_text(HOSTILE[name].replace("{grader}", str(grader)))
+    results = graded(grader, tmp_path / "in", tmp_path)
+    assert results["score"] == 0
+    assert [one["score"] for one in results["tests"]] == [0] * len(SHUFFLE.points)
+    assert "def test_" not in json.dumps(results)
+
+
+def test_a_submission_needs_one_file(tmp_path: Path) -> None:
+    assert "There is no solution.py" in grade(SHUFFLE, tmp_path, "s")["output"]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "solution.py").write_text("")
+    assert "There are 2 files solution.py" in grade(SHUFFLE, tmp_path, "s")["output"]
+
+
+def test_handouts_are_of_the_labs_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handout, "labs", lambda: [replace(SHUFFLE)])
+    assert handed_out(SHUFFLE)["solution.py"]

@@ -1,0 +1,47 @@
+"""Every lab: the reference gets all points, the skeleton none, each wrong solution fails the one test it is for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from minifuse.labs.judge import Outcome, judge
+from minifuse.labs.lab import Lab, labs
+from minifuse.labs.skeleton import skeleton
+
+LABS = labs()
+WRONG = [(lab, name) for lab in LABS for name in lab.wrong]
+
+
+def outcomes(lab: Lab, file: Path) -> list[Outcome]:
+    return judge(lab, file, seed="ci")
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
+def test_the_reference_gets_all_points(lab: Lab, tmp_path: Path) -> None:
+    file = shutil.copy(lab.folder / "solution.py", tmp_path / "solution.py")
+    assert {one.test.name: one.what for one in outcomes(lab, file) if not one.held} == {}
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
+def test_the_skeleton_gets_none(lab: Lab, tmp_path: Path) -> None:
+    file = tmp_path / "solution.py"
+    file.write_text(skeleton((lab.folder / "solution.py").read_text()))
+    found = outcomes(lab, file)
+    assert [one.test.name for one in found if one.held or not one.unwritten] == []
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
+def test_there_are_five_wrong_solutions_and_more(lab: Lab) -> None:
+    assert {path.stem for path in (lab.folder / "wrong").glob("*.py")} == lab.wrong.keys()
+    assert len(lab.wrong) >= 5
+
+
+@pytest.mark.parametrize(("lab", "name"), WRONG, ids=lambda one: one if isinstance(one, str) else one.folder.name)
+def test_a_wrong_solution_fails_the_test_that_it_is_for(lab: Lab, name: str, tmp_path: Path) -> None:
+    shutil.copy(lab.folder / "solution.py", tmp_path / "reference.py")
+    file = shutil.copy(lab.folder / "wrong" / f"{name}.py", tmp_path / "solution.py")
+    failed = {one.test.name: one.what for one in outcomes(lab, file) if not one.held}
+    assert failed.keys() == {lab.wrong[name]}, failed

@@ -1,0 +1,53 @@
+"""The memory of Flover, whose shuffle is the student's."""
+
+from collections.abc import Sequence
+
+from minifuse.labs.engine import OfStudent
+from minifuse.labs.submission import StudentFault
+from minifuse.memory.slots import Slots
+from minifuse.stages import register
+from minifuse.techniques import mix, technique
+
+__all__ = ["ROW", "Shuffled", "asked", "gathered", "side_by_side"]
+
+
+def asked(work, live: list[bool]) -> list[list[int]]:
+    """The student's moves, which are valid: each copies a live buffer to a free one, and none twice."""
+    moves = work.call("moves", live, form=list[tuple[int, int]])
+    for source, target in moves:
+        if not (0 <= source < len(live) and 0 <= target < len(live)):
+            raise StudentFault(f"moves({live}) copies buffer {source} to {target}: there are {len(live)}, from 0.")
+        if not live[source] or live[target]:
+            what = f"{source}, which is free" if not live[source] else f"to {target}, which is taken"
+            raise StudentFault(f"moves({live}) copies buffer {what}: copy live buffers to free ones.")
+    if len({source for source, _ in moves}) < len(moves) or len({target for _, target in moves}) < len(moves):
+        raise StudentFault(f"moves({live}) returned {moves}: copy each buffer once, and each to a place of its own.")
+    return moves
+
+
+def gathered(live: list[bool], moves: list[list[int]]) -> list[bool]:
+    """What is live when the moves have been made."""
+    after = list(live)
+    for source, target in moves:
+        after[source], after[target] = False, True
+    return after
+
+
+def side_by_side(live: list[bool]) -> bool:
+    """Whether there is no hole between live buffers."""
+    return "0" not in "".join("01"[one] for one in live).strip("0")
+
+
+@register
+class Shuffled(OfStudent, Slots):
+    """Adjacent buffers, gathered by the student's `moves`. Fixed buffers are left out of what it is given."""
+
+    name = "lab-shuffled"
+
+    def _moves(self, live: Sequence[int], fixed: Sequence[int]) -> list[tuple[int, int]]:
+        movable = [buffer for buffer in range(self.slots) if buffer not in fixed]
+        found = asked(self.work, [buffer in live for buffer in movable])
+        return [(movable[source], movable[target]) for source, target in found]
+
+
+ROW = mix(technique("fusion"), memory="lab-shuffled")

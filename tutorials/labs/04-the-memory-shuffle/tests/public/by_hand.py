@@ -1,0 +1,54 @@
+"""Cases that can be done by hand."""
+
+from stage import ROW, Shuffled, asked, gathered, side_by_side
+
+from minifuse.labs.engine import run
+from minifuse.labs.judge import Unmet
+from minifuse.request import Request
+
+FIG_6 = [bit == "1" for bit in "0011100100110111"]
+CASES = [  # what is live, where the best window begins (no other is as good), and how many buffers lie outside
+    (FIG_6, 7, 3),
+    ([True, True, False, False, True], 0, 1),
+    ([True, True, False], 0, 0),
+    ([False, False, True], 2, 0),
+    ([True, False, False, False, True, True], 3, 1),
+    ([True, True], 0, 0),
+]
+
+
+def test_windows_by_hand(work):
+    """The windows of Fig. 6 and of five smaller cases begin where they should."""
+    for live, offset, _ in CASES:
+        found = work.call("window_offset", live, form=int)
+        if found != offset:
+            raise Unmet(f"window_offset({live}) is {found}, and should be {offset}.")
+
+
+def test_moves_by_hand(work):
+    """The moves of the same cases leave the live buffers side by side, and are as few as by hand."""
+    for live, _, count in CASES:
+        moves = asked(work, live)
+        after = gathered(live, moves)
+        if not side_by_side(after):
+            raise Unmet(f"after moves({live}) = {moves} the live buffers are {after}: they are to lie side by side.")
+        if len(moves) != count:
+            raise Unmet(f"moves({live}) copies {len(moves)} buffers, and {count} are enough.")
+
+
+def test_moves_in_order(work):
+    """The buffers of Fig. 6 that are copied, and the places that they are copied to, are both in increasing order."""
+    moves = asked(work, FIG_6)
+    if sorted(moves) != moves or sorted(target for _, target in moves) != [target for _, target in moves]:
+        raise Unmet(f"moves({FIG_6}) is {moves}: the first numbers are to increase, and the second ones too.")
+
+
+def test_runs_in_the_engine(work):
+    """Four requests run in the engine: when the second has ended, one copy gathers the others, and nothing is idle."""
+    requests = [Request(f"r{i}", (1, 2), 6 if i != 1 else 2, ignore_eos=True) for i in range(4)]
+    found = run(work, ROW, Shuffled, requests, memory__slots=6, batching__preprocess="inline")
+    copies = [move for step in found.steps for move in step["moves"]]
+    idle = found.metrics["tokens"]["idle"]
+    if len(copies) != 1 or idle:
+        told = f"{len(copies)} buffers are copied, and {idle} idle tokens computed: 1 and 0 are right."
+        raise Unmet(told, events=found.events)

@@ -1,0 +1,14 @@
+"""Newcomers that are inserted together begin in the same column, and shorter ones are padded behind."""
+
+import reference
+from reference import *
+
+
+class Window(reference.Window):
+    def enter(self, newcomers):
+        inserted, before = bool(self.spans), self.stop
+        found = super().enter(newcomers)
+        if inserted and not self.embed and all(length == missing for _, length, missing in newcomers):
+            for name, length, _ in newcomers:
+                self.spans[name] = [[before, before + length]]
+        return found
