@@ -6,6 +6,7 @@ python -m tools.tutorials 01 07      # these
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ def executed(source: Path) -> NotebookNode:
     Raises:
         CellExecutionError: a cell failed.
     """
+    os.environ.pop("MPLBACKEND", None)  # by which pictures would not be shown
     notebook: NotebookNode = jupytext.read(source)
     where = {"metadata": {"path": str(CHAPTERS)}}
     NotebookClient(notebook, timeout=MOST_S, kernel_name="python3", resources=where).execute()

@@ -15,8 +15,8 @@
 # # 1. One token at a time
 #
 # A language model writes its answer one token at a time, and each token depends on all tokens before it. This chapter
-# follows a single request through a model, first in the most naive way there is, then with a *KV cache*. It ends with the
-# number that drives every later chapter: how many bytes a machine has to read for one token.
+# follows a single request through a model, first in the most naive way there is, then with a *KV cache*. It ends with
+# the number that drives every later chapter: how many bytes a machine has to read for one token.
 #
 # **You will be able to**
 #
@@ -48,8 +48,9 @@ BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
 # %% [markdown]
 # ## A text is a list of numbers, and the next token is a choice
 #
-# The model of this course is called `tiny`. It comes with minifuse, has fewer than a million parameters, and knows a few
-# small tasks: counting, sorting, reversing, repeating, adding. Its tokens are words.
+# The model of this course is called `tiny`. It comes with minifuse, has fewer than a million parameters, and knows a
+# few small tasks: counting, sorting, reversing, repeating, adding, recalling. Its tokens are words; what is not in its
+# vocabulary of words it reads letter by letter, and answers with nonsense.
 
 # %%
 source = resolve("tiny")
@@ -63,9 +64,11 @@ print(
 )
 
 # %% [markdown]
-# A model turns the tokens of a text into *logits*: for each place in the text, one number for every token of the
-# vocabulary. The largest logit at the last place names the likeliest next token. Choosing always the likeliest is called
-# *greedy* decoding; this course decodes greedily unless it says otherwise, so that answers can be compared.
+# minifuse has a second, slow implementation of its models that keeps nothing and serves one text: the *oracle*. We use
+# it here because it hides nothing. A model turns the tokens of a text into *logits*: for each position in the text, one
+# number for every token of the vocabulary. The largest logit at the last position names the likeliest next token.
+# Choosing always the likeliest is called *greedy* decoding; this course decodes greedily unless it says otherwise, so
+# that answers can be compared.
 
 # %%
 model = source.load("float32", "cpu", 0)
@@ -95,9 +98,9 @@ print(tokenizer.decode(tokens[len(prompt) :]))
 print("tokens computed in each turn:", computed, "in all", sum(computed))
 
 # %% [markdown]
-# minifuse has this loop as a technique, `naive`. A *technique* is what the papers of this course propose: a way to choose
-# what runs, where its memory lies and how attention reads it. `play` serves requests with a technique, on the real
-# engine, exactly as the command `minifuse run --technique naive` does.
+# minifuse has this loop as a technique, `naive`. A *technique* is what the papers of this course propose: a way to
+# choose what runs, where its memory lies and how attention reads it. `play` serves requests with a technique, on the
+# real engine, exactly as the command `minifuse run --technique naive` does. It gives the requests names, r0, r1, ...
 
 # %%
 request = asks("count from 3 to 9")
@@ -111,12 +114,17 @@ draw_series(naively, series="computed", by="iterations")
 # Each bar is one *iteration*: one pass of the model. The first computes the prompt. Every later one computes the prompt
 # and all tokens of the answer so far, to learn a single new token.
 #
+# The milliseconds are *virtual time*: the tokens are computed, but a cost model says how long each iteration would take
+# on a certain machine. So a run takes the same time wherever you repeat it. The machine is a simulated CPU here; the
+# section on bytes tells what the cost model counts.
+#
 # **A count by hand.** With a prompt of $p$ tokens and an answer of $n$ tokens the iterations compute
 # $p, p+1, \ldots, p+n-1$ tokens, in all
 #
 # $$np + \frac{n(n-1)}{2}.$$
 #
-# Twice as long an answer costs four times as much, as soon as the answer is longer than the prompt.
+# The second term grows with the square of $n$: where the answer is much longer than the prompt, an answer twice as long
+# costs nearly four times as much.
 
 # %%
 p, n = len(prompt), len(naively.tokens["r0"])
@@ -128,9 +136,9 @@ assert by_hand == sum(computed) == in_the_run
 # %% [markdown]
 # ## What can be kept
 #
-# In a decoder, a token attends to itself and to the tokens before it, never to later ones. So what the model computes for
-# the first tokens of a text does not change when tokens are appended. The next cell looks: it computes the logits of a
-# long text and of its beginning, and compares.
+# In a decoder, a token attends to itself and to the tokens before it, never to later ones. So what the model computes
+# for the first tokens of a text does not change when tokens are appended. The next cell looks: it computes the logits
+# of a long text and of its beginning, and compares.
 
 # %%
 whole, beginning = oracle.logits(model, tokens), oracle.logits(model, tokens[:p])
@@ -139,8 +147,8 @@ print(f"the first {p} rows of logits differ by {difference:.1e} at most, of valu
 assert difference < 1e-3
 
 # %% [markdown]
-# They are the same, up to the rounding of sums. For the next token we need the logits of the last place only. Which
-# numbers of earlier tokens does that place use? In every layer, attention forms a *query* from the last token, and
+# They are the same, up to the rounding of sums. For the next token we need the logits of the last position only. Which
+# numbers of earlier tokens does that position use? In every layer, attention forms a *query* from the last token, and
 # compares it with a *key* of every token up to it; the scores weigh their *values*:
 #
 # $$\text{attention}(q, K, V) = \text{softmax}\left(\frac{q K^\top}{\sqrt{d}}\right) V$$
@@ -189,33 +197,39 @@ plt.show()
 cached = play("serial", request)
 print(cached)
 assert cached.tokens == naively.tokens, "a technique changes what is computed, never the answer"
-draw_series(naively, cached, series=["computed", "kv"], by="iterations")
+draw_series(naively, cached, series="computed", by="iterations")
 
 # %%
 print("iterations", len(naively.steps), "and", len(cached.steps))
 print("tokens computed", naively.metrics["tokens"]["computed"], "and", cached.metrics["tokens"]["computed"])
+in_the_cache = cached.history.iterations[-1].event["kv"][0]
+print("tokens of KV in the cache at the end of serial:", in_the_cache)
 assert len(cached.steps) == len(naively.steps) == n
-assert cached.metrics["tokens"]["computed"] == p + n - 1
+assert cached.metrics["tokens"]["computed"] == in_the_cache == p + n - 1
 
 # %% [markdown]
-# The number of iterations is the same: one for each new token. What differs is the work in each. `naive` computes
-# $np + n(n-1)/2$ tokens, `serial` $p + n - 1$. The answers are the same tokens. Everything in this course is held to that:
-# a technique may change *when* and *where* something is computed, never *what* comes out.
+# The number of iterations is the same: one for each new token. What differs is the work in each. The technique
+# `naive` computes $np + n(n-1)/2$ tokens, `serial` $p + n - 1$. The answers are the same tokens. Everything in this
+# course is held to that: a technique may change *when* and *where* something is computed, never *what* comes out.
 #
-# The cache itself grows by one token in each iteration. `draw_memory` shows the device's memory, slot by slot; one slot
-# holds the keys and values of one token, in all layers.
+# The two times that were printed, 4.728 and 4.722 ms, are nearly the same. Texts of a dozen tokens are so short that an
+# iteration takes most of its time to start and to read the weights, whether it computes one token or twelve. The
+# section on bytes checks this, and exercise 2 looks at longer texts.
+#
+# The cache itself grows by one token in each iteration. The *device* is what computes, a CPU or a GPU. `draw_memory`
+# shows its memory, slot by slot; one *slot* holds the keys and values of one token, in all layers.
 
 # %%
 draw_memory(cached, step=[0, 1, n - 1])
 
 # %% [markdown]
-# The dark slots are written. The light ones are set aside: `serial` reserves, at the beginning, as many slots as the answer
-# may need at most, whether it will need them or not. Remember this; chapter 4 is about what that costs.
+# The dark slots are written. The light ones are set aside: `serial` reserves, at the beginning, as many slots as the
+# answer may need at most, whether it will need them or not. Remember this; chapter 4 is about what that costs.
 #
 # ## See it move
 #
-# A *replay page* shows a run iteration by iteration. Step with the arrow keys. At each iteration the page shows what ran, what
-# memory held, and how the answer grew. Here `naive` is above and `serial` below.
+# A *replay page* shows a run iteration by iteration. Step with the arrow keys. At each iteration the page shows what
+# ran, what memory held, and how the answer grew. Here `naive` is above and `serial` below.
 
 # %%
 replay(naively, cached, address="i=3&b=serial&request=r0")
@@ -223,15 +237,21 @@ replay(naively, cached, address="i=3&b=serial&request=r0")
 # %% [markdown]
 # ## The source that matters
 #
-# This is all of `naive`'s oracle that chooses tokens. minifuse compares every technique with it, token by token.
+# This is the loop from above as minifuse has it, in the oracle. The tests of minifuse compare the answers of every
+# technique with it, token by token.
 
 # %%
 show_source(oracle.answer)
 
 # %% [markdown]
-# And this is how the engine says what has to be computed. Work is a span of tokens, `[start, stop)`. The memory tells which
-# span of a request is *missing* from the cache. Without a cache all of it always is. With one, the whole prompt is missing
-# at first, and then one token. Nothing in the engine asks "is this prefill?": prefill is work that is longer than one token.
+# And this is how the engine says what has to be computed. Work is a span of tokens, `[start, stop)`. The memory tells
+# which span of a request is *missing* from the cache. Without a cache all of it always is. With one, the whole prompt
+# is missing at first, and then one token. Nothing in the engine asks "is this prefill?": prefill is work that is
+# longer than one token.
+#
+# In the source below a *sequence* is a request with its text so far, and `cached` says how many of its tokens have
+# their keys and values written. `Written` is the books of a KV cache. `Recompute` is the memory of `naive`: in
+# `spent` it notes whose keys and values have served for one token, and lets all of these be computed again.
 
 # %%
 from minifuse.memory.recompute import Recompute
@@ -250,7 +270,8 @@ for name, run in (("naive", naively), ("serial", cached)):
 #
 # **A count by hand.** For each token the cache keeps a key and a value, in every layer, for every KV head:
 #
-# $$\text{bytes of KV per token} = 2 \cdot \text{layers} \cdot \text{KV heads} \cdot \text{head size} \cdot \text{bytes of a number}.$$
+# $$\text{bytes of KV per token} = 2 \cdot \text{layers} \cdot \text{KV heads} \cdot \text{head size} \cdot
+# \text{bytes of a number}.$$
 #
 # For `tiny` in float32: $2 \cdot 3 \cdot 2 \cdot 32 \cdot 4 = 1536$ bytes. For models that people use it is far more.
 
@@ -268,42 +289,56 @@ for name in ("opt-13b", "llama-2-7b", "llama-2-70b", "llama-3-8b"):
 # `llama-2-70b` is ten times as large as `llama-2-7b`, and its KV is *smaller*: eight KV heads serve its 64 query heads
 # (grouped-query attention), where the older model has a KV head for each query head.
 #
-# Now the second count: what must an iteration *read*? To compute anything, each weight is read from memory once. To attend,
-# the KV of all tokens so far is read. And what does it *compute*? Two operations, a multiplication and an addition, for
-# each weight and each token.
+# Now the second count: what must an iteration *read*? To compute anything, each weight is read from memory once. To
+# attend, the KV of all tokens so far is read. And what does it *compute*? Two operations, a multiplication and an
+# addition, for each weight and each token. In attention, each pair of query and key costs four for each number of the
+# query: two for the score, and two for the value that it weighs.
 
 # %%
 llama, a100 = preset("llama-2-7b"), hardware("a100-40g")
 
 
-def bytes_read(tokens, context):
+def bytes_read(context):  # two bytes a weight; of the table of embeddings only a row is read for each token
     return 2 * llama.num_matrix_weights + context * llama.kv_bytes_per_token("float16")
 
 
-def operations(tokens, context):
+def operations(tokens, context):  # q_size: the numbers of a token's query in one layer, all heads together
     return 2 * llama.num_matrix_weights * tokens + 4 * llama.num_layers * llama.q_size * tokens * context
 
 
 for what, new, context in (("prefill of 512 tokens", 512, 512), ("one token after them", 1, 513)):
-    moved, done = bytes_read(new, context), operations(new, context)
+    moved, done = bytes_read(context), operations(new, context)
     print(
         f"{what:22} reads {moved / 1e9:5.1f} GB in {moved / a100.bandwidth * 1e3:5.2f} ms,  "
         f"computes {done / 1e9:8,.0f} G operations in {done / a100.flops * 1e3:6.2f} ms"
     )
+assert moved / a100.bandwidth > 100 * done / a100.flops
+
+cpu = hardware("cpu")
+starts, reads = cpu.overhead_s, 4 * config.num_matrix_weights / cpu.bandwidth
+print(
+    f"tiny on the simulated CPU: {starts * 1e3:.2f} ms to start an iteration, {reads * 1e3:.2f} ms to read the weights"
+)
+took = n * (starts + reads)
+print(f"{n} such iterations take {took * 1e3:.2f} ms; the run of serial took {cached.history.last_s * 1e3:.2f} ms")
+assert abs(took - cached.history.last_s) < 0.01 * took
 
 # %% [markdown]
 # The times are those of the data sheet of an A100: 1,555 GB/s of memory, 312 T operations/s. In prefill the arithmetic
 # takes longer than the reading. For one token, reading takes more than a hundred times as long as the arithmetic: the
-# machine waits for its memory and computes next to nothing.
+# machine waits for its memory and computes next to nothing. The last lines are the CPU of the runs above: what `serial`
+# takes is what its iterations take to start and to read the weights.
 #
 # The *intensity* of an iteration is its operations for each byte that it reads. A machine has such a number as well:
 # operations per second over bytes per second. Where the iteration's number is lower than the machine's, memory is the
-# bound. This picture is called a *roofline*.
+# bound. The next picture, a *roofline*, has both: the slope is what the memory allows, the roof what the arithmetic
+# allows, and the corner between them is the *ridge*. Its dots are iterations with 1, 2, 4, ... tokens, each of which
+# attends to a context of 512.
 
 # %%
 ridge = a100.flops / a100.bandwidth
 counts = [2**k for k in range(13)]
-intensity = [operations(count, 512) / bytes_read(count, 512) for count in counts]
+intensity = [operations(count, 512) / bytes_read(512) for count in counts]
 reached = [min(a100.flops, one * a100.bandwidth) / 1e12 for one in intensity]
 figure, axes = plt.subplots()
 axes.loglog(
@@ -313,17 +348,10 @@ axes.loglog(intensity, reached, "o", color=BLUE)
 for count, x, y in list(zip(counts, intensity, reached))[::3]:
     axes.annotate(f"{count}", (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
 axes.axvline(ridge, color=ORANGE, linestyle="--")
-axes.annotate(
-    f"{ridge:.0f} operations a byte",
-    (ridge, 2),
-    xytext=(-5, 0),
-    textcoords="offset points",
-    ha="right",
-    fontsize=8,
-    color="#8a5a00",
-)
+axes.text(0.95 * ridge, 2, f"{ridge:.0f} operations a byte", ha="right", fontsize=8, color="#8a5a00")
 axes.set_xlabel("operations for each byte that is read")
 axes.set_ylabel("T operations/s")
+axes.set_ylim(0.5, 1500)
 axes.set_title("llama-2-7b on an A100: the labels are tokens in the iteration", loc="left", fontsize=10)
 plt.show()
 
@@ -334,8 +362,8 @@ plt.show()
 #
 # ### The same on the machine that you are using
 #
-# The next cell measures it. It multiplies one row of numbers with a matrix, as a layer does with one token, then two rows at
-# once, and so on. The matrix has to be read once, whatever the number of rows.
+# The next cell measures it. It multiplies one row of numbers with a matrix, as a layer does with one token, then two
+# rows at once, and so on. The matrix has to be read once, whatever the number of rows.
 
 # %%
 torch.set_num_threads(1)
@@ -381,53 +409,57 @@ plt.show()
 assert took[-1] / counts[-1] < took[0] / 2, "many rows at once cost far less each"
 
 # %% [markdown]
-# Machines differ, and this one may be busy; what does not differ is the form. A row that comes alone pays for reading the
-# whole matrix. Rows that come together share that price.
+# Machines differ, and this one may be busy; what does not differ is the form. A row that comes alone pays for reading
+# the whole matrix. Rows that come together share that price.
 #
 # ## One knob to turn: the length of the context
 #
-# KV is read as well, so a long text slows each token down. When does reading the KV take as long as reading the weights?
-# Predict it from the table above (the last column), then look.
+# KV is read as well, so a long text slows each token down. At which context does reading the KV take as long as
+# reading the weights? Predict it for these two models from the table of KV and weights above, then look where each line
+# meets the dotted line of its colour.
 
 # %%
-contexts = list(range(0, 60_001, 2_000))
+contexts = list(range(0, 140_001, 4_000))
 figure, axes = plt.subplots()
-for name, colour in (("llama-2-7b", BLUE), ("llama-3-8b", GREEN)):
+for name, colour, mark in (("llama-2-7b", BLUE, "o-"), ("llama-3-8b", GREEN, "s-")):
     shape = preset(name)
     weights = 2 * shape.num_matrix_weights
     times = [(weights + context * shape.kv_bytes_per_token("float16")) / a100.bandwidth * 1e3 for context in contexts]
-    axes.plot(contexts, times, color=colour, label=name)
+    axes.plot(contexts, times, mark, color=colour, label=name, markevery=5)
     axes.axhline(2 * weights / a100.bandwidth * 1e3, color=colour, linestyle=":", linewidth=1)
 axes.set_xlabel("tokens in the context")
 axes.set_ylabel("ms for one token")
 axes.set_ylim(0)
-axes.legend(frameon=False, title="dotted: twice the weights alone", title_fontsize=8, fontsize=8)
+axes.legend(frameon=False, title="dotted: twice the time of the weights", title_fontsize=8, fontsize=8)
 axes.set_title("Reading weights and KV on an A100", loc="left", fontsize=10)
 plt.show()
 
 # %% [markdown]
-# The smaller the KV of a token, the later it matters. With contexts of a few hundred tokens, the weights decide.
+# The smaller the KV of a token, the later it matters. With contexts of a few hundred tokens, at the left edge of the
+# picture, the weights decide.
 #
 # ## Where this idea loses
 #
-# The KV cache trades computing for memory, and memory is what runs out. An A100 has 40 GB. Subtract the weights, and divide
-# by the KV of a token:
+# The KV cache trades computing for memory, and memory is what runs out. An A100 has 40 GB. Subtract the weights, and
+# divide by the KV of a token:
 
 # %%
 for name in ("opt-13b", "llama-2-7b", "llama-3-8b"):
     shape = preset(name)
     left_over = a100.memory - 2 * shape.num_parameters
+    room = left_over / shape.kv_bytes_per_token("float16")
     print(
-        f"{name:12} {left_over / 1e9:5.1f} GB are left for KV: {left_over / shape.kv_bytes_per_token('float16'):9,.0f} tokens"
+        f"{name:12} {left_over / 1e9:5.1f} GB are left for KV: {room:8,.0f} tokens, {room / 2000:3.0f} texts of 2,000"
     )
 
 # %% [markdown]
-# With texts of 2,000 tokens that is a small number of requests, and `serial` uses the memory for only *one* of them. What
-# happens to the others? Four users ask, two milliseconds apart:
+# Of the older models that is a small number of texts, and `serial` uses the memory for only *one* request. What happens
+# to the others? Four users ask, two milliseconds apart:
 
 # %%
-four = asks("count from 3 to 12", "sort 7 2 5 1", "reverse a b c d", "repeat duck 4 times", every=0.002)
+four = asks("count from 3 to 12", "sort 7 2 5 1", "reverse cat moon tree owl", "repeat duck 4 times", every=0.002)
 waiting = play("serial", four)
+print(waiting.answers)
 draw_lanes(waiting, by="time")
 
 # %%
@@ -447,35 +479,40 @@ for story in waiting.history.by_arrival:
 #    <details><summary>Answer</summary>
 #    naive: 1000·100 + 1000·999/2 = 599,500; serial: 100 + 999 = 1,099. That is about 545 times as many.
 #    </details>
-# 2. The runs above are in *virtual time*: a cost model says how long an iteration takes, so that a run is the same on every
-#    machine. With `clock="real"` the clock of your machine decides. Compare `naive` and `serial` there. From which length
-#    on is the cache worth anything? *Hint: `asks((5, 100))` asks for an answer of exactly 100 tokens, and
-#    `run.history.last_s` is the time of a run.*
+# 2. The runs above are in virtual time. With `clock="real"` the clock of your machine decides. Compare `naive` and
+#    `serial` there, with answers of 20, 100 and 400 tokens. From which length on is the cache worth anything? *Hint:
+#    `play("naive", asks((5, 100)), clock="real", kv_memory="4MiB")` has a prompt of 5 random tokens, an answer of
+#    exactly 100, and room for them; `run.history.last_s` is the time of a run in seconds.*
 #    <details><summary>Answer</summary>
-#    For a few tokens the fixed cost of an iteration hides the difference. It shows at lengths where computing all tokens
-#    takes longer than that: for this model at some hundreds of tokens.
+#    For 20 tokens the fixed cost of an iteration hides most of the difference. It shows at lengths where computing all
+#    tokens takes longer than that: for this model from about a hundred tokens on. Where we tried it, `naive` took
+#    one and a half times as long at 20 tokens, twice as long at 100, and ten times as long at 400.
 #    </details>
-# 3. By how much does the KV cache of `llama-2-7b` shrink if keys and values are kept in one byte each? At which context does it then
-#    weigh as much as the weights?
+# 3. By how much does the KV cache of `llama-2-7b` shrink if keys and values are kept in one byte each? At which
+#    context does it then weigh as much as the weights?
 #    <details><summary>Answer</summary>
-#    By half, so the context doubles. (The weights would usually be halved, too; then nothing changes.)
+#    By half, so that context doubles, to 2 · 25,704 = 51,408 tokens. (The weights are usually stored in one byte each,
+#    too; then nothing changes.)
 #    </details>
-# 4. Why must the prompt's tokens be computed at all, when only the last place's logits are used?
+# 4. Why must the prompt's tokens be computed at all, when only the last position's logits are used?
 #    <details><summary>Answer</summary>
 #    Their keys and values are needed in every layer, and those of layer 2 depend on the outputs of layer 1.
 #    </details>
 #
 # ## How the papers tell it, and what we do differently
 #
-# - Flover (section II) and Baton (section 2.1) begin from the same two phases: *prefill* (in Flover *pre-processing*) and decoding.
-#   In this code both are work on a span of tokens.
-# - BatchMaker (chapter 2) tells it for recurrent networks, whose whole memory of a text is one *state* of fixed size. For a
-#   transformer the state grows with every token; that growth is the subject of chapters 4, 8 and 10.
-# - The papers measure `naive` nowhere. We keep it as the oracle: it shares no layer with the model that serves.
+# - Flover (section II) and Baton (section 2.1) begin from the same two phases: *prefill* (in Flover *pre-processing*)
+#   and decoding. In this code both are work on a span of tokens.
+# - BatchMaker (chapter 2 of its thesis; here chapter 7) tells it for recurrent networks, whose whole memory of a text
+#   is one *state* of fixed size. For a transformer the state grows with every token; that growth is the subject of
+#   chapters 4, 8 and 10.
+# - The papers measure `naive` nowhere. We keep it because its loop is what every technique must agree with. The
+#   oracle goes further: it has layers of its own, so a mistake in the layers of the engine shows as well.
 #
 # ## Further reading
 #
-# - Pope et al., *Efficiently Scaling Transformer Inference* (2022): the same two counts, bytes and operations, for many chips.
+# - Pope et al., *Efficiently Scaling Transformer Inference* (2022): the same two counts, bytes and operations, for
+#   many chips.
 # - Williams, Waterman and Patterson, *Roofline* (2009): the picture with the slope and the roof.
 # - `minifuse explain kv`, and `docs/glossary.md`, for the terms.
 #

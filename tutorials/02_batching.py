@@ -27,9 +27,7 @@
 # - name a workload for which a padded batch is slower than one request at a time.
 
 # %%
-import io
 import random
-from contextlib import redirect_stderr
 from itertools import accumulate
 
 import matplotlib.pyplot as plt
@@ -58,8 +56,10 @@ draw_lanes(queued)
 
 # %% [markdown]
 # In the middle of the picture one request computes one token, and the others wait. Each iteration reads all weights for
-# that one token. The next cell compares what an iteration costs with one token and with four, in the *virtual time* of
-# these runs, which is the same on every machine.
+# that one token. The next cell compares what an iteration costs with one token and with four, in virtual time
+# (chapter 1). It uses the technique `static`, which the rest of this chapter explains: it computes up to `max_batch`
+# requests in one iteration. A pair such as `(5, 4)` asks for a prompt of five random tokens and an answer of exactly
+# four, and `kv_memory` makes the device's memory large enough.
 
 
 # %%
@@ -95,17 +95,8 @@ def draw_rectangle(prompts, answers, title):
         cells += [(word, "answer") for word in answer[:-1]] + [("", "idle")] * (most - len(answer))
         for column, (word, kind) in enumerate(cells):
             face = {"prompt": "#cfe3f1", "answer": "#cdeadf", "idle": "#f6e7c8"}[kind]
-            axes.add_patch(
-                plt.Rectangle(
-                    (column, row - 0.42),
-                    1,
-                    0.84,
-                    facecolor=face,
-                    edgecolor="white",
-                    hatch="///" if kind == "idle" else "",
-                    linewidth=1,
-                )
-            )
+            look = {"facecolor": face, "edgecolor": "white", "hatch": "///" if kind == "idle" else ""}
+            axes.add_patch(plt.Rectangle((column, row - 0.42), 1, 0.84, **look))
             axes.text(column + 0.5, row, word, ha="center", va="center", fontsize=7)
     axes.axvline(longest, color="black", linewidth=1)
     axes.set_xlim(0, longest + most - 1)
@@ -114,6 +105,7 @@ def draw_rectangle(prompts, answers, title):
     axes.set_xticks([at + 0.5 for at in range(longest + most - 1)], range(longest + most - 1), fontsize=7)
     axes.set_xlabel("column (blue: prompt, green: answer, hatched: idle)", fontsize=8)
     axes.set_title(title, loc="left", fontsize=10)
+    plt.show()
 
 
 def words(tokens):
@@ -132,7 +124,7 @@ draw_rectangle(prompts, answers, "what is given to the model: the last token of 
 #
 # ### What keeps padding out of the answers
 #
-# Padded places hold tokens that mean nothing. They must not be seen, so attention gets a *mask*: 0 where a query may
+# The tokens of the padding mean nothing. They must not be seen, so attention gets a *mask*: 0 where a query may
 # look, minus infinity where it may not. After the softmax, a masked key has the weight zero. The next cell attends
 # once over three tokens, and once over the same three tokens behind two columns of noise.
 
@@ -160,8 +152,9 @@ print(f"the three tokens' outputs differ by {(alone - padded).abs().max():.1e}")
 assert torch.allclose(alone, padded)
 
 # %% [markdown]
-# The padded places themselves see something: each looks at itself. A softmax over nothing would be 0/0, and a NaN that
-# is multiplied with the weight zero is still a NaN. Here are the masks of the four prompts in their rectangle.
+# The tokens of the padding see something themselves: each looks at itself. If one saw nothing, its softmax would be
+# 0/0, not a number (NaN); and a NaN stays a NaN when it is multiplied with the weight zero. Here are the masks of the
+# four prompts in their rectangle.
 
 # %%
 longest = max(map(len, prompts))
@@ -175,6 +168,7 @@ for axes, request in zip(panels, four):
 panels[0].set_ylabel("query in column")
 figure.suptitle("Masks of four padded prompts: a query sees the dark keys", fontsize=10)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # ## A count by hand
@@ -234,7 +228,7 @@ assert batched.history.by_arrival[0].ended_s > queued.history.by_arrival[0].ende
 # prompts of all four.
 
 # %%
-draw_series(batched, queued, series=["computed", "idle"], by="iterations")
+draw_series(queued, batched, series=["computed", "idle"], by="iterations")
 
 # %%
 in_use = batched.history.iterations[-1].event["kv"][0]
@@ -244,8 +238,9 @@ draw_memory(batched, step=[0, 5, N - 1])
 
 # %% [markdown]
 # The map shows the rectangle row by row. What is marked as computed and not needed at the left of a row is padding; at
-# the right it is a finished row that grows on. The light slots are set aside for the longest answer that *might* come:
-# a row is as wide as the longest prompt and the longest possible answer. Chapter 4 returns to this.
+# the right it is a finished row that grows on. The light slots are set aside for the longest answer that *might* come.
+# `asks` allows 24 tokens unless it is told otherwise, and the last one is never given back to the model: so a row has
+# $9 + 24 - 1 = 32$ slots. Chapter 4 returns to this.
 #
 # ## See it move
 #
@@ -258,8 +253,10 @@ replay(queued, batched, address="run=static&b=serial&i=2&request=r1")
 # %% [markdown]
 # ## The source that matters
 #
-# A batching policy is an order and a rule. The rule of `static` is short: no request is admitted while a batch runs,
-# nor beyond the batch's size. The memory gives each newcomer its row; look at `padding`, which is where the row's
+# In minifuse a technique is made of three *stages* that work together: a *batching policy* says which requests run, a
+# *memory* says where their KV lies, and *attention* reads it there. A policy is an order of the requests and a rule for
+# admitting them. The rule of `static` is short: no request is admitted while a batch runs, nor beyond the batch's size.
+# The memory gives each newcomer its row; look at `padding`, which is where the row's
 # first token lies. And attention is one product over all rows, with the mask added to the scores.
 
 # %%
@@ -270,7 +267,8 @@ from minifuse.memory.padded import Padded
 show_source(Static.admission, Padded._reserve, PaddedAttention.attention)
 
 # %% [markdown]
-# The three stages fit each other. Attention over a rectangle needs a memory that keeps one:
+# Not all stages fit each other. Attention over a rectangle needs a memory that keeps one, and the memory
+# `contiguous` (chapter 3) does not:
 
 # %%
 try:
@@ -304,14 +302,16 @@ for axes, clock, colour in zip(panels, ("virtual", "real"), (BLUE, GREEN)):
     axes.set_ylabel("tokens/s")
     axes.set_title(f"{clock} time (dotted: proportional)", loc="left", fontsize=9)
 figure.tight_layout()
+plt.show()
 for clock, rate in rates.items():
     print(f"16 in a batch give {rate[-1] / rate[0]:.1f} times the tokens a second in {clock} time")
 assert rates["virtual"][-1] > 8 * rates["virtual"][0]
 
 # %% [markdown]
-# Throughput grows almost in proportion for as long as the iteration's time is that of reading the weights, and of
-# starting the iteration at all. In virtual time it bends down where arithmetic begins to count (chapter 1, the
-# roofline). Your own machine may bend earlier, or be busy; the growth is there all the same.
+# Throughput, the tokens a second of all requests together, grows almost in proportion for as long as the iteration's
+# time is that of reading the weights, and of starting the iteration at all. In virtual time it bends down where
+# arithmetic begins to count (chapter 1, the roofline). Your own machine may bend earlier, or be busy; the growth is
+# there all the same.
 #
 # ## One knob to turn: the size of the batch, when lengths differ
 #
@@ -333,8 +333,7 @@ LLAMA = {"model": "random:llama-2-7b", "dtype": "float16", "hardware": "a100-40g
 
 
 def play_llama(technique, requests, **options):
-    with redirect_stderr(io.StringIO()):  # without the note that no weights are made
-        return play(technique, requests, **LLAMA, **options)
+    return play(technique, requests, **LLAMA, **options)
 
 
 def asks_llama(*lengths, **options):
@@ -342,7 +341,8 @@ def asks_llama(*lengths, **options):
 
 
 drawn = random.Random(3)
-varied = asks_llama(*[(4, drawn.randint(1, 32)) for _ in range(64)])
+lengths = [(4, drawn.randint(1, 32)) for _ in range(64)]
+varied = asks_llama(*lengths)
 sizes = [2, 4, 8, 16, 32, 64]
 runs = [play_llama("static", varied, max_batch=size) for size in sizes]
 shares = [100 * run.metrics["tokens"]["idle_share"] for run in runs]
@@ -366,24 +366,29 @@ for axes in (left, right):
     axes.set_xticks(sizes, sizes)
     axes.set_xlabel("requests in a batch")
 figure.tight_layout()
+plt.show()
+slower, faster = times[0], times[-1]
+print(
+    f"with 64 in a batch {shares[-1]:.0f}% of the tokens are idle, and the run is {slower / faster:.0f} times as fast"
+)
 assert shares == sorted(shares)
 assert shares[-1] < 50
 assert times == sorted(times, reverse=True)
 
 # %% [markdown]
-# Both curves are true at once: nearly half of the work is wasted, and the larger batch is still faster, because an
-# idle token in an iteration that is bound by memory costs almost no time. That is why padded batches were used for so
-# long. The waste is paid for elsewhere: in memory, which the idle rows occupy, and in the time of requests that wait
-# for a row.
+# Both curves are true at once: more than two fifths of the work are wasted, and the larger batch is still faster,
+# because an idle token in an iteration that is bound by memory costs almost no time. That is why padded batches were
+# used for so long. The waste is paid for elsewhere: in memory, which the idle rows occupy, and in the time of
+# requests that wait for a row.
 #
 # ## How long to wait for others
 #
 # So far all requests arrived together. Now they arrive one by one, 2 ms apart. `static` starts as soon as it is idle,
 # with whatever waits then: with the first request alone.
 #
-# `dynamic`, dynamic batching, waits on purpose. A batch starts when `max_batch` requests wait, or when the oldest of
-# them has waited for the **window**. The rest is `static`. Predict: with a window of 5 ms, which requests are in the
-# first batch, and when does the last answer come, compared with `static`?
+# The technique `dynamic`, dynamic batching, waits on purpose. A batch starts when `max_batch` requests wait, or when
+# the oldest of them has waited for the **window**. The rest is `static`. Predict: with a window of 5 ms, which
+# requests are in the first batch, and when does the last answer come, compared with `static`?
 
 # %%
 spaced = asks(*texts, every=0.002)
@@ -424,12 +429,14 @@ show_source(Dynamic.admission, Dynamic._window_closes)
 # %% [markdown]
 # It missed the batch by 10 ms, and its answer takes twice as long for that. Note a decision in `_window_closes`: the
 # window opens when the oldest waiting request *arrives*. Time spent behind a running batch counts, so a request that
-# has waited for longer than the window starts at once.
+# has waited for longer than the window starts at once. (Evicted
+# requests, of which a comment speaks, come in chapter 4.)
 #
 # ### What the window is worth
 #
-# Twenty-four requests arrive at random, once every two seconds on average, then once every 0.6 s. What do you expect
-# the mean latency to do as the window grows? And the number of iterations, each of which reads all weights?
+# Twenty-four requests arrive at random, once every two seconds on average, then once every 0.6 s. The *latency* of a
+# request is the time from its arrival to the end of its answer. What do you expect its mean to do as the window grows?
+# And the number of iterations, each of which reads all weights?
 
 
 # %%
@@ -442,12 +449,12 @@ def workload(gap):
 windows = [0, 0.25, 0.5, 1, 2]
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.8))
 swept = {}
-for gap, colour in ((2.0, BLUE), (0.6, ORANGE)):
+for gap, colour, mark in ((2.0, BLUE, "o-"), (0.6, ORANGE, "s-")):
     requests = workload(gap)
     runs = [play_llama("dynamic", requests, batching__window=f"{window}s") for window in windows]
     latency = [run.metrics["e2e_s"]["mean"] for run in runs]
-    left.plot(windows, latency, "o-", color=colour, label=f"{gap:g} s apart")
-    right.plot(windows, [run.metrics["iterations"] for run in runs], "o-", color=colour)
+    left.plot(windows, latency, mark, color=colour, label=f"{gap:g} s apart")
+    right.plot(windows, [run.metrics["iterations"] for run in runs], mark, color=colour)
     swept[gap] = runs
 for axes in (left, right):
     axes.set_ylim(0)
@@ -458,7 +465,9 @@ right.set_ylabel("iterations")
 right.set_title("how often the weights are read", loc="left", fontsize=9)
 left.legend(frameon=False, fontsize=8, loc="lower right")
 figure.tight_layout()
-for runs in swept.values():
+plt.show()
+for gap, runs in swept.items():
+    assert runs[0].steps == play_llama("static", workload(gap)).steps
     assert runs[-1].metrics["e2e_s"]["mean"] > runs[0].metrics["e2e_s"]["mean"]
     assert runs[-1].metrics["iterations"] < runs[0].metrics["iterations"]
 
@@ -511,9 +520,9 @@ assert waited > 10 * computed
 draw_series(stuck, series=["batch", "idle", "queue"])
 
 # %% [markdown]
-# Seven of eight rows are idle for most of the run, and a request that needs a fraction of a second waits for more than
-# ten times that. The rows are there; they cannot be given to it, because its prompt does not fit into a rectangle of
-# which one column is computed at a time.
+# Seven of eight rows are idle for most of the run, and a request that needs a fraction of a second waits for more
+# than ten times that. The rows are there. They cannot be given to it: its prompt has several tokens, and the batch
+# computes one column of the rectangle in each iteration.
 #
 # ## Exercises
 #
@@ -524,7 +533,7 @@ draw_series(stuck, series=["batch", "idle", "queue"])
 #    </details>
 # 2. The 64 requests of the sweep are served in batches of eight, in the order in which they came. Sort them by the
 #    length of their answers before you give them to `static`. What happens to the idle share? Why can a server not do
-#    this? *Hint: `asks_llama(*sorted(...))` with the same lengths; sort prompts instead, and a server can.*
+#    this? *Hint: `play_llama("static", asks_llama(*sorted(lengths)), max_batch=8)`.*
 #    <details><summary>Answer</summary>
 #    It falls below a tenth: batches hold answers of similar length. But the length of an answer is known only when it
 #    has ended. The lengths of prompts are known, and sorting by them does away with most of the padding (BatchMaker

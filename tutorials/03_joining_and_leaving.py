@@ -27,10 +27,8 @@
 # - choose a token budget that bounds the gap between two tokens.
 
 # %%
-import io
 import random
 import time
-from contextlib import redirect_stderr
 from heapq import heapreplace
 from itertools import accumulate, pairwise
 
@@ -38,7 +36,9 @@ import matplotlib.pyplot as plt
 import torch
 
 from minifuse.model.source import resolve
+from minifuse.model.text.presets import preset
 from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, owner_colour, play, replay, show_source
+from minifuse.simulate.cost import hardware
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
@@ -48,7 +48,7 @@ BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
 # %% [markdown]
 # ## The failure of the last chapter: idle rows, and a queue
 #
-# Six requests; three arrive at once, three a little later. A batch holds three.
+# Six requests are served with `static` of chapter 2. Three arrive at once, three a little later; a batch holds three.
 
 # %%
 texts = ["count from 3 to 12", "repeat duck 4 times", "sort 7 2 5 1"]
@@ -69,10 +69,11 @@ print(f"idle: {padded.metrics['tokens']['idle_share']:.0%} of the tokens compute
 assert len(both) >= 5
 
 # %% [markdown]
-# In those iterations there were rows to give away and requests that wanted them. Why did they not come together? In
-# minifuse a stage can be exchanged by itself. Here the batching policy is exchanged for `iteration`, which admits a
-# request before any iteration as long as there are fewer than `max_batch`. Memory and attention are still the padded
-# ones. Predict: does it help?
+# In those iterations there were rows to give away and requests that wanted them. Why did they not come together? A
+# technique has three stages (chapter 2), and each can be exchanged by itself. Here the batching policy is exchanged for
+# `iteration`, which admits a request before any iteration as long as fewer than `max_batch` run. Memory and attention
+# are still the padded ones. Predict: does it help? The cell also prints the *reasons* of both runs. The *trace*, the
+# record that a run leaves of every iteration, tells why the first request of the queue was not admitted.
 
 
 # %%
@@ -93,9 +94,9 @@ for run in (padded, stubborn):
 assert len(stubborn.steps) == len(padded.steps)
 
 # %% [markdown]
-# It does not help. The policy would admit the fourth request as soon as two rows have ended (its reason changes from
-# *the batch has 3 requests*), and then the memory declines: a rectangle is as wide as its longest row was when it was
-# opened, and all rows stand at the same column. To let requests join, the rectangle itself has to go.
+# It does not help. The policy would admit the fourth request, `r3`, as soon as two rows have ended: *the batch has 3
+# requests* is no longer its reason. But then the memory declines: a rectangle is as wide as its longest row was when
+# it was opened, and all rows stand at the same column. To let requests join, the rectangle itself has to go.
 #
 # ## The idea: concatenate what can be, split what cannot
 #
@@ -105,8 +106,8 @@ assert len(stubborn.steps) == len(padded.steps)
 # request, each request attends to its own keys and values, and the results are put together again (Baton, section 2.2;
 # FluidInfer, section 2). Orca calls this **selective batching**: batch all operations but attention.
 #
-# The next cell checks the first half on the model's own layer: a prompt of five tokens and two single tokens, apart and
-# concatenated.
+# The next cell checks the token-wise half on the model's own layer: `pre_attention` is the norm and the projections to
+# query, key and value. It gets a prompt of five tokens and two single tokens, apart and then concatenated.
 
 # %%
 model = resolve("tiny").load("float32", "cpu", 0)
@@ -125,8 +126,8 @@ print(
 assert difference < 1e-4
 
 # %% [markdown]
-# The sums are the same up to rounding, the weights are read once instead of three times. Each token keeps its position
-# in its own text; the row in which it stands means nothing.
+# The results are the same up to rounding, and the weights are read once instead of three times. Each token keeps its
+# position in its own text; the row in which it stands means nothing.
 #
 # **A count by hand: pairs.** Why not attend in one product as well, with a mask that hides the texts from each other?
 # Count the pairs of query and key. Let work $i$ have $q_i$ new tokens at the end of a text of $k_i$ tokens. One
@@ -151,10 +152,12 @@ axes.set_xlabel("keys of three texts, one behind the other")
 axes.set_ylabel("row of the iteration")
 axes.set_title("Pairs that are needed (coloured), of all that one product computes", loc="left", fontsize=9)
 figure.tight_layout()
+plt.show()
 assert whole > 2 * split
 
 # %% [markdown]
-# (Half of the first block is masked as well: no query sees a later key.) With $n$ requests of one token each and texts
+# (The 37 pairs are the three whole rectangles around the colours. Of the first, nearly half is masked as well: no query
+# sees a later key.) With $n$ requests of one token each and texts
 # of equal length, one product would compute $n$ times as many pairs as are needed. So attention is split. Nothing is
 # padded there either: each text brings as many keys as it has.
 #
@@ -164,10 +167,12 @@ assert whole > 2 * split
 #
 # $$\text{computed} = \sum_i (p_i + n_i - 1).$$
 #
-# A request that is admitted before iteration $a$ computes its prompt in that iteration and leaves after iteration
-# $a + n_i - 1$. Its place is free in the next one. If all requests are there from the beginning, a pencil does it: give
-# each, in the order of arrival, the place that is free first. The function below is that pencil; `padded_iterations`
-# is the count of chapter 2.
+# A request that is admitted before iteration $a$ computes its prompt in that iteration, and leaves after iteration
+# $a + n_i - 1$. Call the number of requests that may run at once, `max_batch`, the number of *places*: the place of
+# this request is free from the next iteration on. If all requests are there from the beginning, the iterations can be
+# counted on paper: give each request, in the order of arrival, the place that is free first. `joined_iterations` below
+# counts so (`heapreplace` takes the smallest number out of a heap and puts another in); `padded_iterations` is the
+# count of chapter 2.
 
 
 # %%
@@ -188,15 +193,15 @@ for places in (2, 3, 4):
     runs = [play(name, all_at_once, max_batch=places, kv_memory="1MiB") for name in ("static", "orca")]
     counts = [len(run.steps) for run in runs]
     least = sum(lengths) / places
-    print(f"{places} places: static {counts[0]}, orca {counts[1]}, {least:.1f} if no place were ever free")
+    print(f"{places} places: static {counts[0]}, orca {counts[1]}, {least:.1f} if every place were always taken")
     assert counts == [padded_iterations(lengths, places), joined_iterations(lengths, places)]
 
 # %% [markdown]
 # ## A prediction
 #
-# The technique `orca` is the policy `iteration` with memory `contiguous` (a run of slots for each request, anywhere)
-# and attention `per_sequence`. The six requests of the beginning have answers of 11, 5, 5, 3, 10 and 3 tokens.
-# Predict:
+# The technique `orca`, which the last cell has already used, is the policy `iteration` with memory `contiguous` (a
+# run of slots for each request, anywhere) and attention `per_sequence`. The six requests of the beginning have
+# answers of 11, 5, 5, 3, 10 and 3 tokens. Predict:
 #
 # 1. In which iteration does the fourth request join, and in which the sixth?
 # 2. How many iterations are there in all? (`static` took 21.)
@@ -229,7 +234,7 @@ print(f"computed {needed} instead of {padded.metrics['tokens']['computed']}, in 
 # behind the other.
 
 # %%
-figure, axes = plt.subplots(figsize=(8, 3.6))
+figure, axes = plt.subplots(figsize=(8, 4.2))
 for at, one in enumerate(joined.history.iterations):
     left = 0
     for name, start, stop, *_ in one.work:
@@ -237,9 +242,8 @@ for at, one in enumerate(joined.history.iterations):
         axes.add_patch(
             plt.Rectangle((left, at - 0.4), stop - start, 0.8, hatch="////" if stop - start > 1 else "", **look)
         )
-        if stop - start > 1:
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-            axes.text(left + (stop - start) / 2, at, name, ha="center", va="center", fontsize=7, bbox=box)
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axes.text(left + (stop - start) / 2, at, name, ha="center", va="center", fontsize=7, bbox=box)
         left += stop - start
 axes.set_xlim(0, 16)
 axes.set_ylim(len(joined.steps) - 0.4, -0.6)
@@ -248,6 +252,7 @@ axes.set_xlabel("tokens, concatenated (striped: a prompt)")
 axes.set_ylabel("iteration")
 axes.set_title("What each iteration of orca computes", loc="left", fontsize=10)
 figure.tight_layout()
+plt.show()
 
 # %%
 draw_series(padded, joined, series=["computed", "idle", "queue"])
@@ -256,7 +261,8 @@ draw_series(padded, joined, series=["computed", "idle", "queue"])
 # ## See it move
 #
 # Go on with the right arrow key. Before an iteration in which more requests wait than can join, the page stops and
-# asks which of them are admitted. Then compare the two runs at the same moment: B, below, follows A by time.
+# asks which of them are admitted. You have seen which; say why before you answer. Then compare the two runs at the
+# same moment: B, below, follows A by time.
 
 # %%
 replay(joined, padded, address="run=orca&b=static&i=0&predict=admitted")
@@ -264,9 +270,10 @@ replay(joined, padded, address="run=orca&b=static&i=0&predict=admitted")
 # %% [markdown]
 # ## The source that matters
 #
-# The whole policy is one question: is the batch full? Compare it with `Static.admission` in chapter 2. `forward` is
-# the split: look at the calls of `pre_attention` and `post_attention`, which get all tokens, with attention between
-# them. In `PerSequenceAttention.attention` the loop over `reads` is the loop over requests.
+# The whole policy is one question: is the batch full? Compare it with `Static.admission` in chapter 2. `forward` is the
+# split: look at the calls of `pre_attention` and `post_attention`, which get all tokens, with attention between them.
+# In `PerSequenceAttention.attention` the loop over `reads` is the loop over requests. (Here `forward` has one *wave*,
+# all of the iteration, and nothing is moved; moves come in chapter 4, waves in chapters 7 and 10.)
 
 # %%
 from minifuse.attention.per_sequence import PerSequenceAttention
@@ -283,20 +290,19 @@ show_source(Iteration.admission, forward, PerSequenceAttention.attention)
 # - **TTFT**, time to first token: from arrival to the end of the iteration that computes the prompt. Waiting is part
 #   of it.
 # - **ITL**, the gap between two tokens of one answer; the *latency bound* of a run is its longest gap (FluidInfer,
-#   section 6).
+#   section 6). The mean gap of an answer is its TPOT, the time per output token.
 # - **Throughput**: tokens per second, of all requests together.
 #
-# Forty requests with prompts of 20 to 400 tokens and answers of 20 to 200 arrive at random, ever closer together. The
-# model is `llama-2-7b` in virtual time on an A100, as in chapter 2. Before you look: which of the three does `orca`
-# make better, which worse?
+# Forty requests with prompts of 20 to 400 tokens and answers of 20 to 200 arrive at random: in a first run one a
+# second on average, in further runs two, four, eight and sixteen a second. The model is `llama-2-7b` in virtual time
+# on an A100, as in chapter 2. Before you look: which of the three does `orca` make better, which worse?
 
 # %%
 LLAMA = {"model": "random:llama-2-7b", "dtype": "float16", "hardware": "a100-40g", "kv_memory": "16GiB"}
 
 
 def play_llama(technique, requests, **options):
-    with redirect_stderr(io.StringIO()):  # without the note that no weights are made
-        return play(technique, requests, **LLAMA, **options)
+    return play(technique, requests, **LLAMA, **options)
 
 
 def asks_llama(*lengths, **options):
@@ -334,6 +340,7 @@ panels[0].set_yscale("log")
 panels[0].set_ylim(5, 10_000)
 panels[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
+plt.show()
 for static, orca in zip(*measured.values()):
     assert orca["ttft_s"]["mean"] < static["ttft_s"]["mean"] / 2
     assert orca["throughput"]["tokens_per_s"] > static["throughput"]["tokens_per_s"]
@@ -346,8 +353,9 @@ for static, orca in zip(*measured.values()):
 #
 # ### TTFT against throughput: the size of the batch
 #
-# `orca` has a bound, too: `max_batch`, the requests in one iteration. Sixteen requests a second are more than small
-# batches can serve. What does a larger bound buy, and what does it cost each running request?
+# `orca` has a bound, too: `max_batch`, the requests in one iteration, which was 8 in these runs. Sixteen requests a
+# second are more than small batches can serve. What does a larger bound buy, and what does it cost each running
+# request?
 
 # %%
 bounds = [2, 4, 8, 16, 32]
@@ -366,6 +374,7 @@ for axes, unit, title in ((left, "s", "mean TTFT"), (right, "ms", "mean time for
     axes.margins(0.12)
     axes.set_ylim(0, 1.2 * max(axes.lines[0].get_ydata()))
 figure.tight_layout()
+plt.show()
 assert rate == sorted(rate)
 ttft = [one["ttft_s"]["mean"] for one in by_bound]
 assert ttft == sorted(ttft, reverse=True)
@@ -388,6 +397,9 @@ assert ttft == sorted(ttft, reverse=True)
 # computed? And what becomes of the long request's TTFT?
 
 # %%
+llama, a100 = preset("llama-2-7b"), hardware("a100-40g")
+print(f"the weights are read in {1e3 * 2 * llama.num_matrix_weights / a100.bandwidth:.1f} ms")
+print(f"the arithmetic of 1,800 tokens takes {1e3 * 2 * llama.num_matrix_weights * 1800 / a100.flops:.0f} ms")
 stalled = asks_llama(*[(32, 200)] * 6, (1800, 20), arrivals=[0.0] * 6 + [0.5])
 budgets = [None, 1024, 512, 256, 128, 64]
 runs = {}
@@ -422,6 +434,7 @@ axes.set_ylabel("ms since the last token")
 axes.set_title("One running answer while a prompt of 1,800 tokens joins at 500 ms", loc="left", fontsize=10)
 axes.legend(frameon=False, fontsize=8, title="token budget", title_fontsize=8)
 figure.tight_layout()
+plt.show()
 
 # %%
 figure, axes = plt.subplots(figsize=(6, 2.8))
@@ -439,6 +452,7 @@ axes.set_ylabel("TTFT of the long prompt, ms")
 axes.set_ylim(0, 350)
 axes.set_title("What a token budget trades (labels: tokens)", loc="left", fontsize=10)
 figure.tight_layout()
+plt.show()
 print(f"longest gap without a budget: {worst[0]:.1f} ms")
 assert abs(worst[0] - 76) < 4
 assert worst[0] > 5 * worst[3]
@@ -452,8 +466,8 @@ assert first[-1] > 2 * first[0]
 #
 # ## Where this idea loses
 #
-# **Gaps.** The chart above has shown it: at every load, `static` never has a gap as long as `orca`'s. Without a budget
-# the gap grows with the longest prompt that may come.
+# **Gaps.** The charts of *What a user notices* have shown it: at every load, `static` never has a gap as long as
+# `orca`'s. Without a budget the gap grows with the longest prompt that may come.
 #
 # **Attention in many small pieces.** Requests of equal length that arrive together have nothing to gain: no padding,
 # no finished rows, and all leave at once. What is left of the difference is attention: one product for all rows, or
@@ -499,6 +513,7 @@ axes.set_ylabel("µs for one layer's attention")
 axes.set_title("Attention alone, real time", loc="left", fontsize=10)
 axes.legend(frameon=False, fontsize=8)
 figure.tight_layout()
+plt.show()
 print(f"64 requests one by one take {one_by_one[-1] / one_product[-1]:.1f} times as long as in one product")
 
 # %% [markdown]
@@ -520,7 +535,7 @@ for name, value in ms.items():
 # attention is a small part of it. How much depends on the machine. Baton (section 2.2) objects to Orca that it
 # "underutilizes the parallel computing capabilities of the GPU". FluidInfer (section 2) answers that experiments show
 # a minimal effect, compared with what joining brings. Chapters 9 and 11 are about two ways out: a rectangle that
-# requests can join, and a kernel that attends to all requests in one launch.
+# requests can join, and a *kernel*, a program that a device runs, that attends to all requests at once.
 #
 # **Memory.** Each request has a run of slots for the longest answer that it may give, from the moment it is admitted.
 # Let all six requests come at once, with room for eight in the batch:

@@ -29,8 +29,6 @@
 # - name a load under which blocks are worse than reservations.
 
 # %%
-from dataclasses import replace
-
 import matplotlib.pyplot as plt
 
 from minifuse.errors import UsageError
@@ -45,24 +43,25 @@ from minifuse.simulate.cost import Roofline, hardware
 from minifuse.trace import whole_tables
 from minifuse.work import Work
 
-plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
-plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams.update(
+    {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
+)
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
 
 # %% [markdown]
 # ## The failure of reservations: full, and almost empty
 #
-# Six requests arrive together. Each may get an answer of 40 tokens, because the server cannot know how long an answer
-# will be before its last token is there. The device has 128 slots, and a slot holds the KV of one token.
+# Six requests arrive together. Each may get an answer of up to 40 tokens, because the server cannot know how long an
+# answer will be before its last token is there. The device has 128 slots, and a slot holds the KV of one token.
+# `orca` of chapter 3 serves them.
 
 # %%
-request = asks(
-    "count from 3 to 9", "sort 7 2 5 1", "given ann 17, bob 4: recall bob", "repeat duck 4 times",
-    "count from 10 to 20", "sort 9 8 7 3",
-    max_new_tokens=40,
-)
-orca = play("orca", request)
-print(orca, orca.answers)
+texts = ["count from 3 to 9", "sort 7 2 5 1", "given ann 17, bob 4: recall bob"]
+texts += ["repeat duck 4 times", "count from 10 to 20", "sort 9 8 7 3"]
+six = asks(*texts, max_new_tokens=40)
+orca = play("orca", six)
+print(orca)
+print(orca.answers)
 draw_memory(orca, step=[0, 8])
 
 # %% [markdown]
@@ -78,18 +77,20 @@ draw_memory(orca, step=[0, 8])
 # and 40 are left.
 
 # %%
-by_hand = [len(one.prompt) + 40 - 1 for one in request]
+by_hand = [len(one.prompt) + 40 - 1 for one in six]
 first = orca.history.iterations[0]
 used, reserved, capacity, _ = first.event["kv"]
-assert by_hand == [one.max_cached for one in request]
-assert reserved == by_hand[0] + by_hand[1] and len(first.requests) == 2
+assert by_hand == [one.max_cached for one in six]
+assert reserved == by_hand[0] + by_hand[1]
+assert len(first.requests) == 2
 print("needed at most", by_hand)
 print(f"in iteration 0: {reserved} of {capacity} slots set aside, {used} written")
-print(first.event["reasons"][0])
+_, name, why = first.event["reasons"][0]
+print(name, why)
 
 # %% [markdown]
-# The last line is the *reason* that the policy gives for the first request that it does not admit. Over the whole run
-# it looks like this.
+# The last line is the reason (chapter 3) that `r2`, the first of the queue, is not admitted. Over the whole run the
+# memory looks like this.
 
 
 # %%
@@ -107,7 +108,8 @@ def draw_reserved(axes, run):
 figure, axes = plt.subplots()
 draw_reserved(axes, orca)
 axes.set_ylabel("slots of the device")
-axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper right");
+axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
+plt.show()
 
 # %% [markdown]
 # What is set aside and never used is called *internal fragmentation*: waste inside what a request owns. There is a
@@ -120,14 +122,16 @@ eighth = holes.history.iterations[8]
 _, reserved, capacity, _ = eighth.event["kv"]
 needed = 40 + 10 - 1
 print(f"{capacity - reserved} slots are free, r4 needs {needed}")
-print(eighth.event["reasons"][0])
-assert capacity - reserved >= needed and eighth.event["reasons"][0][1] == "r4"
+_, name, why = eighth.event["reasons"][0]
+print(name, why)
+assert capacity - reserved >= needed
+assert name == "r4"
 draw_memory(holes, step=8)
 
 # %% [markdown]
 # There would be room for `r4`, but not in one piece. That is *external fragmentation*: waste between owners. Both
-# have one cause. A reservation must be one run of slots, so it must be made as long as it will ever be, before it is
-# used.
+# kinds have one cause: a request's slots must be one run. A run cannot grow when other runs lie behind it, so it is
+# reserved in its full length before it is used.
 #
 # ## The idea: blocks, and a table
 #
@@ -161,12 +165,14 @@ draw_memory(holes, step=8)
 # 3. Will the answers differ?
 
 # %%
-vllm = play("vllm", request, memory__block_size=4)
+vllm = play("vllm", six, memory__block_size=4)
 used, reserved, _, _ = vllm.history.iterations[0].event["kv"]
 print(orca, vllm, sep="\n")
 together = len(vllm.history.iterations[0].requests)
 print(f"in iteration 0: {together} requests, {reserved} slots set aside, {used} written")
-assert (reserved, used) == (48, 33) and vllm.answers == orca.answers
+assert (reserved, used) == (48, 33)
+assert vllm.answers == orca.answers
+assert vllm.history.last_s < 0.5 * orca.history.last_s
 assert max(len(one.requests) for one in orca.history.iterations) == 2
 draw_memory(vllm, step=[0, 5, 8])
 
@@ -178,16 +184,17 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6), sharex=True, sharey
 draw_reserved(left, orca)
 draw_reserved(right, vllm)
 left.set_ylabel("slots of the device")
-right.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.92))
+right.legend(frameon=False, fontsize=8, loc="center right")
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
-# All six run at once, in the memory in which `orca` never ran more than two, and the run takes half the time. Virtual
-# time is the same on every machine, so you see the same numbers. Nothing has become faster: each iteration computes
-# more requests, and chapter 1 said what that costs, next to nothing.
+# All six run at once, in the memory in which `orca` never ran more than two, and the run takes less than half the time.
+# No iteration has become faster: each computes more requests, and chapter 2 measured what that costs, next to nothing.
 #
 # The page below has both runs. Step through `vllm`, look at its *Memory* further down the page, and find the
-# iterations in which a request takes another block: it is at every fourth token of each, not of all at the same time.
+# iterations in which a request takes another block: each does at every fourth token of its own text, so not all do at
+# the same time.
 
 # %%
 replay(orca, vllm, address="run=vllm&i=4&b=orca&request=r4", height=760)
@@ -210,7 +217,8 @@ for edge in range(size, stop, size):
     axes.axvline(edge - 0.5, color=GREY, linewidth=1)
 axes.set_xlabel("token of the text")
 axes.set_ylabel("slot of the device")
-axes.set_title(f"{name} in blocks of {size}", loc="left", fontsize=10);
+axes.set_title(f"{name} in blocks of {size}", loc="left", fontsize=10)
+plt.show()
 
 # %% [markdown]
 # ## The source that matters
@@ -218,7 +226,8 @@ axes.set_title(f"{name} in blocks of {size}", loc="left", fontsize=10);
 # A pool of blocks is a stack of free ones and a number of *holders* for each. `missing` is what chapter 1 showed for
 # other memories: which tokens must be computed. `grow` is the heart: it provides for the KV of tokens
 # `[start, stop)`. Look at the two cases in which it takes blocks: `new`, behind the end of the table, and `shared`,
-# which comes next.
+# which the next section explains. (`promised` counts blocks that are kept for a request under a policy that never takes
+# any back: exercise 4.)
 
 # %%
 show_source(BlockPool.take, BlockPool.share, BlockPool.give_back, Paged.missing, Tables.grow)
@@ -261,15 +270,18 @@ print(f"tokens computed: {computed[0]} apart, {computed[1]} together")
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.2))
-for run, colour, label in ((apart, GREY, "each has its own"), (together, GREEN, "blocks are shared")):
+for run, style, label in ((apart, "--", "each has its own"), (together, "-", "blocks are shared")):
     steps = [one for one in run.history.iterations if one.work]
     edges = [one.start_s * 1e3 for one in steps] + [steps[-1].end_s * 1e3]
-    axes.stairs([one.event["kv"][1] / B for one in steps], edges, color=colour, linewidth=2.5, label=label)
+    axes.stairs(
+        [one.event["kv"][1] / B for one in steps], edges, color=GREEN, linestyle=style, linewidth=2, label=label
+    )
 axes.set_ylabel("blocks in use")
 axes.set_xlabel("ms of virtual time")
 axes.set_ylim(0)
 axes.legend(frameon=False, fontsize=8)
-axes.set_title("Four questions about one document, blocks of 8", loc="left", fontsize=10);
+axes.set_title("Four questions about one document, blocks of 8", loc="left", fontsize=10)
+plt.show()
 
 # %% [markdown]
 # Sharing here is between requests that run at the same time. When the last reader of the document has ended, its
@@ -291,35 +303,41 @@ axes.set_title("Four questions about one document, blocks of 8", loc="left", fon
 # | 5 | 24 | 4 | 12 |
 # | 13 | 32 | 5 | 15: three too many |
 #
-# So memory runs out in iteration 13. Which request goes, and for how long? Three blocks are needed, and one request
-# that leaves gives four. Decide, then step over iteration 12 on the page: it stops there and asks.
+# So memory runs out in iteration 13. Three more blocks are needed, and a request that leaves gives four. The policy
+# is first come, first served, so the newest goes. Which one is that, and in which iteration can it come back? Decide,
+# then step on with the right arrow key: behind iteration 12 the page stops and asks.
 
 # %%
 three = asks((20, 24), (20, 24), (20, 24))
 small = {"kv_memory": "144KiB", "memory__block_size": 8}
-recomputed = replace(play("vllm", three, **small), name="vllm, recompute")  # the name that pictures show
-swapped = replace(play("vllm", three, memory__preemption="swap", **small), name="vllm, swap")
+recomputed = play("vllm", three, label="vllm, recompute", **small)  # the name that pictures show
+swapped = play("vllm", three, label="vllm, swap", memory__preemption="swap", **small)
 replay(swapped, address="i=10&predict=evicted", height=560)
 
 # %% [markdown]
-# The policy is first come, first served, so the newest goes, and it waits until the others have ended. What becomes
-# of the KV of `r2`? There are two ways. **Recompute**: it is dropped, and when the request comes back,
+# The newest of the three is `r2`, the last in the order, and it waits until the others have ended, until iteration 24.
+# What becomes of its KV? There are two ways. **Recompute**: it is dropped, and when the request comes back,
 # its prompt and all tokens of its answer so far are computed again, as one long prompt. **Swap**: it is copied to the
-# memory of the *host*, and copied back later. Here is the map of both iterations with a swap.
+# memory of the *host*, the computer that the device is part of, and copied back later. Here is the map of both
+# iterations with a swap.
 
 # %%
-evictions = [(one.step, name) for one in swapped.history.iterations
-             for code, name, _ in one.event["reasons"] if code == "evicted"]
+evictions = [
+    (one.step, name)
+    for one in swapped.history.iterations
+    for code, name, _ in one.event["reasons"]
+    if code == "evicted"
+]
 print("evicted", evictions)
 assert evictions == [(13, "r2")]
 assert recomputed.tokens == swapped.tokens
-back = next(one.step for one in swapped.history.iterations
-            if any(move[0] == "swap_in" for move in one.event["moves"]))
+back = next(one.step for one in swapped.history.iterations if any(move[0] == "swap_in" for move in one.event["moves"]))
+assert back == 24
 draw_memory(swapped, step=[13, back])
 
 # %% [markdown]
 # On the way back it gets other blocks than those it had. That does not matter: only the table has to know. In the
-# lanes, the difference between the two ways is the striped cell at the return.
+# lanes, the difference between the two ways is the striped stretch at the return.
 
 # %%
 draw_lanes(swapped, recomputed)
@@ -327,17 +345,19 @@ draw_lanes(swapped, recomputed)
 # %%
 for label, run in (("swap", swapped), ("recompute", recomputed)):
     tokens, moves = run.metrics["tokens"], run.metrics["moves"]
-    print(f"{label:10} computes {tokens['computed']} tokens, {tokens['recomputed']} of them again, "
-          f"and copies {moves['swap_out']['tokens']} + {moves['swap_in']['tokens']}")
+    print(
+        f"{label:10} computes {tokens['computed']} tokens, {tokens['recomputed']} of them again, "
+        f"and copies {moves['swap_out']['tokens']} + {moves['swap_in']['tokens']}"
+    )
 assert recomputed.metrics["tokens"]["recomputed"] == swapped.metrics["moves"]["swap_in"]["tokens"] == 32
 
 # %% [markdown]
 # ### Which is cheaper?
 #
-# Swap costs the bytes of the KV, twice, over the link between device and host. Recompute costs a prefill of the same
-# tokens: at least the reading of all weights, and more when the arithmetic takes longer than that. For the machine
-# and models of chapter 1 the cost model of virtual time gives both. **Predict**: which model is better swapped, the
-# one with 512 KiB of KV a token, or the one with 128 KiB?
+# Swap costs the bytes of the KV, twice, over the *link* between device and host (`a100.link`, in bytes a second).
+# Recompute costs a prefill of the same tokens: at least the reading of all weights, and more when the arithmetic
+# takes longer than that. For the machine and models of chapter 1 the cost model of virtual time gives both.
+# **Predict**: which model gains more from swapping, the one with 512 KiB of KV a token, or the one with 128 KiB?
 
 # %%
 a100 = hardware("a100-40g")
@@ -347,9 +367,10 @@ for axes, name in zip(charts, ("llama-2-7b", "llama-3-8b")):
     shape = preset(name)
     cost = Roofline(shape, "float16", a100)
     swap = [2 * n * shape.kv_bytes_per_token("float16") / a100.link * 1e3 for n in lengths]
-    again = [cost(Plan(0, 0, (Work("r", 0, n),), (Extent(0, n),))) * 1e3 for n in lengths]
+    prefills = [Plan(0, 0, (Work("r", 0, n),), (Extent(0, n),)) for n in lengths]  # an iteration that computes n tokens
+    again = [cost(prefill) * 1e3 for prefill in prefills]
     axes.plot(lengths, swap, color=BLUE, label="swap out and in")
-    axes.plot(lengths, again, color=ORANGE, label="recompute")
+    axes.plot(lengths, again, "--", color=ORANGE, label="recompute")
     kib = shape.kv_bytes_per_token("float16") // 1024
     axes.set_title(f"{name}: {kib} KiB a token", loc="left", fontsize=9)
     axes.set_xlabel("tokens that were evicted")
@@ -358,6 +379,7 @@ for axes, name in zip(charts, ("llama-2-7b", "llama-3-8b")):
 charts[0].set_ylabel("ms on an A100")
 charts[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # The lines are near each other for the older model and far apart for the one with fewer KV heads, whose KV is a
@@ -408,6 +430,7 @@ for axes in charts:
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.set_xlabel("slots in a block")
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # The waste grows with the block, and so does the time as soon as it keeps requests out. With the largest blocks
@@ -415,8 +438,9 @@ figure.tight_layout()
 # here because the cost model does not charge for the length of a table; a kernel does (chapter 11). Sixteen slots are
 # a common compromise.
 #
-# Not every combination exists. An attention that expects a run of slots cannot read a table, a block must fit
-# into memory, and so must a request, with its longest possible answer, even if it is alone:
+# Not every combination exists. An attention that expects a run of slots cannot read a table, and a block must fit into
+# memory. So must a request, with its longest possible answer, even if it is alone; one that cannot is refused, and the
+# others are served:
 
 # %%
 for refused in ({"attention": "per_sequence"}, {"memory__block_size": 1000}):
@@ -424,12 +448,14 @@ for refused in ({"attention": "per_sequence"}, {"memory__block_size": 1000}):
         play("vllm", three, **refused)
     except UsageError as error:
         print(error, "\n")
-print(play("vllm", asks((100, 60))).refused)
+lonely = play("vllm", asks((100, 60), (5, 5)))
+assert list(lonely.refused) == ["r0"]
+print(lonely)
 
 # %% [markdown]
 # ## Where this idea loses, measured
 #
-# Let the machine be an A100 with `llama-2-7b`. No model runs here, as the notes in red say: the cost model tells how
+# Let the machine be an A100 with `llama-2-7b`. As in chapters 2 and 3 no weights are needed: the cost model tells how
 # long each iteration takes. In the first load, there is memory for 2,048 tokens, and short prompts are followed by
 # long answers, which are as long as the server allows. What `orca` sets aside is then really used. In the second
 # there is memory for 4,096 tokens, prompts are long, and they arrive one after the other.
@@ -440,8 +466,11 @@ loads = {
     "long answers, all at once": (asks(*[(50, 400)] * 16, model=big["model"]), "1GiB"),
     "long prompts, every 50 ms": (asks(*[(600, 60)] * 24, every=0.05, model=big["model"]), "2GiB"),
 }
-rows = [(load, name, play(name, requests, kv_memory=memory, **big))
-        for load, (requests, memory) in loads.items() for name in ("orca", "vllm")]
+rows = [
+    (load, name, play(name, requests, kv_memory=memory, **big))
+    for load, (requests, memory) in loads.items()
+    for name in ("orca", "vllm")
+]
 
 # %%
 figure, charts = plt.subplots(2, 2, figsize=(8, 3.4))
@@ -449,15 +478,18 @@ for line, load in zip(charts, loads):
     pair = [run for of_load, _, run in rows if of_load == load]
     for axes, values, unit in (
         (line[0], [run.history.last_s for run in pair], "s until all have ended"),
-        (line[1], [run.metrics["latency_bound_s"] for run in pair], "s between two tokens, at most"),
+        (line[1], [1e3 * run.metrics["latency_bound_s"] for run in pair], "ms between two tokens, at most"),
     ):
         bars = axes.barh(["orca", "vllm"], values, color=[GREY, BLUE])
-        axes.bar_label(bars, [f"{value:.3g}" for value in values], fontsize=8, padding=2)
+        axes.bar_label(
+            bars, [f"{value:,.0f}" if value > 20 else f"{value:.1f}" for value in values], fontsize=8, padding=2
+        )
         axes.set_xlim(0, 1.2 * max(values))
         axes.invert_yaxis()
         axes.set_xlabel(unit, fontsize=9)
     line[0].set_title(load, loc="left", fontsize=10)
 figure.tight_layout()
+plt.show()
 for load, name, run in rows:
     again = run.metrics["tokens"]["recomputed"]
     print(f"{load}  {name}  evictions {run.metrics['evictions']:3}  computed again {again:5}")
@@ -465,7 +497,8 @@ for load, name, run in rows:
 # %%
 answers, prompts = rows[:2], rows[2:]
 gap = [run.metrics["latency_bound_s"] for *_, run in answers]
-assert gap[1] > 100 * gap[0] and answers[1][2].history.last_s < answers[0][2].history.last_s
+assert gap[1] > 100 * gap[0]
+assert answers[1][2].history.last_s < answers[0][2].history.last_s
 assert prompts[1][2].history.last_s > prompts[0][2].history.last_s
 assert prompts[1][2].metrics["latency_bound_s"] > prompts[0][2].metrics["latency_bound_s"]
 print(f"the longest silence in an answer is {gap[1] / gap[0]:.0f} times as long with vllm")
@@ -478,14 +511,15 @@ print(f"the longest silence in an answer is {gap[1] / gap[0]:.0f} times as long 
 # Under the second load there are no evictions at all, and `vllm` loses in both numbers. It computes prompts in
 # iterations of their own: each prompt stops all running answers, and the single tokens that could have shared the
 # reading of the weights have to wait and read them again. That is a choice of the *batching policy*, not of blocks.
-# Exercise 4 takes it back.
+# Exercise 4 exchanges the policy.
 #
 # ## Exercises
 #
-# 1. A block table is `(7, 2, 9)`, and blocks have 16 slots. In which slot does token 20 lie, and how many tokens can
-#    be written before a block is needed? *Hint: token 20 lies in block 20 // 16 of the table.*
+# 1. A block table is `(7, 2, 9)`, and blocks have 16 slots. In which slot does token 20 lie, and how many tokens does
+#    the text have when it needs a fourth block? *Hint: token 20 lies in block 20 // 16 of the table.*
 #    <details><summary>Answer</summary>
-#    Token 20 is token 4 of the second block: slot 2·16 + 4 = 36. There is room for 48 tokens, numbered 0 to 47.
+#    Token 20 is token 4 of the second block: slot 2·16 + 4 = 36. There is room for 48 tokens, so the
+#    49th needs a fourth block.
 #    </details>
 # 2. Two prompts have 30 tokens in common and blocks have 16 slots. How many blocks are shared, how many tokens
 #    copied? What if the whole prompts are the same 32 tokens? *Hint: something of a prompt must always be computed.*
@@ -500,8 +534,9 @@ print(f"the longest silence in an answer is {gap[1] / gap[0]:.0f} times as long 
 #    Each writes 20 + 24 - 1 = 43 tokens, which take 6 blocks of 8. Three take 18 blocks: 144 slots, 216 KiB. With one
 #    block less there is an eviction, if only for the last tokens.
 #    </details>
-# 4. Put the memory of `vllm` under the policy of `orca`: `play("vllm", ..., batching="iteration")`. What becomes of
-#    the first and the second load above, and why is nothing evicted? *Hint: read the docstring of `Paged`.*
+# 4. Put the memory of `vllm` under the policy of `orca`: serve both loads again with `batching="iteration"`. What
+#    becomes of them, and why is nothing evicted? *Hint: `requests, memory = loads["long answers, all at once"]`, then
+#    `play("vllm", requests, kv_memory=memory, batching="iteration", **big)`; and read `print(Paged.__doc__)`.*
 #    <details><summary>Answer</summary>
 #    The policy `iteration` does not evict, so the memory promises each newcomer the blocks of its longest possible
 #    answer. There is no external fragmentation, but the reservation is back. The first load has no pauses, and takes
@@ -509,10 +544,11 @@ print(f"the longest silence in an answer is {gap[1] / gap[0]:.0f} times as long 
 #    slower.
 #    </details>
 # 5. `memory.watermark` is a part of the blocks that newcomers leave free. What would you expect of 0.2 under the
-#    first load, for the number of evictions and for the time? Try it.
+#    first load, for the number of evictions and for the time? *Hint: as in exercise 4, with `memory__watermark=0.2`.*
 #    <details><summary>Answer</summary>
-#    Newcomers are admitted later, so fewer requests are evicted and fewer tokens are computed again. But memory is
-#    less full, so the run takes a little longer. Pensieve keeps 10% free for that reason (3.4.3.5).
+#    Newcomers are admitted later, so fewer requests are evicted, 15 instead of 19, and fewer tokens are computed
+#    again. But memory is less full, so the run takes a little longer, 9.3 s instead of 8.8 s. Pensieve keeps 10% free
+#    for that reason (3.4.3.5).
 #    </details>
 #
 # ## How the papers tell it, and what we do differently
@@ -521,9 +557,10 @@ print(f"the longest silence in an answer is {gap[1] / gap[0]:.0f} times as long 
 #   2, whose Figure 2 is our first and third picture of memory.
 # - Pensieve's baseline is vLLM as we serve it here: batches of one phase, prompts or single tokens (3.4.2). Later
 #   versions of vLLM mix them.
-# - vLLM shares blocks between several answers to one prompt, and between prompts whose common text was announced.
-#   Here common beginnings of running requests are found in a prefix tree of their tokens, and the block that is
-#   shared in part is copied at admission, because the newcomer is going to write there at once.
+# - vLLM shares blocks between several answers to one prompt, and between prompts whose common text was announced. Here
+#   common beginnings of running requests are found in a *prefix tree*, in which texts with the same first tokens share
+#   a path, and the block that is shared in part is copied at admission, because the newcomer is going to write there at
+#   once.
 # - A request that could never fit, even alone, is refused when it is submitted. A running one can therefore always be
 #   finished: the first in order is never evicted.
 # - Pensieve also evicts the newest first, and swaps (3.4.3.5). Recompute is our default, `memory__preemption="swap"`

@@ -16,7 +16,7 @@
 #
 # Chapter 3 let requests join and leave at every iteration, and chapter 4 laid their KV out in blocks. This chapter is
 # about Flover, which wants the same from two other decisions: prompts are computed *beside* the iterations of the
-# others, and the KV of all running requests lies side by side, so that a kernel finds it with two numbers. Its rival
+# others, and the KV of all running requests lies side by side, so that attention finds it with two numbers. Its rival
 # in the paper is a model instance for every request.
 #
 # **You will be able to**
@@ -29,8 +29,6 @@
 # - name a workload for which iteration-level batching of chapter 3 is the better choice, and show it in a run.
 
 # %%
-import contextlib
-import io
 import itertools
 import math
 
@@ -65,8 +63,7 @@ def gpt_j(*prompts, **when):
 
 
 def on_a100(name, requests, kv_memory="16GiB", **options):
-    with contextlib.redirect_stderr(io.StringIO()):  # the note that no weights are made
-        return play(name, requests, model=GPT_J, dtype="float16", hardware="a100-40g", kv_memory=kv_memory, **options)
+    return play(name, requests, model=GPT_J, dtype="float16", hardware="a100-40g", kv_memory=kv_memory, **options)
 
 
 # %% [markdown]
@@ -91,13 +88,14 @@ def gaps(run, name="r0"):
 
 def draw_gaps(*runs):
     _, axes = plt.subplots()
-    for run, colour in zip(runs, (BLUE, ORANGE, GREEN), strict=False):
-        axes.plot(range(1, len(gaps(run)) + 1), gaps(run), ".-", color=colour, label=run.name)
+    for run, colour, mark in zip(runs, (BLUE, ORANGE, GREEN), ("o-", "s-", "^-"), strict=False):
+        axes.plot(range(1, len(gaps(run)) + 1), gaps(run), mark, color=colour, markersize=4, label=run.name)
     axes.set_xlabel("token of r0")
     axes.set_ylabel("ms since its last token")
     axes.set_ylim(0)
     axes.legend(frameon=False, fontsize=9)
     axes.set_title("How long the first request waits for each token", loc="left", fontsize=10)
+    plt.show()
 
 
 draw_gaps(blocks)
@@ -112,8 +110,10 @@ assert worst > 5 * usual
 #
 # ## The rival: an instance for every request
 #
-# An *instance* is a worker that serves one request alone. All instances share the weights in the machine's memory, so
-# a further one costs little memory. In minifuse the technique is called `instances`. This is all of its policy:
+# A *worker* computes one iteration after the other, and what it computes in one is called a *plan*. Up to now there
+# was one worker. Several workers run at the same time and share the machine. An *instance* is a worker that serves
+# one request alone. All instances share the weights in the machine's memory, so a further one costs little memory. In
+# minifuse the technique is called `instances`. This is all of its policy:
 
 # %%
 show_source(Instances.propose)
@@ -139,21 +139,23 @@ apart = {k: on_a100("instances", gpt_j(*[(1, tokens)] * k)) for k in counts}
 fused = {k: on_a100("fusion", gpt_j(*[(1, tokens)] * k), memory__slots=16) for k in counts}
 alone = apart[1].history.last_s
 figure, axes = plt.subplots()
-for runs, colour, name in ((apart, ORANGE, "instances"), (fused, BLUE, "fusion")):
-    axes.plot(counts, [runs[k].history.last_s for k in counts], "o-", color=colour, label=name)
+for runs, colour, mark, name in ((apart, ORANGE, "s-", "instances"), (fused, BLUE, "o-", "fusion")):
+    axes.plot(counts, [runs[k].history.last_s for k in counts], mark, color=colour, label=name)
 axes.plot(counts, [k * alone for k in counts], ":", color="black", linewidth=1, label="k · n · t, by hand")
 axes.set_xlabel("requests at once")
 axes.set_ylabel("s until all have ended")
 axes.set_ylim(0)
 axes.legend(frameon=False, fontsize=9)
 axes.set_title(f"{tokens} tokens for each request, GPT-J on an A100 (virtual time)", loc="left", fontsize=10)
+plt.show()
 for k in counts:
     assert abs(apart[k].history.last_s - k * alone) < 0.01 * k * alone
     assert fused[k].history.last_s < 1.05 * alone
 
 # %% [markdown]
 # The count holds to within a percent, because the simulated machine does exactly this: while $k$ plans run, each gets
-# a $k$-th of the device. Flover measures the same trend on a real server, with a small image network (III, Fig. 2),
+# a $k$-th of the device. Flover measures the same trend on a real server, with a small image network (section
+# III, Fig. 2),
 # and calls it *resource contention*. Your own machine can be asked, too. Here are both techniques in real time, with
 # a small random model, the best of three runs each:
 
@@ -176,9 +178,9 @@ for name in ("instances", "fusion"):
 #
 # ## The idea: one main stream, and five phases
 #
-# Flover draws two conclusions from this (III). A request should be taken up at once, without a window of time. And
-# there should be *one* stream of iterations, which reads the weights once for all requests. Each request goes through
-# five phases (V):
+# Flover draws two conclusions from this (section III). A request should be taken up at once, without a window of
+# time. And there should be *one* stream of iterations, which reads the weights once for all requests. Each request
+# goes through five phases (section V):
 #
 # | phase | in Flover | in minifuse |
 # |---|---|---|
@@ -186,10 +188,12 @@ for name in ("instances", "fusion"):
 # | pre-processing | a thread passes its prompt through the model once | a plan on a worker of its own |
 # | ready | it waits in the ready-for-fusion queue $Q_f$ | admitted, and its prompt is computed |
 # | running | the main stream gives it one token in every iteration | a piece of work in every plan of worker 0 |
-# | finished | it is evicted from the server | its buffer is free |
+# | finished | it is evicted from the server | its memory is free |
 #
-# The rule of *temporal fusion* is one sentence: an iteration is atomic, and a ready request joins at the next
-# boundary between two iterations. The stream does not ask how far each request is. One iteration may compute the
+# (*Evicted* here means that it leaves because it is finished; in chapter 4 it meant a request that has to come back.)
+#
+# The rule of *temporal fusion* is one sentence: nothing joins within an iteration, and a ready request joins at the
+# next boundary between two iterations. The stream does not ask how far each request is. One iteration may compute the
 # fourth token of one answer and the first of another; every one of them moves one token forward.
 #
 # **A count by hand.** Flover's Figure 3 has this case. Request 0 runs alone; iterations count from 0. Request 1
@@ -228,14 +232,22 @@ draw_lanes(staggered)
 # ## A prediction
 #
 # Now prompts of several tokens. Pre-processing computes a prompt up to its last token but one; the last token goes
-# into the main stream, where it yields the first token of the answer. Four requests arrive as below. There is one
-# worker for prompts, and the default memory has 8 buffers. The machine is shared: while a prompt is computed beside
-# the main stream, both run at half speed. Before you run the next cell, predict:
+# into the main stream, where it yields the first token of the answer. Four requests arrive:
 #
-# 1. `r0` arrives at 0 and needs two plans until its first token. `r1` arrives at about twice the time of an
-#    undisturbed iteration. Which token of `r0` is computed in the iteration that `r1` joins: the second, the third or
-#    the fourth?
-# 2. How many plans in all, prompts included, does `fusion` take, and how many `instances`?
+# | request | arrives at | prompt | answer |
+# |---|---|---|---|
+# | `r0` | 0 ms | 4 tokens | 12 tokens |
+# | `r1` | 1.2 ms | 6 | 5 |
+# | `r2` | 3 ms | 3 | 9 |
+# | `r3` | 4.5 ms | 5 | 6 |
+#
+# There is one worker for prompts. An undisturbed iteration takes 0.59 ms. The machine is shared: while a prompt is
+# computed beside the main stream, both run at half speed. Before you run the next cell, predict:
+#
+# 1. `r0` needs two plans until its first token. Which token of `r0` is computed in the iteration that `r1` joins: the
+#    second, the third or the fourth?
+# 2. How many plans does `instances` take in all? And does `fusion`, which needs a plan for each prompt besides, take
+#    more or fewer?
 # 3. Which technique gives `r1` its *first token* earlier, and which gives it its *last* one earlier?
 
 # %%
@@ -248,6 +260,8 @@ draw_lanes(rival, fusion, by="time")
 work = [{name: start for name, start, _, _ in one.work} for one in fusion.history.iterations]
 first = next(one for one in work if {"r0", "r1"} <= one.keys())
 print("r1 joins where r0 computes its new token", first["r0"] - 3 + 1)  # token 3 of its prompt gives the first
+assert first["r0"] - 3 + 1 == 4
+assert len(rival.steps) == 12 + 5 + 9 + 6
 print("plans: fusion", len(fusion.steps), "and instances", len(rival.steps))
 for run in (rival, fusion):
     story = run.history.stories["r1"]
@@ -257,9 +271,12 @@ for run in (rival, fusion):
     )
 
 # %% [markdown]
-# All five phases are in the picture. Crossed: the prompt is computed apart. Dotted: the request is ready, and waits
-# for the boundary. Striped: its last prompt token is computed in the main stream. Full: it runs. The black line: it
-# is finished, and evicted at once.
+# `r1` joins with the fourth token of `r0`: its prompt is complete at 2.38 ms, shortly after the iteration of the
+# second token has ended and that of the third has begun. Four of the five phases are in the picture. Crossed: the
+# prompt is computed apart, pre-processing. Dotted: the request is ready, and waits for the boundary. Striped and
+# full: it runs, first with the last token of its prompt. The black line: it is finished. No request is seen as
+# *received* here, because the worker for prompts is free whenever one arrives; where a request has to wait for it, it
+# is grey.
 #
 # Instances give the *first* token earlier: their prompt is complete after a single plan, while fusion needs a plan
 # for the prompt, a wait for the boundary, and an iteration. From then on fusion is ahead, and the more requests
@@ -272,8 +289,9 @@ replay(fusion, rival, address="i=5&b=instances&request=r1", height=760)
 # %% [markdown]
 # ## The source that matters
 #
-# `propose` is asked for every worker. Worker 0 is the main stream; the others compute prompts. In `_iterate`, look at
-# the list `fused`: whatever is `READY` or `RUNNING` gets work. That list is temporal fusion.
+# `propose` is asked for every worker. Worker 0, `MAIN`, is the main stream; the others compute prompts. (`inline` is
+# an option that we try at the end of the chapter.) In `_iterate`, look at the list `fused`: whatever is `READY` or
+# `RUNNING` gets work. That list is temporal fusion.
 
 # %%
 show_source(Fusion.propose, Fusion._preprocess, Fusion._iterate)
@@ -281,20 +299,23 @@ show_source(Fusion.propose, Fusion._preprocess, Fusion._iterate)
 # %% [markdown]
 # ## One region: an offset and a size
 #
-# In chapter 4 a kernel needed a block table for every request. Flover's kernels get two numbers, `buffer_offset` and
-# `buffer_size` (V-B, Fig. 4). Memory is divided into buffers of equal width, one for each request. The buffers of all
-# running requests are adjacent; together they are the *region*. (The option that says how many buffers there are is
-# called `memory.slots`, after the memory `slots`; a slot itself is the room for one token.) To fuse a newcomer is to
-# place it in the next buffer and to add one to the size.
+# A kernel is a program that a device runs (chapter 3), here that of attention. In chapter 4 it needed a block table for
+# every request. Flover's kernels get two numbers, `buffer_offset` and `buffer_size` (V-B, Fig. 4). Memory is divided
+# into buffers of equal width, one for each request. The buffers of all running requests are adjacent; together they are
+# the *region*. (The option that says how many buffers there are is called `memory.slots`, after the memory `slots`; a
+# slot itself is the room for one token.) To fuse a newcomer is to place it in the next buffer and to add one to the
+# size.
 
 # %%
 draw_memory(fusion, step=[2, 5, 10])
 
 # %% [markdown]
 # Each box is a slot, the room for one token; a buffer has 16 of them. A newcomer lies beside the region even while
-# its prompt is computed, and is not yet in it: the line above each map says which buffers are computed together. In
-# the trace the region is what an iteration's `shape` says. Row $i$ of every tensor of the iteration is buffer
-# `offset` $+\ i$, so attention needs no gather: the keys of all requests are one view of the storage.
+# its prompt is computed, and is not yet in it: the line above each map says which buffers are computed together. (The
+# number of slots in use counts what completed plans have written, so the prompt that is being computed is not in it
+# yet.) In the trace the region is what an iteration's `shape` says. Row $i$ of every tensor of the iteration is
+# buffer `offset` $+\ i$, so nothing has to be collected for attention: the keys of all requests are one view of
+# the storage.
 
 # %%
 for one in fusion.history.iterations[:12]:
@@ -307,7 +328,8 @@ show_source(Region, SlotsAttention.reads)
 
 # %% [markdown]
 # How many numbers say where the KV of an iteration lies? With blocks: each block of each table. With a region:
-# offset, size and width. (Both need the length of each sequence besides.) Longer contexts make the difference plain:
+# offset, size and width. (Both need the length of each sequence besides.) Longer contexts make the difference plain.
+# The dips at the left are iterations of `vllm` that compute one prompt alone:
 
 # %%
 long = asks((20, 30), (24, 30), (16, 30), (28, 30), every=0.002)
@@ -318,13 +340,14 @@ tables = [sum(len(place[0]) for place in event["places"]) for event in steps]
 regions = [one.event["shape"] for one in regional.history.iterations if one.event["shape"]]
 figure, axes = plt.subplots()
 axes.plot(tables, color=ORANGE, label="vllm: block numbers")
-axes.plot([len(region) - 1 for region in regions], color=BLUE, label="fusion: offset, size, width")
+axes.plot([len(region) - 1 for region in regions], "--", color=BLUE, label="fusion: offset, size, width")
 axes.set_xlabel("iteration")
 axes.set_ylabel("numbers")
 axes.set_ylim(0)
 axes.legend(frameon=False, fontsize=9)
 axes.set_title("Numbers that tell a kernel where KV lies", loc="left", fontsize=10)
 plt.show()
+
 # %% [markdown]
 # The price is the one that chapter 4 set out to abolish. Every buffer has the same width, so it must hold the longest
 # text that may come, and all of it is set aside from the first token on. The same requests, the same memory:
@@ -341,13 +364,15 @@ for axes, run in zip(every, (paged, regional), strict=True):
 every[0].set_ylabel("slots (dashed: all)")
 figure.legend(*every[1].get_legend_handles_labels(), frameon=False, fontsize=8, loc="upper right", ncols=2)
 figure.tight_layout()
+plt.show()
+
 # %% [markdown]
 # And a text that is longer than a buffer is refused, however much memory is free elsewhere. You will meet this
-# sentence:
+# sentence, which calls the buffers *slots*, as the memory itself is called:
 
 # %%
 tight = play("fusion", asks((4, 6), (30, 10)))
-print("\nwith blocks:", play("vllm", asks((4, 6), (30, 10))))
+print("with blocks:", play("vllm", asks((4, 6), (30, 10))))
 assert list(tight.refused) == ["r1"]
 
 # %% [markdown]
@@ -361,15 +386,15 @@ assert list(tight.refused) == ["r1"]
 # $$\frac{T_\text{instances}}{T_\text{fused}} \;\le\; \frac{m\,T}{T + (m-1)\,\tau}, \qquad \tau \le T.$$
 #
 # **Before you run it:** what is the bound for $m = 8$ if $\tau$ is half of $T$? Towards which number does it go for
-# ever more requests? (Divide by $m$.) The figure has the bound as lines, runs as dots, and the paper's measurements
-# as crosses.
+# ever more requests? (Divide by $m$.) The figure has the bound as lines, the runs as marks on them, and the paper's
+# measurements (Fig. 7) as crosses.
 
 # %%
 tokens = 128
 T = on_a100("fusion", gpt_j((8, tokens))).history.last_s
 shares = [0.02, 500 / 5800, 0.2, 2500 / 5800, 0.7, 5000 / 5800]  # of T; the paper's T is 5,800 ms
 figure, axes = plt.subplots(figsize=(7, 3.2))
-for m, colour in ((2, GREEN), (4, ORANGE), (8, BLUE)):
+for m, colour, mark in ((2, GREEN, "^"), (4, ORANGE, "s"), (8, BLUE, "o")):
     bound = [m / (1 + (m - 1) * share) for share in shares]
     gained = []
     for share in shares:
@@ -378,7 +403,7 @@ for m, colour in ((2, GREEN), (4, ORANGE), (8, BLUE)):
         gained.append(slow.history.last_s / fast.history.last_s)
     assert all(0.8 * most < one <= 1.001 * most for one, most in zip(gained, bound, strict=True))
     axes.plot(shares, bound, color=colour, linewidth=1)
-    axes.plot(shares, gained, "o", color=colour, markersize=5, label=f"{m} requests")
+    axes.plot(shares, gained, mark, color=colour, markersize=5, label=f"{m} requests")
     for interval in (500, 2500):
         if m in paper.SPEEDUP_7[interval]:
             axes.plot(interval / 5800, paper.SPEEDUP_7[interval][m], "x", color=colour, markersize=9, markeredgewidth=2)
@@ -388,7 +413,9 @@ axes.set_ylim(0)
 axes.legend(frameon=False, fontsize=9, title="line: bound, x: paper", title_fontsize=9)
 axes.set_title("What fusion gains, by the overlap of requests", loc="left", fontsize=10)
 plt.show()
+
 # %% [markdown]
+# For $m = 8$ and $\tau = T/2$ the bound is $8 / 4.5 = 1.78$, and with ever more requests it goes towards $T/\tau = 2$.
 # The runs lie close below the bound, the paper's measurements further below. Where a request arrives when its
 # predecessor is nearly done, there is nothing to fuse and nothing to gain. The paper's measure of this is the
 # overlapped portion $r_p = (T - \tau)/(T + \tau)$ (equation 1): for two requests, the bound above is $1 + r_p$.
@@ -412,7 +439,8 @@ for run in three:
 # %% [markdown]
 # ## Where this idea loses, measured
 #
-# Back to the crowd of the beginning. Fusion was to keep prompts from stopping the answers of others.
+# Back to the five requests of the beginning, `crowd`. Fusion was to keep prompts from stopping the answers of others.
+# Does it?
 
 # %%
 beside, together = on_a100("fusion", crowd), on_a100("orca", crowd)
@@ -446,11 +474,14 @@ assert story.tokens[0][0] > other.tokens[0][0]
 #
 # The second loss concerns memory. Answers end at different times. In the run of four requests, `r1` ended first, and
 # its buffer lay between two others; the technique closed that hole with a copy, which is the subject of chapter 6.
-# With `memory.shuffle=off` holes stay:
+# With the option `memory.shuffle=off` holes stay:
 
 # %%
 uneven = asks((1, 14), (1, 4), (1, 9), (1, 6), (1, 14))
-kept = play("fusion", uneven, memory__shuffle=False)
+kept = play("fusion", uneven, label="fusion, holes stay", memory__shuffle=False)
+assert fusion.metrics["moves"]["shuffle"]["count"] >= 1
+assert kept.metrics["moves"]["shuffle"]["count"] == 0
+print("tokens copied to close holes in the run of four requests:", fusion.metrics["moves"]["shuffle"]["tokens"])
 last = kept.steps[-1]
 draw_memory(kept, step=[last - 5, last])
 
@@ -500,8 +531,8 @@ print(
 #    until they are done.
 #    </details>
 # 4. A request has a prompt of one token. Which phases does it skip, and why?
-#    *Hint: what is left of the prompt when the last token is taken away? The reasons of a trace say it:
-#    `no-context`.*
+#    *Hint: what is left of the prompt when the last token is taken away? Look for `no-context` in the source of
+#    `_preprocess` above.*
 #    <details><summary>Answer</summary>
 #    Pre-processing, and being ready. Its context is empty, so the main stream admits it directly at the next
 #    boundary.
@@ -511,11 +542,11 @@ print(
 #
 # - Flover (V-A) makes a pre-processing thread for each request as it arrives. Here `batching.preprocessors` bounds
 #   their number, 1 by default; exercise 3 shows what more of them change.
-# - `inline` is ours: on a CPU, where the main stream and the prompts share a few cores, it is the faster choice.
+# - `inline` is ours. It is meant for a CPU, where a second stream would take cores away from the first.
 # - A request of the paper may hold several prompts ("batch size n", IV). Here each is a request of one *group*; the
 #   group is refused, pre-processed and fused together.
-# - The paper's instances have a communicator each, where a model is split over several GPUs, and fusion has a single
-#   one (V-D). Chapter 12 counts the messages.
+# - Where a model is split over several GPUs, a *communicator* carries their messages. The paper's instances have one
+#   each, and fusion has a single one (V-D). Chapter 12 counts the messages.
 # - The boundary between iterations at which requests join is that of `orca`, which Flover does not compare with. What
 #   Flover adds is the place of the prompts and the layout of memory.
 #

@@ -28,11 +28,8 @@
 # - compute after how many iterations a copy has paid for itself, and name runs in which it never does.
 
 # %%
-import contextlib
-import io
 import random
 from collections import deque
-from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import torch
@@ -58,7 +55,7 @@ BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
 
 # %%
 eight = asks((1, 5), (1, 14), (1, 5), (1, 5), (1, 14), (1, 5), (1, 9), (1, 14))
-holes = replace(play("fusion", eight, memory__shuffle=False), name="fusion without shuffle")
+holes = play("fusion", eight, memory__shuffle=False, label="fusion without shuffle")
 draw_memory(holes, step=[4, 5, 9])
 
 # %%
@@ -114,16 +111,17 @@ def draw_windows(title, array, offsets, moves=()):
     axes.set_title(title, loc="left", fontsize=10)
 
 
-draw_windows("All windows of nine places: the frame", FIGURE_6, range(8))
+draw_windows("All windows of nine buffers: the frame", FIGURE_6, range(8))
+plt.show()
 
 # %% [markdown]
 # When all is done, nine live buffers are adjacent. So they fill a *window* of exactly nine buffers, and there are
 # only eight windows to choose from: one in each line of the picture. For each window the cost is clear. What is live
-# outside must come in; what is free inside is filled; there are equally many of both, because the window has as many
-# places as there are live buffers.
+# outside must come in; what is free inside is filled; there are equally many of both, because the window is as wide as
+# the number of live buffers.
 #
 # **A count by hand.** The eight buffers of our run, after iteration 4, are the array `[0, 1, 0, 0, 1, 0, 1, 1]`. Four
-# are live, so the window has four places.
+# are live, so the window is four buffers wide.
 #
 # | offset | window | live inside | copies |
 # |---|---|---|---|
@@ -158,13 +156,14 @@ print(answer)
 assert answer.offset == 7
 assert len(answer.moves) == 3
 draw_windows("The shuffle of Figure 6", FIGURE_6, [answer.offset], answer.moves)
+plt.show()
 
 # %% [markdown]
 # ## From the window to Algorithm 1
 #
 # The picture is already an algorithm: count the live buffers in each window, and keep the best. For $N$ buffers of
-# which $n$ are live, there are $N - n + 1$ windows of $n$ places, so it adds $n (N - n + 1)$ numbers. Algorithm 1
-# saves most of that. When a window moves one to the right, one place enters and one leaves; all others stay. So it
+# which $n$ are live, there are $N - n + 1$ windows of $n$ buffers, so it adds $n (N - n + 1)$ numbers. Algorithm 1
+# saves most of that. When a window moves one to the right, one buffer enters and one leaves; all others stay. So it
 # adds the one, subtracts the other, and needs about $n + 2 (N - n)$ steps: $O(N)$.
 
 # %%
@@ -177,7 +176,7 @@ show_source(shuffled_region)
 # |---|---|
 # | 1-8: count the elements that are not 0, and sum all costs | `non_zero`, `total_cost` |
 # | 9-13: the cost inside the first window | `window_cost = sum(arr[:non_zero])` |
-# | 14-15: what lies outside is what must be moved; the first window is the best so far | `min_cost, mem_offset = ..., 0` |
+# | 14-15: what lies outside must be moved; the first window is the best so far | `min_cost, mem_offset = ..., 0` |
 # | 16-17: move the window by one | `window_cost += arr[i] - arr[i - non_zero]` |
 # | 18-22: cheaper than the best so far: remember it | `if total_cost - window_cost < min_cost` |
 #
@@ -217,7 +216,7 @@ plt.show()
 
 # %%
 def fewest_copies(size):
-    """For each state, a number whose bit i says whether buffer i is live: the fewest copies to a state without holes."""
+    """The fewest copies from each state to one without holes. Bit i of a state says whether buffer i is live."""
     whole = [((1 << count) - 1) << offset for count in range(1, size + 1) for offset in range(size - count + 1)]
     fewest, queue = dict.fromkeys(whole, 0), deque(whole)
     while queue:
@@ -259,7 +258,7 @@ plt.show()
 
 # %% [markdown]
 # A proof in two sentences gives the same. Whatever is copied, at the end the live buffers fill some window of $n$
-# places, and what was live outside of it has been copied at least once; so no plan is shorter than the cheapest
+# buffers, and what was live outside of it has been copied at least once; so no plan is shorter than the cheapest
 # window. And that many copies suffice, one for each hole.
 #
 # ## A prediction
@@ -274,6 +273,13 @@ plt.show()
 
 # %%
 shuffled = play("fusion", eight)
+replay(shuffled, address="i=3&predict=shuffled", height=760)
+
+# %% [markdown]
+# The page is in its mode *Predict*. Step with the arrow keys or press Play: it stops before each shuffle, and asks in
+# which window the buffers will lie. When you have answered, look at memory in both iterations.
+
+# %%
 draw_memory(shuffled, step=[5, 9])
 
 # %%
@@ -295,13 +301,6 @@ print(f"{holes.metrics['tokens']['idle']} idle tokens without the shuffle")
 # An arrow goes from where KV was to where it is copied, before anything is computed in that iteration. The order of
 # requests in memory is disturbed: `r7`, `r4`, `r1` lie side by side at the end. That is why each request keeps track
 # of its own offset (V-C), and why row $i$ of an iteration belongs to whatever request has buffer `offset` $+\ i$ now.
-#
-# The page below shows the same run in its mode *Predict*. Step with the arrow keys or press Play: it stops before
-# each shuffle, and asks in which window the buffers will lie.
-
-# %%
-replay(shuffled, address="i=3&predict=shuffled", height=760)
-
 # %% [markdown]
 # ## The source that matters
 #
@@ -356,17 +355,8 @@ GPT_J = "random:gpt-j-6b"
 
 
 def on_a100(requests, **options):
-    with contextlib.redirect_stderr(io.StringIO()):  # the note that no weights are made
-        return play(
-            "fusion",
-            requests,
-            model=GPT_J,
-            dtype="float16",
-            hardware="a100-40g",
-            kv_memory="16GiB",
-            batching__preprocess="inline",
-            **options,
-        )
+    machine = {"model": GPT_J, "dtype": "float16", "hardware": "a100-40g", "kv_memory": "16GiB"}
+    return play("fusion", requests, batching__preprocess="inline", **machine, **options)
 
 
 left, saved = list(range(1, 9)), []
@@ -393,7 +383,7 @@ plt.show()
 # The paper draws the lengths of answers evenly between 128 and an upper bound, and raises that bound (VI-D, Fig. 9b:
 # 16 requests, 20 ms apart). The wider the lengths, the more holes. **Before you run it:** what share of the rows is
 # idle without a shuffle when the bound is 1,792, and by how much does the shuffle speed the run up? The paper reports
-# up to 2 times.
+# a speed-up of 2.
 
 # %%
 bounds, idle, gain = [256, 512, 1024, 1792], [], []
@@ -412,7 +402,7 @@ first.set_title("idle without the shuffle", loc="left", fontsize=10)
 second.plot(bounds, gain, "o-", color=BLUE)
 second.axhline(paper.GAIN_9B, color=GREY, linestyle="--")
 second.annotate(
-    "the paper: up to this", (1792, paper.GAIN_9B), xytext=(0, -10), textcoords="offset points", ha="right", fontsize=8
+    "the paper: 2", (1792, paper.GAIN_9B), xytext=(0, -10), textcoords="offset points", ha="right", fontsize=8
 )
 second.set_ylim(0, 2.2)
 second.set_ylabel("times as fast")
@@ -423,6 +413,7 @@ figure.tight_layout()
 assert gain == sorted(gain)
 assert 1 < gain[-1] < 1.5
 print("gain:", [f"{one:.3f}" for one in gain])
+plt.show()
 
 # %% [markdown]
 # Many rows are idle, and yet the gain is small. A count tells why. On this machine an iteration is bound by what it
@@ -432,7 +423,8 @@ print("gain:", [f"{one:.3f}" for one in gain])
 gpt_j = preset("gpt-j-6b")
 weights, row = 2 * gpt_j.num_matrix_weights, 1000 * gpt_j.kv_bytes_per_token("float16")
 print(
-    f"weights {weights / 1e9:.1f} GB, a row of 1,000 tokens {row / 1e9:.2f} GB: {100 * row / weights:.0f} % more for each idle row"
+    f"weights {weights / 1e9:.1f} GB, a row of 1,000 tokens {row / 1e9:.2f} GB: "
+    f"{100 * row / weights:.0f} % more for each idle row"
 )
 assert row < 0.05 * weights
 
@@ -481,7 +473,8 @@ assert with_ones > with_tokens
 
 # %% [markdown]
 # **With one wide answer.** All buffers are equally wide, and a shuffle moves requests between them, so none can be
-# made wider for a longer text. More buffers mean narrower ones. At some point the sentence is this:
+# made wider for a longer text. More buffers mean narrower ones, and a buffer must hold one token at least. The option
+# calls its buffers *slots* (chapter 5), and so does the sentence that refuses too many:
 
 # %%
 try:
@@ -503,8 +496,8 @@ except UsageError as error:
 #    state.
 #    *Hint: two groups of equal size, far apart.*
 #    <details><summary>Answer</summary>
-#    `max(fewest_copies(8).values())` is 2. In `[1, 1, 0, 0, 0, 0, 1, 1]` a window of four places holds two live
-#    buffers at most: one group stays, and the other comes in.
+#    `max(fewest_copies(8).values())` is 2. In `[1, 1, 0, 0, 0, 0, 1, 1]` a window of four buffers holds two live
+#    ones at most: one group stays, and the other comes in.
 #    </details>
 # 3. Change the `<` in Algorithm 1 to `<=`. Is the number of copies still minimal? What changes in the prediction
 #    above?

@@ -29,8 +29,6 @@
 
 # %%
 from collections import Counter
-from contextlib import redirect_stderr
-from io import StringIO
 
 import matplotlib.pyplot as plt
 import torch
@@ -46,10 +44,12 @@ plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#c4cad2"
 LSTM, SEQ2SEQ, TREELSTM = (f"{kind}:hidden=64,vocab=1000" for kind in ("lstm", "seq2seq", "treelstm"))
+ROOM = {"kv_memory": "1MiB"}  # for states
 
 # %% [markdown]
 # The three models of this chapter are built in. They have random weights: what they answer means nothing, but what is
-# computed, and when, is the same as with trained ones. `hidden=64` makes them small.
+# computed, and when, is the same as with trained ones. `hidden=64` makes them small. All three are made of *LSTM*
+# steps: such a step reads a word, the *states* that earlier steps wrote, or both, and writes a new state.
 #
 # ## The failure to begin with: a request that is no row
 #
@@ -77,19 +77,11 @@ alone = play("graph-merged", tree, model=TREELSTM)
 print(alone)
 
 # %% [markdown]
-# The note on stderr says that virtual time needs no weights: a cost model tells how long each batch takes. For the
-# rest of the chapter a small function keeps that note away, and prints everything else.
+# One request in one iteration, says the engine: the merged graph is computed whole. The trace tells which batches the
+# iteration had: they are its *waves*, parts of its work that run one after the other. Here are their sizes.
+
 
 # %%
-def serve(technique, requests, model, **options):
-    with redirect_stderr(StringIO()) as told:
-        played = play(technique, requests, model=model, **{"kv_memory": "1MiB", **options})
-    for line in told.getvalue().splitlines():
-        if not line.startswith("note: in virtual time"):
-            print(line)
-    return played
-
-
 def batches_of(iteration):
     """The start and end in ms, the rows, and the work of each batch of one type of cell: of every wave."""
     waves, shape = iteration.event["waves"], iteration.event["shape"]
@@ -111,6 +103,7 @@ axes.set_xlabel("depth in the tree: 0 are the leaves, 4 the root")
 axes.set_ylabel("nodes in the batch")
 axes.set_title("One tree of 16 words under graph-merged", loc="left", fontsize=10)
 assert widths == [16, 8, 4, 2, 1]
+plt.show()
 
 # %% [markdown]
 # The batch halves at every level. On this model a batch of one costs about as much as a batch of sixteen
@@ -168,15 +161,24 @@ for axes, (name, graph) in zip(rows, graphs.items(), strict=True):
         own = [node for node, one in enumerate(topology.cells) if one == cell]
         axes.scatter(*zip(*[at[node] for node in own], strict=True), s=300, color=colour, zorder=2, label=cell)
     for node, (x, y) in at.items():
-        axes.text(x, y, home[node], ha="center", va="center", fontsize=8, zorder=3,
-                  color="white" if colours[topology.cells[node]] == BLUE else "black")
+        axes.text(
+            x,
+            y,
+            home[node],
+            ha="center",
+            va="center",
+            fontsize=8,
+            zorder=3,
+            color="white" if colours[topology.cells[node]] == BLUE else "black",
+        )
     axes.set_title(name, loc="left", fontsize=9)
     axes.set_xlim(-0.6, 8.6)
     axes.set_ylim(-0.6, max(y for _, y in at.values()) + 0.6)
     axes.set_axis_off()
     axes.legend(loc="center right", frameon=False, fontsize=8, markerscale=0.5)
 figure.suptitle("Cell graphs: colours are types of cell, numbers are subgraphs", fontsize=10)
-figure.tight_layout();
+figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # The chain of the LSTM is one type. A Seq2Seq model has an *encoder*, which reads the sentence, and a *decoder*,
@@ -202,8 +204,10 @@ for n in (8, 16):
     topology = resolve(TREELSTM).outline().unfold(request).topology
     sizes = Counter(map(len, topology.subgraphs))
     depth = 1 + max(level for level, _ in topology.levels)
-    print(f"{n:2} words: {len(topology.cells)} nodes, depth {depth}, "
-          f"{len(topology.subgraphs)} subgraphs, of which {sizes[1]} have 1 node and one has {max(sizes)}")
+    print(
+        f"{n:2} words: {len(topology.cells)} nodes, depth {depth}, "
+        f"{len(topology.subgraphs)} subgraphs, of which {sizes[1]} have 1 node and one has {max(sizes)}"
+    )
     assert (len(topology.cells), len(topology.subgraphs), max(sizes)) == (2 * n - 1, n + 1, n - 1)
     assert depth == 1 + n.bit_length() - 1
 
@@ -225,11 +229,12 @@ for n in (8, 16):
 # 4. When does the last request leave, under both?
 
 # %%
-words, unit_ms = [2, 3, 3, 5, 5, 7, 3, 4], 0.5045056
+words = [2, 3, 3, 5, 5, 7, 3, 4]
+unit_ms = 1e3 * play("cellular", asks(1, 1, 1, 1, model=LSTM), model=LSTM, **ROOM).history.last_s  # one batch of four
 arrivals = [0, 0, 0, 0, *[unit_ms * late / 1e3 for late in (0.5, 0.75, 1.0, 1.25)]]
 eight = asks(*words, arrivals=arrivals, names=[f"req{i}" for i in range(1, 9)], model=LSTM)
-padded = serve("graph-padded", eight, LSTM, max_batch=4, batching__pad="longest")
-cellular = serve("cellular", eight, LSTM, max_batch=4, batching__min_batch=4)
+padded = play("graph-padded", eight, model=LSTM, **ROOM, max_batch=4, batching__pad="longest")
+cellular = play("cellular", eight, model=LSTM, **ROOM, max_batch=4, batching__min_batch=4)
 print(padded, cellular, sep="\n")
 
 
@@ -240,8 +245,13 @@ def draw_cells(*runs):
     for run, axes in zip(runs, charts[:, 0], strict=True):
         rows = {story.id: row for row, story in enumerate(run.history.by_arrival)}
         for story in run.history.by_arrival:
-            axes.plot([story.arrival_s * 1e3 / unit_ms, story.admitted_s * 1e3 / unit_ms], [rows[story.id]] * 2,
-                      color=GREY, linewidth=4, solid_capstyle="butt")
+            axes.plot(
+                [story.arrival_s * 1e3 / unit_ms, story.admitted_s * 1e3 / unit_ms],
+                [rows[story.id]] * 2,
+                color=GREY,
+                linewidth=4,
+                solid_capstyle="butt",
+            )
         for one in run.history.iterations:
             members = {name for name, *_ in one.event["work"]}
             for start, stop, _, work in batches_of(one):
@@ -263,7 +273,9 @@ def draw_cells(*runs):
 
 
 draw_cells(padded, cellular)
-plt.xticks(range(13));
+plt.xticks(range(13))
+plt.show()
+
 
 # %%
 def leaves_at(run):
@@ -291,7 +303,7 @@ assert tasks[2] == ["req2", "req3", "req4", "req5"] and tasks[3] == ["req4", "re
 # ## See it move
 
 # %%
-replay(padded, cellular, address="i=2&run=cellular&b=graph-padded&request=req5")
+replay(padded, cellular, address="i=2&run=cellular&b=graph-padded&request=req5", height=760)
 
 # %% [markdown]
 # ## A technique changes when, not what
@@ -303,7 +315,7 @@ replay(padded, cellular, address="i=2&run=cellular&b=graph-padded&request=req5")
 model = resolve(LSTM).load("float32", "cpu", 0)
 worst = 0.0
 for technique in ("graph-padded", "cellular"):
-    real = serve(technique, eight, LSTM, clock="real", max_batch=4)
+    real = play(technique, eight, model=LSTM, **ROOM, clock="real", max_batch=4)
     for answer in real.served.answers:
         h = c = torch.zeros(1, 64)
         with torch.inference_mode():
@@ -320,8 +332,8 @@ assert worst < 1e-5
 # The scheduler of BatchMaker is printed in the thesis as Algorithm 1, with three functions. They are here under their
 # own names. Look for: (1) the three criteria by which a *type* is chosen, in `schedule`; (2) that up to `max_tasks`
 # **tasks**, which are batches of ready nodes of one type, are submitted in one turn, in `batch`; (3) that a task
-# takes nodes from the queue of subgraphs in order, but from none that is *pinned* to another worker, in
-# `form_batched_task`.
+# takes nodes from the queue of subgraphs in order, but from none that is *pinned*, that is bound for now, to another
+# worker, in `form_batched_task`.
 
 # %%
 from minifuse.batching.cellular import Cellular
@@ -334,6 +346,7 @@ show_source(Cellular.schedule, Cellular.batch, Cellular.form_batched_task)
 # Everything about `room` is minifuse's: the thesis has no bound on memory, and here a node needs a slot for its
 # states. Without memory and with one type of cell, Algorithm 1 is short enough for a loop of your own. It is right if
 # it forms the same tasks as the engine.
+
 
 # %%
 def algorithm_1(words, arrivals, max_batch, min_batch, max_tasks):
@@ -377,7 +390,7 @@ show_source(Topology.subgraphs, Subgraph.submit)
 # changes, its inputs must be copied together first, which is called *gathering*.
 
 # %%
-few_slots = serve("cellular", eight, LSTM, kv_memory="8KiB", max_batch=4, batching__min_batch=4)
+few_slots = play("cellular", eight, model=LSTM, kv_memory="8KiB", max_batch=4, batching__min_batch=4)
 draw_memory(few_slots, step=[0, 1, 2, 3])
 
 # %% [markdown]
@@ -390,7 +403,9 @@ draw_memory(few_slots, step=[0, 1, 2, 3])
 
 # %%
 for lengths in (words, [5] * 8):
-    run = serve("cellular", asks(*lengths, model=LSTM), LSTM, clock="real", max_batch=4, batching__min_batch=4)
+    run = play(
+        "cellular", asks(*lengths, model=LSTM), model=LSTM, **ROOM, clock="real", max_batch=4, batching__min_batch=4
+    )
     print(f"words {lengths}: {len(run.steps)} tasks, {run.metrics['gathers']['count']} inputs gathered")
     assert (run.metrics["gathers"]["count"] == 0) == (len(set(lengths)) == 1)
 
@@ -406,14 +421,17 @@ for lengths in (words, [5] * 8):
 
 # %%
 translations = asks((3, 3), (5, 2), (2, 4), (4, 2), every=0.0007, model=SEQ2SEQ)
-turns_of_five = serve("cellular", translations, SEQ2SEQ)
-turns_of_one = serve("cellular", translations, SEQ2SEQ, batching__max_tasks=1)
+turns_of_five = play("cellular", translations, model=SEQ2SEQ, **ROOM, label="turns of five")
+turns_of_one = play("cellular", translations, model=SEQ2SEQ, **ROOM, batching__max_tasks=1, label="turns of one")
 draw_lanes(turns_of_five, turns_of_one)
 
 # %%
 for run in (turns_of_five, turns_of_one):
     means = {key: run.metrics[key]["mean"] * 1e3 for key in ("queueing_s", "e2e_s")}
-    print(f"waits {means['queueing_s']:.2f} ms before its first node, has its answer after {means['e2e_s']:.2f} ms")
+    print(
+        f"{run.name:13} waits {means['queueing_s']:.2f} ms before its first node, "
+        f"has its answer after {means['e2e_s']:.2f} ms"
+    )
 assert turns_of_one.metrics["queueing_s"]["mean"] < turns_of_five.metrics["queueing_s"]["mean"]
 assert turns_of_one.metrics["e2e_s"]["mean"] > turns_of_five.metrics["e2e_s"]["mean"]
 
@@ -438,7 +456,7 @@ assert turns_of_one.metrics["e2e_s"]["mean"] > turns_of_five.metrics["e2e_s"]["m
 
 # %%
 sixty = cell_workload("wmt15:max=50", "lstm", 60, 1000, Arrival(0.001, 1))
-knob = {m: serve("cellular", sixty, LSTM, batching__max_tasks=m) for m in (1, 2, 3, 5, 8, 12, 20)}
+knob = {m: play("cellular", sixty, model=LSTM, **ROOM, batching__max_tasks=m) for m in (1, 2, 3, 5, 8, 12, 20)}
 
 
 def changes(run):
@@ -463,6 +481,7 @@ right.set_title("tasks with other members than the one before", loc="left", font
 figure.tight_layout()
 assert all(wait <= m + 0.01 for m, wait in zip(knob, waits, strict=True))
 assert changes(knob[20]) < changes(knob[1])
+plt.show()
 
 # %% [markdown]
 # The wait follows the line. What it buys is on the right: the batch changes less often. In virtual time gathers cost
@@ -473,20 +492,25 @@ assert changes(knob[20]) < changes(knob[1])
 # less, and each bucket waits for its turn: narrow buckets pad less and wait longer. No width is good.
 
 # %%
-buckets = {w: serve("graph-padded", sixty, LSTM, batching__bucket_width=w) for w in (5, 10, 50)}
+buckets = {w: play("graph-padded", sixty, model=LSTM, **ROOM, batching__bucket_width=w) for w in (5, 10, 50)}
 figure, axes = plt.subplots()
 looks = {5: (GREEN, "--"), 10: (ORANGE, "-."), 50: ("#cc79a7", ":")}
-for name, run, (colour, line) in [("cellular", knob[5], (BLUE, "-")),
-                                  *[(f"graph-padded, width {w}", buckets[w], looks[w]) for w in buckets]]:
+for name, run, (colour, line) in [
+    ("cellular", knob[5], (BLUE, "-")),
+    *[(f"graph-padded, width {w}", buckets[w], looks[w]) for w in buckets],
+]:
     took = sorted((story.ended_s - story.arrival_s) * 1e3 for story in run.history.by_arrival)
     axes.plot(took, [(i + 1) / len(took) for i in range(len(took))], line, color=colour, label=name, linewidth=2)
-    print(f"{name:23} idle {run.metrics['tokens']['idle_share']:4.0%}, "
-          f"9 of 10 answered within {run.metrics['e2e_s']['p90'] * 1e3:5.1f} ms")
+    print(
+        f"{name:23} idle {run.metrics['tokens']['idle_share']:4.0%}, "
+        f"9 of 10 answered within {run.metrics['e2e_s']['p90'] * 1e3:5.1f} ms"
+    )
 axes.set_xlabel("ms of virtual time from arrival to the end")
 axes.set_ylabel("share of requests")
 axes.set_title("60 sentences: how many are answered within a time", loc="left", fontsize=10)
 axes.legend(frameon=False, fontsize=8)
 assert all(run.metrics["e2e_s"]["p90"] > 2 * knob[5].metrics["e2e_s"]["p90"] for run in buckets.values())
+plt.show()
 
 # %% [markdown]
 # ## Trees, again
@@ -494,9 +518,9 @@ assert all(run.metrics["e2e_s"]["p90"] > 2 * knob[5].metrics["e2e_s"]["p90"] for
 # Padding cannot help trees: the request is refused. Merging can. Sixty parse trees arrive at random.
 
 # %%
-refused = serve("graph-padded", tree, TREELSTM)
+refused = play("graph-padded", tree, model=TREELSTM, **ROOM)
 trees = cell_workload("treebank", "treelstm", 60, 1000, Arrival(0.001, 1))
-merged, by_cells = (serve(name, trees, TREELSTM) for name in ("graph-merged", "cellular"))
+merged, by_cells = (play(name, trees, model=TREELSTM, **ROOM) for name in ("graph-merged", "cellular"))
 figure, charts = plt.subplots(2, 1, figsize=(8, 3.8), sharex=True, sharey=True)
 for run, axes in zip((merged, by_cells), charts, strict=True):
     for start, stop, rows, work in batches(run):
@@ -508,18 +532,21 @@ for colour, label in ((ORANGE, "leaves"), (BLUE, "internal nodes")):
 charts[0].legend(frameon=False, fontsize=8)
 axes.set_xlabel("ms of virtual time")
 figure.tight_layout()
+plt.show()
 
 # %%
 for run in (merged, by_cells):
     count = len(batches(run))
-    print(f"{run.name:13} {count} batches of {run.metrics['nodes'] / count:.1f} nodes, "
-          f"{run.history.last_s * 1e3:.1f} ms; 9 of 10 trees within {run.metrics['e2e_s']['p90'] * 1e3:.1f} ms")
+    print(
+        f"{run.name:13} {count} batches of {run.metrics['nodes'] / count:.1f} nodes, "
+        f"{run.history.last_s * 1e3:.1f} ms; 9 of 10 trees within {run.metrics['e2e_s']['p90'] * 1e3:.1f} ms"
+    )
 assert by_cells.metrics["e2e_s"]["p90"] < merged.metrics["e2e_s"]["p90"]
 
 # %% [markdown]
-# `graph-merged` falls from a wide batch of leaves to a narrow tail, set after set: every set ends as one deep tree.
-# `cellular` mixes the levels of trees that arrived at different times, and a tree leaves when its root has been
-# computed.
+# `graph-merged` collects requests into sets and merges each. Every set falls from a wide batch of leaves to a narrow
+# tail, because it ends as one deep tree. `cellular` mixes the levels of trees that arrived at different times, and a
+# tree leaves when its root has been computed.
 #
 # ## Where this idea loses, measured
 #
@@ -528,9 +555,11 @@ assert by_cells.metrics["e2e_s"]["p90"] < merged.metrics["e2e_s"]["p90"]
 # hundreds. Is that the whole reason?
 
 # %%
-wide = serve("cellular", trees, TREELSTM, max_batch=1024)
-print(f"tasks of 1024 nodes at most: {len(batches(wide))} batches in {wide.history.last_s * 1e3:.1f} ms, "
-      f"9 of 10 trees within {wide.metrics['e2e_s']['p90'] * 1e3:.1f} ms")
+wide = play("cellular", trees, model=TREELSTM, **ROOM, max_batch=1024)
+print(
+    f"tasks of 1024 nodes at most: {len(batches(wide))} batches in {wide.history.last_s * 1e3:.1f} ms, "
+    f"9 of 10 trees within {wide.metrics['e2e_s']['p90'] * 1e3:.1f} ms"
+)
 assert len(batches(wide)) == len(batches(merged)) < len(batches(by_cells))
 
 # %% [markdown]
@@ -542,10 +571,12 @@ assert len(batches(wide)) == len(batches(merged)) < len(batches(by_cells))
 
 # %%
 fixed = cell_workload("wmt15:fixed=24", "lstm", 16, 1000)
-once = serve("graph-padded", fixed, LSTM, clock="real", batching__pad="longest")
-each = serve("cellular", fixed, LSTM, clock="real")
-print(f"plans: {len(once.steps)} and {len(each.steps)};  time of cellular / time of graph-padded: "
-      f"{each.history.last_s / once.history.last_s:.2f} on this machine")
+once = play("graph-padded", fixed, model=LSTM, **ROOM, clock="real", batching__pad="longest")
+each = play("cellular", fixed, model=LSTM, **ROOM, clock="real")
+print(
+    f"plans: {len(once.steps)} and {len(each.steps)};  time of cellular / time of graph-padded: "
+    f"{each.history.last_s / once.history.last_s:.2f} on this machine"
+)
 assert (len(once.steps), len(each.steps)) == (1, 24)
 assert each.metrics["gathers"]["count"] == 0, "the batch never changes: nothing is gathered"
 
@@ -568,8 +599,10 @@ draw_lanes(orca, ahead, by="time")
 
 # %%
 for run in (orca, ahead):
-    print(f"{run.name:9} first token after {run.metrics['ttft_s']['mean'] * 1e3:.2f} ms in the mean, "
-          f"{run.metrics['tokens']['computed']} tokens computed, {run.metrics['discarded']} of them discarded")
+    print(
+        f"{run.name:9} first token after {run.metrics['ttft_s']['mean'] * 1e3:.2f} ms in the mean, "
+        f"{run.metrics['tokens']['computed']} tokens computed, {run.metrics['discarded']} of them discarded"
+    )
 assert ahead.metrics["discarded"] > 0 == orca.metrics["discarded"]
 assert ahead.metrics["ttft_s"]["mean"] > 1.5 * orca.metrics["ttft_s"]["mean"]
 

@@ -29,9 +29,7 @@
 # - name loads under which keeping KV is worth nothing, or worse.
 
 # %%
-import io
 import random
-from contextlib import redirect_stderr
 
 import matplotlib.pyplot as plt
 from matplotlib.colors import ListedColormap
@@ -89,10 +87,18 @@ assert by_hand == tuple(run.metrics["tokens"]["prefill"] for run in (forgets, ke
 assert forgets.tokens == keeps.tokens
 print(f"prompt tokens computed: vllm {by_hand[0]}, pensieve {by_hand[1]}")
 
+
 # %%
 def prompt_tokens(run):
-    return [sum(stop - start for one in run.history.iterations for name, start, stop, *_ in one.work
-                if name == story.id and stop - start > 1) for story in run.history.by_arrival]
+    return [
+        sum(
+            stop - start
+            for one in run.history.iterations
+            for name, start, stop, *_ in one.work
+            if name == story.id and stop - start > 1
+        )
+        for story in run.history.by_arrival
+    ]
 
 
 figure, axes = plt.subplots()
@@ -102,14 +108,15 @@ axes.bar([at + 0.2 for at in places], prompt_tokens(keeps), 0.4, color=BLUE, lab
 axes.set_xticks(places, [f"turn {at + 1}" for at in places])
 axes.set_ylabel("prompt tokens computed")
 axes.legend(frameon=False, fontsize=8)
-axes.set_title(f"{u} new tokens and an answer of {a} in each turn", loc="left", fontsize=10);
+axes.set_title(f"{u} new tokens and an answer of {a} in each turn", loc="left", fontsize=10)
+plt.show()
 
 # %% [markdown]
 # ## The idea: two tiers, and nothing is thrown away before its place is needed
 #
-# In Pensieve KV belongs to the conversation, not to the request. It comes in **chunks**: the KV of 32 consecutive
-# tokens (here: of 8), each in a block of its own. A chunk that no running request reads is *idle*, and idle KV is
-# **kept**, in one of these places:
+# Memory has two *tiers*, the device and the host (chapter 4). In Pensieve KV belongs to the conversation, not to the
+# request. It comes in **chunks**: the KV of 32 consecutive tokens (here: of 8), each in a block of its own. A chunk
+# that no running request reads is *idle*, and idle KV is **kept**, in one of these places:
 #
 # | a chunk lies | and when its slots are needed |
 # |---|---|
@@ -118,10 +125,10 @@ axes.set_title(f"{u} new tokens and an answer of {a} in each turn", loc="left", 
 # | on the host alone | it can be dropped |
 # | nowhere: **dropped** | its tokens must be computed again |
 #
-# Two rules move chunks down. *Ahead of time*: while less than a quarter of the device is free or has a copy on the
-# host, idle chunks are copied there, beside the computing, so that no request has to wait for it later. *Lazily*: the
-# copy on the device stays until its slots are really needed, and if the conversation goes on before that, nothing has
-# to be moved.
+# Two rules move chunks down. *Ahead of time*: a slot of the device can be taken at once if it is free or has a copy on
+# the host. While fewer than a quarter of the slots are so, idle chunks are copied to the host, beside the computing, so
+# that no request has to wait for it later. *Lazily*: the copy on the device stays until its slots are really needed,
+# and if the conversation goes on before that, nothing has to be moved.
 #
 # ## A prediction
 #
@@ -171,7 +178,7 @@ def life_of(run, conversation, size=8):
         step = frame.event
         if step["event"] != "step":
             continue
-        for kind, source, target, count, tier, target_tier, *_ in step["moves"]:
+        for _, source, target, count, tier, target_tier, *_ in step["moves"]:
             for i in range(0, count, size):
                 table[target_tier][(target + i) // size] = table[tier].get((source + i) // size)
         for (name, *_), (blocks, _) in zip(step["work"], step["places"]):
@@ -218,7 +225,8 @@ for axes, name, grid in zip(charts, ("ann", "ben"), grids):
 charts[1].set_xlabel("number of the plan (dashed: ann comes back)")
 patches = [Patch(facecolor=shade, edgecolor=GREY, label=state) for shade, state in zip(SHADES, STATES)]
 figure.legend(handles=patches, loc="lower center", ncols=6, fontsize=7, frameon=False)
-figure.tight_layout(rect=(0, 0.06, 1, 1));
+figure.tight_layout(rect=(0, 0.06, 1, 1))
+plt.show()
 
 # %% [markdown]
 # Read Ann's first four rows from left to right, up to the dashed line. The beginning of her text is copied first,
@@ -239,7 +247,7 @@ assert [row[returns - 1] for row in grids[0]][:4] == [5, 4, 3, 3]  # the numbers
 
 # %% [markdown]
 # The page has both runs, and begins where Ann is back. Scroll to *Memory*, and step back from there to see how her
-# chunks left. (The page gives some requests other colours than the pictures of this chapter.)
+# chunks left.
 
 # %%
 replay(stateless, kept, address=f"run=pensieve&i={returns}&request=ann.1", height=720)
@@ -249,7 +257,7 @@ replay(stateless, kept, address=f"run=pensieve&i={returns}&request=ann.1", heigh
 #
 # Why the beginning? The KV of a token is computed by attending to all tokens before it. So a chunk near the end of a
 # text costs more to compute again than one near its beginning. On the other hand, a conversation that has been silent
-# for long may never go on. Pensieve puts both into one number (3.4):
+# for long may never go on. Pensieve puts both into one number (equation 3.4 of the thesis):
 #
 # $$\text{Value} = \frac{\text{Cost}(l)}{T}, \qquad \text{Cost}(l) = \text{Cost}_\text{attention}(l) + c.$$
 #
@@ -269,7 +277,7 @@ replay(stateless, kept, address=f"run=pensieve&i={returns}&request=ann.1", heigh
 value, chunk = CostAware(ASSUMED).value, 32
 ends = range(chunk, 4096 + 1, chunk)
 idle = {"ann": 60.0, "ben": 90.0}
-order = sorted(((value(end, idle[name]), name, end) for name in idle for end in ends))
+order = sorted((value(end, idle[name]), name, end) for name in idle for end in ends)
 names = [name for _, name, _ in order]
 assert names.index("ann") == 65 == 2096 // chunk
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8))
@@ -278,7 +286,7 @@ for name, colour in (("ann", BLUE), ("ben", GREEN)):
     left.plot(ends, [value(end, idle[name]) for end in ends], color=colour, label=label)
     taken = [sum(one == name for one in names[:count]) for count in range(len(names) + 1)]
     right.plot(range(len(names) + 1), taken, color=colour, label=f"{name}, by value")
-lru = sorted(((LeastRecentlyUsed().value(end, idle[name]), end, name) for name in idle for end in ends))
+lru = sorted((LeastRecentlyUsed().value(end, idle[name]), end, name) for name in idle for end in ends)
 taken = [sum(name == "ben" for *_, name in lru[:count]) for count in range(len(lru) + 1)]
 right.plot(range(len(lru) + 1), taken, ":", color=GREEN, label="ben, least recently used")
 right.set_ylim(-5, 195)
@@ -291,6 +299,7 @@ right.set_ylabel("taken of each")
 left.legend(frameon=False, fontsize=8)
 right.legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # The dotted line is the classic rule, *least recently used* (LRU): all of Ben goes before any of Ann. The two rules
@@ -317,7 +326,7 @@ show_source(CostAware.value, LeastRecentlyUsed.value, Tiers.take, Tiers._find_ho
 event = next(one.event for one in kept.history.iterations if one.step == returns)
 queries = [token for _, start, stop, *_ in event["work"] for token in range(start, stop)]
 length = event["work"][-1][2]
-(_, on_device, on_host), = event["reused"]
+((_, on_device, on_host),) = event["reused"]
 
 
 def seen(query, key):
@@ -346,12 +355,13 @@ patches = [Patch(facecolor=shade, edgecolor=GREY, label=word) for shade, word in
 figure.legend(handles=patches, loc="lower center", ncols=4, fontsize=8, frameon=False)
 title = f"ann.1: {len(queries)} queries in two spans, {pairs} pairs of query and key"
 axes.set_title(title, loc="left", fontsize=10)
-figure.tight_layout(rect=(0, 0.07, 1, 1));
+figure.tight_layout(rect=(0, 0.07, 1, 1))
+plt.show()
 
 # %% [markdown]
-# **A count by hand.** A query at place $t$ sees $t + 1$ keys. The span $[0, 8)$ has $1 + 2 + \ldots + 8 = 36$ pairs,
-# the span $[27, 33)$ has $28 + \ldots + 33 = 183$: 219 in all. Computing the whole text would be
-# $33 \cdot 34 / 2 = 561$.
+# **A count by hand.** A query at position $t$ sees $t + 1$ keys. The span $[0, 8)$ has $1 + 2 + \ldots + 8 = 36$ pairs,
+# the span $[27, 33)$ has $28 + \ldots + 33 = 183$: 219 in all. Computing the whole text would be $33 \cdot 34 / 2 =
+# 561$.
 #
 # An attention kernel is usually written for one span of queries at the end of the context. Pensieve does not change
 # that: the request is given to the kernel as *two* requests that share a block table, one that ends at 8 and one that
@@ -360,7 +370,7 @@ figure.tight_layout(rect=(0, 0.07, 1, 1));
 
 # %%
 assert pairs == sum(range(1, 9)) + sum(range(28, 34)) == 219
-print([tuple(work[:3]) for work in event["work"]], "block table", event["places"][0])
+print([tuple(work[:3]) for work in event["work"]], "block table", event["places"][0][1])
 show_source(Owners.missing)
 
 # %% [markdown]
@@ -383,9 +393,8 @@ show_source(Owners.missing)
 
 # %%
 def on_a100(name, requests, memory, **options):
-    """Serve with llama-2-7b on an A100, without the note that virtual time needs no weights."""
-    with redirect_stderr(io.StringIO()):
-        return play(name, requests, kv_memory=memory, **MODEL, **A100, **options)
+    """Serve with llama-2-7b on a simulated A100."""
+    return play(name, requests, kv_memory=memory, **MODEL, **A100, **options)
 
 
 MODEL = {"model": "random:llama-2-7b"}
@@ -395,11 +404,12 @@ three = [
     *turns("ben", (1200, 20), start=0.5, **MODEL),
     *turns("dan", (600, 20), start=1.2, **MODEL),
 ]
-ways = {"computed again": on_a100("vllm", three, "1GiB"),
-        "waits for all": on_a100("pensieve", three, "1GiB", memory__transfer="blocking"),
-        "layer by layer": on_a100("pensieve", three, "1GiB")}
-back = {way: next(one for one in run.history.iterations if "ann.1" in one.requests)
-        for way, run in ways.items()}
+ways = {
+    "computed again": on_a100("vllm", three, "1GiB"),
+    "waits for all": on_a100("pensieve", three, "1GiB", memory__transfer="blocking"),
+    "layer by layer": on_a100("pensieve", three, "1GiB"),
+}
+back = {way: next(one for one in run.history.iterations if "ann.1" in one.requests) for way, run in ways.items()}
 L = 32
 wall = back["layer by layer"].event["wall"]["transfers"]
 T = wall["to_host"][1] + wall["to_device"][1]
@@ -429,6 +439,7 @@ axes.set_xlabel("ms since the iteration began (each box is one of 32 layers)")
 axes.set_title("The iteration in which ann comes back", loc="left", fontsize=10)
 figure.tight_layout()
 assert abs(clock[1] - C - exposed) < 1e-6
+plt.show()
 
 # %%
 first = {way: (one.end_s - one.start_s) * 1e3 for way, one in back.items()}
@@ -440,6 +451,7 @@ axes.invert_yaxis()
 axes.set_xlabel("ms of the iteration with ann's second prompt")
 axes.set_title("Her history: 619 tokens", loc="left", fontsize=10)
 assert list(first.values()) == sorted(first.values(), reverse=True)
+plt.show()
 
 # %% [markdown]
 # Swapping in beats computing again, and most of the swap is hidden. Note what $C$ is: the iteration computes about
@@ -493,6 +505,7 @@ for axes in (left, right):
     axes.set_xlabel("tokens that the host has room for")
 left.set_ylabel("part of the history")
 left.set_ylim(0, 1.45)
+left.set_yticks([0, 0.25, 0.5, 0.75, 1])
 left.legend(frameon=False, fontsize=8, loc="upper right")
 gaps = [run.metrics["itl_s"]["p99"] * 1e3 for run in runs]
 right.plot(range(len(hosts)), gaps, "o-", color=BLUE, label="pensieve")
@@ -504,6 +517,7 @@ right.set_ylabel("ms")
 right.set_title("between two tokens, 99th percentile", loc="left", fontsize=9)
 right.legend(frameon=False, fontsize=8)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # The host makes the difference: with enough of it nothing is computed again. The gaps between tokens fall, because a
@@ -542,6 +556,7 @@ figure.tight_layout()
 seconds = [run.history.last_s for run in tight.values()]
 assert tight["pensieve"].metrics["tokens"]["recomputed"] == 0
 assert seconds[2] < seconds[0] < seconds[1]
+plt.show()
 
 # %% [markdown]
 # Pensieve computes no token twice and is slower than `vllm`, which computes all history again. It leaves a tenth of
@@ -561,8 +576,10 @@ for what, requests in (("never come back", once), ("short histories", short)):
     dropping = on_a100("pensieve", requests, "1GiB", memory__keep=False)
     moved = [run.metrics["transfers"]["to_host"]["bytes"] / 1e9 for run in (keeping, dropping)]
     ends = [run.history.last_s for run in (keeping, dropping)]
-    print(f"{what}: {moved[0]:.2f} GB copied to the host, {moved[1]:.2f} without keeping; "
-          f"the run takes {ends[0] / ends[1]:.4f} times as long")
+    print(
+        f"{what}: {moved[0]:.2f} GB copied to the host, {moved[1]:.2f} without keeping; "
+        f"the run takes {ends[0] / ends[1]:.4f} times as long"
+    )
     assert ends[0] >= 0.999 * ends[1]
     assert moved[0] > moved[1]
 
@@ -612,7 +629,7 @@ for what, requests in (("never come back", once), ("short histories", short)):
 # - It swaps a suspended request out at once. Here its KV becomes idle like that of a conversation, and is taken chunk
 #   by chunk as it is needed.
 # - Its value has a third factor in words, the probability that a conversation goes on after so many turns; the
-#   formula (3.4) does not, and neither does this code.
+#   equation 3.4 does not have it, and neither does this code.
 # - A chunk is the unit of eviction in the thesis. Here it is also the block: 32 tokens by default.
 # - The raw tokens of conversations can be kept in a file (`minifuse run --state`), so that a crash loses no text. No
 #   KV is kept there: it is computed again.

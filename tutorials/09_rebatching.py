@@ -29,10 +29,8 @@
 #   memory.
 
 # %%
-import io
 import random
 from collections import Counter
-from contextlib import redirect_stderr
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -155,27 +153,28 @@ above.set_title("static: its first batch, of r0, r1 and r2", loc="left", fontsiz
 below.set_title("baton: one batch, into which r3, r4 and r5 are put while it runs", loc="left", fontsize=10)
 below.set_xlabel("column (number: the iteration that computed it; hatched: idle)", fontsize=8)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # Look at iteration 3 of `baton`. Request `r0` has ended, and `r3` brings three tokens to row 0. Three columns are
-# computed, in three rows. `r1` and `r2` have their token in the first of them, and two idle places behind it. In
+# computed, in three rows. `r1` and `r2` have their token in the first of them, and two idle boxes behind it. In
 # iteration 4 all rows go on in the next column. From iteration 9 on a single request is left, and a single row is
 # computed.
 #
 # ### The masks
 #
 # What does each token of iteration 3 see? The next cell makes the masks from the same boxes: a token sees those
-# columns up to its own that hold tokens of its request, and each place sees itself.
+# columns up to its own that hold tokens of its request, and each box sees itself.
 
 
 # %%
 def masks(run, step):
     """Of every row in an iteration: its name, and which keys (columns) its queries (new columns) see."""
     owners, result = {}, []
-    for number, shape, here, brought in cells(run):  # noqa: B007
+    until = [one for one in cells(run) if one[0] <= step]
+    for _, _, here, brought in until:
         owners.update(brought | here)
-        if number == step:
-            break
+    _, shape, here, _ = until[-1]
     begin, first, stop = shape.get("begin", 0), shape["start"], shape["stop"]
     for row in range(shape["rows"]):
         name = next(owner for (r, _), owner in here.items() if r == row)
@@ -203,9 +202,11 @@ def draw_masks(run, step):
 
 
 draw_masks(shaped, 3)
+plt.show()
 
 # %%
 draw_masks(shaped, 4)
+plt.show()
 
 # %% [markdown]
 # In iteration 3 the first query of `r1` and of `r2` is their token. The two below are padding, which sees the row's
@@ -218,7 +219,7 @@ draw_masks(shaped, 4)
 # is better to set those keys and values to minus infinity. The next cell tries what a weight of 0 does with that.
 
 # %%
-weights = torch.tensor([2.0, 1.0, float("-inf")]).softmax(0)  # the third place is masked
+weights = torch.tensor([2.0, 1.0, float("-inf")]).softmax(0)  # the third key is masked
 print("weights", [round(weight, 2) for weight in weights.tolist()])
 for value in (0.0, 1e30, float("-inf"), float("nan")):
     values = torch.tensor([5.0, 7.0, value])
@@ -251,7 +252,7 @@ assert opening + sum(insertions) == shaped.metrics["tokens"]["idle"]
 #
 # `static`, `orca` and `baton` have run. Before you look at the next cells, predict:
 #
-# 1. How many iterations does `baton` take, compared with the other two?
+# 1. The pictures show that `baton` takes as many iterations as `orca`. Which of the two ends first, and by how much?
 # 2. Are there more idle tokens under `baton` or under `static`?
 # 3. How wide is the window of columns that memory holds in iteration 9 of `baton`? (Columns that no running request
 #    needs are released.)
@@ -295,9 +296,17 @@ draw_memory(shaped, step=[3, 8, 9])
 #
 # No row gets a gap. The technique is `baton-pd` (PD for *prefill and decode decoupled*). Predict the idle tokens of
 # the six requests.
+#
+# ## See it move
+#
+# A is `baton-pd`, B is `baton`. The page stops where more requests wait than can join, and asks which are admitted.
+# Answer there first; the pictures below tell.
 
 # %%
 embedded = play("baton-pd", six, max_batch=3)
+replay(embedded, shaped, address="run=baton-pd&b=baton&i=0&predict=admitted", height=760)
+
+# %%
 assert embedded.tokens == joined.tokens
 figure, (above, below) = plt.subplots(2, 1, figsize=(7, 4.4), sharex=True)
 draw_columns(above, embedded, last_step=4)
@@ -306,6 +315,7 @@ above.set_title("baton-pd, after iteration 4", loc="left", fontsize=10)
 below.set_title("after the last iteration", loc="left", fontsize=10)
 below.set_xlabel("column (number: the iteration that computed it; dotted: embedded; hatched: idle)", fontsize=8)
 figure.tight_layout()
+plt.show()
 
 # %%
 causes = Counter()
@@ -325,14 +335,6 @@ assert sum(causes.values()) == embedded.metrics["tokens"]["idle"]
 # computed before `r2`, because its length is similar to that of `r0`. It also joined before `r2`: requests overtake
 # each other here, which `orca` never does.
 #
-# ## See it move
-#
-# A is `baton-pd`, B is `baton`. The page stops where more requests wait than can join, and asks which are admitted.
-
-# %%
-replay(embedded, shaped, address="run=baton-pd&b=baton&i=0&predict=admitted")
-
-# %% [markdown]
 # ## The source that matters
 #
 # `Window.enter` is both ideas in a few lines: look at `after`, which says how many columns are taken, and at `begin`,
@@ -369,8 +371,7 @@ LLAMA = {"model": "random:llama-2-7b", "dtype": "float16", "hardware": "a100-40g
 
 
 def play_llama(technique, requests, **options):
-    with redirect_stderr(io.StringIO()):  # without the note that no weights are made
-        return play(technique, requests, **{**LLAMA, **options})
+    return play(technique, requests, **{**LLAMA, **options})
 
 
 def asks_llama(*lengths, **options):
@@ -422,6 +423,7 @@ own = swept["baton-pd"][-1].metrics["latency_bound_s"]
 print({name: f"{1e3 * gap:.0f} ms" for name, gap in gaps.items()}, f"the newcomer under baton-pd: {1e3 * own:.0f} ms")
 assert gaps["baton"] > 6 * max(gaps["orca"], gaps["baton-pd"])
 assert own > 1.5 * gaps["baton-pd"]
+plt.show()
 
 # %% [markdown]
 # Under `baton` the gap grows with $B \cdot \ell_q$, under the other two with $\ell_q$: here the prompt that is
@@ -433,7 +435,9 @@ assert own > 1.5 * gaps["baton-pd"]
 # ## The papers' measurement, again
 #
 # Baton's second data set has 30 requests, with prompts and answers of a few dozen to 200 words (section 5.1, table 2).
-# The next cell draws lengths between 24 and 200 tokens and sweeps the size of the batch, as the table does.
+# The next cell draws lengths between 24 and 200 tokens and sweeps the size of the batch, as the table does. The paper
+# compares one more technique, `pd`: it computes prompts apart like `baton-pd`, but no row is refilled before its batch
+# has ended.
 
 # %%
 drawn = random.Random(5)
@@ -473,6 +477,7 @@ for name in ("static", "baton"):
     run = contest[name][3]
     idle = sum(one.event["idle"] > 0 for one in run.history.iterations)
     print(f"{name:6} with 8: {len(run.steps)} iterations, {idle} of them with idle tokens")
+plt.show()
 
 # %% [markdown]
 # Three things in these charts deserve a second look.
@@ -506,7 +511,7 @@ hurried = [
     for one in asks((4, 20), (3, 20), (3, 20), (3, 6), arrivals=[0, 0, 0, 0.004])
 ]
 patient = play("baton", hurried, max_batch=3)
-urgent = play("baton", hurried, max_batch=3, batching__order="priority")
+urgent = play("baton", hurried, max_batch=3, batching__order="priority", label="baton, by priority")
 assert urgent.tokens == patient.tokens
 draw_lanes(patient, urgent, by="time")
 
@@ -549,13 +554,14 @@ assert bars[0]["baton"] > 2 * bars[0]["static"]
 assert bars[0]["baton-pd"] < bars[0]["static"]
 assert peak["baton-pd"] > 5 * peak["orca"]
 assert bars[1]["orca"] < bars[1]["baton-pd"]
+plt.show()
 
 # %% [markdown]
 # With long prompts, refilling by shaping is far worse than never refilling. Baton's table 1 has the same in its first
-# line: with all lengths doubled and a batch of four, shaping gains little over the benchmark, embedding almost half of
-# the time (section 5.2.1). The second loss is not the papers': a rectangle is as wide as its longest text. Each short
-# row holds, and reads, masked columns for thousands of tokens. Embedding has removed idle *computation*; idle *memory*
-# is still there.
+# line: with all lengths doubled and a batch of four, shaping gains little over the padded batch, and embedding almost
+# half of the time (section 5.2.1). The second loss is not the papers': a rectangle is as wide as its longest text. Each
+# short row holds, and reads, masked columns for thousands of tokens. Embedding has removed idle *computation*; idle
+# *memory* is still there.
 #
 # ## Exercises
 #
@@ -565,12 +571,14 @@ assert bars[1]["orca"] < bars[1]["baton-pd"]
 #    <details><summary>Answer</summary>
 #    10·30 = 300; needed are 12 + 30 + 30 + 7 = 79; idle 221.
 #    </details>
-# 2. Which of the six requests would you insert first to have as few idle tokens as possible, if all were waiting? Does
-#    the order change the sum of the insertions?
+# 2. In which order of arrival would the six requests have the fewest idle tokens under `baton`? Decide which three
+#    should open the batch, and which should enter together. Then try all 720 orders. *Hint: `permutations` of
+#    `itertools`; it takes about half a minute.*
 #    <details><summary>Answer</summary>
-#    Each insertion costs (B−1)(ℓ−1), whatever its turn, as long as all other rows run. So the sum depends only on
-#    which requests are inserted one by one, and not in the opening: give the longest prompts to the opening, or let
-#    them enter together.
+#    8 tokens at best, where this order has 17 and the worst 32. One of the best is (3, 5), (4, 3), (5, 3), (3, 6),
+#    (2, 4), (2, 9). The longest prompts open the batch, with 3 idle tokens. Two of them end together, so two newcomers
+#    share an iteration: 9 - 3 - 2 - 1 = 3 are idle. The last prompt is short: 2 more. A request with a long answer that
+#    comes last beside empty rows makes the worst orders.
 #    </details>
 # 3. Run `play("baton", six, max_batch=3, memory__insert="embed")`: prompts are computed in the batch, but end where
 #    the others' token goes. Do rows still get gaps? Is anything saved? *Hint: `cells(run)`, and
@@ -598,8 +606,8 @@ assert bars[1]["orca"] < bars[1]["baton-pd"]
 #   together, so that a run can be repeated exactly.
 # - The experiments decouple the prompts "asynchronously" (5.1). Here they are iterations of the same worker, and delay
 #   the batch. So a prompt adds an iteration to the gaps of those that run.
-# - Preemption and scaling of the batch are described (4.3) and not measured. Both are built here; `memory.threshold`
-#   is the second.
+# - Interruption (in the paper *preemption*) and scaling of the batch are described (4.3) and not measured. Both are
+#   built here; `memory.threshold` is the second.
 #
 # ## Further reading
 #

@@ -28,9 +28,7 @@
 # - name a workload for which `fluid` is slower than `orca`, and the number of the machine that decides it.
 
 # %%
-import io
 import random
-from contextlib import redirect_stderr
 from dataclasses import replace
 from itertools import permutations
 
@@ -40,7 +38,7 @@ from minifuse.attention.packing import Bubbles, bubbles_of, pack, seconds_of
 from minifuse.errors import UsageError
 from minifuse.model.text.presets import preset
 from minifuse.notebook import asks, draw_lanes, draw_memory, draw_series, play, replay, show_source
-from minifuse.simulate.cost import HARDWARE, hardware
+from minifuse.simulate.cost import hardware
 
 plt.rcParams.update(
     {"figure.figsize": (7, 2.6), "figure.dpi": 100, "axes.spines.top": False, "axes.spines.right": False}
@@ -62,8 +60,7 @@ OPT = {"model": "random:opt-6.7b", "dtype": "float16", "hardware": "rtx-4090", "
 def play_opt(technique, requests, **options):
     if technique != "fluid":
         options = {"max_batch": 64, **options}
-    with redirect_stderr(io.StringIO()):  # without the note that no weights are made
-        return play(technique, requests, **{**OPT, **options})
+    return play(technique, requests, **{**OPT, **options})
 
 
 def asks_opt(*lengths, **options):
@@ -114,11 +111,13 @@ axes.set_xlabel("tokens in the iteration")
 axes.set_ylabel("ms for each token")
 axes.set_title("Token-wise layers of OPT-6.7B on an RTX 4090", loc="left", fontsize=10)
 assert 160 < ridge < 168
+plt.show()
 
 # %% [markdown]
-# Beyond the ridge more tokens gain nothing, so `fluid` bounds the *tokens* of an iteration and not its requests:
-# single tokens come first, then prompts in pieces (chapter 3). The paper takes 512 tokens for four of these cards,
-# against at most 16 requests in a conventional batch (section 4.1). minifuse takes what it knows of the machine.
+# Beyond the ridge more tokens gain nothing, so `fluid` bounds the *tokens* of an iteration and not its requests: single
+# tokens come first, then prompts in pieces (chapter 3). The paper takes 512 tokens for four of these cards, against at
+# most 16 requests in a conventional batch (section 4.1). minifuse takes as many as saturate the machine, where its
+# figures are known.
 #
 # ## A prediction
 #
@@ -177,7 +176,7 @@ for wave in range(len(fluid.history.iterations[1].event["waves"])):
 # The page shows the waves of an iteration in the memory below. A is `fluid`, B is `orca`.
 
 # %%
-replay(fluid, small["orca"], address="run=fluid&b=orca&i=1")
+replay(fluid, small["orca"], address="run=fluid&b=orca&i=1", height=760)
 
 # %% [markdown]
 # ## The source that matters
@@ -196,9 +195,7 @@ show_source(Fluid.admission, Fluid._missing, Waves.place)
 # each other are refused:
 
 # %%
-with redirect_stderr(io.StringIO()):  # where the reason is told as well
-    too_long = play("fluid", asks((30, 20)), kv_memory="48KiB", memory__block_size=4)
-print(too_long.refused["r0"])
+too_long = play("fluid", asks((30, 20)), kv_memory="48KiB", memory__block_size=4)
 try:
     play("fluid", six, memory__turns="layers", memory__buffer=0.25)
 except UsageError as error:
@@ -213,7 +210,8 @@ assert list(too_long.refused) == ["r0"]
 # moves $4xH$ bytes over the link. A prompt of $L$ tokens computes $4L^2H$ operations (section 4.1). So
 #
 # $$\frac{\text{upload}}{\text{decode}} \approx \frac{\text{bandwidth}}{\text{link}}, \qquad
-# \frac{\text{upload}}{\text{prompt}} = \frac{4LH / \text{link}}{4L^2H / \text{flops}} = \frac{\text{flops}}{L \cdot \text{link}}.$$
+# \frac{\text{upload}}{\text{prompt}} = \frac{4LH / \text{link}}{4L^2H / \text{flops}}
+# = \frac{\text{flops}}{L \cdot \text{link}}.$$
 
 # %%
 H = opt.hidden_size
@@ -233,9 +231,11 @@ axes.set_title("OPT-6.7B on an RTX 4090, its link as in the data sheet", loc="le
 axes.legend(frameon=False, fontsize=8)
 times_as_long, break_even = gpu.bandwidth / gpu.link, gpu.flops / gpu.link
 print(
-    f"an upload takes {times_as_long:.1f} times a decode; a prompt hides its own length from {break_even:,.0f} tokens on"
+    f"an upload takes {times_as_long:.1f} times a decode; "
+    f"a prompt hides its own length from {break_even:,.0f} tokens on"
 )
 assert 31 < times_as_long < 32
+plt.show()
 
 # %% [markdown]
 # The two lines of the upload and of the single query never meet; the prompt's is twice as steep and crosses the upload
@@ -283,24 +283,26 @@ figure.tight_layout()
 print("the device waits for", " and ".join(f"{share:.0%}" for share in waiting), "of the time")
 assert waiting[0] > 0.9
 assert waiting[1] < 0.2
+plt.show()
 
 # %% [markdown]
-# The upper picture is bound by the link in every wave. In the lower one the device waits for the first upload alone: all
-# others are hidden. Most work lies between these two. Token-wise layers help: while they are computed, uploads for the
-# waves go on.
+# The upper picture is bound by the link in every wave. In the lower one the device waits for the first upload alone:
+# all others are hidden. Most work lies between these two. Token-wise layers help: while they are computed, uploads for
+# the waves go on.
 #
 # Single tokens cannot hide an upload of their own size: it takes more than thirty times as long. The paper says that
-# the two are "approximately equal" (section 4.1); with the numbers of the data sheets we could not confirm that. Long
-# prompts hide much, because their time grows with the square. The next run has two kinds of work to hide uploads
-# behind, on this link and on a link as fast as the device's memory.
+# swapping takes a time "approximately equal to or slightly larger than" that of a decode iteration (section 4.1); with
+# the numbers of the data sheets we could not confirm that. Long prompts hide much, because their time grows with the
+# square. The next run has two kinds of work to hide uploads behind, on this link and on a link as fast as the device's
+# memory.
 
 # %%
-HARDWARE["rtx-4090-fast-link"] = replace(gpu, link=gpu.bandwidth)
+fast_link = replace(gpu, link=gpu.bandwidth)  # a machine of our own
 prompts = asks_opt(*[(2000, 2)] * 6)
 runs = {
     "prompts": play_opt("fluid", prompts, batching__token_budget=4096, kv_memory="4GiB"),
     "tokens": play_opt("fluid", crowd),
-    "tokens,\nfast link": play_opt("fluid", crowd, hardware="rtx-4090-fast-link"),
+    "tokens,\nfast link": play_opt("fluid", crowd, hardware=fast_link),
 }
 split = {name: [run.metrics["transfers"][key] for key in ("hidden_s", "exposed_s")] for name, run in runs.items()}
 figure, axes = plt.subplots(figsize=(7.4, 2.6))
@@ -322,6 +324,7 @@ axes.legend(frameon=False, fontsize=8, ncol=2, loc="lower center", bbox_to_ancho
 axes.set_title("Hidden beside computing, or waited for", loc="left", fontsize=10)
 print({name.replace("\n", " "): f"hidden {one[0]:.3f} s, exposed {one[1]:.3f} s" for name, one in split.items()})
 assert shares["prompts"][0] > 90 and shares["tokens"][1] > 90 and shares["tokens,\nfast link"][0] > 80
+plt.show()
 
 # %% [markdown]
 # ## Packing: the bubbles of attention
@@ -359,6 +362,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.5))
 draw_packing(left, one_each, "a lane for each")
 draw_packing(right, packed, "packed")
 figure.tight_layout()
+plt.show()
 show_source(pack)
 
 # %% [markdown]
@@ -370,7 +374,7 @@ show_source(pack)
 
 # %%
 def fewest(seconds):
-    """The fewest lanes, none longer than the longest piece: the best of filling one lane after the other in every order."""
+    """The fewest lanes, none longer than the longest piece: lanes are filled one by one, in every order of pieces."""
     best = len(seconds)
     for order in permutations(seconds):
         lanes, end = 1, 0
@@ -446,6 +450,7 @@ axes.set_xlabel("ms of all lanes together, in one layer")
 axes.set_title(f"Waves with a prompt: {before.idle:.0%} idle, packed {after.idle:.0%}", loc="left", fontsize=10)
 axes.legend(frameon=False, fontsize=8, ncol=2, loc="upper right", bbox_to_anchor=(1, 0.5))
 assert after.idle < before.idle / 2
+plt.show()
 
 # %% [markdown]
 # Nearly all bubbles of this run are of type B: single tokens beside a prompt. Packed, the lanes take about half of
@@ -483,6 +488,7 @@ for axes, values, unit, title in zip(
 figure.tight_layout()
 assert by_budget[0]["ttft_s"]["mean"] > by_budget[-1]["ttft_s"]["mean"]
 assert by_budget[0]["latency_bound_s"] < by_budget[-1]["latency_bound_s"]
+plt.show()
 
 # %% [markdown]
 # Beyond the ridge the left and the middle curve are next to flat, and the gap goes on growing for nothing.
@@ -494,7 +500,7 @@ assert by_budget[0]["latency_bound_s"] < by_budget[-1]["latency_bound_s"]
 # %%
 sizes = [2, 4, 8]
 contest = {name: [play_opt(name, crowd, kv_memory=f"{size}GiB") for size in sizes] for name in COLOURS}
-fast = play_opt("fluid", crowd, hardware="rtx-4090-fast-link")
+fast = play_opt("fluid", crowd, hardware=fast_link)
 figure, panels = plt.subplots(1, 2, figsize=(8.4, 2.9))
 for name, colour in COLOURS.items():
     panels[0].plot(sizes, [run.history.last_s for run in contest[name]], "o-", color=colour, label=name)
@@ -513,13 +519,14 @@ took = {name: [run.history.last_s for run in runs] for name, runs in contest.ite
 assert took["fluid"][0] > 1.3 * took["orca"][0]
 assert took["fluid"][2] < took["vllm"][2]
 assert fast.history.last_s < 0.8 * took["vllm"][0]
+plt.show()
 
 # %% [markdown]
 # Where everything fits, nothing moves, and `fluid` is the fastest of the three and answers first. Where it does not
-# fit, the requests decode, and each iteration uploads the KV that does not stay again over a link that is thirty times
-# as slow as the device's memory: `fluid` then takes longer than `orca`, which lets requests wait. With a link as fast as the
-# memory the same run is faster than both. So the idea stands or falls with one number of the machine, the ratio of
-# bandwidth and link. Note the right chart: even where it is slow in all, its first tokens come early, because no
+# fit, each iteration uploads anew the KV that does not stay, over a link that is thirty times as slow as the device's
+# memory: `fluid` then takes longer than `orca`, which lets requests wait. With a link as fast as the memory the same
+# run is faster than both. So the idea stands or falls with one number of the machine, the ratio of bandwidth and link.
+# Note the right chart: even where it is slow in all, its first tokens come early, because no
 # request waits for memory.
 #
 # ## Exercises
@@ -534,20 +541,23 @@ assert fast.history.last_s < 0.8 * took["vllm"][0]
 #    <details><summary>Answer</summary>
 #    [10], [7, 3], [6, 4], [3, 2]: only the last has a bubble, 5 of 40, an eighth.
 #    </details>
-# 3. Play the six requests with `memory__turns="sequences"` and with `"layers"`. How many waves are there, and how
-#    many bytes go up? Why are there so few waves with `layers`? *Hint:
+# 3. Play the six requests with `memory__turns="sequences"`, and with `"layers"` and no `memory__buffer`. How many waves
+#    are there, and how many bytes go up? Why are there so few waves with `layers`? *Hint:
 #    `run.metrics["transfers"]["to_device"]["bytes"]`.*
 #    <details><summary>Answer</summary>
-#    With `sequences` nothing stays, so more bytes go up than with the default. With `layers` the device holds the KV of one layer at a time, three times as many tokens here, and two waves are enough.
+#    367,104 bytes with the default, 403,968 with the other two, where nothing stays on the device. `sequences` needs up
+#    to six waves, `layers` two in every iteration: the device then holds the KV of one layer at a time, three times as
+#    many tokens here, and half of it is one wave.
 #    </details>
 # 4. Why is KV that was uploaded and attended not copied back to the host?
 #    <details><summary>Answer</summary>
 #    The host still has it. KV of a token never changes once it is written; only the new token's KV has to go down.
 #    </details>
-# 5. Find the second case of seven pieces for which `pack` opens a lane too many, with the longest piece 12, and the
-#    best packing of it. *Hint: a loop over random cases with `fewest`, which takes some milliseconds each.*
+# 5. Find another case of seven pieces, the longest of them 12, for which `pack` opens a lane too many, and the best
+#    packing of it. *Hint: a loop over random cases with `fewest`; about one case in 500 is such a one.*
 #    <details><summary>Answer</summary>
-#    For example [12, 8, 6, 3, 3, 2, 2]: the rule makes [12], [8, 3], [6, 3, 2], [2]; three lanes do, [12], [8, 2, 2], [6, 3, 3].
+#    For example [12, 8, 6, 3, 3, 2, 2]: the rule makes [12], [8, 3], [6, 3, 2], [2]. Three lanes do: [12], [8, 2, 2],
+#    [6, 3, 3].
 #    </details>
 #
 # ## How the papers tell it, and what we do differently
@@ -555,7 +565,7 @@ assert fast.history.last_s < 0.8 * took["vllm"][0]
 # - FluidInfer (figure 8) moves KV to and fro, so that everything takes turns. We keep a copy on the host, and the
 #   first requests on the device (`memory.turns`).
 # - FluidInfer takes the swapping time of $x$ tokens as about that of a decode (4.1). With PCIe at 32 GB/s it is some
-#   thirty times that; both links are in the figures of this project.
+#   thirty times that. The figures in `benchmarks/results` are drawn for both: this link, and one as fast as the memory.
 # - The packing is the greedy rule of 4.2, read literally. The cost of a piece is the longer of its arithmetic and its
 #   bytes, because a cut prompt lies between the paper's two formulas.
 # - We refuse no number of requests, but the host's memory is finite too: a request waits when the host has no room

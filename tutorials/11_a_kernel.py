@@ -22,15 +22,16 @@
 #
 # **You will be able to**
 #
-# - count how many tokens of KV three ways of attending read, for any work;
+# - count how many tokens of KV three ways of attending move, for any work;
 # - compute a softmax in pieces, with a pencil, and say what is kept between the pieces;
 # - say for each tile of queries and keys whether it is computed, masked, or skipped;
 # - read a Triton kernel: programs, pointers, masks, constants; and write a small one;
 # - name what the interpreter cannot show.
 #
-# A *kernel* is a function that runs on a GPU, as many copies at once, which Triton calls *programs*. Triton compiles
-# such functions from Python. With `TRITON_INTERPRET=1` it interprets them instead, on the CPU, one program after the
-# other. The variable must be set before Triton is imported, so it is the first thing here.
+# A *kernel* is a function that runs on a GPU, as many copies at once, which Triton calls *programs*. To start them all
+# is a *launch*. Triton compiles such functions from Python. With `TRITON_INTERPRET=1` it interprets them instead, on
+# the CPU, one program after the other. The variable must be set before Triton is imported, so it is the first thing
+# here.
 
 # %%
 import os
@@ -119,14 +120,15 @@ axes.set_ylabel("tokens of KV moved")
 axes.legend(frameon=False, fontsize=8)
 axes.set_title("8 new tokens of one request, one layer", loc="left", fontsize=10)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # The thesis's Figure 3.17 is the same picture in measured time. The lowest line is what a kernel of our own is for.
 #
 # ## The idea, step by step
 #
-# We take the batch of the thesis's Figure 3.6. Request 0 decodes, with its KV in blocks 3 and 1. Request 1 has a
-# prompt of 7 tokens, and its KV is in blocks 0, 4, 5, 2 and 7. A block has 4 slots here.
+# We take the batch of the thesis's Figure 3.6. Request 0 decodes, with its KV in blocks 3 and 1. Request 1 has a new
+# prompt of 7 tokens behind 12 past ones, and its KV is in blocks 0, 4, 5, 2 and 7. A block has 4 slots here.
 
 # %%
 PAGE, DIM = 4, 16
@@ -155,6 +157,7 @@ axes.set_yticks([])
 axes.set_xlim(-0.2, 32.2)
 axes.set_title("request 0 orange, request 1 blue; strong: queries; the number is the token", loc="left", fontsize=9)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # ### Step 1: block by block, with one query
@@ -193,8 +196,11 @@ by_hand = [
     (torch.tensor([4.0]).log(), torch.tensor([[0.0]])),
 ]
 (_, first_sum, _), (_, second_sum, out) = in_pieces(by_hand)
-print(first_sum, second_sum, out)
+print(f"sums {first_sum:.3f} and {second_sum:.3f}, output {out.item():.3f}")
 assert torch.allclose(torch.tensor([first_sum, second_sum, out.item()]), torch.tensor([1.5, 1.75, 3.0]))
+*_, (_, third_sum, _) = in_pieces([*by_hand, (torch.tensor([40.0]).log(), torch.tensor([[0.0]]))])
+print(f"with a third block of score ln 40 the sum is {third_sum:.3f}")
+assert third_sum < second_sum
 
 
 # %%
@@ -229,9 +235,11 @@ for axes, series, label, colour in zip(
     axes.set_xticks(range(1, 6))
 figure.tight_layout()
 assert list(peaks) == sorted(peaks)
+plt.show()
 
 # %% [markdown]
-# The peak never falls. The sum may fall: where the peak rises, what was summed is shrunk.
+# The peak never falls. Where it rises, what was summed before is shrunk; if it rises by much, the sum even falls. The
+# count by hand has such a case: a third block with $\ln 40$ shrinks 1.75 by $\frac{4}{40}$ and adds 1.
 #
 # ### Step 2: a tile of queries
 #
@@ -271,12 +279,13 @@ for axes, (context, n, block_q, block_n) in zip(rows, ((19, 7, 8, 4), (32, 32, 8
     axes.set_ylabel("query")
     axes.set_title(f"{n} queries at the end of {context} tokens,\ntiles of {block_q} by {block_n}", fontsize=9)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
-# Blue tiles are visible to all their queries and need no mask. Orange ones are masked; pale cells in them are computed
-# for nothing. White ones are never read. On the left is request 1 of our batch, on the right a whole prompt. A single
-# token is a tile with one row, and a prompt without a past begins at key 0: one form for all of them. That is why
-# Pensieve can put prompts and single tokens into one launch.
+# Blue tiles are visible to all their queries and need no mask. Orange ones are masked; pale squares in them are
+# computed for nothing. White ones are never read. On the left is request 1 of our batch, on the right a whole prompt. A
+# single token is a tile with one row, and a prompt without a past begins at key 0: one form for all of them. That is
+# why Pensieve can put prompts and single tokens into one launch.
 #
 # ### Step 3: the same in Triton
 #
@@ -350,7 +359,8 @@ def launch(q, keys, values, table, context, block_q=16, block_n=16, careful=True
 #
 # 1. How many programs does each launch have?
 # 2. How many tiles of keys does each program walk?
-# 3. Of the pairs that request 1 computes, how many are needed?
+# 3. A tile computes all of its $8 \cdot 8$ pairs of a query and a key. Of those that request 1 computes, how many are
+#    needed?
 
 # %%
 for request, (q, table, context) in enumerate(zip(queries, tables, contexts)):
@@ -379,16 +389,17 @@ for request, (q, table, context) in enumerate(zip(queries, tables, contexts)):
 # - *A count from `first`*, for the padded rows of chapter 2.
 
 # %%
-show_source(_walk.fn, attend_tile.fn, slot_of.fn)
+show_source(_walk, attend_tile, slot_of)
 
 # %% [markdown]
 # One launch serves *all* requests. Program number $i$ has to find the request to which its tile belongs. Request $s$
-# gets the tiles from $\lfloor \text{cu}_s / B_q \rfloor + s$ on, where $\text{cu}_s$ is the number of queries before
-# it. So some tiles are empty, but the number of programs is known without asking the device: $\lfloor T / B_q \rfloor
-# + S$ for $T$ queries of $S$ requests.
+# gets the tiles from $\lfloor \text{cu}_s / B_q \rfloor + s$ on, where $B_q$ is the number of queries in a tile and
+# $\text{cu}_s$ the number of queries of all requests before it. Some tiles are then empty. But the number of programs
+# is known without asking the device: for $T$ queries of $S$ requests it is
+# $$\left\lfloor T / B_q \right\rfloor + S.$$
 
 # %%
-show_source(tile_owner.fn)
+show_source(tile_owner)
 
 # %%
 heads, kv_heads = 4, 2
@@ -435,8 +446,9 @@ replay(kept, apart, address=f"i={second.step}&b=vllm&request=ann.1")
 # %% [markdown]
 # ## One knob to turn: the size of a tile
 #
-# 24 queries at the end of 64 tokens. Larger tiles of queries read the keys less often, but compute more pairs for
-# nothing. Which sizes are good? The kernel counts its own tiles.
+# 24 queries stand at the end of 64 tokens. Each tile of queries reads all the keys that it sees. So larger tiles read
+# the keys less often, but compute more pairs for nothing. Which of the sizes 4, 8, 16 and 32 would you choose? The
+# kernel counts its own tiles.
 
 # %%
 many, long = torch.randn(24, DIM), list(range(16))
@@ -461,34 +473,42 @@ left.set_title("24 queries at the end of 64 tokens", loc="left", fontsize=10)
 figure.tight_layout()
 assert read == sorted(read, reverse=True)
 assert idle == sorted(idle)
+plt.show()
 
 # %% [markdown]
-# Reading falls with the size of the tile, and idle pairs rise, in a step where 24 queries leave a tile half empty.
-# For long prompts the tile is large: reading is shared by many rows. For decoding it is as small as the hardware
-# allows. What limits it above are *registers*: $q$, $a$ and the scores of a program live in them. If they do not fit
-# they are *spilled* to memory, which costs more than it saved. minifuse compiles every form ahead of time, without a
-# GPU, and keeps a table:
+# Reading falls with every larger tile. Idle pairs rise in a step: tiles of 4 and of 8 divide the 24 queries evenly,
+# those of 16 and of 32 have rows without a query. So 8 is better than 4 here, and beyond it you pay with idle pairs.
+# For a long prompt the tile is large, since its reading is shared by many rows. For decoding it is as small as the
+# hardware allows.
+#
+# What limits a tile above are *registers*: the places, next to the arithmetic, in which the threads of a program hold
+# $q$, $a$ and the scores. What does not fit is *spilled* to memory, and then costs more than the larger tile saved.
+# minifuse compiles every form of its kernels ahead of time, without a GPU, and keeps a table. Here are three forms,
+# for heads of 128 numbers, 4 query heads to a KV head, and blocks of 16 slots.
 
 # %%
 table = json.loads((Path(minifuse.__file__).parents[1] / "benchmarks/results/kernels-registers.json").read_text())
 forms = [
     row for row in table["rows"] if row["target"] == "sm_90" and row["name"].startswith("multi_token d128 g4 page16")
 ]
+meant = {"decode": "one query", "chunk": "many queries", "chunk reference": "many, reference numerics"}
+labels = [meant[row["name"].removeprefix("multi_token d128 g4 page16 ")] for row in forms]
 figure, axes = plt.subplots(figsize=(7, 1.9))
-axes.barh([row["name"].removeprefix("multi_token ") for row in forms], [row["registers"] for row in forms], color=GREEN)
+axes.barh(labels, [row["registers"] for row in forms], color=GREEN)
 axes.axvline(255, color="black", linestyle="--", linewidth=1)
-axes.text(253, -0.55, "most a thread can have", ha="right", va="center", fontsize=7)
+axes.text(253, -0.72, "a thread has 255", ha="right", va="center", fontsize=7)
 axes.set_xlabel("registers of a thread")
 axes.set_title("multi-token attention, compiled for sm_90 (H100, H200)", loc="left", fontsize=9)
-axes.set_ylim(-0.8, len(forms) - 0.4)
+axes.set_ylim(-1.05, len(forms) - 0.4)
 figure.tight_layout()
 assert all(row["stack"] == 0 for row in forms), "nothing is spilled"
+plt.show()
 
 # %% [markdown]
 # ## Where this idea loses, measured
 #
-# **1. Single tokens.** A tile has at least 16 rows, the least that a tensor core takes. A decoding request has one
-# query.
+# **1. Single tokens.** A tile has at least 16 rows, the least that a *tensor core* takes, the part of a GPU that
+# multiplies tiles. A decoding request has one query.
 
 # %%
 shares = {}
@@ -502,15 +522,17 @@ axes.set_ylabel("% of pairs needed")
 axes.set_title("contexts of 64 tokens", loc="left", fontsize=10)
 figure.tight_layout()
 assert shares[1] == 1 / 16
+plt.show()
 
 # %% [markdown]
-# Fifteen of sixteen rows are idle (fewer with grouped heads, which fill rows of the tile too). That alone costs
-# little, because a decoding request waits for its KV (chapter 1).
+# With one query, fifteen of sixteen rows are idle (fewer with grouped heads, which fill rows of the tile too). That
+# alone costs little, because a decoding request waits for its KV (chapter 1).
 #
-# **2. Too few programs.** One request with a context of 100,000 tokens gets one program a KV head, which walks it
-# from end to end, while a GPU has more than a hundred processors. The cure is to split the *context*: each program
-# walks a part, and the parts are merged with the rule of the online softmax. `split_kv` does that, and the backend
-# chooses it when all requests have one query.
+# **2. Too few programs.** A GPU runs many programs at once. But one request with a context of 100,000 tokens gets one
+# program for each KV head, which walks the context from end to end while the rest of the GPU has nothing to do. The
+# cure is to split the *context*: each program walks a part, and the parts are merged with the rule of the online
+# softmax. The kernel in `split_kv.py` does that, and is called `decode_attention` below. Look for the line that
+# chooses it: all requests have one query.
 
 # %%
 show_source(TritonAttention.attention)
@@ -530,8 +552,8 @@ assert torch.allclose(merged, whole[0], atol=1e-5)
 
 # %% [markdown]
 # **3. What the interpreter hides.** Slots that were never written may hold anything, also NaN ("not a number"). Masked
-# scores have weight 0, but $0 \cdot \text{NaN}$ is NaN. So values must be masked when they are *loaded*. Here is our
-# kernel with and without that mask, on memory that is NaN wherever no token of request 0 lies.
+# scores have weight 0, but $0 \cdot \text{NaN}$ is NaN (chapters 6 and 9). So values must be masked when they are
+# *loaded*. Here is our kernel with and without that mask, on memory that is NaN wherever no token of request 0 lies.
 
 # %%
 dirty = torch.full_like(values, math.nan)
@@ -546,11 +568,11 @@ assert not clean.isnan().any()
 assert spoiled.isnan().any()
 
 # %% [markdown]
-# With clean memory both are right, so a test on zeros finds nothing. The interpreter is permissive in other ways too:
-# an address outside of a tensor is read all the same; programs run one after the other, so two that write the same
-# place never collide; products narrower than the compiler accepts pass; float32 products are exact, where a GPU
-# rounds unless it is told not to. And it says nothing about speed. What it does show is *which numbers* a kernel
-# computes.
+# On memory without NaN both are right, as the first assertion says, so a test there finds nothing. The interpreter is
+# permissive in other ways too: an address outside of a tensor is read all the same; programs run one after the other,
+# so two that write the same place never collide; products narrower than the compiler accepts pass; float32 products are
+# exact, where a GPU rounds unless it is told not to. And it says nothing about speed. What it does show is *which
+# numbers* a kernel computes.
 #
 # ## Exercises
 #
@@ -564,21 +586,29 @@ assert spoiled.isnan().any()
 #    <details><summary>Answer</summary>
 #    8 rows of tiles. Row i has 24 + i full tiles and 1 masked one: 220 full, 8 masked, 28 skipped.
 #    </details>
-# 3. Which line of `attend` changes if keys lie in one piece, as after a copy? *Hint: chapter 4's table.*
+# 3. Which line of `attend` changes if keys lie in one piece, as after a copy? *Hint: what is the table for? Then look
+#    at `slot_of`.*
 #    <details><summary>Answer</summary>
-#    Only `slot`: it becomes `first_slot + token`. That is `PAGE = 0` in `slot_of`.
+#    Only <code>slot</code>: it becomes <code>tl.load(table_ptr) + token</code>, if the table holds the first slot
+#    alone. That is the case <code>PAGE == 0</code> in <code>slot_of</code>.
 #    </details>
-# 4. Let `attend` walk only the last 8 keys of each query (a *sliding window*). Which tiles may be skipped now?
-#    *Hint: the first token that the first query of the tile sees.*
+# 4. Let `attend` walk only the last 8 keys of each query (a *sliding window*). Which tiles may be skipped now? Launch
+#    it on the 24 queries with tiles of 8 by 8, and compare with the formula. *Hint: the first token that the first
+#    query of the tile sees. And what is $e^{s - m}$ while no key was seen?*
 #    <details><summary>Answer</summary>
-#    Start at `tl.maximum(context - num_queries + tile * BLOCK_Q - 7, 0) // BLOCK_N * BLOCK_N`, and add
-#    `& (token[None, :] > position[:, None] - 8)` to the condition. A first tile may then be hidden from a row, whose
-#    peak is still minus infinity: take 0 in its place before subtracting, or the row becomes NaN.
+#    All tiles before the first key of the first query. So the loop starts at <code>tl.maximum(context - num_queries +
+#    tile * BLOCK_Q - 7, 0) // BLOCK_N * BLOCK_N</code>, and the condition gets <code>&amp; (token[None, :] &gt;
+#    position[:, None] - 8)</code>. The first tile may be hidden from a whole row, whose peak is still minus infinity
+#    then. Subtract <code>tl.where(new_peak == float("-inf"), 0.0, new_peak)</code> in both exponents, or the row
+#    becomes NaN. Each of the three programs walks 2 tiles, where it walked 6, 7 and 8.
 #    </details>
-# 5. Why does `multi_token_attention` start with the last tile of a prompt? *Hint: the right picture of step 2.*
+# 5. A prompt has 32 tiles of queries, and tile $i$ walks $i$ tiles of keys, from 1 to 32. Eight programs run at once,
+#    and when one ends the next begins. How long does the launch take if tile 1 is the first, and how long if tile 32
+#    is? *Hint: a list of eight ends; the next program goes to the earliest.*
 #    <details><summary>Answer</summary>
-#    The last queries see the most keys, so their programs take longest. If they began last, the others would have
-#    ended, and the processors would wait for them.
+#    80 steps and 66, which is the sum divided by eight: no place is idle. The longest should not begin last, so
+#    minifuse's kernel counts its tiles from the end (<code>tile = tl.num_programs(0) - 1 - tl.program_id(0)</code> in
+#    <code>minifuse/kernels/multi_token.py</code>).
 #    </details>
 #
 # ## How the papers tell it, and what we do differently

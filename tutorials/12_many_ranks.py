@@ -26,10 +26,9 @@
 # - write that with `torch.distributed`, and measure what a message costs on your machine;
 # - compute the number of messages and bytes of an iteration from the model's shape, and check both against a run;
 # - say how batching, idle rows and the memory shuffle change the messages;
-# - tell from two numbers of a connection at which number of ranks more of them stop helping.
+# - tell from two numbers of a connection from how many ranks on the messages take longer than the computing.
 
 # %%
-import io
 import json
 import subprocess
 import sys
@@ -44,13 +43,9 @@ from torch.nn.functional import silu
 from minifuse.errors import UsageError
 from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
-from minifuse.notebook import Played, asks, draw_lanes, play, replay, show_source
-from minifuse.serve.build import build_engine
-from minifuse.serve.run import serve
-from minifuse.serve.settings import Settings
+from minifuse.notebook import asks, draw_lanes, play, replay, show_source
 from minifuse.simulate.cost import hardware
-from minifuse.techniques import technique
-from minifuse.views.reading import parse_trace
+from minifuse.views.timeline import columns_of
 
 plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
@@ -85,11 +80,12 @@ axes.set_ylim(3.5, -0.8)
 axes.set_xlabel("GB of weights, 2 bytes each")
 axes.set_title("Weights, and how long one A100 takes to read them once", loc="left", fontsize=10)
 assert weights["llama-2-70b"] > a100.memory > weights["opt-13b"]
+plt.show()
 
 # %% [markdown]
-# Two failures in one picture. The longest bar does not fit. And each of the others, though it fits, cannot produce a
-# token faster than its weights can be read (chapter 1), whatever kernel computes it. Several devices have several
-# memories *and* several bandwidths.
+# Two failures in one picture. The longest bar does not fit. The others fit, but no iteration of theirs is shorter than
+# the time of reading the weights once (chapter 1), whatever kernel computes it. Several devices have several memories
+# *and* several bandwidths.
 #
 # ## The idea: two ways to cut a matrix
 #
@@ -98,9 +94,10 @@ assert weights["llama-2-70b"] > a100.memory > weights["opt-13b"]
 # - **by output**: each part has half of the rows. It needs all of $x$, and has half of $y$;
 # - **by input**: each part has half of the columns. It needs half of $x$, and has a *summand* of all of $y$.
 #
-# A layer of a transformer has its matrices in pairs, with something between them that treats every feature, or every
-# head, by itself. So cut the first of a pair by output and the second by input: what the first leaves on a process is
-# what the second needs there. Nothing is sent in between. At the end of the pair the summands are added: one message.
+# A layer of a transformer has its matrices in pairs. What lies between the two treats every feature (a number of the
+# first matrix's output), or every head of attention, by itself. So cut the first of a pair by output and the second by
+# input. What the first leaves on a process is what the second needs there, and nothing is sent in between. At the end
+# of the pair the summands are added: one message.
 
 # %%
 figure, axes = plt.subplots(figsize=(9, 2.8))
@@ -131,7 +128,8 @@ block(9.5, 1.4, 1.15, 1.2, GREY, "sum, on\nevery rank")
 axes.set_xlim(-0.1, 10.8)
 axes.set_ylim(0, 4)
 axes.set_axis_off()
-axes.set_title("A pair of matrices: the first cut by output, the second by input", loc="left", fontsize=10);
+axes.set_title("A pair of matrices: the first cut by output, the second by input", loc="left", fontsize=10)
+plt.show()
 
 # %% [markdown]
 # A **rank** is one of the processes, numbered from 0; its part of the model is its **shard**. An **all-reduce** is a
@@ -156,10 +154,13 @@ def feed_forward(gate, up, down):
 
 with torch.inference_mode():
     whole = feed_forward(gate, up, layer.down.weight)
-    summands = [feed_forward(gate.chunk(2)[rank], up.chunk(2)[rank], layer.down.weight.chunk(2, 1)[rank])
-                for rank in (0, 1)]
-    print(f"sum of two ranks against the whole: {(sum(summands) - whole).abs().max():.1e} at most, "
-          f"of values up to {whole.abs().max():.1f}")
+    summands = [
+        feed_forward(gate.chunk(2)[rank], up.chunk(2)[rank], layer.down.weight.chunk(2, 1)[rank]) for rank in (0, 1)
+    ]
+    print(
+        f"sum of two ranks against the whole: {(sum(summands) - whole).abs().max():.1e} at most, "
+        f"of values up to {whole.abs().max():.1f}"
+    )
 assert torch.allclose(sum(summands), whole, atol=1e-4)
 
 # %% [markdown]
@@ -185,9 +186,11 @@ axes.set_ylim(2.5, -0.5)
 axes.set_xlabel("KiB that each of two ranks gives for each token (float16)")
 axes.set_title("A feed-forward layer of llama-2-7b, cut in three ways", loc="left", fontsize=10)
 assert cuts["output, input"] == min(cuts.values())
+plt.show()
 
 # %% [markdown]
-# The cut of Megatron-LM has one message where the others have two, and the fewest bytes.
+# The first cut, which is that of Megatron-LM (further reading), has one message where the others have two, and the
+# fewest bytes.
 #
 # ## With two processes
 #
@@ -239,17 +242,18 @@ axes.set_xlabel("bytes of the message")
 axes.set_ylabel("ms")
 axes.set_title("One all-reduce between two processes on this machine", loc="left", fontsize=10)
 assert times[-1] > times[0]
+plt.show()
 
 # %% [markdown]
-# The curve has the form that all connections have: flat at first, then rising. A message costs a fixed time, its
-# *latency*, and then a time for each byte. Below the bend it hardly matters how much a message holds; it matters *how
-# many* there are.
+# Expect the form that all connections have: flat at first, then rising. (A busy machine adds bumps.) A message costs a
+# fixed time, its *latency*, and then a time for each byte. Below the bend it hardly matters how much a message holds;
+# it matters *how many* there are.
 #
 # ## Which layer is cut how
 #
 # minifuse's `shard` makes a rank's part of a whole model, as Megatron-LM does. Look for the three cases: matrices by
 # output (with gate and up cut each for itself, and so queries, keys and values), matrices by input (`RowParallel`,
-# which calls the all-reduce), and the head, which is cut by vocabulary.
+# which calls the all-reduce), and the *head*, the last matrix, which gives the logits and is cut by vocabulary.
 
 # %%
 from minifuse.parallel.communicator import Communicator
@@ -265,7 +269,7 @@ show_source(shard, RowParallel.forward, GatheredHead.forward)
 #
 # **A count by hand.** What is cut is divided by the number of ranks $N$; embeddings and norms are whole on every
 # rank. KV is divided, too: a rank has $1/N$ of the bytes of every token. The next cell adds up what a rank of
-# a large model holds. Four A100s do not quite suffice for it with 16 long texts; eight do.
+# `llama-2-70b` holds, with 16 long texts. How many A100s does it take, two, four or eight?
 
 # %%
 big = preset("llama-2-70b")
@@ -277,8 +281,11 @@ for row, count in enumerate((1, 2, 4, 8)):
     copied = 2 * (big.num_parameters - big.num_matrix_weights) / 1e9
     kv = 16 * 4096 * part.kv_bytes_per_token("float16") / 1e9
     left = 0.0
-    for size, colour, label in ((cut, BLUE, "weights that are cut"), (copied, "#d55e00", "embeddings and norms: whole"),
-                                (kv, GREEN, "KV of 16 texts of 4,096 tokens")):
+    for size, colour, label in (
+        (cut, BLUE, "weights that are cut"),
+        (copied, "#d55e00", "embeddings and norms: whole"),
+        (kv, GREEN, "KV of 16 texts of 4,096 tokens"),
+    ):
         axes.barh(row, size, left=left, color=colour, label=label if row == 0 else None)
         left += size
     totals.append(left)
@@ -291,8 +298,11 @@ axes.set_xlabel("GB on each rank")
 axes.set_title("llama-2-70b in float16", loc="left", fontsize=10)
 axes.legend(frameon=False, fontsize=8, loc="lower right")
 assert totals[2] > a100.memory / 1e9 > totals[3]
+plt.show()
 
 # %% [markdown]
+# Four do not quite suffice. Eight do, and leave room for more texts.
+#
 # ## Messages by hand
 #
 # A layer has two pairs: queries, keys, values and the output of attention; gate, up and down. Each pair ends with an
@@ -304,8 +314,10 @@ assert totals[2] > a100.memory / 1e9 > totals[3]
 # $$2L + 1 \text{ messages}, \qquad 2 L \, T h b + S \left\lceil V / N \right\rceil b \text{ bytes}.$$
 #
 # The number of messages depends on neither the tokens nor the ranks. (Where no sequence has a next token, the
-# all-gather would be empty, and is left out.) The engine is on rank 0 alone: clock, policy,
-# memory's books, sampling. It sends each plan to the other ranks, with the tokens that are new to them.
+# all-gather would be empty, and is left out.) The engine is on rank 0 alone: clock, policy, memory's books, and
+# *sampling*, the choice of the next tokens. It sends each plan to the other ranks, as an `Order`, with the tokens that
+# are new to them. These orders are small, and are not counted here. Look at `_counted`, which counts what the
+# collectives send.
 
 # %%
 show_source(Order, Ledger._update, Communicator.all_reduce, Communicator._counted)
@@ -318,21 +330,11 @@ show_source(Order, Ledger._update, Communicator.all_reduce, Communicator._counte
 #
 #     minifuse run --technique orca --tensor-parallel 2 --clock real "sort 7 2 5 1"
 #
-# `play` serves on one rank. The next function does what `minifuse run --tensor-parallel N --clock real` does, with
-# the same parts: it starts $N - 1$ more processes, serves, and reads the trace. Time is real here, since the cost
-# model of virtual time knows one device. So the counts below are the same everywhere, and the times are not.
+# `play` does the same with `tensor_parallel=2`: it starts one more process, and serves on both. Time is real here,
+# since the cost model of virtual time knows one device. So the counts below are the same everywhere, and the times are
+# not.
 
 # %%
-def on_ranks(ranks, name, requests, model="tiny", **options):
-    source, lines = resolve(model), io.StringIO()
-    chosen = {key.replace("__", "."): value for key, value in options.items()}
-    settings = Settings(tensor_parallel=ranks, kv_memory=2**20, stage_options=chosen)
-    engine = build_engine(technique(name), source, settings, source.load("float32", "cpu", 0), lines)
-    served = serve(engine, requests)  # closes the other ranks at its end
-    return Played(f"{name}, {ranks} ranks" if ranks > 1 else name, parse_trace(lines.getvalue(), name).events,
-                  engine, source, served)
-
-
 print(f"L = {config.num_layers}, h = {config.hidden_size}, V = {config.vocab_size}, b = 4")
 four = asks("count from 3 to 9", "sort 7 2 5 1", "sort 3 1 2", "repeat duck 4 times")
 print("tokens of the prompts:", [len(one.prompt) for one in four])
@@ -345,7 +347,9 @@ print("tokens of the prompts:", [len(one.prompt) for one in four])
 # 3. Does a run on two ranks take more iterations than one on a single rank? Are the answers the same?
 
 # %%
-one, two = on_ranks(1, "orca", four), on_ranks(2, "orca", four)
+on_two = {"tensor_parallel": 2, "clock": "real", "kv_memory": "1MiB"}
+one = play("orca", four, label="orca, 1 rank", clock="real", kv_memory="1MiB")
+two = play("orca", four, label="orca, 2 ranks", **on_two)
 print(two.answers)
 assert two.answers == one.answers and len(two.steps) == len(one.steps)
 draw_lanes(one, two)
@@ -370,26 +374,33 @@ figure, axes = plt.subplots()
 steps = range(len(counted))
 parts = [*by_hand(two, 2)]
 axes.bar(steps, [reduced / 1024 for _, reduced, _ in parts], color=BLUE, label="by hand: all-reduces")
-axes.bar(steps, [head / 1024 for *_, head in parts], bottom=[reduced / 1024 for _, reduced, _ in parts], color=ORANGE,
-         label="by hand: all-gather")
+axes.bar(
+    steps,
+    [head / 1024 for *_, head in parts],
+    bottom=[reduced / 1024 for _, reduced, _ in parts],
+    color=ORANGE,
+    label="by hand: all-gather",
+)
 axes.plot(steps, [size / 1024 for _, size in counted], "k_", markersize=26, label="in the run")
 axes.set_xlabel("iteration")
 axes.set_ylabel("KiB from each rank")
 axes.set_title("orca on two ranks", loc="left", fontsize=10)
-axes.legend(frameon=False, fontsize=8);
+axes.legend(frameon=False, fontsize=8)
+plt.show()
 
 # %% [markdown]
-# The lanes are the same: no policy, memory or attention knows how many ranks there are. The answers are the same,
-# too. Their *bits* need not be: a sum over ranks adds in another order, which is why reference numerics are refused
-# below.
-#
-# Some things are not possible, and are refused with a reason.
+# The lanes are the same: no policy, memory or attention knows how many ranks there are. The answers are the same, too.
+# But a sum over ranks adds in another order, so the logits need not agree in every *bit*. *Reference numerics*, which
+# fix the order of all sums (chapter 11), are therefore refused. Here are three settings that are refused with a reason:
 
 # %%
-for settings in ({"tensor_parallel": 3}, {"tensor_parallel": 2, "clock": "virtual"},
-                 {"tensor_parallel": 2, "numerics": "reference"}):
+for options in (
+    {"tensor_parallel": 3, "clock": "real"},
+    {"tensor_parallel": 2, "clock": "virtual"},
+    {"tensor_parallel": 2, "clock": "real", "numerics": "reference"},
+):
     try:
-        build_engine(technique("orca"), source, Settings(**settings), source.outline())
+        play("orca", four, **options)
     except UsageError as error:
         print(error)
 
@@ -398,22 +409,16 @@ for settings in ({"tensor_parallel": 3}, {"tensor_parallel": 2, "clock": "virtua
 #
 # ## One knob to turn: what shares an iteration
 #
-# Flover's argument for one main stream (section V-D) is about messages. A *communicator* is a
-# group of ranks that call collectives in one order. Concurrent instances need one each, and each sends the messages
-# of its own iterations. And a collective covers a whole region of buffers, with its
-# holes; the memory shuffle of chapter 6 closes them. Six requests with answers of 3 to 24 tokens run on two ranks
-# under five arrangements. Before you look: what is the same for all
-# that compute nothing idle, the messages or the bytes?
+# Flover has an argument about messages for its one main stream (section V-D). A *communicator* is a group of ranks that
+# call collectives in one order. Concurrent instances (chapter 5) need one each, and each sends the messages of its own
+# iterations. And a collective covers a whole region of buffers, with its holes; the memory shuffle of chapter 6 closes
+# them. Six requests with answers of 3 to 24 tokens run on two ranks, in five ways. Before you look: some of the five
+# compute nothing idle. Is their number of messages the same, or their number of bytes?
 
 # %%
 six = asks((4, 3), (4, 12), (4, 5), (4, 16), (4, 8), (4, 24))
-runs = {
-    "orca": on_ranks(2, "orca", six),
-    "fusion": on_ranks(2, "fusion", six),
-    "no shuffle": on_ranks(2, "fusion", six, memory__shuffle=False),
-    "instances": on_ranks(2, "instances", six),
-    "static": on_ranks(2, "static", six),
-}
+runs = {name: play(name, six, **on_two) for name in ("orca", "fusion", "instances", "static")}
+runs["no shuffle"] = play("fusion", six, label="no shuffle", memory__shuffle=False, **on_two)
 figure, charts = plt.subplots(1, 2, figsize=(8.6, 2.8))
 for axes, key, scale, unit in ((charts[0], "count", 1, "messages"), (charts[1], "bytes", 1024, "KiB")):
     values = [run.metrics["messages"][key] / scale for run in runs.values()]
@@ -423,13 +428,16 @@ for axes, key, scale, unit in ((charts[0], "count", 1, "messages"), (charts[1], 
 charts[0].set_title("messages", loc="left", fontsize=10)
 charts[1].set_title("bytes", loc="left", fontsize=10)
 figure.tight_layout()
+plt.show()
 
 # %%
 row = 2 * config.num_layers * config.hidden_size * 4
 for name, run in runs.items():
     sent, idle = run.metrics["messages"], run.metrics["tokens"]["idle"]
-    print(f"{name:10} {len(run.steps):3} iterations, {sent['count']:4} messages, "
-          f"{idle:3} idle tokens, {sent['bytes']:8,} bytes")
+    print(
+        f"{name:10} {len(run.steps):3} iterations, {sent['count']:4} messages, "
+        f"{idle:3} idle tokens, {sent['bytes']:8,} bytes"
+    )
 needed = runs["orca"].metrics["messages"]["bytes"]
 for run in runs.values():
     assert run.metrics["messages"]["bytes"] == needed + run.metrics["tokens"]["idle"] * row
@@ -440,17 +448,20 @@ assert runs["no shuffle"].metrics["tokens"]["idle"] > 0 == runs["fusion"].metric
 # %% [markdown]
 # ## See it move
 #
-# `fusion` on two ranks, with the shuffle and without. Look at the rows of the region: a crossed row is idle, is
-# computed on both ranks, and is in every message.
+# `fusion` on two ranks, without the shuffle (A) and with it (B). The page begins where the region of A has its first
+# hole: its row is computed on both ranks, and is in every message, until the hole is gone. B stands where it has made
+# as many tokens. Step on from there.
 
 # %%
-replay(runs["no shuffle"], runs["fusion"], address="run=fusion 1&b=fusion 2&i=8")
+holes = runs["no shuffle"].history
+first = next(i for i, column in enumerate(columns_of(holes)) if holes.iterations[column.iteration].event["idle"])
+replay(runs["no shuffle"], runs["fusion"], address=f"i={first}&b=fusion&by=token", height=700)
 
 # %% [markdown]
 # The bytes are those of the tokens, whichever iteration computes them: `orca`, `fusion` and `instances` send equally
 # many. Every idle token costs the same as a real one, $2Lhb$ bytes. What batching changes is the *number* of
 # messages, since a message covers all requests of an iteration. `instances` sends a set of messages for each request
-# and token. `fusion` has a few iterations more than `orca`, because it computes prompts apart (chapter 5). `static`
+# and token. `fusion` has more iterations than `orca`, because it computes prompts apart (chapter 5). `static`
 # needs as few messages as `orca`, and pays with bytes for its finished rows; without the shuffle `fusion` pays for
 # the holes of its region.
 #
@@ -464,20 +475,24 @@ replay(runs["no shuffle"], runs["fusion"], address="run=fusion 1&b=fusion 2&i=8"
 # %%
 per_step = [sum(step.end_s - step.start_s for step in run.history.iterations[1:]) for run in (one, two)]
 messages = two.metrics["messages"]["count"] // len(two.steps)
-print(f"with {messages} messages, an iteration on two ranks takes {per_step[1] / per_step[0]:.1f} times as long "
-      "as on one, on this machine")
+print(
+    f"with {messages} messages, an iteration on two ranks takes {per_step[1] / per_step[0]:.1f} times as long "
+    "as on one, on this machine"
+)
 
 # %% [markdown]
-# For a model as small as `tiny` the cut saves next to nothing, and each of seven messages costs its latency. How
-# large must a model be? Take the two numbers of a connection, a latency $\alpha$ and a bandwidth $\beta$. In
-# a ring of $N$ ranks, each sends $2(N-1)/N$ times the bytes that it gives to an all-reduce. Without the all-gather,
-# which is small, an iteration takes about
+# For a model as small as `tiny` the cut saves next to nothing, and each of seven messages costs its latency. What about
+# a large one? Take the two numbers of a connection, a latency $\alpha$ and a bandwidth $\beta$. All-reduces are often
+# made in a *ring*: each rank sends to the next one only. In a ring of $N$ ranks, each sends $2(N-1)/N$ times the bytes
+# that it gives to an all-reduce. We leave out the bytes of the all-gather, which are few, and take $\alpha$ as the same
+# for any $N$. Then an iteration takes about
 #
-# $$\frac{\text{weights}}{N \cdot \text{memory bandwidth}} \quad\text{or}\quad \frac{\text{operations}}{N \cdot
-# \text{rate}}, \qquad + \; (2L+1)\,\alpha + \frac{2(N-1)}{N} \cdot \frac{2L\,T h b}{\beta}.$$
+# $$\max\left(\frac{\text{bytes of weights}}{N \cdot \text{memory bandwidth}}, \frac{\text{operations}}{N \cdot
+# \text{rate}}\right) + (2L+1)\,\alpha + \frac{2(N-1)}{N} \cdot \frac{2L\,T h b}{\beta}.$$
 #
 # The picture assumes two connections: a fast one of 10 µs and 300 GB/s, and a slow one of 30 µs and 25 GB/s. These
-# four are round numbers, not measurements.
+# four are round numbers, not measurements. Before you look: which of the two numbers decides for one token, and which
+# for a prompt of 2,048?
 
 # %%
 seven = preset("llama-2-7b")
@@ -508,13 +523,19 @@ for axes, tokens, title in ((charts[0], 1, "1 token"), (charts[1], 2048, "a prom
     axes.set_title(title, loc="left", fontsize=10)
 charts[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
+for name, (alpha, beta, _) in connections.items():
+    for tokens in (1, 2048):
+        parts = {n: parts_of(tokens, n, alpha, beta) for n in ranks}
+        longer = next((n for n, (layers, sending) in parts.items() if sending > layers), "no")
+        print(f"{name}, {tokens:4} tokens: the messages take longer than the layers from {longer} ranks on")
 slow = connections["slow: 30 µs, 25 GB/s"][:2]
 slow_1, slow_2048 = ([sum(parts_of(tokens, n, *slow)) for n in ranks] for tokens in (1, 2048))
 assert slow_1[3] > slow_1[0] / 4, "eight ranks on the slow connection are less than four times as fast as one"
-assert min(slow_2048) > 0.9 * slow_2048[0], "nothing is gained for a prompt"
+assert min(slow_2048) > 0.9 * slow_2048[0], "next to nothing is gained for a prompt"
+plt.show()
 
 # %% [markdown]
-# For one token the latency decides: the dotted line falls with every rank, the others run into the floor of $2L + 1$
+# For one token the latency decides: the dotted line falls with every rank, and the others approach the time of $2L + 1$
 # latencies. For a prompt the bytes decide: on the slow connection, the messages cost as much as the computing saves.
 # That is why tensor parallelism is used within a machine, over its fastest connection. Flover, too, reports that at
 # eight GPUs the overhead of synchronization shows (section VI-E).
@@ -533,19 +554,22 @@ assert min(slow_2048) > 0.9 * slow_2048[0], "nothing is gained for a prompt"
 #    No messages at all. Both failures are left: the model must fit on one device, and a token waits until one device
 #    has read all weights. What doubles is the number of requests served.
 #    </details>
-# 3. Into how many ranks can `llama-3-8b` be divided? *Hint: `shard_config` says it when you ask for a wrong number.*
+# 3. Into how many ranks can `llama-3-8b` be divided? *Hint: `shard_config(preset("llama-3-8b"), 3)` says it.*
 #    <details><summary>Answer</summary>
 #    1, 2, 4 or 8: it has 8 KV heads, and a rank must have at least one whole KV head.
 #    </details>
-# 4. Serve two requests with the model `random:small` on 4 ranks: `on_ranks(4, "orca", asks((4, 3), (4, 12),
-#    model="random:small"), model="random:small")`. Check the number of messages of an iteration against the formula.
+# 4. Serve two requests with the model `random:small` on 4 ranks: `play("orca", asks((4, 3), (4, 12),
+#    model="random:small"), model="random:small", tensor_parallel=4, clock="real")`. Check the number of messages of an
+#    iteration against the formula. *Hint: `step.event["wall"]["messages"]`, as above.*
 #    <details><summary>Answer</summary>
-#    The model has 4 layers: 9 messages, on 4 ranks as on 2.
+#    The model has 4 layers: 9 messages in each of 12 iterations, on 4 ranks as on 2.
 #    </details>
-# 5. On which ranks could the sampler run, and what would go wrong if each rank sampled for itself?
+# 5. The *sampler* chooses the next token from the logits. On which ranks could it run, and what could go wrong if each
+#    rank sampled for itself? *Hint: what does every rank have after the all-gather?*
 #    <details><summary>Answer</summary>
-#    After the all-gather every rank has all logits and could sample. But the ranks' plans must always agree, and
-#    one different token would make them differ. In minifuse rank 0 samples and sends the tokens with the next plan.
+#    Every rank has all logits then, and could sample. But all must choose the same token. If they draw at random, or
+#    their logits differ in a bit, one rank may choose another one, and from then on computes another text: the sums are
+#    of different texts. In minifuse rank 0 samples and sends the tokens with the next plan.
 #    </details>
 #
 # ## How the papers tell it, and what we do differently
@@ -565,5 +589,4 @@ assert min(slow_2048) > 0.9 * slow_2048[0], "nothing is gained for a prompt"
 # - Thakur, Rabenseifner and Gropp, *Optimization of Collective Communication Operations in MPICH* (2005): what a ring
 #   sends.
 #
-# **Next:** the last picture was computed, not run: the simulated machine of this course has one device. Chapter 13
-# asks what such computed times are worth.
+# **Next:** the times of the last picture were computed, not measured; chapter 13 asks what computed times are worth.

@@ -14,10 +14,10 @@
 # %% [markdown]
 # # 13. Time as data
 #
-# Every chapter so far compared techniques in *virtual time*, and took it on trust. This chapter opens it. A plan says
-# everything that an iteration will do before it runs, so its duration can be computed from the plan and a few figures
-# of a machine. The chapter computes it by hand, lets an A100 serve a 7B model on your laptop, calibrates the figures
-# on your own machine, and then measures where the result is wrong.
+# Nearly every chapter so far compared techniques in *virtual time*, and took it on trust. This chapter opens it. The
+# engine says what an iteration will do before it runs, so the iteration's duration can be computed from that and a few
+# figures of a machine. You compute it by hand, let a simulated A100 serve a model of seven billion parameters on your
+# laptop, measure the figures of your own machine, and then look for what is wrong with the result.
 #
 # **You will be able to**
 #
@@ -25,14 +25,12 @@
 # - say for each iteration of a run what bounds it, and what a faster memory or a faster processor would change;
 # - measure the three figures on your machine, and state the error of what they predict;
 # - read a profile of recomputation costs (`minifuse calibrate`) and compute the cost of a chunk from it;
-# - name five things that simulated time does not contain, and say of a comparison whether they matter.
+# - name five ways in which simulated time differs from real time, and say of a comparison whether they matter.
 
 # %%
 import time
 from collections import Counter
-from contextlib import redirect_stderr
 from dataclasses import replace
-from io import StringIO
 from statistics import median
 
 import matplotlib.pyplot as plt
@@ -46,12 +44,8 @@ from minifuse.model.text.presets import preset
 from minifuse.notebook import asks, draw_lanes, play, replay, show_source
 from minifuse.place import Extent
 from minifuse.plan import Plan
-from minifuse.serve.build import build_engine
-from minifuse.serve.run import serve
-from minifuse.serve.settings import Settings
 from minifuse.simulate.calibration import contexts_of, measure
 from minifuse.simulate.cost import HARDWARE, Hardware, Roofline, hardware
-from minifuse.techniques import technique
 from minifuse.trace import decisions
 from minifuse.work import Work
 
@@ -73,13 +67,15 @@ figure, axes = plt.subplots()
 for row, run in enumerate([*real, *virtual]):
     bars = [(one.start_s * 1e3, (one.end_s - one.start_s) * 1e3) for one in run.history.iterations if one.work]
     axes.broken_barh(
-        bars, (row - 0.35, 0.7), facecolor=BLUE if run in real else GREEN, edgecolor="white", linewidth=0.4
+        bars, (row - 0.35, 0.7), facecolor=BLUE if run in real else GREEN, edgecolor="white", linewidth=0.2
     )
 axes.set_yticks(range(7), [*[f"real, run {i + 1}" for i in range(5)], "virtual, run 1", "virtual, run 2"])
 axes.invert_yaxis()
 axes.set_xlabel("ms since the run began")
 axes.set_title("Iterations of seven runs of the same requests", loc="left", fontsize=10)
 figure.tight_layout()
+plt.show()
+
 # %%
 for name, runs in (("real", real), ("virtual", virtual)):
     different = Counter(decisions(run.events) for run in runs)
@@ -105,19 +101,21 @@ print(f"the weights of llama-2-7b take {2 * llama.num_parameters / 1e9:.1f} GB i
 # %% [markdown]
 # ## The idea: a plan says what it will cost
 #
-# A *plan* (chapter 3) lists the work of one iteration: which tokens `[start, stop)` of which sequence, where their KV
-# lies, what is copied. It is complete before anything is computed. So it can be handed to a function instead of a
-# model:
+# Before each iteration the engine makes a *plan* (chapter 5): the list of its work, which is tokens `[start, stop)` of
+# sequences (chapter 1), with where their KV lies and what is copied. The plan is complete before anything is computed.
+# So it can be handed to a function instead of a model:
 #
 # $$\text{seconds} = \text{cost}(\text{plan}).$$
 #
-# This function is the *cost model*. With it, the clock need not tick. The engine asks for the end of the plan that
-# ends first, sets the clock forward to that moment, and goes on. That is a *discrete-event simulation*. The batching
-# policy and the memory are the same objects as in a real run and cannot tell the difference: what is simulated is
-# time, not the decisions.
+# This function is the *cost model*. With it, the clock need not tick. Several plans may run at once (chapter 5); the
+# engine sets the clock forward to the moment at which the first of them ends, and goes on from there. That is a
+# *discrete-event simulation*. The batching policy and the memory are the same objects as in a real run and cannot tell
+# the difference: what is simulated is time, not the decisions.
 #
-# minifuse's cost model is the *roofline* of chapter 1. For an iteration that computes $n$ tokens, over sequences whose
-# texts have $c$ tokens together at its end, with $W$ weights, $H$ of them in the head, and $L$ layers:
+# minifuse's cost model is the *roofline* of chapter 1. Let an iteration compute $n$ tokens of $s$ sequences, whose
+# texts have $c$ tokens together at its end. Let the model have $W$ weights, $H$ of them in the head (the last matrix),
+# and $L$ layers, with query heads of $d$ numbers together. A *pair* is a query with a key that it sees. For weights and
+# KV of two bytes a number:
 #
 # $$\text{bytes} = 2W + c \cdot \text{KV of a token}, \qquad
 # \text{operations} = 2 \left( (W - H) \cdot n + H \cdot s \right) + 4 L \cdot d \cdot \text{pairs},$$
@@ -125,10 +123,11 @@ print(f"the weights of llama-2-7b take {2 * llama.num_parameters / 1e9:.1f} GB i
 # $$\text{seconds} = \max\left( \frac{\text{bytes}}{\text{bandwidth}}, \frac{\text{operations}}{\text{rate}} \right) +
 # \text{overhead}.$$
 #
-# Three details: the head, the last matrix, acts on one token for each of the $s$ sequences; $d$ is the number of query
-# heads times their size; and a pair is a query with a key that it sees. A prompt of $n$ tokens has
-# $n(n+1)/2$ pairs, a single token as many as its text has tokens. Three figures describe the machine: bandwidth, rate
-# and overhead. The first two are in its data sheet.
+# Two details. The head acts on one token of each sequence, the one from which the next is chosen. And a pair costs $4d$
+# operations in each layer: a multiplication and an addition for each number of the key, and the same for the value. A
+# prompt of $n$ tokens has $n(n+1)/2$ pairs, a single token as many as its text has tokens. Three figures describe the
+# machine: bandwidth, *rate* (operations per second) and *overhead* (what every iteration takes besides). The first two
+# are in its data sheet.
 #
 # **A count by hand.** A prompt of 500 tokens for `llama-2-7b` on an A100, and then one token. The matrices have
 # $6.6 \cdot 10^9$ weights, and a token's KV takes 512 KiB.
@@ -171,10 +170,10 @@ for iteration in single.history.iterations:
     )
 
 # %% [markdown]
-# The note says how this fits on a laptop. No weights are made: in virtual time the model's *shape* is enough, and
-# every token of an answer is a placeholder, which never ends an answer. So the length of each answer has to be given,
-# as `asks((500, 2))` does. On the command line the same machine is `--clock virtual --hardware a100-40g`, with
-# `--model random:llama-2-7b --dtype float16`.
+# How does this fit on a laptop? No weights are made. In virtual time the model's *shape* is enough, and every token of
+# an answer is a placeholder, which never ends an answer. So the length of each answer has to be given, as
+# `asks((500, 2))` does. On the command line the same machine is `--clock virtual --hardware a100-40g`, with `--model
+# random:llama-2-7b --dtype float16`.
 #
 # ## A prediction: an A100 on a laptop
 #
@@ -184,16 +183,14 @@ for iteration in single.history.iterations:
 # 2. Four requests decode together. How much longer does the iteration take than with one?
 # 3. An H200 has about three times the bandwidth of the A100 and three times its rate. Will the time between two tokens
 #    be a third? And the end of the whole run?
-# 4. How long will your machine need to simulate one second of the A100?
+# 4. How long will your machine need to simulate this run, which takes the A100 nearly a second?
 
 # %%
 six = asks((500, 40), (120, 60), (900, 30), (60, 80), (300, 50), (700, 20), every=0.05, model=MODEL)
-with redirect_stderr(StringIO()):  # the note, again
-    begin = time.perf_counter()
-    on_a100 = play("orca", six, hardware="a100-40g", **llm)
-    took = time.perf_counter() - begin
-    on_h200 = play("orca", six, hardware="h200", **llm)
-on_a100, on_h200 = replace(on_a100, name="orca, A100"), replace(on_h200, name="orca, H200")
+begin = time.perf_counter()
+on_a100 = play("orca", six, label="A100", hardware="a100-40g", **llm)
+took = time.perf_counter() - begin
+on_h200 = play("orca", six, label="H200", hardware="h200", **llm)
 print(on_a100, on_h200, sep="\n")
 print(f"simulated {on_a100.history.last_s:.2f} s of the A100 in {took:.2f} s")
 draw_lanes(on_a100, on_h200, by="time")
@@ -213,11 +210,12 @@ axes.set_ylabel("ms (logarithmic)")
 axes.legend(frameon=False, fontsize=8, loc="center right")
 axes.set_title("What each iteration would take if it only read, or only computed", loc="left", fontsize=10)
 figure.tight_layout()
-# %% [markdown]
-# The iteration takes as long as the higher of its two points. The squares above the dots are the iterations with a
-# long prompt in them. All others lie on the line of the dots, nearly level: it is the weights that are read. The
-# squares rise with each request that decodes, from far below, and it costs nothing.
+plt.show()
 
+# %% [markdown]
+# An iteration takes as long as the higher of its two points says. A square above the dots is an iteration with a long
+# prompt in it. In all others the dot is higher, and the dots are nearly level: it is mostly weights that are read.
+# Their squares are far below, and rise with each request that decodes. That costs nothing.
 # %%
 dots = [(len(one.work), bound(spans(one), a100)) for one in on_a100.history.iterations if one.work]
 assert {computing > reading for _, (reading, computing) in dots} == {True, False}
@@ -228,25 +226,28 @@ print(f"reading takes {alone * 1e3:.2f} ms for one request, and {four * 1e3:.2f}
 print(f"mean time for each output token: {tpot[0]:.1f} ms and {tpot[1]:.1f} ms, {tpot[0] / tpot[1]:.1f} times as fast")
 print(f"the runs end {on_a100.history.last_s / on_h200.history.last_s:.1f} times as fast")
 assert four < 1.2 * alone
+for run in (on_a100, on_h200):
+    each = sum(len(one.work) for one in run.history.iterations) / len(run.steps)
+    print(f"{run.name}: {len(run.steps)} iterations, of {each:.1f} requests in the mean")
 assert tpot[0] / tpot[1] > 2.5
+assert on_a100.history.last_s / on_h200.history.last_s < tpot[0] / tpot[1]
 
 # %% [markdown]
-# The whole run gains less than the tokens do: the requests arrive when they arrive, and the faster machine waits for
-# them. Step through both, the A100 as `orca 1` and the H200 as `orca 2`. Look for the iterations with a single
-# request.
+# The whole run gains less than the tokens do, because the requests arrive no faster. The one that ends last arrives at
+# 150 ms on both machines. And what the H200 computes early it computes for fewer requests at once, so it needs more
+# iterations. Step through both runs at the same moments, and compare how many requests are in an iteration.
 
 # %%
-replay(on_a100, on_h200, address="i=24&b=orca 2&by=time", height=620)
+replay(on_a100, on_h200, address="i=8&b=H200&by=time", height=620)
 
 # %% [markdown]
-# The same question for all machines that minifuse knows by name. The memory has to hold the weights: where it does
-# not, the run is refused.
+# Now the same requests on five of the machines that minifuse knows by name. *TTFT* is the time to the first token
+# (chapter 3). A machine's memory must hold the weights and the KV, or the run is refused, as one is below.
 
 # %%
 ttft, tpot, machines = [], [], ["v100", "rtx-a6000", "rtx-4090", "a100-40g", "h200"]
 for name in machines:
-    with redirect_stderr(StringIO()):
-        metrics = play("orca", six, hardware=name, **llm).metrics
+    metrics = play("orca", six, hardware=name, **llm).metrics
     ttft.append(metrics["ttft_s"]["mean"] * 1e3)
     tpot.append(metrics["tpot_s"]["mean"] * 1e3)
 try:
@@ -260,10 +261,11 @@ for axes, values, label in ((left, ttft, "mean TTFT, ms"), (right, tpot, "mean t
     axes.invert_yaxis()
 left.set_title("llama-2-7b, six requests", loc="left", fontsize=10)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
-# The V100 and the RTX A6000 change places: one has the faster memory, the other the higher rate, and time to
-# first token asks for arithmetic while time for each output token asks for bandwidth.
+# Look at the V100 and the RTX A6000, which change places. The V100 has the faster memory, the A6000 the higher rate.
+# TTFT asks for arithmetic, since prompts are computed; the time for each output token asks for bandwidth.
 #
 # ## The source that matters
 #
@@ -284,23 +286,11 @@ show_source(VirtualClock, placeholder_tokens, VirtualExecutor.start, VirtualExec
 # %% [markdown]
 # ## One knob to turn: the machine itself
 #
-# A machine is a value, so it can be one that does not exist. The next cell makes the A100's bandwidth, its rate, or
-# its freedom from overhead two, four, ... times as good, and serves eight requests that are all there at the
-# beginning. Which of the three is worth most? What happens at factors below one?
-
+# A machine is a value, so it can be one that does not exist. The next cell makes the A100's bandwidth or its rate two,
+# four, ... times as large, or its overhead a half, a quarter, ... of what it was, and serves eight requests that are
+# all there at the beginning. Which of the three is worth most? And what changes more: a rate that is four times as
+# good, or one that is a quarter?
 # %%
-source = resolve(MODEL)
-
-
-def simulated(name, requests, machine, of=source, dtype="float16", kv=2 * 2**30):
-    """A run of a technique on a machine of our own. Returns what was served, and the (start, end) of its iterations."""
-    settings = Settings(clock="virtual", hardware=machine, dtype=dtype, kv_memory=kv)
-    engine = build_engine(technique(name), of, settings, of.outline(dtype, 0))
-    served = serve(engine, requests)
-    steps = [event["wall"] for event in served.trace.events() if event["event"] == "step"]
-    return served, [(step["start_s"], step["end_s"]) for step in steps]
-
-
 burst = asks(*[(100 + 100 * i, 40) for i in range(8)], model=MODEL)
 factors = [0.25, 0.5, 1, 2, 4, 8]
 curves = {"bandwidth": [], "rate": [], "overhead (a part of it)": []}
@@ -311,7 +301,7 @@ for factor in factors:
         replace(a100, overhead_s=a100.overhead_s / factor),
     ]
     for curve, machine in zip(curves.values(), one_better):
-        curve.append(simulated("orca", burst, machine)[1][-1][1])
+        curve.append(play("orca", burst, hardware=machine, **llm).history.last_s)
 figure, axes = plt.subplots()
 for (name, curve), colour, mark in zip(curves.items(), (BLUE, ORANGE, GREEN), "os^"):
     axes.plot(factors, [curve[2] / one for one in curve], mark + "-", color=colour, label=name)
@@ -326,10 +316,19 @@ axes.set_ylabel("run is so many\ntimes as fast")
 axes.legend(frameon=False, fontsize=8, title="figure", title_fontsize=8)
 axes.set_title("Eight requests of llama-2-7b", loc="left", fontsize=10)
 assert curves["bandwidth"][-1] < curves["rate"][-1] < curves["overhead (a part of it)"][-1]
+for name in ("bandwidth", "rate"):
+    quarter, as_it_is, four_times = (curves[name][factors.index(factor)] for factor in (0.25, 1, 4))
+    assert quarter / as_it_is > as_it_is / four_times
+for name, shape in (("llama-2-7b", llama), ("tiny", resolve("tiny").config)):
+    share = a100.overhead_s / (max(bound([(100, 101)], a100, shape)) + a100.overhead_s)
+    print(f"{name}: {share:.0%} of an iteration with one token is overhead")
+plt.show()
 
 # %% [markdown]
-# Bandwidth is worth most, until the prompts' arithmetic is all that is left. A figure that bounds only a part of the
-# iterations helps only that part. Overhead hardly counts for a model of this size; for `tiny` it is nearly everything.
+# Bandwidth is worth most, until the prompts' arithmetic is all that is left. A figure helps only those iterations that
+# it bounds, so each curve flattens. To the left of 1 it is the other way round: a figure that gets worse bounds more
+# and more iterations. So a run loses more if a figure is made four times worse than it gains if it is made four times
+# better. Overhead hardly counts for a model of this size; for `tiny` it is nearly everything.
 #
 # ## Calibration: the three figures of your machine
 #
@@ -339,12 +338,14 @@ assert curves["bandwidth"][-1] < curves["rate"][-1] < curves["overhead (a part o
 # 2. *Bandwidth*: an iteration with one token of a larger model reads all weights. Take the overhead off, and divide.
 # 3. *Rate*: a prompt of 1,024 tokens is arithmetic. Take the overhead off, and divide.
 #
-# The larger model is `random:small`: four layers with random weights, 16 MB in float32.
+# The larger model is `random:small`, with random weights.
 
 # %%
 SMALL = "random:small"
 small = resolve(SMALL)
-real_small = {"model": SMALL, "kv_memory": "64MiB", "clock": "real"}
+print(f"{SMALL}: {small.config.num_layers} layers, {4 * small.config.num_parameters / 1e6:.0f} MB in float32")
+in_small = {"model": SMALL, "kv_memory": "64MiB"}
+real_small = {**in_small, "clock": "real"}
 
 
 def durations(run):
@@ -352,9 +353,9 @@ def durations(run):
 
 
 overhead = median(took for _, took in durations(play("serial", asks((5, 40)), clock="real")))
-probe = durations(play("serial", asks((1024, 2), (256, 40), model=SMALL), **real_small))
-one_token = median(took for work, took in probe[3:])
-prompt = probe[0][1]
+probe = durations(play("serial", asks(*[(1024, 2)] * 5, (256, 40), model=SMALL), **real_small))
+one_token = median(took for [(start, stop)], took in probe if stop - start == 1 and start < 1024)
+prompt = median(took for [(start, stop)], took in probe if stop - start == 1024)
 moved, done = (
     bound([(256, 257)], Hardware(1, 1, 0), small.config, 4)[0],
     bound([(0, 1024)], Hardware(1, 1, 0), small.config, 4)[1],
@@ -367,20 +368,23 @@ for name, machine in (("assumed, cpu", HARDWARE["cpu"]), ("this machine", mine))
     )
 
 # %% [markdown]
-# Now the test, with requests that were not measured. All are there at the beginning, so that no decision depends on
-# the clock, and iteration $k$ of the real run and of both simulated ones is the same plan.
-
+# (A machine may read these weights so fast that next to nothing is left when the overhead is taken off. The cell then
+# counts a tenth of the overhead.)
+#
+# Now the test, with requests that were not measured. All are there at the beginning, so that no decision depends on the
+# clock. Then iteration $k$ of the real run and of both simulated runs is the same plan. The simulated ones differ in
+# the machine: `cpu` as minifuse assumes it, and yours.
 # %%
 mix = asks((64, 24), (16, 32), (200, 16), (32, 24), (100, 16), (300, 20), (24, 40), (80, 30), model=SMALL)
-measured = play("orca", mix, **real_small)
-assumed = simulated("orca", mix, HARDWARE["cpu"], small, "float32")[1]
-served, calibrated = simulated("orca", mix, mine, small, "float32")
-plans = [[tuple(one[:3]) for one in event["work"]] for event in served.trace.events() if event["event"] == "step"]
-assert plans == [[tuple(one[:3]) for one in step.work] for step in measured.history.iterations if step.work]
+measured = sorted((play("orca", mix, **real_small) for _ in range(3)), key=lambda run: run.history.last_s)[1]
+assumed = play("orca", mix, **in_small, hardware="cpu")
+calibrated = play("orca", mix, **in_small, hardware=mine)
+for run in (assumed, calibrated):
+    assert [work for work, _ in durations(run)] == [work for work, _ in durations(measured)]
 figure, axes = plt.subplots(figsize=(5, 3.6))
 real_ms = [took * 1e3 for _, took in durations(measured)]
-for label, steps, colour, mark in (("cpu, assumed", assumed, GREY, "s"), ("calibrated", calibrated, BLUE, "o")):
-    axes.loglog([(end - start) * 1e3 for start, end in steps], real_ms, mark, color=colour, label=label, markersize=4)
+for label, run, colour, mark in (("cpu, assumed", assumed, GREY, "s"), ("calibrated", calibrated, BLUE, "o")):
+    axes.loglog([took * 1e3 for _, took in durations(run)], real_ms, mark, color=colour, label=label, markersize=4)
 ends = [0.4, 2 * max(real_ms)]
 axes.loglog(ends, ends, "-", color="black", linewidth=0.8)
 axes.set_xlabel("ms of an iteration, simulated")
@@ -388,29 +392,32 @@ axes.set_ylabel("ms of an iteration, measured")
 axes.legend(frameon=False, fontsize=8)
 axes.set_title("random:small under orca; on the line both agree", loc="left", fontsize=10)
 figure.tight_layout()
+plt.show()
+
 # %%
 whole = measured.history.last_s
-for label, steps in (("assumed", assumed), ("calibrated", calibrated)):
-    print(
-        f"{label:11} the run takes {steps[-1][1] * 1e3:6.1f} ms, measured {whole * 1e3:.1f} ms: "
-        f"{whole / steps[-1][1]:.2f} times as long"
-    )
+for label, run in (("assumed", assumed), ("calibrated", calibrated)):
+    ends = run.history.last_s
+    print(f"{label:10} takes {ends * 1e3:6.1f} ms, measured {whole * 1e3:.1f} ms: {whole / ends:.2f} times as long")
 
 # %% [markdown]
-# Three figures bring the points near the line. They do not bring them onto it: most iterations here have several
-# single tokens, which the calibration has never seen together. Look at how far your points are away before you trust a
-# difference between two simulated runs that is smaller than that.
+# On the line a simulated iteration takes as long as a real one. Measured figures are no guarantee of that. Each was
+# measured at one point: the overhead with `tiny`, the rate with a prompt of 1,024 tokens. Most iterations here
+# have several single tokens, which the calibration has never seen together, and the first has eight prompts. A busy
+# machine, besides, is not equally fast at all times. Look at how far your points are from the line. A difference
+# between two simulated runs that is smaller than that says nothing about your machine.
 #
 # ### What `minifuse calibrate` measures
 #
 # One decision needs measured time even in a real run: which KV to drop when it can be computed again (chapter 8).
-# Pensieve's answer (3.4.3.1) is a *profile*: the seconds of attention of a chunk of 32 tokens, by the context that the
-# chunk ends, and a constant for everything else in the layers:
+# Pensieve's answer (3.4.3.1) is a *profile*. It has the seconds of attention of a chunk of 32 tokens, for several
+# contexts $l$ up to the chunk's end, and a constant $c$ for everything else in the layers:
 #
 # $$\text{Cost}(l) = \text{Cost}_\text{attention}(l) + c.$$
 #
 # Attention is measured at powers of two and interpolated between them. The command `minifuse calibrate` does this and
-# keeps the result in the cache folder, where `pensieve` finds it in its next real run. The function behind it:
+# keeps the result in the cache folder, where `pensieve` finds it in its next real run. The next cell calls the function
+# behind it.
 
 # %%
 weights = small.load("float32", "cpu", 0)
@@ -444,22 +451,25 @@ right.set_xticks([0, 4096, 8192, 12288, 16384])
 left.set_ylabel("attention / everything else")
 left.legend(frameon=False, fontsize=8)
 figure.tight_layout()
+plt.show()
 
 # %% [markdown]
 # The thesis shows such a curve in its Figure 3.4, and draws from it that leading tokens are cheaper to compute again
-# than trailing ones. The form is a straight line, which a busy machine bends. The slope belongs to the kernel and the
-# machine. On the left, compare the measured line with that of the roofline with your machine's own figures: the
+# than trailing ones. The form is a straight line, which a busy machine bends. The slope depends on the kernel and the
+# machine. On the left, compare the measured line with the dashed one, the roofline with your machine's own figures. The
 # roofline reads KV as fast as weights, and a kernel that gathers scattered blocks need not reach that.
 #
 # ## Where this idea loses, measured
 #
-# **1. One longest bound for a whole iteration.** The roofline sums all bytes, sums all operations, and takes the
-# longer. A machine runs one layer's product after the other, and then attention. If products are bound by arithmetic
-# and attention by memory, the true time is the *sum* of the two, and
+# **1. One bound for a whole iteration.** The roofline adds up all bytes, adds up all operations, and takes the longer
+# of the two times. But a machine runs the products of a layer, then attention, then the next products. Let the products
+# take $a$ seconds of arithmetic and $x$ of reading, and attention $b$ and $y$. The roofline says $\max(a + b, x + y)$.
+# A machine that does one after the other takes the sum of two bounds:
 #
 # $$\max(a + b, \; x + y) \le \max(a, x) + \max(b, y) \le 2 \max(a + b, \; x + y).$$
 #
-# So a simulated iteration can be too fast, by a factor of two at most. When? With a prompt beside many long contexts:
+# So a simulated iteration can be too fast, by a factor of two at most. It is, where products are bound by arithmetic
+# and attention by memory: with a prompt beside many long contexts.
 
 
 # %%
@@ -490,20 +500,22 @@ axes.set_ylim(0)
 axes.legend(frameon=False, fontsize=8)
 axes.set_title("llama-2-7b on an H200", loc="left", fontsize=10)
 print(f"at worst {max(two / one for one, two in zip(once, apart)):.2f} times as long")
+plt.show()
 
 # %% [markdown]
-# This flatters every technique that puts prompts and single tokens into one iteration. (`Hardware.processors` gives
-# attention a time of its own.)
+# This flatters every technique that puts prompts and single tokens into one iteration. (A machine whose
+# `Hardware.processors` is given has a time of its own for attention.)
 #
 # **2. The kernel is not in the plan.** A block table and one run of slots cost the same in the roofline, if they hold
-# equally many tokens. The code that reads them differs. Here are six techniques with the requests above, all of which
-# are there at the beginning, in real time and simulated with the calibrated figures.
+# equally many tokens. The code that reads them differs. The next cell serves the requests of the test above under six
+# techniques, in real time and simulated with the calibrated figures.
 
 # %%
 names = ["orca", "pensieve", "vllm", "static", "baton", "fluid"]
 rounds = [{name: play(name, mix, **real_small).history.last_s for name in names} for _ in range(3)]
 wall = {name: median(one[name] for one in rounds) for name in names}
-model = {name: simulated(name, mix, mine, small, "float32")[1][-1][1] for name in names}
+in_model = {name: play(name, mix, **in_small, hardware=mine) for name in names}
+model = {name: run.history.last_s for name, run in in_model.items()}
 figure, axes = plt.subplots()
 for offset, times, colour, label in ((-0.2, model, GREEN, "simulated"), (0.2, wall, BLUE, "measured")):
     axes.bar(
@@ -516,36 +528,45 @@ axes.legend(frameon=False, fontsize=8)
 axes.set_title("The same requests under six techniques", loc="left", fontsize=10)
 assert abs(model["orca"] / model["pensieve"] - 1) < 0.01
 assert abs(model["orca"] / model["vllm"] - 1) < 0.01
+plt.show()
 
 # %%
 for times, label in ((model, "simulated"), (wall, "measured")):
-    print(f"{label:10}", "  <  ".join(sorted(names, key=times.get)))
-idle = {name: simulated(name, mix, mine, small, "float32")[0].metrics()["tokens"]["idle"] for name in names}
+    print(f"{label:10} from the shortest run:", ", ".join(sorted(names, key=times.get)))
+idle = {name: run.metrics["tokens"]["idle"] for name, run in in_model.items()}
 print("tokens computed idle", idle)
 assert model["static"] > 1.2 * model["orca"]
 assert idle["static"] > 0 == idle["orca"]
 
+
 # %% [markdown]
 # In virtual time `orca`, `pensieve` and `vllm` are equal, because their iterations hold the same work, and `fluid` is
-# near them. On a CPU they need not be: `fluid` attends in lanes, the others request by request or over blocks, and
-# each way is other code. What both columns agree on comes from *how much* is computed: `static` and `baton` compute
-# idle tokens for this mix. A difference in counts survives simulation, a difference in code does not.
+# near them. In real time they need not be: `fluid` attends in lanes, the others request by request or over blocks, and
+# each way is other code. Where both lines agree, it comes from *how much* is computed: `static` and `baton` compute
+# many idle tokens for this mix. A difference in counts survives simulation, a difference in code does not.
 #
 # **3. The host is free.** At each iteration the engine decides what to run, in Python. In a real run that time is part
-# of the iteration; in virtual time it is not there. How long is it? A simulated run without weights is nothing else.
-
+# of the iteration; in virtual time it is not there. How long is it? A simulated run without weights does little else.
+# So the next cell gives the eight requests of the knob longer answers, and looks at how much longer the simulation
+# takes.
 # %%
-begin = time.perf_counter()
-_, steps = simulated("orca", burst, a100)
-host = (time.perf_counter() - begin) / len(steps)
-device = median(end - start for start, end in steps)
-print(
-    f"deciding takes {host * 1e6:.0f} µs of this machine for each iteration; the simulated A100 takes {device * 1e3:.1f} ms"
-)
+def seconds(answer):
+    """How long your machine simulates the eight requests with answers of so many tokens."""
+    of_length = asks(*[(100 + 100 * i, answer) for i in range(8)], model=MODEL)
+    begin = time.perf_counter()
+    play("orca", of_length, hardware=a100, **llm)
+    return time.perf_counter() - begin
+
+
+host = (min(seconds(240) for _ in range(3)) - min(seconds(40) for _ in range(3))) / 200
+device = median(took for _, took in durations(on_a100))
+print(f"deciding on an iteration, and noting it in the trace, takes {host * 1e6:.0f} µs on this machine")
+print(f"an iteration of the simulated A100 takes {device * 1e3:.1f} ms, of llama-2-7b")
 print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding included")
 
 # %% [markdown]
-# Beside a large model it hardly counts. Beside a small one, or with hundreds of requests in each iteration, it does.
+# Beside the time of a large model the host hardly counts. Beside that of a small one, or with hundreds of requests in
+# each iteration, it does.
 #
 # **4. No answer ends by itself.** Where the model is only a shape, tokens are placeholders, so lengths must come from
 # the workload. Chapter 2 showed how much depends on their spread.
@@ -562,8 +583,8 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 # 1. How many tokens must an iteration of `llama-2-7b` have on a V100 before its arithmetic takes longer than reading
 #    the weights? And on an H200? *Hint: the ridge of chapter 1; two operations and two bytes for each weight.*
 #    <details><summary>Answer</summary>
-#    As many as the machine has operations for each byte: 125 T / 0.9 T = 139 on the V100, 989 / 4.8 = 206 on the H200.
-#    (KV and the head shift it a little.)
+#    As many as the machine has operations for each byte: 125 / 0.9 = 138.9 on the V100, so 139 tokens, and 989 / 4.8 =
+#    206.04 on the H200, so 207. (KV and the head shift it a little.)
 #    </details>
 # 2. A profile has c = 4 ms, and attention of 1 ms at context 1,024 and 2 ms at 2,048. Chunk A ends at token 1,536 and
 #    was last used 10 s ago, chunk B ends at token 4,096 and was last used 16 s ago. Which one does Pensieve evict
@@ -572,26 +593,27 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #    A costs 4 + 1.5 = 5.5 ms, its value is 0.55 ms/s. B costs 4 + 4 = 8 ms (the line goes on), its value is 0.5 ms/s.
 #    B goes first: it is dearer, but has been idle for longer.
 #    </details>
-# 3. Make a machine of which `tiny` is bound by arithmetic even for a single token, and check it with `simulated`.
-#    *Hint: what must be small?*
+# 3. Make a machine on which `tiny` is bound by arithmetic even for a single token, and check it with one request and
+#    with eight, `play("orca", asks(*[(4, 20)] * 8), hardware=Hardware(...))`. *Hint: what must be small?*
 #    <details><summary>Answer</summary>
 #    The rate: with `Hardware(bandwidth=30e9, flops=1e9, overhead_s=0)` one operation takes as long as reading 30 bytes,
-#    and an iteration has one operation for every two bytes (float32). Then batching gains nothing: eight requests take
-#    eight times as long as one.
+#    and an iteration of one token has one operation for every two bytes (float32). Then batching gains nothing: eight
+#    requests take eight times as long as one, where they take twice as long on the machine <code>cpu</code>.
 #    </details>
-# 4. On which of these can two simulated runs not differ: the order of admission, the number of iterations, the idle
-#    tokens, the host's time for a decision? *Hint: section 3 above.*
+# 4. Two techniques are simulated on the same machine. In which of these can their runs never differ: the order of
+#    admission, the number of iterations, the idle tokens, the host's time for a decision? *Hint: section 3 above.*
 #    <details><summary>Answer</summary>
 #    The host's time: it is zero in both. The other three are decisions and counts, made by the same code as in a real
 #    run.
 #    </details>
-# 5. `mine` was measured with one sequence at a time. Fit the overhead anew so that the simulated run of `mix` ends
-#    when the measured one did, and predict `static` with it. Is the error smaller than before? *Hint: the number of
-#    iterations times the change of the overhead is what the end of the run changes by.*
+# 5. `mine` was measured with one sequence at a time. Fit the overhead anew so that the simulated run of `mix` ends when
+#    the measured one did, and predict `static` with it (its measured time is `wall["static"]`). Is the error smaller
+#    than before? *Hint: the number of iterations times the change of the overhead is what the end of the run changes
+#    by.*
 #    <details><summary>Answer</summary>
-#    `replace(mine, overhead_s=mine.overhead_s + (measured.history.last_s - calibrated[-1][1]) / len(calibrated))`. It
-#    usually is, since most of the error is common to all iterations. It need not help with `fluid`, whose error is in
-#    its code.
+#    `replace(mine, overhead_s=mine.overhead_s + (measured.history.last_s - calibrated.history.last_s) /
+#    len(calibrated.steps))`. For `static` it usually is, if most of the error is common to all iterations. It need not
+#    help with `fluid`, whose error is in its code.
 #    </details>
 #
 # ## How the papers tell it, and what we do differently

@@ -18,7 +18,7 @@ jupytext = pytest.importorskip("jupytext", reason="the chapters need the extra `
 
 CHAPTERS = chapters()
 WORDS, PICTURES = (1800, 3300), (8, 15)  # of a chapter; 2,000 to 3,000 words are the aim
-FOREIGN = re.compile(r"/(?:work|root|home|opt)/")  # paths of the machine on which it ran
+FOREIGN = re.compile(r"/(?:work|root|home|opt|tmp)/")  # paths of the machine on which it ran
 
 
 @pytest.fixture(params=CHAPTERS, ids=lambda chapter: chapter.number)
@@ -61,5 +61,5 @@ def test_it_runs_from_top_to_bottom(chapter: Chapter) -> None:
     executed(chapter.source)
 
 
-def test_chapters_have_numbers_of_their_own() -> None:
-    assert len({one.number for one in CHAPTERS}) == len(CHAPTERS)
+def test_chapters_are_numbered_without_a_gap() -> None:
+    assert [one.number for one in CHAPTERS] == [f"{n:02}" for n in range(1, len(CHAPTERS) + 1)]
