@@ -503,9 +503,9 @@ tight = {name: play_llama(name, thirty, max_batch=8, kv_memory="3GiB") for name 
 draw_series(*tight.values(), series=["kv", "batch"])
 
 # %% [markdown]
-# `static` has a tooth for each of its four batches. Under `baton-pd` rows are refilled while requests wait, and memory
-# never falls back to the level of prompts alone. Its highest level is near the peaks of `static`; Baton says so, too
-# (5.2.2).
+# `static` has a tooth for each of its four batches. Under `baton-pd` rows are refilled, and as long as requests wait
+# memory does not fall back to the level of prompts alone. Its highest level is near the peaks of `static`; Baton says
+# so, too (5.2.2).
 #
 # ## Interruption needs nothing new
 #
