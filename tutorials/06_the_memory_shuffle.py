@@ -23,7 +23,7 @@
 #
 # - draw the windows of a small array of buffers, and find with a pencil how many copies a shuffle needs, and which;
 # - explain why a window as wide as the number of live buffers is enough, and why no plan with fewer copies exists;
-# - read Algorithm 1 of the paper beside the code, and say why it takes $O(n)$ steps;
+# - read Algorithm 1 of the paper beside the code, and say why twice as many buffers take it twice as many steps;
 # - name what must not be moved, and what must not be overwritten yet;
 # - compute after how many iterations a copy has paid for itself, and name runs in which it never does.
 
@@ -64,9 +64,10 @@ assert at_the_end["idle"] > len(at_the_end["work"])
 draw_series(holes, series=["batch", "idle"], by="iterations")
 
 # %% [markdown]
-# A *hole* is a free buffer between two live ones. The kernel gets an offset and a size, and computes the hole like
-# any row. At the end of this run there are more holes than live buffers. The cure is to copy live buffers into holes
-# until the live ones are adjacent again.
+# A buffer is *live* if its request runs. A *hole* is a free buffer between two live ones; the paper calls it orphaned
+# memory (Fig. 5). The kernel gets an offset and a size, and computes the hole like any row. At the end of this run
+# there are more holes than live buffers. The cure is to copy live buffers into holes until the live ones are adjacent
+# again.
 #
 # ## The problem as an array
 #
@@ -111,7 +112,7 @@ def draw_windows(title, array, offsets, moves=()):
     axes.set_title(title, loc="left", fontsize=10)
 
 
-draw_windows("All windows of nine buffers: the frame", FIGURE_6, range(8))
+draw_windows("All eight windows of nine buffers, each framed in a line of its own", FIGURE_6, range(8))
 plt.show()
 
 # %% [markdown]
@@ -164,7 +165,8 @@ plt.show()
 # The picture is already an algorithm: count the live buffers in each window, and keep the best. For $N$ buffers of
 # which $n$ are live, there are $N - n + 1$ windows of $n$ buffers, so it adds $n (N - n + 1)$ numbers. Algorithm 1
 # saves most of that. When a window moves one to the right, one buffer enters and one leaves; all others stay. So it
-# adds the one, subtracts the other, and needs about $n + 2 (N - n)$ steps: $O(N)$.
+# adds the one, subtracts the other, and needs about $n + 2 (N - n)$ steps, never more than $2N$. (The paper writes
+# $O(n)$, with $n$ for the length of the array.)
 
 # %%
 show_source(shuffled_region)
@@ -347,8 +349,9 @@ show_source(SlotsAttention.cleared)
 # row in every iteration: the region is read up to its longest context, $c$ tokens again if contexts are alike. So a
 # copy is repaid after two iterations. A request that ends one iteration after it was copied has been copied in vain.
 #
-# We test it with GPT-J on an A100, in virtual time. Two requests with contexts of 1,000 tokens lie on both sides of a
-# third, which ends first. The others go on for $x$ more iterations.
+# We test it with GPT-J on an A100, in virtual time. Three requests have contexts of 1,000 tokens. `r1`, which lies
+# between the others, ends first. The others go on for $x$ more iterations. (Prompts are computed `inline`, chapter 5,
+# so that only the copy makes a difference.)
 
 # %%
 GPT_J = "random:gpt-j-6b"
@@ -367,7 +370,7 @@ for more in left:
 figure, axes = plt.subplots()
 axes.bar(left, saved, color=[BLUE if one > 0 else ORANGE for one in saved])
 axes.axhline(0, color="black", linewidth=0.8)
-axes.set_xlabel("iterations left when the third request ends")
+axes.set_xlabel("iterations of r0 and r2 after r1 has ended")
 axes.set_ylabel("µs saved by the shuffle")
 axes.set_title("A copy costs as much as the hole costs in two iterations", loc="left", fontsize=10)
 assert saved[0] < 0 < saved[2]
@@ -412,7 +415,7 @@ for axes in (first, second):
 figure.tight_layout()
 assert gain == sorted(gain)
 assert 1 < gain[-1] < 1.5
-print("gain:", [f"{one:.3f}" for one in gain])
+print("idle:", [f"{one:.0%}" for one in idle], " gain:", [f"{one:.3f}" for one in gain])
 plt.show()
 
 # %% [markdown]
@@ -508,9 +511,11 @@ except UsageError as error:
 #    instead of `r7`.
 #    </details>
 # 4. A buffer that is copied has $c$ tokens, and the longest context in the region is $L$. After how many iterations
-#    is the copy repaid? When is it repaid at once?
+#    is the copy repaid? When is it repaid at once? Check it with the cell that draws the bars.
+#    *Hint: give `r2`, which is copied there, a prompt of 500 tokens, then one of 250.*
 #    <details><summary>Answer</summary>
-#    After 2c / L iterations. If c is at most half of L, the first iteration repays it.
+#    After 2c / L iterations. If c is at most half of L, the first iteration repays it. With 500 tokens the first bar
+#    is next to zero, with 250 it is above.
 #    </details>
 #
 # ## How the papers tell it, and what we do differently

@@ -106,9 +106,17 @@ assert widths == [16, 8, 4, 2, 1]
 plt.show()
 
 # %% [markdown]
-# The batch halves at every level. On this model a batch of one costs about as much as a batch of sixteen
-# (chapter 1 says why). And while the tree's last, narrow batches run, a request that has arrived in the meantime
-# waits, though its nodes could be in them.
+# The batch halves at every level. On cells as small as these a batch of one costs as much as a batch of sixteen:
+# it reads the same weights (chapter 1).
+
+# %%
+took = {k: play("graph-merged", asks(*[1] * k, model=LSTM), model=LSTM).history.last_s for k in (1, 16)}
+print(f"one step of 16 sentences takes {took[16] / took[1]:.3f} times as long as one step of a single sentence")
+assert took[16] < 1.1 * took[1]
+
+# %% [markdown]
+# And while the tree's last, narrow batches run, a request that has arrived in the meantime waits, though its nodes
+# could be in them.
 #
 # ## The idea: cells
 #
@@ -116,7 +124,7 @@ plt.show()
 # A request *unfolds* into a **cell graph**: each **node** is one cell to be computed, and edges say whose outputs it
 # reads. Two nodes have the same *type* if they have the same definition, the same weights and inputs of the same
 # shapes. Nodes of one type can be a batch, *from whatever request and whatever depth they come*. That is the whole
-# idea.
+# idea. Such a batch is called a **task**; to *submit* a task is to put it behind those that a worker still has to run.
 #
 # `unfold` of a model makes the graph. Here are the graphs of three requests, as the engine sees them.
 
@@ -185,9 +193,9 @@ plt.show()
 # which writes the translation: each decoder node reads the word that the node before it produced. The tree has leaves
 # and internal nodes.
 #
-# The numbers are **subgraphs**: connected nodes of one type, of which everything that they read outside has been
-# computed when they are scheduled. They matter because tasks of one subgraph go to one worker, which runs them in
-# order. So a node is *ready* as soon as the nodes of its own subgraph that it reads have been *submitted*; they need
+# The numbers are **subgraphs**: connected nodes of one type. A subgraph is scheduled when everything that it reads
+# from other subgraphs has been computed. Its tasks go to one worker, which runs them in the order in which they are
+# submitted. So a node is *ready* as soon as the nodes of its own subgraph that it reads have been submitted; they need
 # not have completed.
 #
 # **A count by hand.** A complete binary tree over $n$ words has
@@ -220,7 +228,8 @@ for n in (8, 16):
 # size: that is the unit of time here.
 #
 # `graph-padded` is graph batching for chains (as in TensorFlow and MXNet): it pads the sentences of a batch to the
-# longest, and computes the batch to its end. `cellular` is BatchMaker. Predict, before you run the cell:
+# longest, and computes the batch to its end. `cellular` is BatchMaker. (What `min_batch` does is told with the source.)
+# Predict, before you run the cell:
 #
 # 1. At which times do the two batches of `graph-padded` end, and how many nodes does it compute that no request
 #    needs?
@@ -331,9 +340,8 @@ assert worst < 1e-5
 #
 # The scheduler of BatchMaker is printed in the thesis as Algorithm 1, with three functions. They are here under their
 # own names. Look for: (1) the three criteria by which a *type* is chosen, in `schedule`; (2) that up to `max_tasks`
-# **tasks**, which are batches of ready nodes of one type, are submitted in one turn, in `batch`; (3) that a task
-# takes nodes from the queue of subgraphs in order, but from none that is *pinned*, that is bound for now, to another
-# worker, in `form_batched_task`.
+# tasks of that type are submitted in one *turn*, in `batch`; (3) that a task takes nodes from the queue of subgraphs in
+# order, but from none that is *pinned*, that is bound for now, to another worker, in `form_batched_task`.
 
 # %%
 from minifuse.batching.cellular import Cellular
@@ -376,7 +384,9 @@ for number, task in enumerate(mine):
 # Note the role of `min_batch`. At time 0 two full tasks are formed. A third would lack request 1, and have three
 # nodes; it is left for the next turn, in which request 5 can be in it.
 #
-# Subgraphs are found once for each graph:
+# Subgraphs are found once for each graph. `Topology.subgraphs` joins each node with those that it reads, if they are of
+# the same type (and on equally many `changes` of type, for a reason that the end of the chapter gives). In `submit`,
+# look for the rule of readiness: the readers of a node count down when it is submitted.
 
 # %%
 show_source(Topology.subgraphs, Subgraph.submit)
@@ -406,12 +416,14 @@ for lengths in (words, [5] * 8):
     run = play(
         "cellular", asks(*lengths, model=LSTM), model=LSTM, **ROOM, clock="real", max_batch=4, batching__min_batch=4
     )
-    print(f"words {lengths}: {len(run.steps)} tasks, {run.metrics['gathers']['count']} inputs gathered")
+    changed = [one.step for one in run.history.iterations if "gathers" in one.event["wall"]]
+    print(f"words {lengths}: {len(run.steps)} tasks, {run.metrics['gathers']['count']} inputs gathered, in {changed}")
     assert (run.metrics["gathers"]["count"] == 0) == (len(set(lengths)) == 1)
 
 # %% [markdown]
-# A batch that never changes gathers nothing. The more often it changes, the more is gathered; this is what the several
-# tasks of a turn are for.
+# (A step of an LSTM has two states to read, $h$ and $c$: two inputs for each of these tasks.) A batch that never
+# changes gathers nothing. The more often it changes, the more is gathered; this is what the several tasks of a turn are
+# for.
 #
 # ## Two types: priority
 #
@@ -539,6 +551,7 @@ for run in (merged, by_cells):
     count = len(batches(run))
     print(
         f"{run.name:13} {count} batches of {run.metrics['nodes'] / count:.1f} nodes, "
+        f"at most {max(rows for _, _, rows, _ in batches(run))}; "
         f"{run.history.last_s * 1e3:.1f} ms; 9 of 10 trees within {run.metrics['e2e_s']['p90'] * 1e3:.1f} ms"
     )
 assert by_cells.metrics["e2e_s"]["p90"] < merged.metrics["e2e_s"]["p90"]
@@ -551,7 +564,7 @@ assert by_cells.metrics["e2e_s"]["p90"] < merged.metrics["e2e_s"]["p90"]
 # ## Where this idea loses, measured
 #
 # **In the number of batches.** Look at the last table again: here `cellular` needs slightly *more* batches than
-# `graph-merged`, and the last tree ends later. A task has at most 64 nodes, while a merged batch of 64 trees may have
+# `graph-merged`, and the last tree ends later. A task has at most 64 nodes (`max_batch`), while a merged batch has
 # hundreds. Is that the whole reason?
 
 # %%
@@ -567,12 +580,17 @@ assert len(batches(wide)) == len(batches(merged)) < len(batches(by_cells))
 # work.
 #
 # **Where nothing varies.** Sentences of 24 words, all at time 0, leave nothing to join and nothing to pad.
-# `graph-padded` decides once; `cellular` decides for every step. In real time the difference is the host's work.
+# `graph-padded` decides once; `cellular` decides for every step. In real time the difference is the host's work. (The
+# best of five runs each, because other processes disturb single ones.)
 
 # %%
 fixed = cell_workload("wmt15:fixed=24", "lstm", 16, 1000)
-once = play("graph-padded", fixed, model=LSTM, **ROOM, clock="real", batching__pad="longest")
-each = play("cellular", fixed, model=LSTM, **ROOM, clock="real")
+on_the_clock = {"model": LSTM, **ROOM, "clock": "real"}
+fives = [
+    [play(name, fixed, **on_the_clock, **options) for _ in range(5)]
+    for name, options in (("graph-padded", {"batching__pad": "longest"}), ("cellular", {}))
+]
+once, each = (min(runs, key=lambda run: run.history.last_s) for runs in fives)
 print(
     f"plans: {len(once.steps)} and {len(each.steps)};  time of cellular / time of graph-padded: "
     f"{each.history.last_s / once.history.last_s:.2f} on this machine"

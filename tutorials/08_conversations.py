@@ -126,9 +126,9 @@ plt.show()
 # | nowhere: **dropped** | its tokens must be computed again |
 #
 # Two rules move chunks down. *Ahead of time*: a slot of the device can be taken at once if it is free or has a copy on
-# the host. While fewer than a quarter of the slots are so, idle chunks are copied to the host, beside the computing, so
-# that no request has to wait for it later. *Lazily*: the copy on the device stays until its slots are really needed,
-# and if the conversation goes on before that, nothing has to be moved.
+# the host. While fewer than a quarter of the slots can be taken at once, idle chunks are copied to the host, beside the
+# computing, so that no request has to wait for it later. *Lazily*: the copy on the device stays until its slots are
+# really needed, and if the conversation goes on before that, nothing has to be moved.
 #
 # ## A prediction
 #
@@ -387,8 +387,9 @@ show_source(Owners.missing)
 #
 # $$\text{exposed} = \max\left(\frac{T}{L},\; T + \frac{C}{L} - C\right).$$
 #
-# We check it with `llama-2-7b` on an A100, in virtual time. Ann has a text of about 620 tokens, others use the
-# device, and she comes back.
+# We check it with `llama-2-7b` on an A100, in virtual time. Ann has a text of 620 tokens, others use the device, and
+# she comes back. To make room for her, a few chunks of the others are copied to the host in the same iteration: they
+# use the same link, and count in $T$.
 
 
 # %%
@@ -449,7 +450,7 @@ axes.bar_label(bars, [f"{one:.1f} ms" for one in first.values()], fontsize=8, pa
 axes.set_xlim(0, 1.15 * max(first.values()))
 axes.invert_yaxis()
 axes.set_xlabel("ms of the iteration with ann's second prompt")
-axes.set_title("Her history: 619 tokens", loc="left", fontsize=10)
+axes.set_title("Her history: 620 tokens, all but the last with KV", loc="left", fontsize=10)
 assert list(first.values()) == sorted(first.values(), reverse=True)
 plt.show()
 
@@ -560,9 +561,9 @@ plt.show()
 
 # %% [markdown]
 # Pensieve computes no token twice and is slower than `vllm`, which computes all history again. It leaves a tenth of
-# the device to running requests (3.4.3.5), so that none is ever evicted; on a device this small, that tenth is a
-# request that waits. Without the reserve it is ahead again, and requests are evicted. Saving work is worth nothing
-# while the bottleneck is room.
+# the device to running requests (3.4.3.5), so that they are seldom evicted, and never in this run; on a device this
+# small, that tenth is a request that waits. Without the reserve it is ahead again, and requests are evicted. Saving
+# work is worth nothing while the bottleneck is room.
 #
 # The second loss is easier to see coming. If conversations do not come back, all their copies to the host were made
 # for nothing; and a short history costs nothing to compute again, since an iteration that reads all weights has room
@@ -595,7 +596,8 @@ for what, requests in (("never come back", once), ("short histories", short)):
 #    Without: 10·40 + 240·45 = 11,200. With: 400 + 9 = 409.
 #    </details>
 # 2. Two conversations of equal text are idle for 100 s and 200 s. With Cost(l) = 1 + l/4096, up to which context do
-#    chunks of the second go before the first chunk (32 tokens) of the other? *Hint: set the two values equal.*
+#    chunks of the second go before the first chunk (32 tokens) of the other? *Hint: set the two values equal, then
+#    compare with `value(l, 200)` and `value(32, 100)`, the function of the cell above.*
 #    <details><summary>Answer</summary>
 #    1 + l/4096 = 2·(1 + 32/4096) gives l = 4,160. In texts of up to 4,160 tokens all of the second conversation goes
 #    first.
@@ -607,10 +609,10 @@ for what, requests in (("never come back", once), ("short histories", short)):
 #    as T(1 - 1/L) exceeds C(1 - 1/L), that is, as soon as the transfer takes longer than the computing: T > C.
 #    </details>
 # 4. Serve `crowd` with `batching__unify=False` and a host of 8,192. Which number suffers, and why is it still better
-#    than `vllm`? *Hint: the 99th percentile of the gaps.*
+#    than `vllm`? *Hint: the 99th percentile of the gaps, `run.metrics["itl_s"]["p99"]`.*
 #    <details><summary>Answer</summary>
-#    The gaps between tokens grow: each prompt stops all answers for an iteration. But the prompts are short, since
-#    history is not computed, so the stop is shorter than with `vllm`.
+#    The gaps between tokens grow, from 10 to 19 ms: each prompt stops all answers for an iteration. But the prompts are
+#    short, since history is not computed, so the stop is shorter than with `vllm`, 33 ms.
 #    </details>
 # 5. In the run of Ann and Ben, make the host 40 tokens large (`memory__host=40`). Predict Ann's spans on her return;
 #    then look at `run.history.iterations`.

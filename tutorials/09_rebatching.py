@@ -159,7 +159,8 @@ plt.show()
 # Look at iteration 3 of `baton`. Request `r0` has ended, and `r3` brings three tokens to row 0. Three columns are
 # computed, in three rows. `r1` and `r2` have their token in the first of them, and two idle boxes behind it. In
 # iteration 4 all rows go on in the next column. From iteration 9 on a single request is left, and a single row is
-# computed.
+# computed: an iteration computes the rows from row 0 to the last one that a request has, and `r5` has row 0. In row 2
+# it would have had two idle rows beside it to the end.
 #
 # ### The masks
 #
@@ -211,7 +212,8 @@ plt.show()
 # %% [markdown]
 # In iteration 3 the first query of `r1` and of `r2` is their token. The two below are padding, which sees the row's
 # tokens and itself and is seen by no later query of a request. The queries of `r3` form a triangle, as in any prompt.
-# In iteration 4 the gap shows: `r1` and `r2` do not see columns 7 and 8, in which only padding was computed.
+# In iteration 4 the gap shows: `r1` and `r2` do not see columns 7 and 8, in which only padding was computed. (Column 0
+# is missing from both pictures. No running request has a token there, and it has been given back: see *Release* below.)
 #
 # ### What lies under a mask must be finite
 #
@@ -404,7 +406,8 @@ for name in names:
     gaps = [1e3 * longest_gap(run, but=["r8"]) for run in swept[name]]
     peaks = [run.metrics["kv"]["peak_used_tokens"] for run in swept[name]]
     for axes, values in zip(panels, (idle, gaps, peaks)):
-        axes.plot(lengths, values, "o-", color=COLOURS[name], label=name)
+        style = "s--" if name == "orca" else "o-"  # it lies on baton-pd in the first chart
+        axes.plot(lengths, values, style, color=COLOURS[name], label=name, markersize=4 if name == "orca" else 6)
 for axes, unit, title in zip(
     panels,
     ("tokens", "ms", "slots"),
@@ -500,10 +503,15 @@ tight = {name: play_llama(name, thirty, max_batch=8, kv_memory="3GiB") for name 
 draw_series(*tight.values(), series=["kv", "batch"])
 
 # %% [markdown]
-# ## Interruption comes for free
+# `static` has a tooth for each of its four batches. Under `baton-pd` rows are refilled, and as long as requests wait
+# memory does not fall back to the level of prompts alone. Its highest level is near the peaks of `static`; Baton says
+# so, too (5.2.2).
+#
+# ## Interruption needs nothing new
 #
 # A sequence whose KV can be embedded can also be taken out and embedded again. So a request of higher priority takes a
-# row at once (section 4.3). The KV of the interrupted one goes to the host, and comes back when a row is free.
+# row at once (section 4.3). The KV of the interrupted one goes to the host, and comes back when a row is free. In the
+# lower picture `r2` comes back to row 2, so that rows 0 and 1 are computed with it, idle.
 
 # %%
 hurried = [
@@ -520,6 +528,7 @@ moves = urgent.metrics["moves"]
 print("KV tokens to the host and back:", moves["swap_out"]["tokens"], moves["swap_in"]["tokens"])
 assert moves["swap_out"]["tokens"] == moves["swap_in"]["tokens"] > 0
 assert urgent.metrics["tokens"]["recomputed"] == 0
+assert cells(urgent)[-1][1]["rows"] == 3
 
 # %% [markdown]
 # ## Where this idea loses
@@ -541,6 +550,10 @@ losing = {
 }
 figure, panels = plt.subplots(1, 3, figsize=(9.4, 2.9))
 peak = {name: run.metrics["kv"]["peak_used_tokens"] for name, run in losing["one long text"].items()}
+print(
+    f"one long text, baton-pd: {peak['baton-pd'] // 8:,} slots in each of 8 rows; "
+    f"all rows together hold {peak['baton-pd'] / peak['orca']:.1f} times the slots of orca"
+)
 bars = [{name: run.history.last_s for name, run in runs.items()} for runs in losing.values()] + [peak]
 titles = ("long prompts: time", "one long text: time", "one long text: memory at most")
 for axes, values, unit, title in zip(panels, bars, ("s", "s", "slots"), titles):
@@ -567,7 +580,8 @@ plt.show()
 #
 # 1. Ten rows run, and three requests end in the same iteration. The three next prompts have 12, 30 and 30 tokens. How
 #    many tokens does the shaping iteration compute, and how many are idle? *Hint: three rows are newcomers, and the
-#    longest decides.*
+#    longest decides. Check with `asks(*[(4, 30)] * 7, *[(4, 3)] * 3, (12, 3), (30, 3), (30, 3))`, `max_batch=10` and
+#    `kv_memory="4MiB"`: look at `run.history.iterations[3].event["idle"]`.*
 #    <details><summary>Answer</summary>
 #    10·30 = 300; needed are 12 + 30 + 30 + 7 = 79; idle 221.
 #    </details>
@@ -577,8 +591,8 @@ plt.show()
 #    <details><summary>Answer</summary>
 #    8 tokens at best, where this order has 17 and the worst 32. One of the best is (3, 5), (4, 3), (5, 3), (3, 6),
 #    (2, 4), (2, 9). The longest prompts open the batch, with 3 idle tokens. Two of them end together, so two newcomers
-#    share an iteration: 9 - 3 - 2 - 1 = 3 are idle. The last prompt is short: 2 more. A request with a long answer that
-#    comes last beside empty rows makes the worst orders.
+#    share an iteration: 9 - 3 - 2 - 1 = 3 are idle. The last prompt is short: 2 more. The worst orders leave the
+#    longest answer alone in row 2, with two idle rows in every iteration to the end.
 #    </details>
 # 3. Run `play("baton", six, max_batch=3, memory__insert="embed")`: prompts are computed in the batch, but end where
 #    the others' token goes. Do rows still get gaps? Is anything saved? *Hint: `cells(run)`, and
@@ -590,9 +604,9 @@ plt.show()
 # 4. Set `batching__padding=0` for `baton-pd` with the six requests. How many idle tokens are left, and what is paid?
 #    *Hint: count the iterations with the phase `preprocessing`.*
 #    <details><summary>Answer</summary>
-#    None: no padding of prompts is left, and with the other order of joining no row is empty at the end either. Prompts
-#    are computed together only when their lengths are equal, so there are four iterations with prompts and not three,
-#    13 in all and not 12, and each reads the weights.
+#    None: no padding of prompts is left, and with the other order of joining no row before the last used one is empty
+#    at the end either. Prompts are computed together only when their lengths are equal, so there are four iterations
+#    with prompts and not three, 13 in all and not 12, and each reads the weights.
 #    </details>
 #
 # ## How the papers tell it, and what we do differently
