@@ -12,8 +12,8 @@ __all__ = ["ROW", "Shuffled", "asked", "drawn", "gathered", "side_by_side"]
 
 
 def drawn(live: list[bool]) -> str:
-    """Memory as the README draws it: 1 for each live buffer, . for each free one."""
-    return "".join(".1"[one] for one in live)
+    """Memory as the README draws it, in brackets: 1 for each live buffer, . for each free one."""
+    return f"[{''.join('.1'[one] for one in live)}]"
 
 
 def asked(work, live: list[bool]) -> list[list[int]]:
@@ -42,7 +42,7 @@ def gathered(live: list[bool], moves: list[list[int]]) -> list[bool]:
 
 def side_by_side(live: list[bool]) -> bool:
     """Whether there is no hole between live buffers."""
-    return "." not in drawn(live).strip(".")
+    return "." not in drawn(live).strip("[.]")
 
 
 @register
