@@ -162,7 +162,7 @@ def _show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
         lines = [one.test.says]
         if not one.held:
             lines += [one.what, *one.picture]
-            lines += [] if one.unwritten else [f"Read again: {one.test.read}."]
+            lines += [] if one.unwritten else [one.test.read_again]
             if one.events is not None and (page := _page(folder, one)) is not None:
                 lines.append(f"See it: {page}, in a browser.")
         for line in lines:

@@ -60,6 +60,11 @@ class Test:
     hidden: bool
     run: Callable[[Any], None]
 
+    @property
+    def read_again(self) -> str:
+        """What is told where it does not hold: a sentence, which may be a question."""
+        return f"Read again: {self.read}{'' if self.read.endswith('?') else '.'}"
+
 
 @dataclass(frozen=True)
 class Lab:

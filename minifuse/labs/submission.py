@@ -240,7 +240,8 @@ class Submission:
         if kind == "NotImplementedError":
             return StudentFault(f"{name} is not written yet{at}: {text}", unwritten=True)
         if kind in ("ImportError", "PermissionError", "NotAllowed"):
-            return StudentFault(f"{name}{at}: {text}.")
+            place = where if where and where.startswith(f"{name}, ") else f"{name}{at}"
+            return StudentFault(f"{place}: {text}.")
         return StudentFault(f"{name} raised {kind} ({text}){at}.")
 
 

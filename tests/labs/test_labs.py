@@ -10,6 +10,8 @@ import pytest
 from minifuse.labs.judge import Outcome, judge
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import skeleton
+from minifuse.replay.page import write_page
+from minifuse.replay.workload import TracedRun
 
 LABS = labs()
 WRONG = [(lab, name) for lab in LABS for name in lab.wrong]
@@ -37,6 +39,24 @@ def test_the_skeleton_gets_none(lab: Lab, tmp_path: Path) -> None:
 def test_there_are_five_wrong_solutions_and_more(lab: Lab) -> None:
     assert {path.stem for path in (lab.folder / "wrong").glob("*.py")} == lab.wrong.keys()
     assert len(lab.wrong) >= 5
+
+
+def test_a_run_of_graphs_that_is_not_right_has_a_page(tmp_path: Path) -> None:
+    """Lab 5 runs an engine of its own, whose events could once be read one time only: the page had none."""
+    (lab,) = [one for one in LABS if one.number == 5]
+    shutil.copy(lab.folder / "solution.py", tmp_path / "reference.py")
+    file = tmp_path / "solution.py"
+    file.write_text(
+        "import reference\n\n\nclass Scheduler(reference.Scheduler):\n"
+        "    def __init__(self, types, max_tasks):\n"
+        "        super().__init__({name: {**one, 'priority': 0} for name, one in types.items()}, max_tasks)\n"
+    )
+    (found,) = judge(lab, file, only="runs_in_the_engine")
+    assert not found.held
+    assert found.events is not None
+    page = tmp_path / "page.html"
+    write_page([TracedRun("solution", found.events)], page)
+    assert "encoder" in page.read_text()
 
 
 @pytest.mark.parametrize(("lab", "name"), WRONG, ids=lambda one: one if isinstance(one, str) else one.folder.name)

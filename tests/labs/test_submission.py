@@ -105,6 +105,24 @@ def test_the_count_of_steps_cannot_be_reached(name: str, tmp_path: Path) -> None
         pass
 
 
+@pytest.mark.parametrize("line", ["import numpy as np", "from torch import nn", "import nowhere.at_all"])
+def test_what_may_be_imported_is_told(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "solution.py"
+    file.write_text(f"import math\n{line}\n")
+    name = line.split()[1].partition(".")[0]
+    told = f"^solution.py: line 2 imports {name}, and a lab's file may import what comes with Python alone.$"
+    with pytest.raises(StudentFault, match=told), Submission(file, LIMITS):
+        pass
+
+
+def test_a_file_beside_the_students_may_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "more.py").write_text("def two():\n    return 2\n")
+    file = tmp_path / "solution.py"
+    file.write_text("from more import two\n")
+    with Submission(file, LIMITS) as work:
+        assert work.call("two") == 2
+
+
 def test_a_file_that_is_no_python_is_told(tmp_path: Path) -> None:
     file = tmp_path / "solution.py"
     file.write_text("def add(:\n")

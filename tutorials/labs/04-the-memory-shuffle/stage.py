@@ -8,7 +8,12 @@ from minifuse.memory.slots import Slots
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 
-__all__ = ["ROW", "Shuffled", "asked", "gathered", "side_by_side"]
+__all__ = ["ROW", "Shuffled", "asked", "drawn", "gathered", "side_by_side"]
+
+
+def drawn(live: list[bool]) -> str:
+    """Memory as the README draws it, in brackets: 1 for each live buffer, . for each free one."""
+    return f"[{''.join('.1'[one] for one in live)}]"
 
 
 def asked(work, live: list[bool]) -> list[list[int]]:
@@ -16,12 +21,14 @@ def asked(work, live: list[bool]) -> list[list[int]]:
     moves = work.call("moves", live, form=list[tuple[int, int]])
     for source, target in moves:
         if not (0 <= source < len(live) and 0 <= target < len(live)):
-            raise StudentFault(f"moves({live}) copies buffer {source} to {target}: there are {len(live)}, from 0.")
+            raise StudentFault(
+                f"moves of {drawn(live)} copies buffer {source} to {target}: there are {len(live)}, from 0."
+            )
         if not live[source] or live[target]:
             what = f"{source}, which is free" if not live[source] else f"to {target}, which is taken"
-            raise StudentFault(f"moves({live}) copies buffer {what}: copy live buffers to free ones.")
+            raise StudentFault(f"moves of {drawn(live)} copies buffer {what}: copy live buffers to free ones.")
     if len({source for source, _ in moves}) < len(moves) or len({target for _, target in moves}) < len(moves):
-        raise StudentFault(f"moves({live}) returned {moves}: copy each buffer once, and each to a place of its own.")
+        raise StudentFault(f"moves of {drawn(live)} is {moves}: copy each buffer once, and each to a place of its own.")
     return moves
 
 
@@ -35,7 +42,7 @@ def gathered(live: list[bool], moves: list[list[int]]) -> list[bool]:
 
 def side_by_side(live: list[bool]) -> bool:
     """Whether there is no hole between live buffers."""
-    return "0" not in "".join("01"[one] for one in live).strip("0")
+    return "." not in drawn(live).strip("[.]")
 
 
 @register

@@ -222,4 +222,4 @@ def serve_graphs(policy, types: dict, requests: list[tuple[str, float, CellGraph
         engine.submit(Request(name, (), arrival_s=arrival_s))
     for _ in engine.run():
         pass
-    return engine, trace.events()
+    return engine, [*trace.events()]

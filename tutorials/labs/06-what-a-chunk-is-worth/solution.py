@@ -44,14 +44,14 @@ def value(profile: dict, context: int, idle_s: float) -> float:
 
 
 # BEGIN SOLUTION
-def worths(profile: dict, size: int, chunks: list, now: float) -> list[tuple[float, int, float, int]]:
+def worths(profile: dict, size: int, chunks: list, now: float) -> list[tuple[float, int, int]]:
     costs: dict[int, float] = {}
     found = []
     for place, (_, index, active_s) in enumerate(chunks):
         if index not in costs:
             costs[index] = cost(profile, (index + 1) * size)
         idle_s = now - active_s
-        found.append((costs[index] / idle_s if idle_s > 0 else math.inf, index, active_s, place))
+        found.append((costs[index] / idle_s if idle_s > 0 else math.inf, index, place))
     return found
 
 
@@ -60,7 +60,7 @@ def victims(profile: dict, size: int, chunks: list[list], now: float, count: int
     """The `count` chunks of least value at time `now`, the least first, as their places in `chunks`.
 
     The index-th chunk of a text ends after (index + 1) * size tokens. Of equal values the lower index goes first; of
-    equal indices too, what was active longest ago; then what stands first in `chunks`.
+    equal indices too, what stands first in `chunks`.
 
     >>> profile = {"other": 2.0, "contexts": [32, 64, 128], "attention": [1.0, 2.0, 4.0]}
     >>> victims(profile, 32, [["ann", 1, 0.0], ["ann", 0, 0.0], ["ben", 0, 5.0]], 10.0, 2)

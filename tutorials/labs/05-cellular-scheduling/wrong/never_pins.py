@@ -5,10 +5,11 @@ from reference import *
 
 
 class Scheduler(reference.Scheduler):
-    def submit(self, kind, batch, worker):
-        members = [self.queues[kind][number] for number in batch]
-        super().submit(kind, batch, worker)
-        for subgraph in members:
-            self.ready[kind][worker] -= len(subgraph.ready)
-            subgraph.pinned = None
-            self.ready[kind][None] += len(subgraph.ready)
+    def form(self, kind, worker):
+        batch, room = {}, self.types[kind]["max"]
+        for number, subgraph in self.queues[kind].items():
+            batch[number] = [*subgraph.ready][:room]
+            room -= len(batch[number])
+            if not room:
+                break
+        return batch

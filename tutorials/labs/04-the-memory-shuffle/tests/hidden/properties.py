@@ -1,7 +1,7 @@
 """What holds of any buffers."""
 
 from hypothesis import strategies as st
-from stage import ROW, Shuffled, asked, gathered, side_by_side
+from stage import ROW, Shuffled, asked, drawn, gathered, side_by_side
 
 from minifuse.labs.engine import keeps_the_laws
 from minifuse.labs.judge import Unmet
@@ -27,14 +27,16 @@ def test_windows_of_any_buffers(work):
         found = work.call("window_offset", live, form=int)
         right = min(windows(live), key=lambda offset: outside(live, offset))  # the first of equal ones
         if found not in windows(live):
-            raise Unmet(f"window_offset({live}) is {found}: no window of {sum(live)} buffers begins there.")
+            raise Unmet(f"window_offset of {drawn(live)} is {found}: no window of {sum(live)} buffers begins there.")
         if outside(live, found) != outside(live, right):
             raise Unmet(
-                f"window_offset({live}) is {found}, with {outside(live, found)} live buffers outside of the window; "
-                f"{outside(live, right)} are outside of the window at {right}."
+                f"window_offset of {drawn(live)} is {found}, with {outside(live, found)} live buffers outside of the "
+                f"window; {outside(live, right)} are outside of the window at {right}."
             )
         if found != right:
-            raise Unmet(f"window_offset({live}) is {found}; the window at {right} is as good, and further left.")
+            raise Unmet(
+                f"window_offset of {drawn(live)} is {found}; the window at {right} is as good, and further left."
+            )
 
     work.smallest(FEW | MANY, demand)
 
@@ -46,7 +48,9 @@ def test_gathers_any_buffers(work):
         moves = asked(work, live)
         after = gathered(live, moves)
         if not side_by_side(after):
-            raise Unmet(f"after moves({live}) = {moves} the live buffers are {after}: they are to lie side by side.")
+            raise Unmet(
+                f"{drawn(live)} becomes {drawn(after)} by the moves {moves}: live buffers are to lie side by side."
+            )
 
     work.smallest(FEW | MANY, demand)
 
@@ -58,7 +62,7 @@ def test_moves_the_least(work):
         moves = asked(work, live)
         best = min(outside(live, offset) for offset in windows(live))
         if len(moves) > best:
-            raise Unmet(f"moves({live}) copies {len(moves)} buffers, and {best} are enough.")
+            raise Unmet(f"moves of {drawn(live)} copies {len(moves)} buffers, and {best} are enough.")
 
     work.smallest(FEW | MANY, demand)
 

@@ -1,6 +1,6 @@
 """Cases that can be done by hand."""
 
-from stage import ROW, Shuffled, asked, gathered, side_by_side
+from stage import ROW, Shuffled, asked, drawn, gathered, side_by_side
 
 from minifuse.labs.engine import run
 from minifuse.labs.judge import Unmet
@@ -22,7 +22,7 @@ def test_windows_by_hand(work):
     for live, offset, _ in CASES:
         found = work.call("window_offset", live, form=int)
         if found != offset:
-            raise Unmet(f"window_offset({live}) is {found}, and should be {offset}.")
+            raise Unmet(f"window_offset of {drawn(live)} is {found}, and should be {offset}.")
 
 
 def test_moves_by_hand(work):
@@ -31,16 +31,18 @@ def test_moves_by_hand(work):
         moves = asked(work, live)
         after = gathered(live, moves)
         if not side_by_side(after):
-            raise Unmet(f"after moves({live}) = {moves} the live buffers are {after}: they are to lie side by side.")
+            raise Unmet(
+                f"{drawn(live)} becomes {drawn(after)} by the moves {moves}: live buffers are to lie side by side."
+            )
         if len(moves) != count:
-            raise Unmet(f"moves({live}) copies {len(moves)} buffers, and {count} are enough.")
+            raise Unmet(f"moves of {drawn(live)} copies {len(moves)} buffers, and {count} are enough.")
 
 
 def test_moves_in_order(work):
     """The buffers of Fig. 6 that are copied, and the places that they are copied to, are both in increasing order."""
     moves = asked(work, FIG_6)
     if sorted(moves) != moves or sorted(target for _, target in moves) != [target for _, target in moves]:
-        raise Unmet(f"moves({FIG_6}) is {moves}: the first numbers are to increase, and the second ones too.")
+        raise Unmet(f"moves of {drawn(FIG_6)} is {moves}: the first numbers are to increase, and the second ones too.")
 
 
 def test_runs_in_the_engine(work):

@@ -38,7 +38,8 @@ def test_a_node_waits_for_what_it_reads(work):
         subgraphs, max_tasks = case
         scheduler, kinds = added(work, subgraphs, max_tasks)
         given = ", ".join(
-            f"{number}: {name} {nodes} {reads}" for number, (name, (nodes, reads)) in enumerate(subgraphs)
+            f"{number} ({name}, nodes {nodes}, reads {reads})"
+            for number, (name, (nodes, reads)) in enumerate(subgraphs)
         )
         reads = {number: one for number, (_, (_, one)) in enumerate(subgraphs)}
         missing = {(number, node) for number, (_, (nodes, _)) in enumerate(subgraphs) for node in nodes}
@@ -77,10 +78,12 @@ def test_a_subgraph_stays_with_its_worker(work):
         scheduler, kinds = added(work, subgraphs, max_tasks)
         running: dict[int, list] = {0: [], 1: [], 2: []}
         left = dict(enumerate(lengths))
+        so_far = []
         for worker in turns:
             if running[worker]:
                 running[worker].pop(0)
                 scheduler("completed", worker, form=None)
+                so_far.append(f"completed({worker})")
                 continue
             elsewhere = {n: w for w, tasks in running.items() for task in tasks for n, _ in task}
             if all(number in elsewhere or not left[number] for number in kinds):
@@ -90,9 +93,11 @@ def test_a_subgraph_stays_with_its_worker(work):
                 left[number] -= 1
                 if number in elsewhere:
                     raise Unmet(
-                        f"chains of {lengths} nodes, max_tasks {max_tasks}: worker {worker} is given node {node} of "
-                        f"subgraph {number}, of which tasks of worker {elsewhere[number]} have not completed."
+                        f"chains (subgraphs 0, 1, ...) of {lengths} leaves, batches of 3 at most, max_tasks "
+                        f"{max_tasks}, after {', '.join(so_far)}: schedule({worker}) has node {node} of subgraph "
+                        f"{number}, of which tasks of worker {elsewhere[number]} have not completed."
                     )
+            so_far.append(f"schedule({worker})")
 
     cases = st.tuples(
         st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 2), st.lists(st.integers(0, 2), max_size=20)
@@ -104,7 +109,12 @@ def test_it_may_go_elsewhere_then(work):
     """When the last task of a subgraph has completed, and no earlier, another worker may go on with it."""
     for length in (3, 4, 5):
         scheduler, kinds = added(work, [("leaf", line(length)), ("leaf", line(2))], 2)
-        ask_schedule(scheduler, 0, TYPES, 2, kinds)
+        first = ask_schedule(scheduler, 0, TYPES, 2, kinds)
+        if [sorted(task) for task in first] != [[[0, 0], [1, 0]], [[0, 1], [1, 1]]]:
+            raise Unmet(
+                f"of chains of {length} and 2 leaves, with max_tasks 2, schedule(0) is {first}: two tasks, each with a "
+                "node of both chains, are right."
+            )
         scheduler("completed", 0, form=None)
         scheduler("completed", 0, form=None)
         found = ask_schedule(scheduler, 1, TYPES, 2, kinds)
@@ -113,6 +123,34 @@ def test_it_may_go_elsewhere_then(work):
             raise Unmet(
                 f"worker 0 has completed the first two nodes of a chain of {length}: schedule(1) is {found}, and "
                 f"should be {right}."
+            )
+
+
+# the types of chains, in the order in which they are added; turns before, as (chains so far, worker); why
+PINNED = [
+    (["inner"] * 2 + ["leaf"], [(2, 0)], "(a): both ready inner nodes are pinned to worker 0"),
+    (["inner"] * 2 + ["leaf"], [(1, 0)], "(a): one of two ready inner nodes is pinned to worker 0"),
+    (["inner"] + ["leaf"] * 2, [(1, 0), (2, 2)], "(c): the ready inner node is pinned to worker 0"),
+]
+
+
+def test_pinned_nodes_do_not_count(work):
+    """Ready nodes of subgraphs that are pinned to other workers are not counted when a type is chosen."""
+    for chains, turns, why in PINNED:
+        scheduler, kinds, told = work.make("Scheduler", TYPES, 1), {}, []
+        for number, name in enumerate(chains):
+            for worker in [worker for count, worker in turns if count == number]:
+                ask_schedule(scheduler, worker, TYPES, 1, kinds)
+                told.append(f"schedule({worker})")
+            length = 2 if name == "inner" else 1
+            scheduler("add", number, name, *line(length), form=None)
+            kinds[number] = name
+            told.append(f"add {number} {name} ({length} nodes)" if length > 1 else f"add {number} {name}")
+        found, right = ask_schedule(scheduler, 1, TYPES, 1, kinds), [[[2, 0]]]
+        if found != right:
+            raise Unmet(
+                f"after {', '.join(told)} with {TYPES} and max_tasks 1, schedule(1) is {found}, and should be {right}. "
+                f"{why}."
             )
 
 

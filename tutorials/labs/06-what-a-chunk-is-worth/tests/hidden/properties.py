@@ -84,6 +84,12 @@ def test_copies_are_given_up_first(work):
     work.smallest(parts, demand, examples=50)
 
 
+AS_MUCH = [  # a chunk of the device and one of the host that are worth the same, the latter with the lower index
+    ([["ann", 17, 0.0]], [["ben", 0, 32.0]]),
+    ([["ann", 2, NOW]], [["ben", 1, NOW]]),
+]
+
+
 def test_the_host_keeps_what_is_worth_more(work):
     """On a full host a chunk is dropped for another only if it is worth less; otherwise the other is dropped."""
 
@@ -101,6 +107,8 @@ def test_the_host_keeps_what_is_worth_more(work):
                 f"worth {least:.4g}, the least on the host {lost:.4g}, which {right}."
             )
 
+    for case in AS_MUCH:
+        demand(case)
     work.smallest(st.tuples(CHUNKS, CHUNKS), demand, examples=60)
 
 
