@@ -40,20 +40,19 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import json
 import math
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
 import triton
 import triton.language as tl
 
-import minifuse
 from minifuse.attention.triton import TritonAttention
 from minifuse.errors import KernelError
 from minifuse.kernels.multi_token import _walk, attend_tile, multi_token_attention, multi_token_attention_torch
 from minifuse.kernels.ragged import Ragged
 from minifuse.kernels.tile import slot_of, tile_owner
 from minifuse.notebook import asks, draw_lanes, draw_memory, play, replay, show_source, turns
+from minifuse.shipped import places, shipped
 
 plt.rcParams.update({"figure.figsize": (7, 2.6), "figure.dpi": 100})
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
@@ -460,8 +459,7 @@ for size in sizes:
     _, walked = launch(many, big_keys, big_values, long, 64, size, 16)
     read.append(sum(walked) * 16)
     idle.append(1 - needed / (sum(walked) * 16 * size))
-    by_hand = [-(-min(64, 40 + (i + 1) * size) // 16) for i in range(-(-24 // size))]
-    assert walked == by_hand
+    assert walked == [-(-min(64, 40 + (i + 1) * size) // 16) for i in range(-(-24 // size))]
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
 left.bar([str(size) for size in sizes], read, color=BLUE)
 left.set_ylabel("tokens of KV read")
@@ -484,10 +482,13 @@ plt.show()
 # What limits a tile above are *registers*: the places, next to the arithmetic, in which the threads of a program hold
 # $q$, $a$ and the scores. What does not fit is *spilled* to memory, and then costs more than the larger tile saved.
 # minifuse compiles every form of its kernels ahead of time, without a GPU, and keeps a table. Here are three forms,
-# for heads of 128 numbers, 4 query heads to a KV head, and blocks of 16 slots.
+# for heads of 128 numbers, 4 query heads to a KV head, and blocks of 16 slots. (*Reference numerics* add in a fixed
+# order; the end of this chapter says what for.) The dashed line is the most that a thread of these GPUs can have. None
+# of the three spills.
 
 # %%
-table = json.loads((Path(minifuse.__file__).parents[1] / "benchmarks/results/kernels-registers.json").read_text())
+found = shipped(places("kernels/registers.json", "benchmarks/results/kernels-registers.json"), "The registers are")
+table = json.loads(found.read_text())
 forms = [
     row for row in table["rows"] if row["target"] == "sm_90" and row["name"].startswith("multi_token d128 g4 page16")
 ]
@@ -586,11 +587,13 @@ assert spoiled.isnan().any()
 #    <details><summary>Answer</summary>
 #    8 rows of tiles. Row i has 24 + i full tiles and 1 masked one: 220 full, 8 masked, 28 skipped.
 #    </details>
-# 3. Which line of `attend` changes if keys lie in one piece, as after a copy? *Hint: what is the table for? Then look
-#    at `slot_of`.*
+# 3. Which line of `attend` changes if keys lie in one piece, as after a copy? Change it, copy the KV of request 1
+#    together, and launch. *Hint: what is the table for? Then look at `slot_of`.*
 #    <details><summary>Answer</summary>
 #    Only <code>slot</code>: it becomes <code>tl.load(table_ptr) + token</code>, if the table holds the first slot
-#    alone. That is the case <code>PAGE == 0</code> in <code>slot_of</code>.
+#    alone. That is the case <code>PAGE == 0</code> in <code>slot_of</code>. With <code>slots = slots_of(tables[1],
+#    range(19))</code>, the changed kernel gives for <code>launch(queries[1], keys[slots], values[slots], [0], 19, 8,
+#    8)</code> what the old one gave with the table.
 #    </details>
 # 4. Let `attend` walk only the last 8 keys of each query (a *sliding window*). Which tiles may be skipped now? Launch
 #    it on the 24 queries with tiles of 8 by 8, and compare with the formula. *Hint: the first token that the first
@@ -606,8 +609,10 @@ assert spoiled.isnan().any()
 #    and when one ends the next begins. How long does the launch take if tile 1 is the first, and how long if tile 32
 #    is? *Hint: a list of eight ends; the next program goes to the earliest.*
 #    <details><summary>Answer</summary>
-#    80 steps and 66, which is the sum divided by eight: no place is idle. The longest should not begin last, so
-#    minifuse's kernel counts its tiles from the end (<code>tile = tl.num_programs(0) - 1 - tl.program_id(0)</code> in
+#    With <code>ends = [0] * 8</code> and <code>heapq.heapreplace(ends, ends[0] + i)</code> for each tile,
+#    <code>max(ends)</code> is 80 for <code>range(1, 33)</code> and 66 for <code>range(32, 0, -1)</code>. 66 is the sum
+#    divided by eight: no place is idle. The longest should not begin last, so minifuse's kernel counts its tiles from
+#    the end (<code>tile = tl.num_programs(0) - 1 - tl.program_id(0)</code> in
 #    <code>minifuse/kernels/multi_token.py</code>).
 #    </details>
 #
@@ -621,8 +626,7 @@ assert spoiled.isnan().any()
 # - vLLM's PagedAttention, as the thesis tells it, takes one query a request. Flover's regions have a kernel of their
 #   own (`minifuse/kernels/slots.py`), and FluidInfer's lanes run the same `attend_tile`, several one after the other.
 # - With `--numerics reference` all sums run in the order of the context, with tiles of one size, so that a row's bits
-#   do not depend on how a prompt was cut. It is slower, and it is how the laws of chapter 15 compare techniques bit
-#   by bit.
+#   do not depend on how a prompt was cut. It is how the laws of chapter 15 compare techniques bit by bit.
 # - No GPU was used for this chapter: it claims counts, and no speed.
 #
 # ## Further reading

@@ -97,6 +97,9 @@ assert len({str(run.answers) for run in [*real, *virtual]}) == 1, "the answers a
 MODEL = "random:llama-2-7b"
 llama = preset("llama-2-7b")
 print(f"the weights of llama-2-7b take {2 * llama.num_parameters / 1e9:.1f} GB in float16")
+for name in ("v100", "a100-40g", "h200"):
+    one = hardware(name)
+    print(f"{name:8} {one.bandwidth / 1e9:5,.0f} GB/s, {one.flops / 1e12:3.0f} T operations/s in float16")
 
 # %% [markdown]
 # ## The idea: a plan says what it will cost
@@ -305,7 +308,7 @@ for factor in factors:
 figure, axes = plt.subplots()
 for (name, curve), colour, mark in zip(curves.items(), (BLUE, ORANGE, GREEN), "os^"):
     axes.plot(factors, [curve[2] / one for one in curve], mark + "-", color=colour, label=name)
-axes.plot(factors, factors, ":", color=GREY, label="all of the time")
+axes.plot(factors, factors, ":", color=GREY, label="as if it bounded everything")
 axes.set_xscale("log", base=2)
 axes.set_yscale("log", base=2)
 axes.set_ylim(0.2, 8)
@@ -326,9 +329,9 @@ plt.show()
 
 # %% [markdown]
 # Bandwidth is worth most, until the prompts' arithmetic is all that is left. A figure helps only those iterations that
-# it bounds, so each curve flattens. To the left of 1 it is the other way round: a figure that gets worse bounds more
-# and more iterations. So a run loses more if a figure is made four times worse than it gains if it is made four times
-# better. Overhead hardly counts for a model of this size; for `tiny` it is nearly everything.
+# it bounds, so each curve flattens. To the left of 1, a figure that gets worse bounds more and more iterations. So a
+# run loses more if a figure is made four times worse than it gains if it is made four times better. Overhead hardly
+# counts for a model of this size; for `tiny` it is nearly everything.
 #
 # ## Calibration: the three figures of your machine
 #
@@ -368,8 +371,7 @@ for name, machine in (("assumed, cpu", HARDWARE["cpu"]), ("this machine", mine))
     )
 
 # %% [markdown]
-# (A machine may read these weights so fast that next to nothing is left when the overhead is taken off. The cell then
-# counts a tenth of the overhead.)
+# (Where next to nothing is left when the overhead is taken off, the cell counts a tenth of the overhead.)
 #
 # Now the test, with requests that were not measured. All are there at the beginning, so that no decision depends on the
 # clock. Then iteration $k$ of the real run and of both simulated runs is the same plan. The simulated ones differ in
@@ -403,9 +405,9 @@ for label, run in (("assumed", assumed), ("calibrated", calibrated)):
 # %% [markdown]
 # On the line a simulated iteration takes as long as a real one. Measured figures are no guarantee of that. Each was
 # measured at one point: the overhead with `tiny`, the rate with a prompt of 1,024 tokens. Most iterations here
-# have several single tokens, which the calibration has never seen together, and the first has eight prompts. A busy
-# machine, besides, is not equally fast at all times. Look at how far your points are from the line. A difference
-# between two simulated runs that is smaller than that says nothing about your machine.
+# have several single tokens, which the calibration has never seen together, and the first has eight prompts. A
+# difference between two simulated runs that is smaller than the distance of your points from the line says nothing
+# about your machine.
 #
 # ### What `minifuse calibrate` measures
 #
@@ -443,6 +445,8 @@ left.plot(contexts, [one / expected.other for one in expected.attention], "--", 
 long = [1 << n for n in range(5, 15)]
 opt = Roofline(preset("opt-13b"), "float16", hardware("a100-80g")).recomputation(32, long)
 right.plot(long, [one / opt.other for one in opt.attention], "s-", color=ORANGE)
+at_4096 = opt.attention[long.index(4096)] / opt.other
+print(f"opt-13b, by the roofline: attention to 4,096 tokens takes {at_4096:.2f} of the time of everything else")
 for axes, title in ((left, "random:small on this machine"), (right, "opt-13b on an A100, roofline")):
     axes.set_xlabel("context of the chunk, tokens")
     axes.set_ylim(0)
@@ -456,8 +460,9 @@ plt.show()
 # %% [markdown]
 # The thesis shows such a curve in its Figure 3.4, and draws from it that leading tokens are cheaper to compute again
 # than trailing ones. The form is a straight line, which a busy machine bends. The slope depends on the kernel and the
-# machine. On the left, compare the measured line with the dashed one, the roofline with your machine's own figures. The
-# roofline reads KV as fast as weights, and a kernel that gathers scattered blocks need not reach that.
+# machine. On the left, the dashed line is the roofline with your machine's own figures: it reads KV as fast as weights,
+# and a kernel that gathers scattered blocks need not reach that. On the right, the cell says how small the roofline
+# finds attention to 4,096 tokens; chapter 8 read from the thesis's figure that it costs as much as everything else.
 #
 # ## Where this idea loses, measured
 #
@@ -584,7 +589,9 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #    the weights? And on an H200? *Hint: the ridge of chapter 1; two operations and two bytes for each weight.*
 #    <details><summary>Answer</summary>
 #    As many as the machine has operations for each byte: 125 / 0.9 = 138.9 on the V100, so 139 tokens, and 989 / 4.8 =
-#    206.04 on the H200, so 207. (KV and the head shift it a little.)
+#    206.04 on the H200, so 207. With <code>bound([(0, 1)] * n, hardware("v100"))</code> it is 140, and 208 on the H200,
+#    since KV is read too. For one prompt of n tokens, <code>[(0, n)]</code>, it is 143 and 212: its head computes one
+#    token.
 #    </details>
 # 2. A profile has c = 4 ms, and attention of 1 ms at context 1,024 and 2 ms at 2,048. Chunk A ends at token 1,536 and
 #    was last used 10 s ago, chunk B ends at token 4,096 and was last used 16 s ago. Which one does Pensieve evict
@@ -601,10 +608,11 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #    requests take eight times as long as one, where they take twice as long on the machine <code>cpu</code>.
 #    </details>
 # 4. Two techniques are simulated on the same machine. In which of these can their runs never differ: the order of
-#    admission, the number of iterations, the idle tokens, the host's time for a decision? *Hint: section 3 above.*
+#    admission, the number of iterations, the idle tokens, the host's time for a decision? *Hint: section 3 above. Then
+#    count: `play(name, mix, **in_small, hardware=mine, max_batch=2)` for `orca`, `static` and `vllm`.*
 #    <details><summary>Answer</summary>
 #    The host's time: it is zero in both. The other three are decisions and counts, made by the same code as in a real
-#    run.
+#    run. The three techniques take 106, 116 and 108 iterations, and compute 0, 502 and 0 idle tokens.
 #    </details>
 # 5. `mine` was measured with one sequence at a time. Fit the overhead anew so that the simulated run of `mix` ends when
 #    the measured one did, and predict `static` with it (its measured time is `wall["static"]`). Is the error smaller
@@ -619,8 +627,8 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 # ## How the papers tell it, and what we do differently
 #
 # - FluidInfer (section 6) is evaluated by simulation alone: its simulator computes the theoretical execution time of
-#   each step and suspends for so long. Here virtual time is not slept through, and the same stages also run for real,
-#   so that a simulated claim can be tried (chapter 10).
+#   each step and suspends for so long. Here nothing is slept through, and the same stages also run for real (chapter
+#   10).
 # - Pensieve (3.4.3.1) profiles attention at powers of two and takes everything else as a constant. So does
 #   `minifuse calibrate`. Where there is no profile, `pensieve` assumes one, and in virtual time it takes the
 #   roofline's.

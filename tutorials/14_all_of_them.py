@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, median
 
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 from minifuse.lives import Life
 from minifuse.metrics import RunningMetrics, parse_goodput
@@ -178,8 +179,8 @@ def ms(metrics, name, which="p50"):
 # %% [markdown]
 # ## The failure: one comparison says whatever one likes
 #
-# Four techniques of chapters 2 and 9, two mixes of lengths, two rates. Each panel alone would make a fine figure in a
-# paper.
+# Four techniques of chapters 2 and 9, two mixes of lengths, several rates. The measure is a request's whole time,
+# divided by the tokens of its answer (*normalized latency*). Each panel alone would make a fine figure in a paper.
 
 # %%
 spread = Workload("uniform:8:32", "lognormal:100:0.9:max=400")
@@ -265,11 +266,14 @@ for name in ("orca, with prompts", "static"):
 # %% [markdown]
 # ## A prediction
 #
-# The next cell serves `chat` with eleven techniques at six rates. The two knees are known: predict the form of the
-# curves between them. Then:
+# The next cell serves `chat` with eleven techniques at six rates. Two of them are new. `srpt` runs those requests that
+# have the fewest tokens left, and is told how many. `fastserve` does not know that, and runs those that have computed
+# least so far (FluidInfer, section 2). Both evict a running request (chapter 4) for one that should go first.
 #
-# 1. `pensieve` (chapter 8), `srpt` and `fastserve` (*shortest rest first*, told the lengths or guessing them) have the
-#    iterations of `orca` as long as nothing waits. Where do they part from it?
+# The two knees are known: predict the form of the curves between them. Then:
+#
+# 1. `pensieve` (chapter 8), `srpt` and `fastserve` have the iterations of `orca` as long as nothing waits. Where do
+#    they part from it?
 # 2. `fluid` (chapter 10) has no places. Where is its knee?
 # 3. Which technique has the shortest time to the first token behind the knee, and what does it pay?
 
@@ -335,6 +339,7 @@ for name, knee in (("orca", knees["orca, with prompts"]), ("static", knees["stat
     working = [one["throughput"]["requests_per_s"] * one["computing_s"]["mean"] for one in sweep[name]]
     axes.plot([rate / knee for rate in RATES], working, mark + ":", color=colour, label=f"{name}: in service")
     assert all(one <= B + 1e-6 for one in working)
+    print(f"{name}: at most {max(working):.1f} of {B} places are in service, in the mean")
 axes.axhline(B, color="black", linewidth=0.8)
 axes.axvline(1, color="black", linewidth=0.8, linestyle=":")
 axes.text(3.1, B + 1.5, "16 places", fontsize=8)
@@ -345,11 +350,20 @@ axes.set_title("Little's law: rate of leaving times time inside", loc="left", fo
 figure.tight_layout()
 
 # %% [markdown]
+# The places of `static` are never all in service: the rows of finished requests are computed idle (chapter 2), and no
+# other request gets them.
+#
 # ## Goodput: answers in time
 #
 # A throughput does not say whether the answers are of use. *Goodput* is the number of requests in a second whose first
 # token and whose later tokens both come within bounds. Here: 500 ms to the first token (TTFT), 25 ms for each further
-# one (TPOT). The metric of `minifuse run --goodput ttft:500,tpot:25` is one sum over these latencies:
+# one in the mean (TPOT).
+#
+# ### The source that matters
+#
+# `parse_goodput` reads the bounds of `minifuse run --goodput ttft:500,tpot:25`. A request is in time if none of its
+# `latencies` exceeds its bound. `Arrival.times` draws the gaps of all workloads above, from a *gamma* law: look at what
+# becomes of `cv`.
 
 # %%
 show_source(parse_goodput, Life.latencies.fget, Arrival.times)
@@ -459,9 +473,14 @@ for run in at_knee:
         f"at most {1e3 * max(row['ttft_s'] for row in rows_of):4.0f}; whole answer: median "
         f"{1e3 * median(row['e2e_s'] for row in rows_of):4.0f} ms; {run.metrics['evictions']} evictions"
     )
+    waits = sorted(rows_of, key=lambda row: -row["ttft_s"])[:3]
+    print(f"{'':10} the latest first tokens:", *[f"{row['id']} ({1e3 * row['ttft_s']:.0f} ms)" for row in waits])
 replay(*at_knee)
 
 # %% [markdown]
+# Under `orca`, those wait longest that arrive when the queue is longest, however short their answers are. Under
+# `fastserve` a first token hardly waits, and each eviction is a pause in the middle of another answer.
+#
 # ## One knob: places
 #
 # More places let more requests share the reading of the weights, and each iteration takes longer for all. What do you
@@ -585,6 +604,8 @@ for axes, (title, (kind, count)) in zip(panels, causes.items()):
     )
     axes.set_yticks(range(5), shown)
     axes.set_title(title, loc="left", fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
 panels[0].invert_yaxis()
 figure.tight_layout()
 # %% [markdown]

@@ -34,6 +34,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -84,7 +85,8 @@ draw_lanes(in_order, by="iterations")
 # newcomers from the queue. (A *sequence* is a request with its text so far, chapter 1.) You write two methods that it
 # calls, its *hooks*. `rank` says where a sequence stands in the queue, the lowest first. `admission` returns None to
 # let a newcomer in, or a `Reason` why not. `joining` is how many newcomers this iteration has already. `@register`
-# makes the class known by its `name`. `Options` are what `--set batching.max_batch=2` sets on the command line.
+# makes the class known by its `name`. `Options` are what `--set batching.max_batch=2` sets on the command line; an
+# option with `batch_size=True` is also what `play(max_batch=2)` sets.
 # %%
 @register
 class Shortest(QueuePolicy):
@@ -426,6 +428,7 @@ axes.set_yticks(range(len(who)), labels, fontsize=8)
 axes.invert_yaxis()
 axes.set_xlabel("ms of virtual time (black: arrival, grey: waits, coloured: an iteration)")
 axes.set_title("The smallest scenario that was found", loc="left", fontsize=10)
+axes.set_xlim(-3)  # so that an arrival at 0 is seen
 assert len(who) <= 4
 plt.show()
 
@@ -643,7 +646,7 @@ for method, wrong in mistakes.items():
         register(type(function.__name__.capitalize(), (Patient,), body))
         broken, tried = judge(function.__name__, scenarios=30)
         verdicts[function.__name__] = (broken, tried)
-        print(f"{function.__name__:8} {broken.law:9} {broken.what:.90}")
+        print(f"{function.__name__:8} {broken.law:9} {textwrap.shorten(broken.what, 96, placeholder=' ...')}")
 assert [broken.law for broken, _ in verdicts.values()] == ["contract", "counting", "budget", "reasons", "pure"]
 roomy = play("orca", crowd, max_batch=4, batching="loses", kv_memory="1MiB")
 print(f"in a large memory, loses serves {len(roomy.tokens)} of {len(crowd)} requests")
@@ -720,7 +723,7 @@ assert checked.returncode not in (0, 2) and "BROKEN" in checked.stdout
 #    </details>
 # 2. In `Patient.propose`, the first request that does not fit ends the loop. Write a policy `skips` that goes on with
 #    the next request instead. Which claim is in danger? Try `judge("skips", 25)`, then `judge("skips", 1500, seed=7)`,
-#    which takes half a minute. *Hint: take the candidates out of a copy of `self.waiting`.*
+#    which takes about a minute. *Hint: take the candidates out of a copy of `self.waiting`.*
 #    <details><summary>Answer</summary>
 #    The claim on overtaking: small requests pass the one that does not fit, for as long as they come. The loop becomes
 #    <pre>left = dict(self.waiting)
@@ -736,14 +739,14 @@ assert checked.returncode not in (0, 2) and "BROKEN" in checked.stdout
 #    memory in which one request does not fit while two later ones do, and few scenarios have that. A search that finds
 #    nothing proves nothing; the longer it was, the more it is worth.
 #    </details>
-# 3. `Patient` looks at all that wait for each newcomer. How does the time of a run grow with the length of the queue,
-#    and what does `QueuePolicy` do instead? Play 1,000, 2,000 and 4,000 requests `(3, 1)` that are all there at the
-#    beginning, with `max_batch=1`, under `patient` and under `shortest`, and measure with `time.perf_counter`. *Hint:
-#    `Ranked` in `minifuse/batching/queue.py`.*
+# 3. `Patient` looks at all that wait for each newcomer. How does that grow with the length of the queue, and what does
+#    `QueuePolicy` do instead? Count: write a subclass of `Patient` whose `first` adds `len(waiting)` to a counter, and
+#    play 500, 1,000 and 2,000 requests `(3, 1)`, all there at the beginning, with `max_batch=1`. *Hint: how often is
+#    `first` called in an iteration? And see `Ranked` in `minifuse/batching/queue.py`.*
 #    <details><summary>Answer</summary>
-#    Each admission looks at all that wait, so all admissions together cost the square of the queue's length. The
-#    <i>difference</i> between the two policies grows about fourfold when the queue doubles; the rest of a run grows
-#    with the number of requests. <code>Ranked</code> keeps the queue sorted, so that the first is found at once.
+#    With the square: 250,000, 1,000,000 and 4,000,000 looks. While k wait, an iteration looks at k to find the next,
+#    and at k - 1 before it sees that the batch is full; the sum of 2k - 1 for k from 1 to n is n squared.
+#    <code>Ranked</code> keeps the queue sorted, so that the first is found at once.
 #    </details>
 # 4. `max_new_tokens` is what a request asks for. Could a policy sort by the length that the answer will really have?
 #    Which law speaks of that? *Hint: `statement(law).says`.*

@@ -18,7 +18,7 @@ from minifuse.shipped import places, shipped
 __all__ = ["PLACES", "Chapter", "chapters", "tutorial"]
 
 PLACES = places("tutorials", "tutorials")
-SERVERS = ("notebook", "jupyterlab")
+SERVERS = {"notebook": "jupyter notebook", "jupyterlab": "jupyter lab"}  # modules, and the commands of a reader
 INSTALL = "pip install -e '.[tutorials]' -c constraints.txt"
 
 
@@ -75,7 +75,7 @@ def tutorial(options: TutorialOptions) -> int:
     notebook = _copied(_chapter(options.chapter, known))
     server = next((name for name in SERVERS if find_spec(name) is not None), None)
     if options.copy or server is None or not _is_terminal():
-        how = f"jupyter notebook {notebook.name}" if server else f"{INSTALL}, then jupyter notebook {notebook.name}"
+        how = f"{SERVERS[server]} {notebook.name}" if server else f"{INSTALL}, then jupyter notebook {notebook.name}"
         print(f"note: to open it: {how}", file=sys.stderr)
         return 0
     return subprocess.run([sys.executable, "-m", server, notebook.name], check=False).returncode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,15 @@ def test_nothing_is_opened_with_copy_or_without_a_terminal(
     assert started == []
 
 
+def test_with_jupyterlab_alone_its_own_command_is_told(
+    minifuse: Cli, folder: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tutorial, "find_spec", lambda name: name if name == "jupyterlab" else None)
+    assert "note: to open it: jupyter lab 01_" in minifuse("tutorial", "01", "--copy").err
+    minifuse("tutorial", "01")
+    assert [command[1:3] for command in started] == [["-m", "jupyterlab"]]
+
+
 def test_without_jupyter_it_is_told_how_to_install_it(
     minifuse: Cli, folder: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,3 +120,12 @@ def test_the_wheel_has_the_chapters_where_they_are_read() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     forced = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert [PROJECT / forced["tutorials"], PROJECT / "tutorials"] == [*PLACES]
+
+
+def test_the_wheel_has_the_table_that_chapter_11_reads() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    forced = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    asked = re.search(r'places\("(.+?)", "(.+?)"\)', (PROJECT / "tutorials" / "11_a_kernel.py").read_text())
+    assert asked is not None
+    assert forced[asked[2]] == f"minifuse/{asked[1]}"
+    assert (PROJECT / asked[2]).exists()
