@@ -75,7 +75,7 @@ print(f"one token {one:.3f} ms, four tokens {together:.3f} ms: {4 * one / togeth
 assert together < 1.05 * one
 
 # %% [markdown]
-# Four tokens cost next to nothing more than one. So the four requests belong into one iteration.
+# Four tokens cost hardly more than one. So the four requests belong in one iteration.
 #
 # ## The idea: a rectangle
 #
@@ -256,8 +256,8 @@ replay(queued, batched, address="run=static&b=serial&i=2&request=r1")
 # In minifuse a technique is made of three *stages* that work together: a *batching policy* says which requests run, a
 # *memory* says where their KV lies, and *attention* reads it there. A policy is an order of the requests and a rule for
 # admitting them. The rule of `static` is short: no request is admitted while a batch runs, nor beyond the batch's size.
-# The memory gives each newcomer its row; look at `padding`, which is where the row's
-# first token lies. And attention is one product over all rows, with the mask added to the scores.
+# The memory gives each newcomer its row; look at `padding`, which is where the row's first token lies. And attention
+# is one product over all rows, with the mask added to the scores.
 
 # %%
 from minifuse.attention.padded import PaddedAttention
@@ -429,8 +429,8 @@ show_source(Dynamic.admission, Dynamic._window_closes)
 # %% [markdown]
 # It missed the batch by 10 ms, and its answer takes twice as long for that. Note a decision in `_window_closes`: the
 # window opens when the oldest waiting request *arrives*. Time spent behind a running batch counts, so a request that
-# has waited for longer than the window starts at once. (Evicted
-# requests, of which a comment speaks, come in chapter 4.)
+# has waited for longer than the window starts at once. (Evicted requests, of which a comment speaks, come in chapter
+# 4.)
 #
 # ### What the window is worth
 #
@@ -539,8 +539,8 @@ draw_series(stuck, series=["batch", "idle", "queue"])
 #    has ended. The lengths of prompts are known, and sorting by them does away with most of the padding (BatchMaker
 #    calls it bucketing, Baton builds its prefill batches so).
 #    </details>
-# 3. Pad on the right instead of the left: which column does the next token of each row go to? Can
-#    one iteration still compute the next tokens of all rows as one column?
+# 3. Pad on the right instead of the left: which column does the next token of each row go to? Can one iteration still
+#    compute the next tokens of all rows as one column? *Hint: draw the four prompts, each beginning in column 0.*
 #    <details><summary>Answer</summary>
 #    To the column behind its own prompt, which is another one for each length. One column for all rows is possible only
 #    with a gap: rows with short prompts then have padding between prompt and answer, and the mask leaves it out.

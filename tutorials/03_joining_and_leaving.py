@@ -157,9 +157,9 @@ assert whole > 2 * split
 
 # %% [markdown]
 # (The 37 pairs are the three whole rectangles around the colours. Of the first, nearly half is masked as well: no query
-# sees a later key.) With $n$ requests of one token each and texts
-# of equal length, one product would compute $n$ times as many pairs as are needed. So attention is split. Nothing is
-# padded there either: each text brings as many keys as it has.
+# sees a later key.) With $n$ requests of one token each and texts of equal length, one product would compute $n$ times
+# as many pairs as are needed. So attention is split. Nothing is padded there either: each text brings as many keys as
+# it has.
 #
 # ## A count by hand: tokens and iterations
 #
@@ -388,9 +388,9 @@ assert ttft == sorted(ttft, reverse=True)
 #
 # A prompt of 1,800 tokens joins six requests that are decoding. By hand, with the numbers of chapter 1: a decode
 # iteration takes the time of reading the weights, about 8.5 ms. The arithmetic of 1,800 tokens, two operations for
-# each of 6.6 billion weights, takes $2 \cdot 6.6 \cdot 10^9 \cdot 1800 \,/\, 312 \cdot 10^{12}$ s, about 76 ms. All
-# six answers stand still meanwhile, because an iteration ends for all requests at once. Baton (section 1) says that
-# the prefilling of a new query makes the decoding of the others *choke*.
+# each of 6.6 billion weights, takes $2 \cdot 6.6 \cdot 10^9 \cdot 1800 \,/\, 312 \cdot 10^{12}$ s, about 76 ms. (The
+# next cell prints all three numbers.) All six answers stand still meanwhile, because an iteration ends for all requests
+# at once. Baton (section 1) says that the prefilling of a new query makes the decoding of the others *choke*.
 #
 # The option `token_budget` bounds the tokens of one iteration. Running requests take theirs first; a prompt gets what
 # is left and goes on in the next iteration. Predict for a budget of 256: in how many iterations is the prompt
@@ -398,8 +398,9 @@ assert ttft == sorted(ttft, reverse=True)
 
 # %%
 llama, a100 = preset("llama-2-7b"), hardware("a100-40g")
-print(f"the weights are read in {1e3 * 2 * llama.num_matrix_weights / a100.bandwidth:.1f} ms")
-print(f"the arithmetic of 1,800 tokens takes {1e3 * 2 * llama.num_matrix_weights * 1800 / a100.flops:.0f} ms")
+weights = llama.num_matrix_weights
+print(f"{weights / 1e9:.1f} billion weights are read in {1e3 * 2 * weights / a100.bandwidth:.1f} ms")
+print(f"the arithmetic of 1,800 tokens takes {1e3 * 2 * weights * 1800 / a100.flops:.0f} ms")
 stalled = asks_llama(*[(32, 200)] * 6, (1800, 20), arrivals=[0.0] * 6 + [0.5])
 budgets = [None, 1024, 512, 256, 128, 64]
 runs = {}
@@ -533,8 +534,8 @@ for name, value in ms.items():
 # %% [markdown]
 # Attention alone pays for every product that is started; in a whole iteration much less of that is left, because
 # attention is a small part of it. How much depends on the machine. Baton (section 2.2) objects to Orca that it
-# "underutilizes the parallel computing capabilities of the GPU". FluidInfer (section 2) answers that experiments show
-# a minimal effect, compared with what joining brings. Chapters 9 and 11 are about two ways out: a rectangle that
+# "underutilizes the parallel computing capabilities of the GPU". FluidInfer (section 2) says that experiments show a
+# minimal effect, compared with what joining brings. Chapters 9 and 11 are about two ways out: a rectangle that
 # requests can join, and a *kernel*, a program that a device runs, that attends to all requests at once.
 #
 # **Memory.** Each request has a run of slots for the longest answer that it may give, from the moment it is admitted.
@@ -567,17 +568,19 @@ draw_memory(crowded, step=4)
 #    It is `serial`: the same work in the same iterations, 37 of them.
 #    </details>
 # 3. Six requests decode, and a prompt of 1,800 tokens comes. How many iterations compute it with a budget of 128, and
-#    with a budget of 64? Check with `pieces_of`.
+#    with a budget of 64? *Hint: the six tokens go first. Check with `pieces_of(runs[128], "r6")`.*
 #    <details><summary>Answer</summary>
 #    1800/122 rounded up is 15, 1800/58 rounded up is 32.
 #    </details>
-# 4. Why can a request not join in the middle of an iteration, say after layer 10 of 32?
+# 4. Why can a request not join in the middle of an iteration, say after layer 10 of 32? *Hint: which weights does the
+#    newcomer need first?*
 #    <details><summary>Answer</summary>
 #    The layers have different weights. A newcomer needs layer 1 first, when the others are at layer 11, so no weights
 #    would be shared, and sharing the reading of weights is what a batch is for.
 #    </details>
 # 5. Give `orca` the policy of chapter 2: `play("orca", six, max_batch=3, batching="static")`. How many tokens are
-#    idle, how many iterations are there, and what does that tell about the two ideas of this chapter?
+#    idle, how many iterations are there, and what does that tell about the two ideas of this chapter? *Hint:
+#    `run.metrics["tokens"]["idle"]` and `len(run.steps)`.*
 #    <details><summary>Answer</summary>
 #    No token is idle, and there are as many iterations as under `static`, 21. Without padding and idle rows nothing
 #    wasteful is computed, but the requests still wait for the whole batch: selective batching removes the waste,
@@ -594,8 +597,8 @@ draw_memory(crowded, step=4)
 #   here has no parameters, and nothing is copied.
 # - FluidInfer (figure 3) recalls that Orca assumes iterations of about equal length. Ours take as long as their work
 #   does.
-# - A token budget is not Orca's. Prompts in pieces are Sarathi's; FluidInfer (section 2) names
-#   it as the one system aware of the bubbles that long prompts leave. The option is off by default here.
+# - A token budget is not Orca's. Prompts in pieces are Sarathi's; FluidInfer (section 2) names it as the one system
+#   aware of the *bubbles*, the idle time that long prompts leave (chapter 10). The option is off by default here.
 # - Orca reserves memory for the longest possible answer (thesis, section 3.2.2; FluidInfer, section 2). So do we, in
 #   `contiguous`.
 #

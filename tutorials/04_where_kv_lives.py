@@ -336,8 +336,9 @@ assert back == 24
 draw_memory(swapped, step=[13, back])
 
 # %% [markdown]
-# On the way back it gets other blocks than those it had. That does not matter: only the table has to know. In the
-# lanes, the difference between the two ways is the striped stretch at the return.
+# (Blocks that lie side by side on both tiers, device and host, are moved together: on the way out three of them have
+# one arrow.) On the way back `r2` gets other blocks than those it had. That does not matter: only the table has to
+# know. In the lanes, the difference between the two ways is the striped stretch at the return.
 
 # %%
 draw_lanes(swapped, recomputed)
@@ -433,10 +434,10 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# The waste grows with the block, and so does the time as soon as it keeps requests out. With the largest blocks
-# `vllm` is slower than `orca` with its reservations. Small blocks cost nothing
-# here because the cost model does not charge for the length of a table; a kernel does (chapter 11). Sixteen slots are
-# a common compromise.
+# The waste grows with the block, and so does the time as soon as it keeps requests out. (It is more than half a block
+# where texts are shorter than a block.) With the largest blocks `vllm` is slower than `orca` with its reservations.
+# Small blocks cost nothing here because the cost model does not charge for the length of a table; a kernel does
+# (chapter 11). Sixteen slots are a common compromise.
 #
 # Not every combination exists. An attention that expects a run of slots cannot read a table, and a block must fit into
 # memory. So must a request, with its longest possible answer, even if it is alone; one that cannot is refused, and the
@@ -554,7 +555,7 @@ print(f"the longest silence in an answer is {gap[1] / gap[0]:.0f} times as long 
 # ## How the papers tell it, and what we do differently
 #
 # - The idea is vLLM's (Kwon et al., 2023, sections 4.1 to 4.5). Pensieve tells it in 3.2.2, and FluidInfer in section
-#   2, whose Figure 2 is our first and third picture of memory.
+#   2, whose Figure 2 has both layouts, as our maps of `orca` and `vllm` have.
 # - Pensieve's baseline is vLLM as we serve it here: batches of one phase, prompts or single tokens (3.4.2). Later
 #   versions of vLLM mix them.
 # - vLLM shares blocks between several answers to one prompt, and between prompts whose common text was announced. Here
@@ -574,4 +575,4 @@ print(f"the longest silence in an answer is {gap[1] / gap[0]:.0f} times as long 
 # - Zheng et al., *SGLang* (2023), whose RadixAttention keeps a prefix tree for requests that come later.
 #
 # **Next:** an iteration now serves as many requests as fit, but a prompt that arrives still holds up every answer
-# that is being written; chapter 5 computes prompts beside the running ones, on a stream of their own.
+# that is being written; chapter 5 computes prompts beside the iterations of the others.
