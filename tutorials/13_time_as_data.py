@@ -90,8 +90,7 @@ assert len({str(run.answers) for run in [*real, *virtual]}) == 1, "the answers a
 # little longer, one more request has arrived when it ends, and the next batch is another one. A difference of a few
 # percent between two techniques drowns in this, and on another machine all numbers are new.
 #
-# There is a second failure. The machines of the papers are not here. Chapter 12 counted the messages between ranks,
-# and could only compute how long they would take between two GPUs. Even one GPU's model is too large for a laptop:
+# There is a second failure. The machines of the papers are not here, and their models are too large for a laptop:
 
 # %%
 MODEL = "random:llama-2-7b"
@@ -106,7 +105,7 @@ for name in ("v100", "a100-40g", "h200"):
 #
 # Before each iteration the engine makes a *plan* (chapter 5): the list of its work, which is tokens `[start, stop)` of
 # sequences (chapter 1), with where their KV lies and what is copied. The plan is complete before anything is computed.
-# So it can be handed to a function instead of a model:
+# So a function can have it instead of a model:
 #
 # $$\text{seconds} = \text{cost}(\text{plan}).$$
 #
@@ -126,7 +125,7 @@ for name in ("v100", "a100-40g", "h200"):
 # $$\text{seconds} = \max\left( \frac{\text{bytes}}{\text{bandwidth}}, \frac{\text{operations}}{\text{rate}} \right) +
 # \text{overhead}.$$
 #
-# Two details. The head acts on one token of each sequence, the one from which the next is chosen. And a pair costs $4d$
+# The head acts on one token of each sequence, the one from which the next is chosen. And a pair costs $4d$
 # operations in each layer: a multiplication and an addition for each number of the key, and the same for the value. A
 # prompt of $n$ tokens has $n(n+1)/2$ pairs, a single token as many as its text has tokens. Three figures describe the
 # machine: bandwidth, *rate* (operations per second) and *overhead* (what every iteration takes besides). The first two
@@ -217,8 +216,8 @@ plt.show()
 
 # %% [markdown]
 # An iteration takes as long as the higher of its two points says. A square above the dots is an iteration with a long
-# prompt in it. In all others the dot is higher, and the dots are nearly level: it is mostly weights that are read.
-# Their squares are far below, and rise with each request that decodes. That costs nothing.
+# prompt. In all others the dot is higher, and the dots are nearly level: it is mostly weights that are read. Their
+# squares rise with each request that decodes. That costs nothing.
 # %%
 dots = [(len(one.work), bound(spans(one), a100)) for one in on_a100.history.iterations if one.work]
 assert {computing > reading for _, (reading, computing) in dots} == {True, False}
@@ -329,9 +328,9 @@ plt.show()
 
 # %% [markdown]
 # Bandwidth is worth most, until the prompts' arithmetic is all that is left. A figure helps only those iterations that
-# it bounds, so each curve flattens. To the left of 1, a figure that gets worse bounds more and more iterations. So a
-# run loses more if a figure is made four times worse than it gains if it is made four times better. Overhead hardly
-# counts for a model of this size; for `tiny` it is nearly everything.
+# it bounds, so each curve flattens. To the left of 1, a figure that gets worse bounds more and more iterations, so a
+# run loses more there than it gains on the right. Overhead hardly counts for a model of this size; for `tiny` it is
+# nearly everything.
 #
 # ## Calibration: the three figures of your machine
 #
@@ -403,11 +402,10 @@ for label, run in (("assumed", assumed), ("calibrated", calibrated)):
     print(f"{label:10} takes {ends * 1e3:6.1f} ms, measured {whole * 1e3:.1f} ms: {whole / ends:.2f} times as long")
 
 # %% [markdown]
-# On the line a simulated iteration takes as long as a real one. Measured figures are no guarantee of that. Each was
-# measured at one point: the overhead with `tiny`, the rate with a prompt of 1,024 tokens. Most iterations here
-# have several single tokens, which the calibration has never seen together, and the first has eight prompts. A
-# difference between two simulated runs that is smaller than the distance of your points from the line says nothing
-# about your machine.
+# On the line a simulated iteration takes as long as a real one. Measured figures are no guarantee of that: each was
+# measured at one point. Most iterations here have several single tokens, which the calibration has never seen
+# together, and the first has eight prompts. A difference between two simulated runs that is smaller than the distance
+# of your points from the line says nothing about your machine.
 #
 # ### What `minifuse calibrate` measures
 #
@@ -546,14 +544,13 @@ assert idle["static"] > 0 == idle["orca"]
 
 # %% [markdown]
 # In virtual time `orca`, `pensieve` and `vllm` are equal, because their iterations hold the same work, and `fluid` is
-# near them. In real time they need not be: `fluid` attends in lanes, the others request by request or over blocks, and
-# each way is other code. Where both lines agree, it comes from *how much* is computed: `static` and `baton` compute
-# many idle tokens for this mix. A difference in counts survives simulation, a difference in code does not.
+# near them. In real time they need not be, for each attends in code of its own. Where both lines agree, it comes from
+# *how much* is computed: `static` and `baton` compute many idle tokens for this mix. A difference in counts survives
+# simulation, a difference in code does not.
 #
 # **3. The host is free.** At each iteration the engine decides what to run, in Python. In a real run that time is part
 # of the iteration; in virtual time it is not there. How long is it? A simulated run without weights does little else.
-# So the next cell gives the eight requests of the knob longer answers, and looks at how much longer the simulation
-# takes.
+# The next cell gives the requests of the knob longer answers, and looks at how much longer the simulation takes.
 # %%
 def seconds(answer):
     """How long your machine simulates the eight requests with answers of so many tokens."""
@@ -570,18 +567,16 @@ print(f"an iteration of the simulated A100 takes {device * 1e3:.1f} ms, of llama
 print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding included")
 
 # %% [markdown]
-# Beside the time of a large model the host hardly counts. Beside that of a small one, or with hundreds of requests in
-# each iteration, it does.
+# Beside the time of a large model the host hardly counts; beside that of a small one it does.
 #
 # **4. No answer ends by itself.** Where the model is only a shape, tokens are placeholders, so lengths must come from
 # the workload. Chapter 2 showed how much depends on their spread.
 #
 # **5. A data sheet is a promise.** Bandwidth and rate are peaks. A product reaches a part of them, which differs with
-# its shape. Your calibrated figures stand above, beside those assumed; the same is true of an A100, and this course
-# has measured none.
+# its shape. Your own figures stand above, beside those assumed; this course has measured no A100.
 #
-# The rule that follows: use simulated time to compare *decisions* (what is batched, what is idle, what is copied, who
-# waits), at differences well above the error of your calibration. Use the clock to compare *code*.
+# The rule that follows: use simulated time to compare *decisions* (what is batched, idle, copied, who waits), at
+# differences well above the error of your calibration. Use the clock to compare *code*.
 #
 # ## Exercises
 #
@@ -614,15 +609,6 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #    The host's time: it is zero in both. The other three are decisions and counts, made by the same code as in a real
 #    run. The three techniques take 106, 116 and 108 iterations, and compute 0, 502 and 0 idle tokens.
 #    </details>
-# 5. `mine` was measured with one sequence at a time. Fit the overhead anew so that the simulated run of `mix` ends when
-#    the measured one did, and predict `static` with it (its measured time is `wall["static"]`). Is the error smaller
-#    than before? *Hint: the number of iterations times the change of the overhead is what the end of the run changes
-#    by.*
-#    <details><summary>Answer</summary>
-#    `replace(mine, overhead_s=mine.overhead_s + (measured.history.last_s - calibrated.history.last_s) /
-#    len(calibrated.steps))`. For `static` it usually is, if most of the error is common to all iterations. It need not
-#    help with `fluid`, whose error is in its code.
-#    </details>
 #
 # ## How the papers tell it, and what we do differently
 #
@@ -633,9 +619,8 @@ print(f"an iteration of tiny takes {overhead * 1e6:.0f} µs here, deciding inclu
 #   `minifuse calibrate`. Where there is no profile, `pensieve` assumes one, and in virtual time it takes the
 #   roofline's.
 # - BatchMaker, Flover and Baton measure on GPUs only. Their figures can be reproduced here at three scales
-#   (`minifuse reproduce`); those at the papers' scale are virtual time, with all of the reservations above.
-# - With a tensor parallel size the real runs of chapter 12 count messages; virtual time has no cost model for
-#   messages, and refuses such a run.
+#   (`minifuse reproduce`); those at the papers' scale are virtual time, with all reservations above.
+# - Virtual time has no cost model for the messages of chapter 12, and refuses a tensor parallel size.
 #
 # ## Further reading
 #

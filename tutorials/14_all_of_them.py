@@ -692,7 +692,7 @@ for name, values in after.items():
 # next token, loses more. Sweep the mix as well as the rate.
 #
 # **3. Seeds.** In the map, marks of one technique lie tens of points apart. Where three seeds do not agree, draw more,
-# or take the technique that is simpler to run.
+# or take the simpler technique.
 #
 # **4. What virtual time leaves out** (chapter 13): kernels, the host, the stop token. `orca`, `pensieve` and `fusion`
 # read KV through different code, and `fluid` decides more for each iteration than `orca`. A difference in counts is
@@ -751,14 +751,14 @@ for name, values in after.items():
 #   separately: the setting in which sharing the stream gains most. Its answers of unequal length are uniform.
 # - Baton (5.1) has no arrivals: 120 queries of three kinds, or 30 without long ones, and the
 #   measure is the time for all. That measures throughput; a first token that comes late costs nothing. Its batches have
-#   2 to 10 places, where an insertion leaves few idle tokens.
+#   2 to 10 places.
 # - Pensieve (3.6.1) takes turns and lengths from ShareGPT, a collection of chats, draws arrivals as Poisson, and lets
 #   users think for a minute in the mean. It also shows conversations of five turns and more (3.6.4), its best case, as
 #   such, and other thinking times (3.6.5).
-# - FluidInfer (6.1) takes the first turn of ShareGPT's conversations only, Poisson, in simulation. Without further
-#   turns there is nothing that `pensieve` could keep.
-# - BatchMaker (2.7) sweeps the rate and plots latency against throughput, and also tries equal lengths, where its
-#   rivals do better (Figure 2.11).
+# - FluidInfer (6.1) takes the first turn of ShareGPT's conversations only, Poisson, in simulation. `pensieve` could
+#   keep nothing there.
+# - BatchMaker (2.7) sweeps the rate and plots latency against throughput, and tries equal lengths, where its rivals
+#   do better (Figure 2.11).
 # - None of the five counts goodput, and none gives a spread over seeds. `minifuse reproduce` runs their workloads;
 #   `minifuse compare` makes the table of this chapter for one rate.
 #
