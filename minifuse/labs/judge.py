@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from traceback import extract_tb
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis.strategies import SearchStrategy
 
-from minifuse.errors import LawBroken, MinifuseError
+from minifuse.errors import LawBroken, MachineError, MinifuseError
 from minifuse.labs.lab import Lab, Test
 from minifuse.labs.submission import StudentFault, Submission
 from minifuse.trace import Event
 
-__all__ = ["Outcome", "Unmet", "Work", "judge"]
+__all__ = ["Outcome", "Unmet", "Work", "judge", "of_student", "told"]
 
 PHASES = (Phase.generate, Phase.shrink)
 
@@ -97,6 +99,7 @@ class Outcome:
     picture: tuple[str, ...] = ()
     events: list[Event] | None = field(default=None, repr=False)
     unwritten: bool = False  # nothing was judged: the skeleton is not filled in yet
+    broke: bool = False  # the test or the stage failed beside its demands: a defect of the lab
     printed: str = ""
     steps: int = 0  # the most that a call took
 
@@ -133,16 +136,24 @@ def judge(
 
 
 def _judge(lab: Lab, test: Test, file: Path, seed: str, user: str | None) -> Outcome:
+    """The outcome of one test.
+
+    Raises:
+        MachineError: this machine lacks what the test needs.
+    """
     work = Work(file, lab.limits, user, seed=f"{seed} {lab.number} {test.name}", lab=lab)
     try:
         with work:
             test.run(work)
         return Outcome(test, True, printed=work.printed, steps=work.most_steps)
-    except (AssertionError, MinifuseError) as error:
+    except MachineError:
+        raise
+    except Exception as error:  # whatever it is, the other tests are judged
         found = of_student(error)
-        what, picture, events = _told(found)
+        what, picture, events = told(found, lab)
         unwritten = isinstance(found, StudentFault) and found.unwritten
-        return Outcome(test, False, what, picture, events, unwritten, work.printed, work.most_steps)
+        broke = not isinstance(found, (Unmet, LawBroken, StudentFault))
+        return Outcome(test, False, what, picture, events, unwritten, broke, work.printed, work.most_steps)
 
 
 def of_student(error: BaseException) -> BaseException:
@@ -157,7 +168,7 @@ def of_student(error: BaseException) -> BaseException:
     return error
 
 
-def _told(error: BaseException) -> tuple[str, tuple[str, ...], list[Event] | None]:
+def told(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], list[Event] | None]:
     """What is told of an error: a sentence, a picture, the trace of the run in which it shows."""
     if isinstance(error, Unmet):
         return error.what, tuple(error.picture), error.events
@@ -165,7 +176,18 @@ def _told(error: BaseException) -> tuple[str, tuple[str, ...], list[Event] | Non
         return _law(error)
     if isinstance(error, StudentFault):
         return str(error), (), None
-    raise error  # a defect of the lab
+    return _defect(error, lab)
+
+
+def _defect(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], None]:
+    """What is told of an error that no test raises on purpose."""
+    folder = f"{lab.folder.resolve()}{os.sep}"
+    frames = [one for one in extract_tb(error.__traceback__) if one.filename.startswith(folder)]
+    place = f" at {frames[-1].filename[len(folder) :]}, line {frames[-1].lineno}," if frames else ""
+    what = f"The test could not be finished: it failed{place} with {type(error).__name__} ({error})."
+    why = "Either your file returned what the test does not expect, or the test has a defect: show this to a teacher."
+    case = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]  # as hypothesis found it
+    return f"{what} {why}", tuple(case), None
 
 
 def _law(broken: LawBroken) -> tuple[str, tuple[str, ...], list[Event] | None]:
@@ -173,7 +195,7 @@ def _law(broken: LawBroken) -> tuple[str, tuple[str, ...], list[Event] | None]:
     from minifuse.testing.statements import statement
     from minifuse.views.observed import legend, timeline
 
-    what = f'The law "{broken.law}" is broken. {statement(broken.law).says} Here {broken.what}.'
+    what = f'The law "{broken.law}" is broken: {broken.what}. The whole law: {statement(broken.law).says}.'
     if broken.seen is None:
         return what, (), None
     try:

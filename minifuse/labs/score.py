@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minifuse.errors import MinifuseError, UsageError
-from minifuse.labs.judge import Unmet, Work, of_student
+from minifuse.errors import MachineError, MinifuseError, UsageError
+from minifuse.labs.judge import Work, of_student, told
 from minifuse.labs.lab import Lab
 
 __all__ = ["Scores", "scores"]
@@ -37,6 +37,7 @@ def scores(lab: Lab, files: Mapping[str, Path], *, seed: str = "public", user: s
 
     Raises:
         UsageError: the lab has no open task.
+        MachineError: this machine lacks what the open task needs.
     """
     task: Any = lab.open_task
     if task is None:
@@ -49,8 +50,10 @@ def scores(lab: Lab, files: Mapping[str, Path], *, seed: str = "public", user: s
         try:
             with work:
                 rows[name] = task.score(work)
-        except (AssertionError, MinifuseError) as error:
+        except MachineError:
+            raise
+        except Exception as error:  # whatever it is, the other files are scored
             found = of_student(error)
-            failed[name] = found.what if isinstance(found, Unmet) else str(found)
+            failed[name] = str(found) if isinstance(found, MinifuseError) else told(found, lab)[0]
         baselines = baselines or task.baselines(work)  # which asks the file nothing
     return Scores(task.COSTS, rows, baselines, failed)

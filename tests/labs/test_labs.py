@@ -18,7 +18,9 @@ WRONG = [(lab, name) for lab in LABS for name in lab.wrong]
 
 
 def outcomes(lab: Lab, file: Path) -> list[Outcome]:
-    return judge(lab, file, seed="ci")
+    found = judge(lab, file, seed="ci")
+    assert [one.what for one in found if one.broke] == []
+    return found
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
@@ -65,3 +67,19 @@ def test_a_wrong_solution_fails_the_test_that_it_is_for(lab: Lab, name: str, tmp
     file = shutil.copy(lab.folder / "wrong" / f"{name}.py", tmp_path / "solution.py")
     failed = {one.test.name: one.what for one in outcomes(lab, file) if not one.held}
     assert failed.keys() == {lab.wrong[name]}, failed
+
+
+def test_a_test_that_breaks_is_told_and_the_others_are_judged(tmp_path: Path) -> None:
+    files = {
+        "README.md": "",
+        "lab.toml": "number = 99\ntitle = 'one'\nchapter = 1\n[points]\nbreaks = 60\nholds = 40\n",
+        "solution.py": "def names():\n    return {}\n",
+        "tests/public/both.py": "def test_breaks(work):\n    'It has a name.'\n    work.call('names')['ann']\n\n\n"
+        "def test_holds(work):\n    'It has none.'\n    assert work.call('names') == {}\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    breaks, holds = judge(Lab(tmp_path), tmp_path / "solution.py")
+    assert (breaks.held, breaks.broke, holds.held, holds.broke) == (False, True, True, False)
+    assert "could not be finished: it failed at tests/public/both.py, line 3, with KeyError ('ann')" in breaks.what

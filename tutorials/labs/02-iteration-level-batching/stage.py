@@ -20,13 +20,13 @@ __all__ = ["ROW", "Students", "asked", "valid"]
 
 def asked(policy: Remote, running: list[dict], waiting: list[dict]) -> tuple[list[str], list[list]]:
     """What the student's policy admits, and its work: of requests that it was told, and of tokens that they miss."""
-    return valid(policy("propose", running, waiting, form=dict[str, Any]), running, waiting)
+    return valid(policy("propose", running, waiting), running, waiting)
 
 
-def valid(found: dict[str, Any], running: list[dict], waiting: list[dict]) -> tuple[list[str], list[list]]:
+def valid(found: Any, running: list[dict], waiting: list[dict]) -> tuple[list[str], list[list]]:
     """The two parts of a proposal, if it can be carried out at all: whether it is a good one is for the tests."""
-    if found.keys() != {"admit", "work"}:
-        raise StudentFault(f"propose returned the keys {sorted(found)}: return a dictionary with 'admit' and 'work'.")
+    if not isinstance(found, dict) or found.keys() != {"admit", "work"}:
+        raise StudentFault(f"propose returned {found!r:.120}: return a dictionary with 'admit' and 'work', no more.")
     admit: list[str] = check_form(found["admit"], list[str], "propose, in 'admit',")
     work: list[list] = check_form(found["work"], list[tuple[str, int, int]], "propose, in 'work',")
     newcomers = {one["name"]: one for one in waiting}

@@ -110,6 +110,10 @@ def test_pieces_are_causal(work):
                 f"With {heads} heads, {kv_heads} KV heads and a text in pieces of {pieces} tokens, after {stop} tokens"
             )
             compare(told, found, exact(queries[start:stop], keys[:stop], values[:stop]))
+        for last in {stop, max(1, stop - 1)}:  # queries of several pieces, or of a part of one
+            found = cache("attend", queries[stop - last :].tolist(), form=FLOATS)
+            told = f"With {heads} heads, {kv_heads} KV heads and a text in pieces of {pieces} tokens, {last} queries"
+            compare(told, found, exact(queries[stop - last :], keys, values))
 
     pieces = st.lists(st.integers(1, 5), min_size=1, max_size=4)
     work.smallest(st.tuples(st.integers(0, 99), pieces, st.sampled_from([(1, 1), (3, 1), (3, 3)])), demand, 40)

@@ -121,8 +121,8 @@ def test_refuses_only_when_full(work):
         device, told = Device(work, *case[0]), {}
 
         def before(name, stop):
-            start, table = device.filled[name], device.table(name)
-            first = start // device.size
+            start = device.filled[name]
+            first, table = start // device.size, device.table(name, -(-start // device.size))
             copied = start % device.size > 0 and len(device.holders(table[first])) > 1
             needed = max(0, -(-stop // device.size) - len(table)) + copied
             told[name] = needed, device.num_free, {one: device.table(one) for one in device.tokens}
