@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import secrets
 import select
 import selectors
@@ -22,7 +23,7 @@ from minifuse.errors import MinifuseError
 from minifuse.labs import student
 from minifuse.shipped import HOME, places
 
-__all__ = ["PLACES", "Limits", "Remote", "StudentFault", "Submission", "check_form"]
+__all__ = ["PLACES", "Limits", "Remote", "StudentFault", "Submission", "check_form", "has_form", "identity", "told"]
 
 PLACES = places("tutorials/labs", "tutorials/labs")
 PRINTED = 20_000  # characters of what a file prints that are kept
@@ -94,7 +95,7 @@ class Submission:
 
     file: Path
     limits: Limits = field(default_factory=Limits)
-    user: str | int | None = None  # that the process is given, where the judge may do so
+    user: str | None = None  # that the process is given, where the judge may do so
     names: bool = True  # look at the names in the file before it is run
     steps: int = 0  # of the last call
     most_steps: int = 0
@@ -125,7 +126,7 @@ class Submission:
             stderr=subprocess.STDOUT,
             pass_fds=(read_calls, write_replies),
             start_new_session=True,
-            user=self.user,
+            **identity(self.user),
             cwd="/",
             env=_environment(),
         )
@@ -282,7 +283,7 @@ def check_form(value: Any, form: Any, name: str) -> Any:
     Raises:
         StudentFault: it has another form.
     """
-    if not _is(value, form):
+    if not has_form(value, form):
         try:
             shown = json.dumps(value)
         except RecursionError:
@@ -296,20 +297,21 @@ def _clean(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
-def _is(value: Any, form: Any) -> bool:
+def has_form(value: Any, form: Any) -> bool:
+    """Whether a value is of this type: `list[tuple[int, int]]` are lists of lists of two whole numbers."""
     origin, parts = get_origin(form), get_args(form)
     if form is Any:
         return True
     if form is None or form is type(None):
         return value is None
     if origin is types.UnionType:
-        return any(_is(value, part) for part in parts)
+        return any(has_form(value, part) for part in parts)
     if origin is list:
-        return isinstance(value, list) and all(_is(one, parts[0]) for one in value)
+        return isinstance(value, list) and all(has_form(one, parts[0]) for one in value)
     if origin is tuple:
-        return isinstance(value, list) and len(value) == len(parts) and all(map(_is, value, parts))
+        return isinstance(value, list) and len(value) == len(parts) and all(map(has_form, value, parts))
     if origin is dict:
-        return isinstance(value, dict) and all(_is(one, parts[1]) for one in value.values())
+        return isinstance(value, dict) and all(has_form(one, parts[1]) for one in value.values())
     if isinstance(value, bool):
         return form is bool
     if isinstance(value, int):
@@ -337,6 +339,13 @@ def told(form: Any, many: bool = False) -> str:
     if form in (bool, None, type(None)) or name == "anything plain":
         return name
     return f"{name}s" if many else f"a {name}"
+
+
+def identity(user: str | None) -> dict[str, Any]:
+    """The user of the process, with the group of that user and no other one."""
+    if user is None:
+        return {}
+    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
 def _environment() -> dict[str, str]:
