@@ -123,7 +123,7 @@ def check(options: CheckOptions) -> int:
         lab,
         own.folder / "solution.py",
         hidden=options.hidden,
-        seed=options.seed,
+        seed=_text("--seed", options.seed),
         only=options.only,
         say=lambda name: print(f"note: {name.replace('_', ' ')} ...", file=sys.stderr),
     )
@@ -211,9 +211,8 @@ def score(options: ScoreOptions) -> int:
         )
     names = [str(lab.folder) for lab in found]
     lab = _lab(str(found[0].number))
-    scored = scores(
-        lab, {name: one.folder / "solution.py" for name, one in zip(names, found, strict=True)}, seed=options.seed
-    )
+    files = {name: one.folder / "solution.py" for name, one in zip(names, found, strict=True)}
+    scored = scores(lab, files, seed=_text("--seed", options.seed))
     if options.json:
         told = {"costs": scored.costs, "rows": scored.rows, "baselines": scored.baselines, "failed": scored.failed}
         print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, **told}))
@@ -271,7 +270,8 @@ def autograder(options: AutograderOptions) -> int:
     from minifuse.labs.autograder import make_autograder
 
     lab, folder = _lab(options.number), _out(options.out)
-    make_autograder(lab, folder, options.secret or secrets.token_hex(16))
+    secret = secrets.token_hex(16) if options.secret is None else _text("--secret", options.secret)
+    make_autograder(lab, folder, secret)
     print_result(f"{folder} grades lab {lab.number}: {lab.title}. For Gradescope: upload a zip file of what is in it.")
     print(
         f"note: {folder / 'secret.txt'} is the course's secret: keep it, and grade all with the same.", file=sys.stderr
@@ -279,8 +279,15 @@ def autograder(options: AutograderOptions) -> int:
     return 0
 
 
+def _text(name: str, text: str) -> str:
+    """What is drawn from, as a grader reads it from its file."""
+    if not (found := text.strip()):
+        raise UsageError(f"{name} is empty: give a text, from which workloads are drawn.")
+    return found
+
+
 def _out(folder: str | None) -> Path:
-    if folder is None:
+    if not folder:
         raise UsageError("-o is missing: give the folder that is to be made, as in -o handout.")
     return Path(folder)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pwd
 import shutil
 import subprocess
 import sys
@@ -18,16 +17,20 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-import minifuse
 from minifuse.errors import UsageError
+from minifuse.labs import confine, student
 from minifuse.labs.handout import handed_out, write_files
 from minifuse.labs.judge import Outcome, judge
 from minifuse.labs.lab import Lab
 from minifuse.labs.score import scores
+from minifuse.labs.submission import identity
+from minifuse.shipped import HOME
 
 __all__ = ["autograder_files", "grade", "make_autograder"]
 
 FILE = "solution.py"
+NOBODY = "nobody"
+FAILED = "The grader failed, and there are no points: your instructor can see why in its output."
 LEFT_OUT = ("tutorials", "__pycache__", "reproduce", "notebook", "replay", "tiny")  # of minifuse: not needed to judge
 REQUIREMENTS = ("numpy>=2.0", "hypothesis>=6.120", "rich>=13.7", "typer>=0.15")
 WITH_TORCH = ("torch>=2.11", "triton>=3.6")
@@ -123,7 +126,10 @@ def make_autograder(lab: Lab, folder: Path, secret: str) -> None:
         UsageError: it has something in it, or cannot be written.
     """
     write_files(autograder_files(lab, secret), folder)
-    shutil.copytree(Path(minifuse.__file__).parent, folder / "minifuse", ignore=shutil.ignore_patterns(*LEFT_OUT))
+    try:
+        shutil.copytree(HOME, folder / "minifuse", ignore=shutil.ignore_patterns(*LEFT_OUT))
+    except OSError as error:  # one of several errors is a list of them
+        raise UsageError(f"{folder} cannot be written ({error}): give a folder that you may write to.") from None
 
 
 def grade(lab: Lab, submission: Path, secret: str) -> dict[str, Any]:
@@ -166,15 +172,25 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 
 
 def _another_user() -> str | None:
-    """The user nobody, if this process may give the student's process to it and that one can run Python."""
+    """The user nobody, if this process may give the student's process to it and that one can run what it is to run."""
     if os.getuid() != 0:
         return None
+    needed = [student.__file__, confine.__file__]
+    command = [sys.executable, "-I", "-c", "import sys\nfor name in sys.argv[1:]: open(name)", *needed]
     try:
-        pwd.getpwnam("nobody")
-        ran = subprocess.run([sys.executable, "-I", "-c", ""], user="nobody", cwd="/", check=False)
+        ran = subprocess.run(command, **identity(NOBODY), cwd="/", stderr=subprocess.DEVNULL, check=False)
     except (KeyError, OSError, subprocess.SubprocessError):
         return None
-    return "nobody" if ran.returncode == 0 else None
+    return NOBODY if ran.returncode == 0 else None
+
+
+def walls(user: str | None) -> str:
+    """What is said to the instructor of what stands between a submission and the hidden tests."""
+    kept = [f"the user {user}"] if user else []
+    kept += ["Landlock"] if confine.landlock() else []
+    if kept:
+        return f"submissions are kept from the hidden tests by {' and '.join(kept)}, and by Python"
+    return "submissions are kept from the hidden tests by Python alone: see tutorials/labs/README.md"
 
 
 def main(here: Path, arguments: list[str]) -> int:
@@ -187,8 +203,15 @@ def main(here: Path, arguments: list[str]) -> int:
     if os.getuid() == 0:
         for name in ("lab", "secret.txt"):  # the student's process has another user
             (here / name).chmod(0o700)
-    lab, secret = Lab(here / "lab"), (here / "secret.txt").read_text().strip()
-    results = grade(lab, typed.submission, secret)
+    lab, secret = Lab(here / "lab"), (here / "secret.txt").read_text(encoding="utf-8").strip()
+    if not secret:
+        raise UsageError(f"{here / 'secret.txt'} is empty: make the folder again, by minifuse lab autograder.")
+    print(f"note: {walls(_another_user())}.", file=sys.stderr)
+    try:
+        results = grade(lab, typed.submission, secret)
+    except Exception:  # of the lab, which an instructor is to see; a submission may have brought it about
+        typed.results.write_text(json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1), encoding="utf-8")
+        raise
     typed.results.write_text(json.dumps(results, indent=1), encoding="utf-8")
     most = sum(lab.points.values())
     print(f"{results['score']:g} of {most:g} points")

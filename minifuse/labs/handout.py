@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 from minifuse.errors import UsageError
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import leaked, skeleton, solution_lines
+from minifuse.labs.submission import StudentFault, Submission
 
 __all__ = ["handed_out", "write_files"]
 
@@ -19,7 +21,7 @@ def handed_out(lab: Lab) -> dict[str, str]:
     """The texts of the files that students get, by their paths within the lab.
 
     Raises:
-        UsageError: one of them has a line of a solution, of any lab.
+        UsageError: one of them has a line of a solution, of any lab; or the skeleton cannot be imported.
     """
     read = {name: lab.folder / name for name in GIVEN if (lab.folder / name).is_file()}
     read |= {f"tests/public/{path.name}": path for path in sorted((lab.folder / "tests" / "public").glob("*.py"))}
@@ -34,7 +36,23 @@ def handed_out(lab: Lab) -> dict[str, str]:
                     f"{name} of lab {lab.number} has a line of the solution of lab {other.number} ({over[0]!r}): "
                     "write one of them in another way."
                 )
+    _import(files["solution.py"], lab)
     return files
+
+
+def _import(text: str, lab: Lab) -> None:
+    """Raise `UsageError` unless a submission's process can import the skeleton."""
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place, "solution.py")
+        file.write_text(text, encoding="utf-8")
+        try:
+            with Submission(file, lab.limits):
+                pass
+        except StudentFault as fault:
+            raise UsageError(
+                f"{lab.folder / file.name} without its solutions cannot be imported: {str(fault).rstrip('.')}. Move a "
+                "marker."
+            ) from None
 
 
 def write_files(files: dict[str, str], folder: Path) -> None:

@@ -30,22 +30,34 @@ lab.toml:
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from minifuse.errors import UsageError
-from minifuse.labs.submission import PLACES, Limits
+from minifuse.errors import MinifuseError, UsageError
+from minifuse.labs.submission import PLACES, Limits, has_form, told
 from minifuse.shipped import shipped
 
 __all__ = ["Lab", "Test", "labs"]
 
-KEYS = {"number", "title", "chapter", "hours", "withheld", "points", "wrong", "limits", "read"}
+KEYS = {  # and the forms of their values
+    "number": int,
+    "title": str,
+    "chapter": int,
+    "hours": str,
+    "withheld": list[str],
+    "points": dict[str, float],
+    "wrong": dict[str, str],
+    "limits": dict[str, Any],
+    "read": dict[str, str],
+}
+LIMITS = {"steps": int, "memory_mb": int, "seconds": int, "imports": list[str]}
 PREFIX = "test_"
 
 
@@ -78,15 +90,22 @@ class Lab:
 
     def __post_init__(self) -> None:
         for name in ("README.md", "lab.toml", "solution.py"):
-            if not (self.folder / name).is_file():
+            if not os.path.isfile(self.folder / name):
                 raise UsageError(
                     f"{self.folder} has no {name}: give the folder of a lab, such as minifuse lab start makes."
                 )
-        unknown = self._toml.keys() - KEYS
-        missing = {"number", "title", "chapter", "points"} - self._toml.keys()
-        if unknown or missing:
-            wrong = f"has {sorted(unknown)}" if unknown else f"lacks {sorted(missing)}"
-            raise UsageError(f"{self.folder / 'lab.toml'} {wrong}: it has the keys {', '.join(sorted(KEYS))}.")
+        if missing := {"number", "title", "chapter", "points"} - self._toml.keys():
+            raise UsageError(f"{self.folder / 'lab.toml'} lacks {sorted(missing)}: it has the keys {', '.join(KEYS)}.")
+        self._check(self._toml, KEYS)
+        self._check(self._toml.get("limits", {}), LIMITS)
+
+    def _check(self, given: dict[str, Any], forms: dict[str, Any]) -> None:
+        """Raise `UsageError` unless these are keys that lab.toml may have, and values of their forms."""
+        for name, value in given.items():
+            if name not in forms:
+                raise UsageError(f"{self.folder / 'lab.toml'} has {name!r}: the keys are {', '.join(forms)}.")
+            if not has_form(value, forms[name]):
+                raise UsageError(f"{self.folder / 'lab.toml'} has {name} = {value!r:.80}: give {told(forms[name])}.")
 
     @cached_property
     def _toml(self) -> dict[str, Any]:
@@ -95,6 +114,8 @@ class Lab:
             return tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is no TOML ({error}): correct it.") from None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror}): give a folder that you may read.") from None
 
     @property
     def number(self) -> int:
@@ -115,11 +136,6 @@ class Lab:
     @cached_property
     def limits(self) -> Limits:
         given = self._toml.get("limits", {})
-        known = {one.name for one in fields(Limits)} - {"withheld", "sentence"}
-        if unknown := given.keys() - known:
-            raise UsageError(
-                f"{self.folder / 'lab.toml'} has the limits {sorted(unknown)}: give some of {sorted(known)}."
-            )
         withheld = tuple(self._toml.get("withheld", ()))
         sentence = f"{{}} is withheld in lab {self.number}, which asks you to write it"
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
@@ -150,6 +166,8 @@ class Lab:
                         if test.name in found:
                             raise UsageError(f"{path} has a second test {test.name}: give it another name.")
                         found[test.name] = test
+        if not found:
+            raise UsageError(f"{self.folder} has no tests: give the folder of a lab, such as minifuse lab start makes.")
         if len(places) == 2 and (gone := self.points.keys() - found.keys()):
             raise UsageError(f"{self.folder / 'lab.toml'} has points for {sorted(gone)}: there are no such tests.")
         return [*found.values()]
@@ -184,9 +202,18 @@ class Lab:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         stage = self.folder / "stage.py"
-        if stage.is_file() and path != stage:
-            sys.modules["stage"] = self.module(stage)  # of this lab: others have one of that name
-        spec.loader.exec_module(module)
+        if path != stage:
+            sys.modules.pop("stage", None)  # of another lab: others have one of that name
+            if stage.is_file():
+                sys.modules["stage"] = self.module(stage)
+        try:
+            spec.loader.exec_module(module)
+        except MinifuseError:
+            raise
+        except Exception as error:
+            del sys.modules[name]
+            what = f"{type(error).__name__}: {error}"
+            raise UsageError(f"{path} cannot be imported ({what}): take it from a new minifuse lab start.") from error
         return module
 
 

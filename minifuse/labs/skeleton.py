@@ -13,6 +13,7 @@ marker has no hint, the lines are left out altogether: helpers are the student's
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterable, Iterator
 
@@ -59,7 +60,7 @@ def skeleton(text: str, name: str = "solution.py") -> str:
         if opened[1]["indent"] != found["indent"]:
             raise UsageError(f"{name}, line {number}, is not indented as line {opened[0]}: indent both alike.")
         if (hint := opened[1]["hint"]) is not None:
-            left.append(f'{found["indent"]}raise NotImplementedError("{hint}")'.replace('\\"', '"'))
+            left.append(f"{found['indent']}raise NotImplementedError({json.dumps(hint, ensure_ascii=False)})")
         opened = None
     if opened is not None:
         raise UsageError(f"{name}, line {opened[0]}, begins a solution that does not end: write # END SOLUTION.")

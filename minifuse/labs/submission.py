@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import secrets
+import select
 import selectors
 import subprocess
 import sys
@@ -21,10 +23,14 @@ from minifuse.errors import MinifuseError
 from minifuse.labs import student
 from minifuse.shipped import HOME, places
 
-__all__ = ["PLACES", "Limits", "Remote", "StudentFault", "Submission", "check_form"]
+__all__ = ["PLACES", "Limits", "Remote", "StudentFault", "Submission", "check_form", "has_form", "identity", "told"]
 
 PLACES = places("tutorials/labs", "tutorials/labs")
 PRINTED = 20_000  # characters of what a file prints that are kept
+REPLY = 4 << 20  # bytes of a value as JSON
+WHOLE = 1 << 63  # numbers from here on are larger than anything a lab has
+CHUNK = 1 << 16
+PATIENCE = 3  # a second of computing may take as many on half a core of a busy machine
 ALONE = "a lab's file stands alone, and may not import {}"
 
 
@@ -34,7 +40,7 @@ class Limits:
 
     steps: int = 1_000_000
     memory_mb: int = 512
-    seconds: int = 60  # of processor time, and twice as many on the clock: for what never returns
+    seconds: int = 60  # of processor time, and PATIENCE times as many on the clock: for what never returns
     imports: tuple[str, ...] = ()  # modules that it may use beside Python's own
     withheld: tuple[str, ...] = ()
     sentence: str = "{} is withheld in this lab: you are asked to write it"
@@ -89,7 +95,8 @@ class Submission:
 
     file: Path
     limits: Limits = field(default_factory=Limits)
-    user: str | int | None = None  # that the process is given, where the judge may do so
+    user: str | None = None  # that the process is given, where the judge may do so
+    names: bool = True  # look at the names in the file before it is run
     steps: int = 0  # of the last call
     most_steps: int = 0
 
@@ -103,6 +110,7 @@ class Submission:
             "closed": [*map(str, (HOME, *PLACES))],
             "withheld": list(self.limits.withheld),
             "imports": [*self.limits.imports],
+            "names": self.names,
             "sentence": self.limits.sentence,
             "alone": ALONE,
             "steps": self.limits.steps,
@@ -118,12 +126,14 @@ class Submission:
             stderr=subprocess.STDOUT,
             pass_fds=(read_calls, write_replies),
             start_new_session=True,
-            user=self.user,
+            **identity(self.user),
             cwd="/",
             env=_environment(),
         )
         os.close(read_calls)
         os.close(write_replies)
+        os.set_blocking(self._calls, False)
+        self._patience = float(PATIENCE * self.limits.seconds)  # that is left to wait for the process, over all calls
         self._waiting = selectors.DefaultSelector()
         self._waiting.register(self._replies, selectors.EVENT_READ)
         assert self._process.stdout is not None
@@ -174,30 +184,42 @@ class Submission:
         forgotten, self._forgotten[:] = [*self._forgotten], []
         number = secrets.randbits(53)  # which the file cannot know, to answer in another's place
         line = (json.dumps({**call, "number": number, "forget": forgotten}) + "\n").encode()
+        started = time.monotonic()
         try:
-            while line:
-                line = line[os.write(self._calls, line) :]
-        except OSError:
-            raise StudentFault(self._ended(name)) from None
-        reply = self._reply(name, number)
-        self.steps = int(reply.get("steps", 0))
+            self._send(name, line)
+            self.steps, error, value = self._reply(name, number)
+        finally:
+            self._patience -= time.monotonic() - started
         self.most_steps = max(self.most_steps, self.steps)
-        if "error" in reply:
-            raise self._fault(name, reply["error"])
-        return check_form(reply.get("value"), form, name)
+        if error is not None:
+            raise self._fault(name, error)
+        return check_form(value, form, name)
 
-    def _reply(self, name: str, number: int) -> dict[str, Any]:
-        deadline = time.monotonic() + 2 * self.limits.seconds
-        while b"\n" not in self._buffer:
-            ready = self._waiting.select(max(0.0, deadline - time.monotonic()))
+    def _send(self, name: str, line: bytes) -> None:
+        while line:
+            _, ready, _ = select.select([], [self._calls], [], max(0.0, self._patience))
             if not ready:
-                raise StudentFault(f"{name} had not returned after {2 * self.limits.seconds} s: does it end?")
+                raise StudentFault(self._late(name))
+            try:
+                line = line[os.write(self._calls, line) :]
+            except OSError:
+                raise StudentFault(self._ended(name)) from None
+
+    def _reply(self, name: str, number: int) -> tuple[int, dict[str, Any] | None, Any]:
+        """The steps of a call, its error or None, its value."""
+        deadline = time.monotonic() + self._patience
+        while b"\n" not in self._buffer[-CHUNK:]:
+            ready = self._waiting.select(max(0.0, deadline - time.monotonic()))
+            if not ready or time.monotonic() > deadline:
+                raise StudentFault(self._late(name))
             for key, _ in ready:
-                chunk = os.read(key.fd, 1 << 16)
+                chunk = os.read(key.fd, CHUNK)
                 if key.fd == self._replies:
                     if not chunk:
                         raise StudentFault(self._ended(name))
                     self._buffer += chunk
+                    if len(self._buffer) > REPLY:
+                        raise StudentFault(f"{name} returned more than {REPLY >> 20} MB: return less.")
                 elif not chunk:
                     self._waiting.unregister(key.fileobj)
                 elif len(self._text) < PRINTED:
@@ -205,13 +227,21 @@ class Submission:
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             reply = json.loads(line)
-            if reply["number"] != number:
+            steps, error = reply["steps"], reply.get("error")
+            if reply["number"] != number or type(steps) is not int or steps < 0 or self._buffer:
                 raise ValueError
-        except (ValueError, KeyError, TypeError):
+            if error is not None and type(error) is not dict:
+                raise ValueError
+        except RecursionError:
+            raise StudentFault(f"{name} returned lists within lists, more than can be read: return less.") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise StudentFault(
                 f"{name} wrote to the judge's own channel: return values, and print what you like."
             ) from None
-        return dict(reply)
+        return steps, error, reply.get("value")
+
+    def _late(self, name: str) -> str:
+        return f"{name} had not returned after {PATIENCE * self.limits.seconds} s: does it end?"
 
     def _ended(self, name: str) -> str:
         """Why the process is no more."""
@@ -226,7 +256,7 @@ class Submission:
         return f"{name} ended its process (exit code {code}): a lab's file returns values, and never exits."
 
     def _fault(self, name: str, error: dict[str, Any]) -> StudentFault:
-        kind, text, where = str(error.get("type")), str(error.get("text")), error.get("where")
+        kind, text, where = (_clean(str(error.get(one) or "")) for one in ("type", "text", "where"))
         at = f" at {where}" if where else ""
         if kind == "OutOfSteps":
             most = f"{self.limits.steps:,} steps (lines of your file that are run)"
@@ -254,28 +284,40 @@ def check_form(value: Any, form: Any, name: str) -> Any:
     Raises:
         StudentFault: it has another form.
     """
-    if not _is(value, form):
-        raise StudentFault(f"{name} returned {json.dumps(value):.120}: return {told(form)}.")
+    if not has_form(value, form):
+        try:
+            shown = json.dumps(value)
+        except RecursionError:
+            shown = "lists within lists"
+        raise StudentFault(f"{name} returned {shown:.120}: return {told(form)}.")
     return value
 
 
-def _is(value: Any, form: Any) -> bool:
+def _clean(text: str) -> str:
+    """A text that any terminal and any file can show."""
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def has_form(value: Any, form: Any) -> bool:
+    """Whether a value is of this type: `list[tuple[int, int]]` are lists of lists of two whole numbers."""
     origin, parts = get_origin(form), get_args(form)
     if form is Any:
         return True
     if form is None or form is type(None):
         return value is None
     if origin is types.UnionType:
-        return any(_is(value, part) for part in parts)
+        return any(has_form(value, part) for part in parts)
     if origin is list:
-        return isinstance(value, list) and all(_is(one, parts[0]) for one in value)
+        return isinstance(value, list) and all(has_form(one, parts[0]) for one in value)
     if origin is tuple:
-        return isinstance(value, list) and len(value) == len(parts) and all(map(_is, value, parts))
+        return isinstance(value, list) and len(value) == len(parts) and all(map(has_form, value, parts))
     if origin is dict:
-        return isinstance(value, dict) and all(_is(one, parts[1]) for one in value.values())
-    if form is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, form) and (form is bool or not isinstance(value, bool))
+        return isinstance(value, dict) and all(has_form(one, parts[1]) for one in value.values())
+    if isinstance(value, bool):
+        return form is bool
+    if isinstance(value, int):
+        return form in (int, float) and -WHOLE < value < WHOLE
+    return isinstance(value, form) and value == value  # NaN is no number, and every comparison with it is False
 
 
 def told(form: Any, many: bool = False) -> str:
@@ -298,6 +340,13 @@ def told(form: Any, many: bool = False) -> str:
     if form in (bool, None, type(None)) or name == "anything plain":
         return name
     return f"{name}s" if many else f"a {name}"
+
+
+def identity(user: str | None) -> dict[str, Any]:
+    """The user of the process, with the group of that user and no other one."""
+    if user is None:
+        return {}
+    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
 def _environment() -> dict[str, str]:

@@ -108,10 +108,53 @@ def test_handouts_and_autograders_are_folders(minifuse: Cli, folder: Path) -> No
         (["handout", "4"], "-o is missing"),
         (["autograder", "x", "-o", "y"], "There is no lab 'x'"),
         (["score", "nowhere"], "nowhere has no README.md"),
+        (["handout", "4", "-o", ""], "-o is missing"),
+        (["autograder", "4", "-o", "y", "--secret", " "], "--secret is empty"),
+        (["check", "mine", "--seed", ""], "--seed is empty"),
+        (["score", "mine", "--seed", ""], "--seed is empty"),
+        (["score", "mine", "eighth"], "These are folders of the labs [4, 8]"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: list[str], told: str, minifuse: Cli) -> None:
+    if "mine" in typed:
+        minifuse("lab", "start", "4", "mine")
+        minifuse("lab", "start", "8", "eighth")
     minifuse("lab", *typed).refused(told)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "told"),
+    [
+        ("lab.toml", "number = 4", 'number = "four"', "has number = 'four': give a whole number."),
+        ("lab.toml", "number = 4", "x = [", "is no TOML"),
+        ("lab.toml", "chapter = 6", "", "lacks ['chapter']"),
+        ("lab.toml", "chapter = 6", "chapter = 6\npages = 3", "has 'pages': the keys are number, title,"),
+        ("lab.toml", "windows_by_hand = 10", 'windows_by_hand = "ten"', "give a dictionary of numbers."),
+        ("lab.toml", "steps = 200000", "steps = 2.5", "has steps = 2.5: give a whole number."),
+        ("lab.toml", "steps = 200000", "minutes = 2", "has 'minutes': the keys are steps, memory_mb,"),
+        ("stage.py", "import", "import nothing_of_this_name, ", "stage.py cannot be imported (ImportError"),
+        ("tests/public/by_hand.py", "FIG_6 =", "FIG_6 = 1 / 0 #", "by_hand.py cannot be imported (ZeroDivisionError"),
+        ("tests/public/by_hand.py", "def test_", "def check_", "has no tests"),
+    ],
+)
+def test_a_lab_that_is_broken_is_one_sentence(
+    name: str, old: str, new: str, told: str, minifuse: Cli, folder: Path
+) -> None:
+    minifuse("lab", "start", "4", "mine")
+    file = folder / "mine" / name
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    minifuse("lab", "check", "mine").refused(told)
+
+
+def test_a_solution_that_cannot_be_read_is_told(minifuse: Cli, folder: Path) -> None:
+    minifuse("lab", "start", "4", "mine")
+    (folder / "mine" / "solution.py").write_bytes(b"# \xe9\n")
+    outcome = minifuse("lab", "check", "mine", "--only", "windows_by_hand")
+    assert outcome.code == 1
+    assert "UnicodeDecodeError" in outcome.out
+    (folder / "mine" / "solution.py").unlink()
+    minifuse("lab", "check", "mine").refused("mine has no solution.py")
 
 
 def test_a_test_that_is_not_there_is_named(minifuse: Cli) -> None:

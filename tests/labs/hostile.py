@@ -114,13 +114,13 @@ def prints_results():
     return 0
 
 
-def writes_to_every_channel():
+def writes_to_every_channel(line=b'{"value": 100, "steps": 0, "number": 1}\n'):
     import contextlib
     import os
 
     for channel in range(3, 64):
         with contextlib.suppress(OSError):
-            os.write(channel, b'{"value": 100, "steps": 0, "number": 1}\n')
+            os.write(channel, line)
     return 0
 
 
@@ -168,6 +168,195 @@ def looks_for_the_guard():
 
 def never_returns_from_itself():
     return never_returns_from_itself()
+
+
+def patches_the_paths(path):
+    import os
+    import posixpath
+
+    posixpath._joinrealpath = lambda *_: (os.__file__, True)
+    os.fspath = lambda _: os.__file__
+    return open(path).read()
+
+
+def has_two_paths():
+    import os
+    from io import FileIO
+
+    class Path:
+        told = iter(["/etc/passwd"])
+
+        def __fspath__(self):
+            return next(self.told, os.__file__)
+
+    return FileIO(Path()).read(10).decode()
+
+
+def has_a_text_of_its_own():
+    import os
+
+    class Path(str):
+        def startswith(self, *_):
+            return True
+
+        def split(self, *_):
+            return []
+
+    return os.read(os.open(Path("/etc/passwd"), os.O_RDONLY), 10).decode()
+
+
+def reads_below_a_folder():
+    import os
+
+    folder = os.open(os.path.dirname(os.__file__), os.O_RDONLY)
+    return os.open("os.py", os.O_RDONLY, dir_fd=folder)
+
+
+def loads_c_by_another_name():
+    import _imp
+    import os
+    import sysconfig
+    from importlib.machinery import ModuleSpec
+
+    place = os.path.join(
+        sysconfig.get_path("stdlib"), "lib-dynload", "_ctypes" + sysconfig.get_config_var("EXT_SUFFIX")
+    )
+    return _imp.create_dynamic(ModuleSpec("other._ctypes", None, origin=place)).__name__
+
+
+def unpickles():
+    import pickle
+
+    return pickle.loads(b"cos\ngetpid\n(tR.")
+
+
+def starts_a_thread():
+    import threading
+
+    threading.Thread(target=print).start()
+
+
+def kills_by_a_descriptor():
+    import os
+    import signal
+
+    return signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 9)
+
+
+def makes_a_pipe(path):
+    import os
+
+    return os.mkfifo(path)
+
+
+def shares_memory():
+    import os
+    from _posixshmem import shm_open
+
+    return shm_open("/lab", os.O_CREAT | os.O_RDWR, mode=0o600)
+
+
+def looks_at_the_judge():
+    import os
+
+    return os.readlink(f"/proc/{os.getppid()}/exe")
+
+
+def hundred():
+    count = 0
+    for _ in range(100):
+        count += 1
+    return count
+
+
+def stops_counting():
+    import sys
+
+    sys.settrace(None)
+    return hundred()
+
+
+def patches_the_count():
+    import __main__
+
+    __main__.Steps.line = None
+
+
+def patches_json():
+    import json
+
+    json.dumps = json.JSONEncoder.encode = lambda *_: '{"value": 3}'
+    json.encoder.c_make_encoder = None
+    return hundred()
+
+
+def has_no_room_to_count(depth=0):
+    try:
+        return has_no_room_to_count(depth + 1)
+    except RecursionError:
+        return hundred()
+
+
+def catches_the_end():
+    try:
+        no_end()
+    except BaseException:
+        return 0
+
+
+class Late(dict):
+    def items(self):
+        return [("count", hundred())]
+
+
+def computes_when_told():
+    return Late(count=0)
+
+
+def nests():
+    value = []
+    for _ in range(900):
+        value = [value]
+    return value
+
+
+def nests_in_the_channel():
+    writes_to_every_channel(b"[" * 100_000 + b"\n")
+
+
+def floods_the_channel():
+    import os
+
+    for channel in range(3, 64):
+        try:
+            while os.write(channel, bytes(1 << 16)):
+                pass
+        except OSError:
+            pass
+
+
+def floods_what_is_printed():
+    for _ in range(200):
+        print("x" * 100_000)
+    return 0
+
+
+def returns_nan():
+    return float("nan")
+
+
+def returns_a_large_number():
+    return 10**4000
+
+
+def raises_half_a_character():
+    raise ValueError("\ud800\x1b[31m")
+
+
+def sleeps():
+    import time
+
+    time.sleep(100)
 
 
 class Box:

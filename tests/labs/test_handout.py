@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from minifuse.labs.autograder import autograder_files, grade, make_autograder
 from minifuse.labs.handout import handed_out, write_files
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import solution_lines
+from minifuse.labs.submission import identity
 
 LABS = labs()
 SHUFFLE = next(lab for lab in LABS if lab.number == 4)
@@ -58,6 +60,14 @@ def test_a_line_that_leaks_is_refused(tmp_path: Path) -> None:
         handed_out(Lab(folder))
 
 
+def test_a_skeleton_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(SHUFFLE.folder, tmp_path / "04-broken")
+    with (folder / "solution.py").open("a") as file:
+        file.write("\n\n# BEGIN SOLUTION\nONE_OF_THE_REFERENCE = 1\n# END SOLUTION\nTWO = 2 * ONE_OF_THE_REFERENCE\n")
+    with pytest.raises(UsageError, match=r"cannot be imported: solution\.py raised NameError .*Move a marker\."):
+        handed_out(Lab(folder))
+
+
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "solution.py").write_text("mine")
     with pytest.raises(UsageError, match="is left as it is"):
@@ -74,23 +84,50 @@ def test_an_autograder_has_hidden_tests_and_no_solution(lab: Lab) -> None:
     assert files["run_autograder"].startswith("#!/usr/bin/env bash\n")
 
 
+# What is measured is the high-water mark of a process's own memory: the maximum that the system tells of a child,
+# ru_maxrss, has that of the process which started it, too.
+MEASURE = """
+import atexit
+from minifuse.labs.submission import Submission
+
+sys.modules["torch"] = None
+peaks = {"grader": 0, "submission": 0}
+
+def note(name, process):
+    status = Path(f"/proc/{process}/status").read_text()
+    found = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
+    peaks[name] = max([peaks[name], *found])
+
+def ends(self, *how, ended=Submission.__exit__):
+    note("submission", self._process.pid)
+    ended(self, *how)
+
+def told():
+    note("grader", "self")
+    print(*peaks.values())
+
+Submission.__exit__ = ends
+atexit.register(told)
+"""
+
+
 @pytest.fixture(scope="module")
 def grader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("grader") / "ag"
     make_autograder(SHUFFLE, folder, "a secret of the course")
-    blocked = "import sys\nsys.modules['torch'] = None  # type: ignore\n"
-    (folder / "grade.py").write_text(blocked + (folder / "grade.py").read_text())
+    text, begin = (folder / "grade.py").read_text(), "from minifuse.labs.autograder import main\n"
+    assert begin in text
+    (folder / "grade.py").write_text(text.replace(begin, MEASURE + begin))
     return folder
 
 
-def graded(grader: Path, submission: Path, place: Path) -> dict:  # type: ignore[type-arg]
+def graded(grader: Path, submission: Path, place: Path, code: int = 0) -> dict:  # type: ignore[type-arg]
     command = [sys.executable, "-I", str(grader / "grade.py"), "--submission", str(submission)]
     command += ["--results", str(place / "results.json"), "--classroom", str(place / "classroom.txt")]
-    with subprocess.Popen(command, cwd=place, stdout=subprocess.DEVNULL) as process:
-        _, code, used = os.wait4(process.pid, 0)  # of this process and those that it has waited for
-        process.returncode = code
-    assert code == 0
-    return {**json.loads((place / "results.json").read_text()), "maxrss": used.ru_maxrss}
+    ran = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert ran.returncode == code, ran.stderr
+    peaks = [int(one) for one in ran.stdout.splitlines()[-1].split()]
+    return {**json.loads((place / "results.json").read_text()), "peaks": peaks, "told": ran.stderr}
 
 
 def test_it_grades_without_torch_in_768_mb(grader: Path, tmp_path: Path) -> None:
@@ -105,7 +142,37 @@ def test_it_grades_without_torch_in_768_mb(grader: Path, tmp_path: Path) -> None
     told = json.loads(base64.b64decode((tmp_path / "classroom.txt").read_text()))
     assert told["status"] == "pass"
     assert told["max_score"] == results["score"]
-    assert results["maxrss"] < 768 << 10
+    assert 0 < sum(results["peaks"]) < 768 << 10
+    assert "submissions are kept from the hidden tests by " in results["told"]
+
+
+def test_what_a_submission_takes_is_measured(grader: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "solution.py").write_text("held = bytearray(300 << 20)\n")
+    assert graded(grader, tmp_path / "in", tmp_path)["peaks"][1] > 300 << 10
+
+
+def test_a_grader_that_fails_gives_no_points(grader: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(grader, tmp_path / "ag")
+    (tmp_path / "in").mkdir()
+    shutil.copy(SHUFFLE.folder / "solution.py", tmp_path / "in" / "solution.py")
+    tests = folder / "lab" / "tests" / "hidden" / "properties.py"
+    tests.write_text(tests.read_text().replace("SIZES = (", "SIZES = (1 // len([]), "))
+    results = graded(folder, tmp_path / "in", tmp_path, code=1)
+    assert (results["score"], results["tests"]) == (0, [])
+    assert "The grader failed" in results["output"]
+    assert "ZeroDivisionError" in results["told"]
+
+
+def test_another_user_has_no_group_of_the_grader() -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root gives a process to another user")
+    code = "import os; print(os.getuid(), os.getgid(), os.getgroups())"
+    ran = subprocess.run(
+        ["/usr/bin/python3", "-I", "-c", code], **identity("nobody"), capture_output=True, text=True, cwd="/"
+    )
+    user = pwd.getpwnam("nobody")
+    assert ran.stdout.split() == [str(user.pw_uid), str(user.pw_gid), "[]"]
 
 
 HOSTILE = {
@@ -118,6 +185,8 @@ HOSTILE = {
     "forks": "import os\nwhile True:\n    os.fork()\n",
     "memory": "x = [0] * 10**10\n",
     "nothing": "",
+    "paths": "import posixpath\nposixpath._joinrealpath = lambda *a: (posixpath.__file__, True)\n"
+    "raise ValueError(open('{grader}/secret.txt').read())\n",
 }
 
 
@@ -129,6 +198,16 @@ def test_a_hostile_submission_gets_nothing(name: str, grader: Path, tmp_path: Pa
     assert results["score"] == 0
     assert [one["score"] for one in results["tests"]] == [0] * len(SHUFFLE.points)
     assert "def test_" not in json.dumps(results)
+    assert "a secret of the course" not in json.dumps(results)
+
+
+def test_wrong_answers_save_no_steps(grader: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    text = (SHUFFLE.folder / "solution.py").read_text()
+    cheat = "\n\ndef window_offset(live, right=window_offset):\n    return right(live) if len(live) < 100 else 0\n"
+    (tmp_path / "in" / "solution.py").write_text(text + cheat)
+    failed = {one["name"] for one in graded(grader, tmp_path / "in", tmp_path)["tests"] if not one["score"]}
+    assert "windows of any buffers" in failed
 
 
 def test_a_submission_needs_one_file(tmp_path: Path) -> None:

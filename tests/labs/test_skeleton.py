@@ -63,6 +63,13 @@ def test_what_is_left_runs_and_says_what_to_write() -> None:
         names["missing"](3, [])  # type: ignore[operator]
 
 
+def test_a_hint_may_have_quotes() -> None:
+    names: dict[str, object] = {}
+    exec(skeleton(FILE.replace("append it", 'append "it" \\ so')), names)
+    with pytest.raises(NotImplementedError, match=r'append "it" \\ so'):
+        names["Cache"]().keep(3)  # type: ignore[operator]
+
+
 def test_the_lines_of_a_solution_are_known() -> None:
     lines = solution_lines(FILE)
     assert "holes = [token for token in range(length) if token not in written]" in lines

@@ -123,7 +123,8 @@ def test_one_matrix(work):
 
 def test_looks_no_further(work):
     """Twice as many running requests take about twice as many steps; those that stay in the queue take none."""
-    running = [ask(f"r{i}", 5, 1) for i in range(400)]
+    random = work.random
+    running = [ask(f"r{i}", random.randint(1, 99), 1) for i in range(400)]
     steps = []
     for size in (100, 200, 400):
         asked(work.make("Policy", size, 1000), running[:size], [])

@@ -162,11 +162,11 @@ def test_gives_everything_back(work):
 
 def test_writes_in_few_steps(work):
     """A write takes as many steps beside 400 requests as beside 4, and behind 4,000 tokens as behind 40."""
-    steps = []
+    steps, token = [], work.random.randrange(5000)
     for count, length in ((4, 40), (400, 40), (4, 4000)):
         blocks = work.make("Blocks", 2000, 4)
         for i in range(count):
-            blocks("admit", f"r{i}", [i, *[0] * 4], form=int)
+            blocks("admit", f"r{i}", [i, *[token] * 4], form=int)
             blocks("write", f"r{i}", 0, 3)
             blocks("wrote", f"r{i}", 3)
         blocks("admit", "long", [5000] * (length + 2), form=int)
