@@ -220,7 +220,7 @@ def score(options: ScoreOptions) -> int:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        table.add_column("")
+        table.add_column("", overflow="fold")  # names of a class often begin alike
         for name, better in scored.costs.items():
             table.add_column(f"{name}\n({better} is better)", justify="right")
         for name, row, baseline in scored.ranked:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from minifuse.errors import UsageError
-from minifuse.labs import confine, student
+from minifuse.labs import confine, guard, names, student
 from minifuse.labs.handout import handed_out, write_files
 from minifuse.labs.judge import Outcome, judge
 from minifuse.labs.lab import Lab
@@ -175,7 +175,7 @@ def _another_user() -> str | None:
     """The user nobody, if this process may give the student's process to it and that one can run what it is to run."""
     if os.getuid() != 0:
         return None
-    needed = [student.__file__, confine.__file__]
+    needed = [str(one.__file__) for one in (student, names, guard, confine)]
     command = [sys.executable, "-I", "-c", "import sys\nfor name in sys.argv[1:]: open(name)", *needed]
     try:
         ran = subprocess.run(command, **identity(NOBODY), cwd="/", stderr=subprocess.DEVNULL, check=False)

@@ -41,7 +41,8 @@ from types import ModuleType
 from typing import Any
 
 from minifuse.errors import MinifuseError, UsageError
-from minifuse.labs.submission import PLACES, Limits, has_form, told
+from minifuse.labs.form import has_form, told
+from minifuse.labs.submission import PLACES, Limits
 from minifuse.shipped import shipped
 
 __all__ = ["Lab", "Test", "labs"]

@@ -11,24 +11,23 @@ import selectors
 import subprocess
 import sys
 import time
-import types
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Self, get_args, get_origin
+from typing import Any, Self
 
 from minifuse.errors import MinifuseError
 from minifuse.labs import student
+from minifuse.labs.form import has_form, told
 from minifuse.shipped import HOME, places
 
-__all__ = ["PLACES", "Limits", "Remote", "StudentFault", "Submission", "check_form", "has_form", "identity", "told"]
+__all__ = ["PLACES", "Limits", "Remote", "StudentFault", "Submission", "check_form", "identity"]
 
 PLACES = places("tutorials/labs", "tutorials/labs")
 PRINTED = 20_000  # characters of what a file prints that are kept
 REPLY = 4 << 20  # bytes of a value as JSON
-WHOLE = 1 << 63  # numbers from here on are larger than anything a lab has
 CHUNK = 1 << 16
 PATIENCE = 3  # a second of computing may take as many on half a core of a busy machine
 ALONE = "a lab's file stands alone, and may not import {}"
@@ -296,50 +295,6 @@ def check_form(value: Any, form: Any, name: str) -> Any:
 def _clean(text: str) -> str:
     """A text that any terminal and any file can show."""
     return "".join(one if one.isprintable() else "?" for one in text)
-
-
-def has_form(value: Any, form: Any) -> bool:
-    """Whether a value is of this type: `list[tuple[int, int]]` are lists of lists of two whole numbers."""
-    origin, parts = get_origin(form), get_args(form)
-    if form is Any:
-        return True
-    if form is None or form is type(None):
-        return value is None
-    if origin is types.UnionType:
-        return any(has_form(value, part) for part in parts)
-    if origin is list:
-        return isinstance(value, list) and all(has_form(one, parts[0]) for one in value)
-    if origin is tuple:
-        return isinstance(value, list) and len(value) == len(parts) and all(map(has_form, value, parts))
-    if origin is dict:
-        return isinstance(value, dict) and all(has_form(one, parts[1]) for one in value.values())
-    if isinstance(value, bool):
-        return form is bool
-    if isinstance(value, int):
-        return form in (int, float) and -WHOLE < value < WHOLE
-    return isinstance(value, form) and value == value  # NaN is no number, and every comparison with it is False
-
-
-def told(form: Any, many: bool = False) -> str:
-    """A form in words.
-
-    >>> told(list[tuple[int, int]])
-    'a list of lists of a whole number and a whole number'
-    """
-    names = {int: "whole number", float: "number", str: "text", bool: "True or False", None: "None", type(None): "None"}
-    origin, parts = get_origin(form), get_args(form)
-    if origin is list:
-        return f"{'lists' if many else 'a list'} of {told(parts[0], many=True)}"
-    if origin is tuple:
-        return f"{'lists' if many else 'a list'} of {' and '.join(told(part) for part in parts)}"
-    if origin is dict:
-        return f"{'dictionaries' if many else 'a dictionary'} of {told(parts[1], many=True)}"
-    if origin is types.UnionType:
-        return " or ".join(told(part) for part in parts)
-    name = names.get(form, "anything plain")
-    if form in (bool, None, type(None)) or name == "anything plain":
-        return name
-    return f"{name}s" if many else f"a {name}"
 
 
 def identity(user: str | None) -> dict[str, Any]:
