@@ -218,6 +218,13 @@ export class SvgSurface {
     this._parts.push("</g>");
   }
 
+  /** Draw what `fn` draws as much further to the right, and down. */
+  at(x, y, fn) {
+    this._parts.push(`<g transform="translate(${tidy(x)} ${tidy(y)})">`);
+    fn();
+    this._parts.push("</g>");
+  }
+
   /** @returns {string} the whole document */
   toString() {
     const size = `width="${tidy(this.width)}" height="${tidy(this.height)}" viewBox="0 0 ${tidy(this.width)} ${tidy(this.height)}"`;
