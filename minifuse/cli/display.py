@@ -123,7 +123,7 @@ class Display:
             self._lanes.step(report)
         self._made += len(report.plan.work) if self._of_cells else sum(map(len, report.tokens.values()))
         self._running.update(report.plan.admitted)
-        self._running.difference_update(report.finished)
+        self._running.difference_update(report.finished, report.plan.evicted)
         self._report = report
         now = time.perf_counter()
         if now >= self._next_s or (self._held and not self._running):  # in a lull the next step may be far away

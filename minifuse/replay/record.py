@@ -39,6 +39,7 @@ __all__ = ["TracedRun", "read_run", "record"]
 VERSION = 1
 NANOSECONDS = 9  # decimal places of a second
 Object = dict[str, Any]
+MOST_WORKERS = 64  # that a policy's option takes: more are those of a damaged trace
 EMPTY: tuple[Any, ...] = (None, [], {}, 0, False)
 
 
@@ -115,7 +116,7 @@ class _Run:
         self.reasons: dict[tuple[str, str], int] = {}
         self.steps: list[Object] = []
         self.passed: list[list[list[int]]] = []
-        self.workers = 1
+        self.workers = _workers_asked_for(self.header)  # or more: one of a policy's own, or one that moves KV
 
     def told(self) -> Object:
         num_pauses = 0
@@ -252,6 +253,12 @@ class _Run:
     def _work(self, name: str, start: int, stop: int, cell: str = TRANSFORMER) -> list[int]:
         kind = self.cells.setdefault(cell, len(self.cells))
         return [self.number[name], start, stop, *([kind] if cell != TRANSFORMER else [])]
+
+
+def _workers_asked_for(header: Event) -> int:
+    """The workers that the run was given with an option, also those that never got a task; 1: the trace names none."""
+    told = str(header.get("options", {}).get("batching.workers", 1))
+    return min(max(1, int(told)), MOST_WORKERS) if told.isdecimal() and told.isascii() and len(told) < 9 else 1
 
 
 def _in_utf16(text: str, ends: list[int]) -> list[int]:

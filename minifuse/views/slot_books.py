@@ -265,7 +265,7 @@ def books(events: Iterable[Event]) -> Iterator[Frame]:
     """
     events = list(whole_tables(events))
     columns = [event for event in events if event["event"] in ("step", "wait")]
-    pending = sorted((event for event in columns if event["event"] == "step"), key=lambda step: int(step["step"]))
+    pending = _as_they_begin([event for event in columns if event["event"] == "step"])
     made = _Books(events)
     made.lost = _last_readers(pending)
     waves: dict[int, tuple[Slots, ...]] = {}  # of the steps that have begun
@@ -277,6 +277,17 @@ def books(events: Iterable[Event]) -> Iterator[Frame]:
         yield Frame(column, dict(made.held), waves.pop(column["step"]) if runs else ())
         if runs:
             made.end(column)
+
+
+def _as_they_begin(steps: list[Event]) -> list[Event]:
+    """Plans in the order in which they started: one that waits in the queue of its worker has no slots yet, though one
+    with a later number may run on another worker.
+
+    Where KV is moved, in the order of their numbers: a copy beside the iterations may start after the iteration that
+    overwrites what it copies, and which waits for it.
+    """
+    moves = any(step["moves"] for step in steps)
+    return sorted(steps, key=lambda step: (0.0 if moves else step["wall"]["start_s"], step["step"]))
 
 
 def _starts_before(step: Event, column: Event) -> bool:

@@ -132,6 +132,20 @@ def test_there_are_no_more_lanes_than_rows(minifuse: Cli) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
+def test_the_evicted_do_not_count_as_running(minifuse: Cli) -> None:
+    typed = ("--technique", "vllm", "--kv-memory", "768KiB", "--prompt-length", 16, "--output-length", 40)
+    outcome = minifuse(*CROWD, *typed)
+    frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", outcome.err).split("on random:small")[1:-1]
+    suspended = 0
+    for frame in frames:
+        running, _ = re.findall(r"(?m)^ +(\d+) +(\d+) ", frame)[0]
+        last = [row[-1] for row in re.findall(r"(?m)^[A-Za-z ] r\d+ +(\S+)", frame)]
+        suspended += last.count("~")
+        assert int(running) == sum(mark not in "~.|" for mark in last)
+    assert suspended, "none was evicted"
+
+
+@pytest.mark.usefixtures("terminal")
 def test_without_it_the_picture_has_no_lanes(minifuse: Cli) -> None:
     outcome = minifuse(*CROWD[:-1], "--output-length", 4)
     assert "KV in use" in outcome.err

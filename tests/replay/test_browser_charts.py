@@ -12,7 +12,7 @@ from minifuse.replay.page import assemble
 from minifuse.trace import read_trace
 
 from .conftest import Pages, Screen, Traces
-from .crowd import SWAP, crowd_page
+from .crowd import SWAP, TIERS, crowd_page
 from .pictures import GUTTER, colours, drawn
 
 
@@ -35,6 +35,25 @@ def test_requests_that_were_evicted_are_in_the_queue(screen: Screen) -> None:
     assert states[most].count("suspended")
     screen.js("app.select(arguments[0])", most)
     assert f"Queue: {queue[most]} request" in screen.text("charts-a")
+
+
+def test_moves_beside_an_iteration_are_no_pause(screen: Screen) -> None:
+    """But of an iteration that ends behind the next stop of Predict nothing is told."""
+    page = crowd_page("pensieve", TIERS)
+    values = "return app.a.charts.charts.slice(0, 2).map(({series}) => [...series[0].values])"
+    screen.open(page, "#mode=iterations")
+    beside = screen.js(
+        "const m = app.main, {steps} = m.run, all = [...steps.keys()];"
+        "return all.filter((i) => !steps[i].w && !steps[i].wait).map((i) => [i, all.find((j) => j > i && steps[j].w)])"
+        ".filter(([i, j]) => j !== undefined && m.starts[j] < m.ends[i])"
+    )
+    assert beside
+    for column, iteration in beside:
+        for shown in screen.js(values):
+            assert shown[column] == shown[iteration] > 0
+    column, _ = beside[0]
+    screen.js("app.limitOf = () => arguments[0]; app.a.charts.layout(app.main)", column)
+    assert [[len(shown), shown[column]] for shown in screen.js(values)] == [[column + 1, 0]] * 2
 
 
 def test_charts_in_time_never_run_backwards(screen: Screen, pages: Pages) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from minifuse.replay.page import assemble
+from minifuse.replay.record import read_run, record
 from minifuse.trace import read_trace
 
 from .conftest import Pages, Screen, Traces
@@ -146,6 +152,31 @@ def test_labels_of_columns_are_numbers_of_iterations(screen: Screen) -> None:
         assert steps[column]["event"] == "step"
         assert steps[column]["step"] == int(mark.text)
     assert any(steps[round((mark.x - 3 - GUTTER + left) / width)]["step"] * width != mark.x for mark in marks)
+
+
+def test_names_end_where_lanes_begin(screen: Screen, tmp_path: Path) -> None:
+    """However wide their letters are; a name that fits is whole."""
+    lines = [json.loads(line) for line in crowd_trace("vllm").read_text(encoding="utf-8").splitlines()]
+    named = {"r0": "WWWWWWWW", "r1": "conversation 12, turn 3", "r2": "iiiiiiiii", "r3": "x" * 2000}
+    trace = tmp_path / "run.jsonl"
+    text = "\n".join(json.dumps(line) for line in lines)
+    for old, new in named.items():
+        text = re.sub(rf'"{old}"', json.dumps(new), text)
+    trace.write_text(text + "\n", encoding="utf-8")
+    page = tmp_path / "page.html"
+    page.write_text(assemble(record([read_run(trace)])), encoding="utf-8")
+    for chosen in ("WWWWWWWW", "conversation 12, turn 3"):
+        screen.open(page, f"#i=9&request={quote(chosen)}")
+        names, ends = screen.js(
+            "dispatchEvent(new Event('beforeprint')); const beside = ['lanes-a', 'charts-a'].flatMap((host) =>"
+            " [...document.querySelectorAll(`#${host} .printed text`)].filter((one) => one.getAttribute('x') < 76));"
+            "const found = [beside.map((one) => one.textContent),"
+            " beside.map((one) => Number(one.getAttribute('x')) + one.getComputedTextLength())];"
+            "dispatchEvent(new Event('afterprint')); return found"
+        )
+        assert max(ends) <= GUTTER
+        assert {"iiiiiiiii", "r4"} <= {*names}
+        assert sum(name.endswith("\u2026") for name in names) == 4  # of three requests, and of one the gaps
 
 
 def test_workers_are_called_by_their_names(screen: Screen, pages: Pages) -> None:

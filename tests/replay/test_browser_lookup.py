@@ -39,8 +39,8 @@ const [first, last] = axis.visible(seen), steps = [1, 2, 5, 10, 20, 50, 100, 200
 const step = steps.find((one) => one * axis.width >= 80 * 0.999);
 const found = [];
 for (let i = first; i < last; i++) {
-  const {w, n} = model.run.steps[i];
-  if (!w || n % step) continue;
+  const {wait, n} = model.run.steps[i];
+  if (wait || n % step) continue;
   if (!found.length || axis.x(i) - found.at(-1).x > 40) found.push({x: axis.x(i), label: String(n)});
 }
 return [labels, found];
@@ -67,27 +67,30 @@ def test_refused_requests_come_last(screen: Screen) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "width"), [("long", 30), ("long", 5), ("long", 0.5), ("fusion", 100), ("fusion", 20), ("dynamic", 10)]
+    ("kind", "width"),
+    [*(("long", 30), ("long", 5), ("long", 0.5), ("fusion", 100), ("fusion", 20), ("dynamic", 10)), ("pensieve", 10)],
 )
 def test_labels_are_those_of_the_columns_that_are_seen(screen: Screen, tmp_path: Path, kind: str, width: float) -> None:
-    """Also where iterations end in another order than that of their numbers, and where waits lie between them."""
+    """Also where iterations end in another order than that of their numbers, or waits or moves alone lie between."""
     page = tmp_path / "long.html"
     if kind == "long":
         page.write_text(assemble(long_run(3000)))
     else:
-        page = crowd_page(kind, FEW_SLOTS if kind == "fusion" else ())
+        page = crowd_page(kind, {"fusion": FEW_SLOTS, "pensieve": TIERS}.get(kind, ()))
     screen.open(page, f"#run={kind}&i=0&mode=iterations")
-    numbered = 0
+    found: list[int] = []
     for share in (0, 0.3, 0.9):
         screen.js(
             "const {axis} = app.a; axis.width = arguments[0]; axis.left = axis.total * arguments[1]", width, share
         )
         labels, expected = screen.js(TICKS, 900)
         assert labels == expected
-        numbered += len(labels)
-    assert numbered > 3
-    numbers = screen.js("return app.main.run.steps.filter(({w}) => w).map(({n}) => n)")
-    assert (numbers == sorted(numbers)) == (kind != "fusion")
+        found += [int(one["label"]) for one in labels]
+    assert len(found) > 3
+    numbers = screen.js("return app.main.run.steps.filter(({wait}) => !wait).map(({n}) => n)")
+    assert (numbers == sorted(numbers)) == (kind not in ("fusion", "pensieve"))
+    alone = screen.js("return app.main.run.steps.filter(({w, wait}) => !w && !wait).map(({n}) => n)")
+    assert bool({*alone} & {*found}) == (kind == "pensieve"), "a label stands at moves alone as well"
 
 
 def test_a_frame_asks_only_for_requests_that_are_there(screen: Screen, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from minifuse.replay.page import assemble
 from minifuse.replay.record import read_run, record
 
 from .conftest import Pages, Screen
-from .crowd import SWAP, WAVES, crowd_trace
+from .crowd import SWAP, WAVES, crowd_page, crowd_trace
 from .memory_map import columns
 from .pictures import GUTTER, Shape, colours, drawn
 
@@ -39,6 +39,51 @@ def test_pictures_are_saved_as_svg(screen: Screen, pages: Pages) -> None:
     lanes = ElementTree.parse(screen.downloads / "vllm-lanes-iteration_4.svg")
     assert {"r0", "r1", "r5"} <= {one.text for one in lanes.getroot().iter()}
     screen.press("escape")
+
+
+def saved_picture(screen: Screen, what: str) -> ElementTree.Element:
+    """A picture as the page saves it."""
+    before = {*screen.downloads.iterdir()}
+    screen.click("#save")
+    next(
+        one for one in screen.driver.find_elements("css selector", "#picture-list button") if one.text.startswith(what)
+    ).click()
+    screen.press("escape")
+    deadline = time.monotonic() + 20
+    while not (new := [one for one in {*screen.downloads.iterdir()} - before if one.suffix == ".svg"]):
+        assert time.monotonic() < deadline, "nothing was saved"
+        time.sleep(0.02)
+    root = ElementTree.fromstring(new[0].read_text())
+    new[0].unlink()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("what", "legend"), [("Lanes", "#legend li"), ("Charts", ".chart-key li"), ("Memory", ".memory-legend li")]
+)
+def test_a_saved_picture_has_its_legend_under_it(screen: Screen, what: str, legend: str) -> None:
+    """The page's own legends are elements beside the pictures. In narrow slots there is no room for names."""
+    screen.resize(800, 900)
+    screen.open(crowd_page("fluid", WAVES), "#i=20")
+    told = screen.js("return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", legend)
+    assert len(told) > 2
+    drawn_high = screen.js(f"return document.querySelector('#{what.lower()}-a canvas').getBoundingClientRect().height")
+    root = saved_picture(screen, what)
+    assert float(root.get("height", 0)) > drawn_high
+    svg = "{http://www.w3.org/2000/svg}"
+    under = [one for one in root.iter(f"{svg}text") if float(one.get("y", 0)) > drawn_high]
+    texts = [one.text for one in under]
+    assert texts[: len(told)] == told
+    if what == "Memory":
+        held = screen.js(
+            "const {frame, model} = app.a.memory; const runs = [...frame.device, ...frame.host, ...frame.waves.flat()];"
+            "return [...new Set(runs.flatMap(({owners}) => owners))].map((r) => model.requests[r].id)"
+        )
+        assert sorted(texts[len(told) :]) == sorted(held)
+        assert len(held) > 3
+    assert all(0 < float(one.get("y", 0)) < float(root.get("height", 0)) for one in under)
+    assert all(0 < float(one.get("x", 0)) < float(root.get("width", 0)) for one in under)
+    assert len([*root.iter(f"{svg}g")]) >= len(texts), "each has a sample"
 
 
 def test_printing_puts_pictures_in_the_place_of_canvases(screen: Screen, pages: Pages) -> None:

@@ -124,6 +124,21 @@ def test_a_story_has_every_admission_eviction_swap_and_end_of_the_trace(screen: 
         assert r < 9
 
 
+def test_a_request_that_runs_beside_moves_alone_has_been_admitted(screen: Screen) -> None:
+    """Its iteration ends later: the story does not say until then that it waits."""
+    screen.open(crowd_page("pensieve", TIERS))
+    found = screen.js(
+        "const m = app.main; return m.run.steps.flatMap((step, i) => (step.a ?? []).flatMap((r) =>"
+        " i && m.stateAt(i - 1, r) === 'running' ? [[i, m.requests[r].id]] : []))"
+    )
+    assert found, "none is admitted while moves alone end"
+    for i, name in found:
+        screen.open(crowd_page("pensieve", TIERS), f"#i={i - 1}&request={name}")
+        assert " running" in screen.text("story-a")
+        (now,) = (entry for entry in story(screen) if entry["now"])
+        assert (now["kind"], now["at"]) == ("admitted", i)
+
+
 def test_a_story_tells_the_time_to_the_first_token(screen: Screen) -> None:
     steps = columns("orca")
     events = read_trace(crowd_trace("orca"))

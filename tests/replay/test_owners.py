@@ -68,6 +68,7 @@ EVERY: dict[str, tuple[str, Options, str] | tuple[str, Options, str, int]] = {
     "layers in turn": ("fluid", LAYERS, "tiny"),
     "tiers": ("pensieve", TIERS, "tiny"),
     "cells": ("cellular", (), "lstm"),
+    "cells of several workers": ("cellular", (("batching.workers", 2), ("batching.max_batch", 2)), "seq2seq"),
     "padded cells": ("graph-padded", (), "lstm"),
 }
 # What must happen in a scenario for it to show what it is for: kinds of moves, and their moments.
@@ -130,6 +131,20 @@ def test_every_slot_has_the_owner_that_the_books_have(kind: str, screen: Screen)
     moves = {(move[0], move[6]) for event in read_trace(path) for move in event.get("moves", ())}
     assert moves >= HAPPENS.get(kind, set()), "the scenario is without what it is for"
     assert len({held for slots in right for held in slots.values()}) > 1
+
+
+def test_a_task_that_waits_in_the_queue_of_its_worker_has_no_slots_yet() -> None:
+    events = read_trace(crowd_trace(*EVERY["cells of several workers"]))
+    steps = [event for event in events if event["event"] == "step"]
+    ends = [(step["step"], step["wall"]["end_s"]) for step in steps]
+    queued = [(n, end) for step in steps for n, end in ends if n > step["step"] and end <= step["wall"]["start_s"]]
+    assert queued, "no task with a later number ended before another began"
+    for column, held, _ in books(events):
+        if column["event"] != "step":
+            continue
+        started = [step for step in steps if step["wall"]["start_s"] < column["wall"]["end_s"]]
+        written = {("device", slot) for step in started for _, slot in step["places"]}
+        assert held.keys() <= written, f"step {column['step']}"
 
 
 def counted(kind: str) -> list[tuple[int, int]]:

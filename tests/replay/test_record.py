@@ -283,6 +283,14 @@ def test_cells_are_told_by_type(traces: Traces) -> None:
     assert run["steps"][0]["w"][0][3] == 0
 
 
+@pytest.mark.parametrize(("told", "workers"), [("3", 3), (2, 2), ("0", 1), ("-2", 1), ("many", 1), ("9" * 30, 1)])
+def test_workers_are_those_of_the_run_also_without_a_task(told: object, workers: int) -> None:
+    header = {**EVENTS[0], "options": {"batching.workers": told}}
+    (run,) = record([TracedRun("t", [header, *EVENTS[1:]])])["runs"]
+    assert {event["worker"] for event in EVENTS if event["event"] == "step"} == {0}
+    assert run["workers"] == workers
+
+
 def test_texts_are_those_of_the_requests(traces: Traces) -> None:
     (run,) = record([read_run(path) for path in traces("orca")])["runs"]
     request = run["requests"][1]

@@ -1,6 +1,5 @@
 /** Where columns lie from left to right: as wide as each other, or as wide as they took in time. */
 
-import { iterationNumber } from "./columns.js";
 import { countUpTo } from "./ascending.js";
 import { seconds } from "./words.js";
 
@@ -123,7 +122,7 @@ export class Axis {
   }
 
   /**
-   * Labels for about every 80 pixels of what is seen: times, or numbers of iterations.
+   * Labels for about every 80 pixels of what is seen: times, or the trace's numbers of iterations and of moves alone.
    *
    * @param {number} seen
    * @returns {{x: number, label: string}[]}
@@ -142,7 +141,7 @@ export class Axis {
         if (i >= first && i < last) shown.push(i);
       }
       for (const i of shown.sort((one, other) => one - other)) {
-        const label = String(iterationNumber(this.model, i));
+        const label = String(this.model.run.steps[i].n);
         if (!found.length || this.x(i) - found.at(-1).x > TICKS / 2) found.push({ x: this.x(i), label });
       }
       return found;
@@ -157,7 +156,7 @@ export class Axis {
 }
 
 /**
- * Columns by the numbers of their iterations; and by column the least number from there on, and the greatest up to there.
+ * Columns by the trace's numbers; and by column the least number from there on, and the greatest up to there.
  *
  *     numbered(model)  // of iterations 0, 2, 1: {columns: {0: 0, 2: 1, 1: 2}, least: [0, 1, 1], most: [0, 2, 2]}
  */
@@ -165,10 +164,10 @@ function numbered(model) {
   const columns = new Map();
   const [least, most] = [new Float64Array(model.length).fill(Infinity), new Float64Array(model.length).fill(-Infinity)];
   for (let i = 0; i < model.length; i++) {
-    const number = iterationNumber(model, i);
-    if (number !== null) {
-      columns.set(number, i);
-      least[i] = most[i] = number;
+    const { wait, n } = model.run.steps[i];
+    if (!wait) {
+      columns.set(n, i);
+      least[i] = most[i] = n;
     }
     if (i) most[i] = Math.max(most[i], most[i - 1]);
   }

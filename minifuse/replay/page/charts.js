@@ -2,10 +2,11 @@
 
 import { coverFrom, drawCover } from "./cover.js";
 import { countUpTo } from "./ascending.js";
-import { GUTTER } from "./lanes.js";
+import { GUTTER, fitted } from "./lanes.js";
 import { grouped, seconds } from "./words.js";
 
 const STRIP = 44; // pixels of a chart
+const GAPS = "Gaps of "; // a request, whose name may have spaces
 const SPACE = 12; // between two
 const DASHES = { apart: [4, 2], suspended: [1.5, 2.5] }; // of lines, by colour
 
@@ -38,7 +39,7 @@ export function drawCharts(surface, model, charts, axis, look) {
 /** The gaps between a request's tokens, as bars in the columns that brought them. */
 function drawGaps(surface, axis, { base, from, to, shift, width: end }, { gaps, name, colour, width, palette }) {
   const longest = gaps.reduce((most, gap) => Math.max(most, gap.seconds), 0) || 1;
-  chartFrame(surface, `Gaps of ${name.slice(0, 7)}`, seconds(longest), base, width, palette);
+  chartFrame(surface, `${GAPS}${fitted(surface, name, GUTTER - 6)}`, seconds(longest), base, width, palette);
   surface.clip(GUTTER, base - STRIP, end - GUTTER, STRIP + 1);
   for (const gap of gaps) {
     if (gap.column < from || gap.column >= to) continue;
@@ -63,7 +64,7 @@ export function chartsHeight(charts, gaps) {
 function chartFrame(surface, name, top, base, width, palette) {
   surface.line(GUTTER, base + 0.5, width, base + 0.5, { stroke: palette.line });
   surface.line(GUTTER, base - STRIP + 0.5, width, base - STRIP + 0.5, { stroke: palette.grid });
-  const cut = name.lastIndexOf(" ");
+  const cut = name.startsWith(GAPS) ? GAPS.length - 1 : name.lastIndexOf(" ");
   const lines = cut < 0 ? [name] : [name.slice(0, cut), name.slice(cut + 1)];
   lines.forEach((word, k) => surface.text(4, base - STRIP + 8 + 12 * k, word, { size: 11, fill: palette.ink }));
   surface.text(4, base - 6, top, { size: 10, fill: palette.soft });

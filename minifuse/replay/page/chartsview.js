@@ -7,18 +7,24 @@ import { chartsOf, gapsOf } from "./series.js";
 import { CanvasSurface } from "./surface.js";
 import { counted, grouped, seconds } from "./words.js";
 
-/** What the colours and lines of charts mean that draw more than one thing. */
-function showKey(host, charts, palette) {
-  const items = charts.filter(({ series }) => series.length > 1).flatMap(({ name, series }) => series.map((one) => [name, one]));
+/** What the colours and lines of charts mean that draw more than one thing, and how their samples are drawn. */
+function legendOf(charts, palette) {
+  const several = charts.filter(({ series }) => series.length > 1);
+  return several.flatMap(({ name, series }) =>
+    series.map((one) => ({ text: `${name}: ${one.label}`, draw: (surface) => drawSeriesSample(surface, one, palette) })),
+  );
+}
+
+function showKey(host, entries) {
   host.replaceChildren(
-    ...items.map(([name, one]) => {
+    ...entries.map(({ text, draw }) => {
       const item = document.createElement("li");
       const canvas = document.createElement("canvas");
       canvas.setAttribute("aria-hidden", "true");
-      item.append(canvas, document.createTextNode(`${name}: ${one.label}`));
+      item.append(canvas, document.createTextNode(text));
       const surface = new CanvasSurface(canvas);
       surface.begin(22, 11);
-      drawSeriesSample(surface, one, palette);
+      draw(surface);
       return item;
     }),
   );
@@ -63,7 +69,7 @@ export class ChartsView {
     }
     if (this.keyPalette !== this.app.palette) {
       this.keyPalette = this.app.palette;
-      showKey(this.key, this.charts, this.app.palette);
+      showKey(this.key, this.legendEntries());
     }
     this.width = this.host.clientWidth; // asked for once, since asking makes the browser lay the page out
     this._choose();
@@ -84,6 +90,11 @@ export class ChartsView {
     const name = request === null ? "" : String(this.model.requests[request].id);
     const colour = request === null ? "" : app.colour(request);
     return { width: this.width, palette: app.palette, gaps: this.gaps, name, colour, limit: this.limit };
+  }
+
+  /** The legend as entries, as from `lanesLegend`. */
+  legendEntries() {
+    return legendOf(this.charts, this.app.palette);
   }
 
   get height() {

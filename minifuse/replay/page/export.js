@@ -4,13 +4,15 @@ import { columnName } from "./columns.js";
 import { SvgSurface } from "./surface.js";
 import { drawLanes } from "./lanes.js";
 import { drawCharts } from "./charts.js";
+import { lanesLegend } from "./legend.js";
+import { drawLegendBelow } from "./saved_legend.js";
 import { capital } from "./words.js";
 
 /**
  * The pictures that there are, each made when it is asked for.
  *
  * @param {object} app
- * @returns {{name: string, label: string, host: HTMLElement, draw: () => SvgSurface}[]}
+ * @returns {{name: string, label: string, host: HTMLElement, draw: () => SvgSurface, legend: () => object[]}[]}
  */
 function picturesOf(app) {
   const found = [];
@@ -18,10 +20,10 @@ function picturesOf(app) {
     const { model, lanes, charts, memory } = side;
     const { title } = model.run;
     const column = columnName(model, side === app.a ? app.index : app.indexOther);
-    const add = (what, host, draw) => found.push({ name: `${title}-${what}-${column}`, label: `${capital(what)} of ${title}`, host, draw });
-    add("lanes", lanes.host, () => lanesPicture(lanes));
-    add("charts", charts.host, () => chartsPicture(charts));
-    add("memory", memory.host, () => memoryPicture(memory));
+    const add = (what, host, draw, legend) => found.push({ name: `${title}-${what}-${column}`, label: `${capital(what)} of ${title}`, host, draw, legend });
+    add("lanes", lanes.host, () => lanesPicture(lanes), () => lanesLegend(app));
+    add("charts", charts.host, () => chartsPicture(charts), () => charts.legendEntries());
+    add("memory", memory.host, () => memoryPicture(memory), () => memory.legendEntries());
   }
   return found;
 }
@@ -62,11 +64,15 @@ function saveFile(name, text, type = "image/svg+xml") {
 export function offerPictures(app, dialog) {
   const list = dialog.querySelector("#picture-list");
   list.replaceChildren(
-    ...picturesOf(app).map(({ name, label, draw }) => {
+    ...picturesOf(app).map(({ name, label, draw, legend }) => {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = label;
-      button.addEventListener("click", () => saveFile(`${name.replace(/[^\w.-]+/g, "_")}.svg`, draw().toString()));
+      button.addEventListener("click", () => {
+        const picture = draw();
+        drawLegendBelow(picture, legend(), app.palette);
+        saveFile(`${name.replace(/[^\w.-]+/g, "_")}.svg`, picture.toString());
+      });
       return button;
     }),
   );

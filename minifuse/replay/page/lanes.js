@@ -21,6 +21,8 @@ const BANDS = {
 };
 export const GUTTER = 76; // pixels on the left, for names
 export const HEAD = 18; // pixels above, for the axis
+const BOLDER = 1.12; // how much wider bold letters are, about
+const MOST_LETTERS = 24; // of a name, however narrow they are
 const SHOW_EDGES = 5; // pixels of a column from which on its edges are drawn
 
 const TASK_PATTERNS = [null, "stripes", "dots", "cross", "backstripes", "columns", "bars"];
@@ -103,9 +105,18 @@ function drawName(surface, rows, row, y, look) {
   const r = rows.request(row);
   if (r !== null) surface.rect(4, y - 4, 8, 8, { fill: look.colour(r) });
   const name = r === null ? workerName(rows.model, row) : String(rows.model.requests[r].id);
-  const most = 9;
-  const shown = name.length > most ? `${name.slice(0, most - 1)}\u2026` : name;
-  surface.text(r === null ? 4 : 16, y, shown, { fill: look.palette.ink, weight: r !== null && r === look.selected ? "bold" : "normal" });
+  const left = r === null ? 4 : 16;
+  const weight = r !== null && r === look.selected ? "bold" : "normal";
+  surface.text(left, y, fitted(surface, name, GUTTER - 2 - left, weight), { fill: look.palette.ink, weight });
+}
+
+/** As much of a name as fits into so many pixels, in letters of 11. @returns {string} */
+export function fitted(surface, name, width, weight = "normal") {
+  const room = weight === "bold" ? width / BOLDER : width;
+  if (name.length * 11 <= room || surface.measure(name.slice(0, MOST_LETTERS)) <= room) return name.slice(0, MOST_LETTERS);
+  let end = Math.min(name.length, MOST_LETTERS) - 1;
+  while (end > 1 && surface.measure(`${name.slice(0, end)}\u2026`) > room) end--;
+  return `${name.slice(0, end)}\u2026`;
 }
 
 /** Pixels of a column that is seen, as a rule. */

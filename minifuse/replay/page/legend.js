@@ -39,18 +39,23 @@ function drawSample(surface, { state, sort, end }, palette) {
   else surface.rect(0, 0, 26, 13, sortLook(sort, palette));
 }
 
+/** The legend of lanes as entries: what is told, and how its sample is drawn. @param {object} app */
+export function lanesLegend({ runs, palette }) {
+  const samples = samplesOf(runs); // of all, as the cards at the top are
+  return samples.map((sample) => ({ text: sample.name, draw: (surface) => drawSample(surface, sample, palette) }));
+}
+
 /** @param {HTMLElement} host @param {object} app */
 export function showLegend(host, app) {
-  const samples = samplesOf(app.runs); // of all, as the cards at the top are
   host.replaceChildren(
-    ...samples.map((sample) => {
+    ...lanesLegend(app).map(({ text, draw }) => {
       const item = document.createElement("li");
       const canvas = document.createElement("canvas");
       canvas.setAttribute("aria-hidden", "true");
-      item.append(canvas, document.createTextNode(sample.name));
+      item.append(canvas, document.createTextNode(text));
       const surface = new CanvasSurface(canvas);
       surface.begin(26, 13);
-      drawSample(surface, sample, app.palette);
+      draw(surface);
       return item;
     }),
   );

@@ -5,7 +5,7 @@ import { CanvasSurface } from "./surface.js";
 import { placeRuns } from "./slots.js";
 import { idleSlots } from "./idle_slots.js";
 import { formsOf, memoryPanels, slotAt } from "./memory_panels.js";
-import { MOST_ARROWS, MOVE_LOOKS, drawMemory } from "./memory_draw.js";
+import { MOST_ARROWS, MOVE_LOOKS, drawMemory, drawMoveSample, drawStateSample } from "./memory_draw.js";
 import { deviceRuns, memoryWords, moveSums } from "./memory_words.js";
 import { counted, grouped } from "./words.js";
 
@@ -130,8 +130,8 @@ export class MemoryView {
     return layout.height;
   }
 
-  /** The legend of the map as it is drawn: the states of slots that occur, then the kinds of moves. */
-  _legend() {
+  /** The legend of the map as it is drawn: the states of slots that occur, then the kinds of moves: [name, text, sort]. */
+  _legendOf() {
     const { frame } = this;
     const held = [...deviceRuns(this.forms, frame), ...frame.host];
     const states = new Set(held.map((run) => run.state));
@@ -154,6 +154,28 @@ export class MemoryView {
       const many = moves > MOST_ARROWS && !frame.waves.length ? `, ${MOST_ARROWS} of them drawn` : "";
       add(kind, `${look?.name ?? kind}: ${counted(tokens, "token")} in ${counted(moves, "move")}${many} (${look?.means ?? ""})`, "move");
     }
+    return entries;
+  }
+
+  /** That legend as entries, as from `lanesLegend`; and the owners of slots, which are not all wide enough for a name. */
+  legendEntries() {
+    if (!this.frame) return [];
+    const [look, { tasks }] = [this._look(), this.app.palette];
+    const told = this._legendOf().map(([name, text, kind]) => {
+      const sample = kind === "move" ? drawMoveSample : drawStateSample;
+      return { text, draw: (surface) => sample(surface, name, look, tasks) };
+    });
+    const { device, host, waves } = this.frame;
+    const owners = new Set([...device, ...host, ...waves.flat()].flatMap((run) => run.owners));
+    const named = [...owners].sort((a, b) => a - b).map((r, k) => {
+      const draw = (surface) => surface.rect(0, 0, 26, 13, { fill: this.app.colour(r) });
+      return { text: String(this.model.requests[r].id), draw, newLine: k === 0 };
+    });
+    return [...told, ...named];
+  }
+
+  _legend() {
+    const entries = this._legendOf();
     const key = JSON.stringify(entries);
     if (key === this._legendKey) return;
     this._legendKey = key;

@@ -91,6 +91,30 @@ export function drawMemory(surface, forms, frame, layout, how) {
   drawLabels(surface, labels, look);
 }
 
+/** A sample of the state of a slot for a legend, as the map draws it, 26 by 13 pixels. @param {string[]} tasks colours */
+export function drawStateSample(surface, state, look, [own, other]) {
+  const box = [0, 0, 26, 13];
+  if (state === "written" || state === "fresh") surface.rect(...box, { fill: own });
+  if (state === "fresh") surface.rect(0, 10, 26, 3, { fill: look.fresh });
+  if (state === "reserved") {
+    surface.rect(...box, { fill: own, alpha: 0.2 });
+    surface.rect(...box, { stroke: own, alpha: 0.6 });
+  }
+  if (state === "kept" || state === "copy") {
+    surface.rect(...box, { fill: own, alpha: 0.34 });
+    surface.rect(...box, { pattern: state === "kept" ? "dots" : "stripes", ink: own, alpha: 0.9 });
+  }
+  if (state === "shared") [own, other].forEach((fill, k) => surface.rect(0, 6.5 * k, 26, 6.5, { fill }));
+  if (state === "idle") surface.rect(...box, { fill: look.idleFill, pattern: "backstripes", ink: look.idle });
+  if (state === "lying") surface.rect(...box, { stroke: look.edge, pattern: "dots", ink: look.idleSoft });
+  if (state === "free") surface.rect(...box, { fill: look.free, stroke: look.edge });
+}
+
+/** A sample of a kind of moves: its arrow, from left to right. */
+export function drawMoveSample(surface, kind, look) {
+  surface.arrow(1, 6.5, 25, 6.5, { stroke: look[kind], width: 2, head: 7, dash: MOVE_LOOKS[kind]?.dash });
+}
+
 /** The names of owners, above everything else. */
 function drawLabels(surface, labels, look) {
   for (const { x, y, w, text, size, solid, own, bare } of labels) {

@@ -37,8 +37,11 @@ export function highestSlots(steps) {
 }
 
 /**
- * The moments of a run in order: a plan begins before another ends if it started before that, plans in the order of
- * their numbers. Of one worker the moments are: plan 0 begins, plan 0 ends, plan 1 begins, and so on.
+ * The moments of a run in order: a plan begins before another ends if it started before that. Plans begin in the order
+ * in which they started: one that waits in the queue of its worker has no slots yet, though one with a later number
+ * may run on another worker. Where KV is moved they begin in the order of their numbers, since a copy beside the
+ * iterations may start after the iteration that overwrites what it copies, and which waits for it. Of one worker the
+ * moments are: plan 0 begins, plan 0 ends, plan 1 begins, and so on.
  *
  * @param {import("./model.js").RunModel} model
  * @returns {Moments}
@@ -46,7 +49,9 @@ export function highestSlots(steps) {
 export function momentsOf(model) {
   const { steps } = model.run;
   const plans = steps.map((_, i) => i).filter((i) => !steps[i].wait);
-  const begins = [...plans].sort((a, b) => (steps[a].n ?? a) - (steps[b].n ?? b));
+  const moves = steps.some(({ m }) => m !== undefined);
+  const started = (a, b) => (moves ? 0 : steps[a].t[0] - steps[b].t[0]);
+  const begins = [...plans].sort((a, b) => started(a, b) || (steps[a].n ?? a) - (steps[b].n ?? b));
   const [kinds, columns] = [[], []];
   const begin = new Int32Array(model.length).fill(-1);
   const end = new Int32Array(model.length);

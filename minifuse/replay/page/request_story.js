@@ -2,6 +2,7 @@
 
 import { countUpTo } from "./ascending.js";
 import { shortReason } from "./columns.js";
+import { shownFrom } from "./lives.js";
 import { placeRuns } from "./slots.js";
 import { counted, grouped, seconds } from "./words.js";
 
@@ -69,7 +70,8 @@ function aheadWords(parts) {
  *
  * @param {import("./model.js").RunModel} model @param {number} r
  * @param {number} [most] the last column of which anything may be told
- * @returns {{at: number, to?: number, kind: string, text: string}[]} `at`: the column; `to`: the last of several
+ * @returns {{at: number, to?: number, since?: number, kind: string, text: string}[]} `at`: the column; `to`: the last of
+ *     several; `since`: the column from which on it is so, where one beside it ends earlier
  */
 export function storyOf(model, r, most = model.length) {
   const request = model.requests[r];
@@ -106,6 +108,7 @@ export function storyOf(model, r, most = model.length) {
       const found = reused ? `; ${reusedWords(reused)}` : "";
       const apart = step.ph === "preprocessing" ? ", to have its prompt computed apart" : "";
       add(i, "admitted", `is admitted${generated || pieces ? " again" : ""}${apart}${found}`);
+      entries.at(-1).since = shownFrom(model.passed, step, i);
     }
     const work = step.w.filter(([one]) => one === r);
     const prompt = work.filter(([, start]) => start < request.prompt && !generated);

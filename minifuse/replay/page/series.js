@@ -30,6 +30,23 @@ function sumInTime(model, values) {
 }
 
 /**
+ * What columns have of something; moves alone, during which an iteration goes on beside them, have what that one has:
+ * in columns of one width they would otherwise look like pauses.
+ *
+ * @param {import("./model.js").RunModel} model @param {Int32Array|Float64Array} all of the columns
+ */
+function withBeside(model, all) {
+  const found = all.slice();
+  let next = -1; // the column of the next iteration that ends
+  for (let i = model.length - 1; i >= 0; i--) {
+    const { w: work, wait } = model.run.steps[i];
+    if (work) next = i;
+    else if (!wait && next >= 0 && model.starts[next] < model.ends[i]) found[i] = all[next];
+  }
+  return found;
+}
+
+/**
  * What each moment of a run has of something that lasts, such as memory or a queue: what the iteration tells that is
  * the next to end.
  *
@@ -56,7 +73,8 @@ export function chartsOf(model, mode, limit = Infinity) {
   const most = ({ values, steps }) => largest(mode === "time" ? steps.values : values) || 1;
   const [batch, computed, idle] = [model.batch, model.computed, model.idle].map((all) => {
     const values = all.subarray(0, limit + 1);
-    return { values, steps: sumInTime(model, values) };
+    const drawn = limit < model.length - 1 ? values : withBeside(model, all); // what ends later may not be told yet
+    return { values: drawn, steps: sumInTime(model, values) };
   });
   const waiting = model.queue.subarray(0, limit + 1);
   const queue = { values: waiting, steps: lastInTime(model, waiting) };

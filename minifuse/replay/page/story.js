@@ -34,13 +34,13 @@ export class StoryView {
     this._state = document.createTextNode("");
     title.append(requestButton(this.app, model, r), this._state);
     const list = tag("ol", "story-list");
-    this._items = mergedWaits(storyOf(model, r, Math.min(most, model.length)), model).map(({ at, to, kind, text, parts }) => {
+    this._items = mergedWaits(storyOf(model, r, Math.min(most, model.length)), model).map(({ at, to, since = at, kind, text, parts }) => {
       const item = tag("li", `story-${kind}`);
       const told = tag("div", "story-told");
       told.append(tag("span", "story-text", text));
       if (parts) told.append(this._folded(model, parts, most));
       item.append(this._when(model, at, to, most, text), told);
-      return [at, item];
+      return [since, item];
     });
     list.append(...this._items.map(([, item]) => item));
     refill(this.host, [title, list]);
@@ -50,8 +50,8 @@ export class StoryView {
   _mark(model, i, r) {
     this._state.data = ` ${model.stateAt(i, r)}`;
     let now = null;
-    for (const [at, item] of this._items) {
-      const here = at <= i;
+    for (const [since, item] of this._items) {
+      const here = since <= i;
       item.classList.toggle("is-later", !here);
       item.classList.remove("is-now");
       item.removeAttribute("aria-current");

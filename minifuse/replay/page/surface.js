@@ -154,6 +154,7 @@ export class CanvasSurface {
 }
 
 let picturesMade = 0;
+let measuring = null; // what measures texts of pictures
 
 /** Draws an SVG document. What it defines has a name of its own, as one page may have several of them (when printed). */
 export class SvgSurface {
@@ -199,8 +200,11 @@ export class SvgSurface {
     this._parts.push(`<text ${at} ${look} font-family="${escaped(FONT)}">${escaped(string)}</text>`);
   }
 
+  /** The width of a text with the fonts of this machine: those of the reader may be others. */
   measure(string, size = 11) {
-    return string.length * size * 0.56;
+    measuring ??= document.createElement("canvas").getContext("2d");
+    measuring.font = `${size}px ${FONT}`;
+    return measuring.measureText(string).width;
   }
 
   arrow(x1, y1, x2, y2, style = {}) {
@@ -215,6 +219,13 @@ export class SvgSurface {
   }
 
   unclip() {
+    this._parts.push("</g>");
+  }
+
+  /** Draw what `fn` draws as much further to the right, and down. */
+  at(x, y, fn) {
+    this._parts.push(`<g transform="translate(${tidy(x)} ${tidy(y)})">`);
+    fn();
     this._parts.push("</g>");
   }
 
