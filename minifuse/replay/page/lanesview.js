@@ -246,7 +246,7 @@ function doing(model, i, r, limit) {
   const { k = 0, ph, wait } = step;
   if (wait || (model.run.steps[last]?.k ?? 0) !== k) return state;
   if (ph === "preprocessing") return "running, not while prompts are computed apart";
-  return "running, left out of this iteration";
+  return "running, not in this iteration";
 }
 
 /** The iteration of another worker, running as column i ends, that computes for a request; null: there is none. */

@@ -22,10 +22,10 @@ function samplesOf(models) {
   if (models.some((model) => model.ofCells)) {
     [...new Set(models.flatMap((model) => model.run.cells))].forEach((cell, k) => add(`task of ${cell}`, { sort: FIRST_TASK + k }));
   } else {
-    add("running: prompt", { sort: PROMPTED });
-    add("running: a token", { sort: DECODED });
+    add("running: computes a prompt", { sort: PROMPTED });
+    add("running: computes a token", { sort: DECODED });
   }
-  if (states.has("running")) add("running, left out", { state: "running" });
+  if (states.has("running")) add("running, not in this iteration", { state: "running" });
   if (states.has("suspended")) add("suspended", { state: "suspended" });
   if (idle) add("idle computation", { sort: IDLED });
   if (states.has("finished")) add("finished", { end: true });
