@@ -82,10 +82,8 @@ class WindowOfStudent(OfStudent, Window):
         if lie != sorted({*lie}) or lie[-1] >= stop:
             raise StudentFault(f"{told}: give columns in order, each once, before {stop - self.base}.")
         if lie[-new] < start:
-            raise StudentFault(
-                f"{told}: the last {new} are computed, and the iteration computes columns {start - self.base} to "
-                f"{stop - self.base - 1}."
-            )
+            gave = f"[{start - self.base}, {stop - self.base})"
+            raise StudentFault(f"{told}: the last {new} must be among the columns that enter gave, {gave}.")
         if not joins and lie[:-1] != self.written[name]:
             raise StudentFault(f"{told}: the tokens before the last have moved; KV stays where it was written.")
         self.written[name] = lie

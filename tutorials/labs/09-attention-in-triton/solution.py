@@ -132,14 +132,17 @@ def attention(
     padded = torch.tensor([table + [-1] * (columns - len(table)) for table in tables], dtype=torch.int32)
     begins = torch.tensor([sum(counts[:i]) for i in range(len(counts) + 1)], dtype=torch.int32)
     heads, dim = q.shape[1:]
-    out = torch.full_like(q, math.nan)  # what is not stored is not a number
     grid = (len(counts), triton.cdiv(max(counts), BLOCK_Q), heads)
+    room = torch.full((len(q) + grid[1] * BLOCK_Q, heads, dim), math.nan)  # what is not stored is not a number
+    out, behind = room[: len(q)], room[len(q) :]  # nothing is to be stored behind the last query
     lengths = torch.tensor(contexts, dtype=torch.int32)
     numbers = (columns, 1 / math.sqrt(dim), heads, k.shape[1], dim, page, BLOCK_Q, BLOCK_N)
     try:
         attend[grid](out, q, k, v, padded, begins, lengths, *numbers)
     except Exception as error:  # the interpreter's own, which hides yours
         raise error.__cause__ or error from None
+    if not behind.isnan().all():
+        raise IndexError("a program stored rows behind the last query: mask the store, too")
     return [one.tolist() for one in out.split(counts)]
 
 

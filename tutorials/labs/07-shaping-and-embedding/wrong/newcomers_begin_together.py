@@ -8,7 +8,7 @@ class Window(reference.Window):
     def enter(self, newcomers):
         inserted, before = bool(self.spans), self.stop
         found = super().enter(newcomers)
-        if inserted and not self.embed and all(length == missing for _, length, missing in newcomers):
-            for name, length, _ in newcomers:
-                self.spans[name] = [[before, before + length]]
+        if inserted and not self.embed:
+            for name, length, missing in newcomers:
+                self.spans[name] = [[before + missing - length, before + missing]]
         return found

@@ -7,27 +7,34 @@ from minifuse.labs.engine import keeps_the_laws
 from minifuse.labs.judge import Unmet
 
 SPANS = list[tuple[int, int]]
-LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=4)
+TEXTS = st.lists(
+    st.integers(1, 6).flatmap(lambda length: st.tuples(st.just(length), st.integers(1, length))), min_size=1, max_size=4
+)
 
 
 def test_newcomers_end_together(work):
-    """The texts of newcomers that are inserted together end in the same column, the last that is computed."""
+    """The texts of newcomers that are inserted together end in the same column, the last that is computed. The number
+    of columns that are computed is the largest `missing`."""
 
     def demand(case):
-        lengths, embed = case
+        texts, embed = case
         window = work.make("Window", 6, embed)
         window("enter", [["a", 3, 3], ["b", 3, 3]])
-        given = [[f"n{i}", length, 1 if embed else length] for i, length in enumerate(lengths)]
+        given = [[f"n{i}", length, missing] for i, (length, missing) in enumerate(texts)]
+        longest = max(missing for *_, missing in given)
+        stop = 4 if embed else 3 + longest
+        right = [stop - longest, stop]
         found = window("enter", given, form=tuple[int, int])
-        right = [3, 4 if embed else 3 + max(lengths)]
+        calls = [f"Window(6, {embed})", "enter([['a', 3, 3], ['b', 3, 3]])", f"enter({given})"]
         if found != right:
-            raise Unmet(f"after two texts of 3 tokens, enter({given}) is {found}, and should be {right}.")
+            raise Unmet(f"the last of these calls returned {found}, and should return {right}:", calls)
         for name, length, _ in given:
             columns = window("columns", name, form=SPANS)
-            if columns != [[right[1] - length, right[1]]]:
-                raise Unmet(f"after enter({given}), which computes {right}, columns({name!r}) is {columns}.")
+            if columns != [[stop - length, stop]]:
+                what = f"after these calls columns({name!r}) is {columns}, and should be {[[stop - length, stop]]}:"
+                raise Unmet(what, calls)
 
-    work.smallest(st.tuples(LENGTHS, st.booleans()), demand)
+    work.smallest(st.tuples(TEXTS, st.booleans()), demand)
 
 
 class Played:
@@ -100,9 +107,11 @@ def test_releases(work):
             raise play.says(f"begin() is {found}, and the first token in use lies in column {first}")
         if len(play.there) > 1:
             trial = play.window.copy()
-            trial("leave", min(play.there, key=lambda name: trial("columns", name, form=SPANS)[0][0]))
+            leaving = min(play.there, key=lambda name: trial("columns", name, form=SPANS)[0][0])
+            trial("leave", leaving)
             if (after := trial("begin", form=int)) != first:
-                raise play.says(f"and then a leave, begin() is {after}: release with the next enter")
+                play.told.append(f"leave({leaving!r})")
+                raise play.says(f"begin() is {after}, and before the last of them it was {first}: enter releases")
 
     played(work, demand)
 
