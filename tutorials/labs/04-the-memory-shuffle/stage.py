@@ -8,7 +8,7 @@ from minifuse.memory.slots import Slots
 from minifuse.stages import register
 from minifuse.techniques import mix, technique
 
-__all__ = ["ROW", "Shuffled", "asked", "drawn", "gathered", "side_by_side"]
+__all__ = ["ROW", "Shuffled", "asked", "drawn", "gathered", "side_by_side", "told"]
 
 
 def drawn(live: list[bool]) -> str:
@@ -16,19 +16,28 @@ def drawn(live: list[bool]) -> str:
     return f"[{''.join('.1'[one] for one in live)}]"
 
 
-def asked(work, live: list[bool]) -> list[list[int]]:
-    """The student's moves, which are valid: each copies a live buffer to a free one, and none twice."""
-    moves = work.call("moves", live, form=list[tuple[int, int]])
+def told(live: list[bool], stays: int | None) -> str:
+    """Memory, and what stays, in words."""
+    return f"{drawn(live)}{'' if stays is None else f', of which {stays} stays,'}"
+
+
+def asked(work, live: list[bool], stays: int | None) -> list[list[int]]:
+    """The student's moves, which are valid: each copies a live buffer to a free one, none twice, not what stays."""
+    moves = work.call("moves", live, stays, form=list[tuple[int, int]])
     for source, target in moves:
         if not (0 <= source < len(live) and 0 <= target < len(live)):
             raise StudentFault(
-                f"moves of {drawn(live)} copies buffer {source} to {target}: there are {len(live)}, from 0."
+                f"moves of {told(live, stays)} copies buffer {source} to {target}: there are {len(live)}, from 0."
             )
         if not live[source] or live[target]:
             what = f"{source}, which is free" if not live[source] else f"to {target}, which is taken"
-            raise StudentFault(f"moves of {drawn(live)} copies buffer {what}: copy live buffers to free ones.")
+            raise StudentFault(f"moves of {told(live, stays)} copies buffer {what}: copy live buffers to free ones.")
+        if source == stays:
+            raise StudentFault(f"moves of {told(live, stays)} copies it: choose a window that it lies in.")
     if len({source for source, _ in moves}) < len(moves) or len({target for _, target in moves}) < len(moves):
-        raise StudentFault(f"moves of {drawn(live)} is {moves}: copy each buffer once, and each to a place of its own.")
+        raise StudentFault(
+            f"moves of {told(live, stays)} is {moves}: copy each buffer once, and each to a place of its own."
+        )
     return moves
 
 
@@ -47,13 +56,18 @@ def side_by_side(live: list[bool]) -> bool:
 
 @register
 class Shuffled(OfStudent, Slots):
-    """Adjacent buffers, gathered by the student's `moves`. Fixed buffers are left out of what it is given."""
+    """Adjacent buffers, gathered by the student's `moves`. The longest text stays, for its copy would take longest.
+
+    Fixed buffers are left out of what `moves` is given.
+    """
 
     name = "lab-shuffled"
 
     def _moves(self, live: Sequence[int], fixed: Sequence[int]) -> list[tuple[int, int]]:
         movable = [buffer for buffer in range(self.slots) if buffer not in fixed]
-        found = asked(self.work, [buffer in live for buffer in movable])
+        tokens = {self.slot(name): num_tokens for name, num_tokens in self.cached.items()}  # with KV, in each buffer
+        longest = max(live, key=lambda buffer: tokens.get(buffer, 0))
+        found = asked(self.work, [buffer in live for buffer in movable], movable.index(longest))
         return [(movable[source], movable[target]) for source, target in found]
 
 

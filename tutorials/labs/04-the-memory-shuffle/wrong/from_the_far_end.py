@@ -4,6 +4,6 @@ import reference
 from reference import *
 
 
-def moves(live):
-    found = reference.moves(live)
+def moves(live, stays):
+    found = reference.moves(live, stays)
     return [(source, target) for (source, _), (_, target) in zip(found, reversed(found))]

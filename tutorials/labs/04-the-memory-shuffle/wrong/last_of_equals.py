@@ -3,7 +3,7 @@
 from reference import *
 
 
-def window_offset(live):
+def window_offset(live, stays):
     count = sum(live)
-    inside = [sum(live[start : start + count]) for start in range(len(live) - count + 1)]
-    return max(range(len(inside)), key=lambda start: (inside[start], start))
+    starts = [one for one in range(len(live) - count + 1) if stays is None or one <= stays < one + count]
+    return max(starts, key=lambda start: (sum(live[start : start + count]), start))

@@ -1,7 +1,7 @@
 """What holds of any buffers."""
 
 from hypothesis import strategies as st
-from stage import ROW, Shuffled, asked, drawn, gathered, side_by_side
+from stage import ROW, Shuffled, asked, drawn, gathered, side_by_side, told
 
 from minifuse.labs.engine import keeps_the_laws
 from minifuse.labs.judge import Unmet
@@ -10,13 +10,26 @@ FEW = st.lists(st.booleans(), min_size=1, max_size=12)
 MANY = st.integers(13, 24).flatmap(lambda size: st.lists(st.booleans(), min_size=size, max_size=size))
 
 
+@st.composite
+def memories(draw):
+    """Buffers, and one of the live ones that stays, or None."""
+    live = draw(FEW | MANY)
+    taken = [buffer for buffer, one in enumerate(live) if one]
+    return live, draw(st.none() | st.sampled_from(taken)) if taken else None
+
+
 SIZES = (150, 300, 600)
 
 
 def large(work):
-    """The buffers whose steps are counted, so that no steps are saved by wrong answers."""
+    """The memories for which steps are counted, so that no steps are saved by wrong answers."""
     random = work.random
-    return [[random.random() < 0.5 for _ in range(size)] for size in SIZES]
+    found = []
+    for size in SIZES:
+        live = [random.random() < 0.5 for _ in range(size)]
+        live[size // 2] = True
+        found.append((live, size // 2))
+    return found
 
 
 def outside(live, offset):
@@ -25,69 +38,75 @@ def outside(live, offset):
     return count - sum(live[offset : offset + count])
 
 
-def windows(live):
-    return range(len(live) - sum(live) + 1)
+def windows(live, stays):
+    """Where a window may begin."""
+    count = sum(live)
+    return [one for one in range(len(live) - count + 1) if stays is None or one <= stays < one + count]
 
 
 def test_windows_of_any_buffers(work):
-    """Outside of the window lie the fewest live buffers, and of equal windows the leftmost is taken."""
+    """Outside lie the fewest live buffers, and not the one that stays; of equal windows the leftmost is taken."""
 
-    def demand(live):
-        found = work.call("window_offset", live, form=int)
-        right = min(windows(live), key=lambda offset: outside(live, offset))  # the first of equal ones
-        if found not in windows(live):
-            raise Unmet(f"window_offset of {drawn(live)} is {found}: no window of {sum(live)} buffers begins there.")
+    def demand(memory):
+        live, stays = memory
+        found = work.call("window_offset", live, stays, form=int)
+        right = min(windows(live, stays), key=lambda offset: outside(live, offset))  # the first of equal ones
+        if found not in windows(live, stays):
+            raise Unmet(
+                f"window_offset of {told(live, stays)} is {found}: no window of {sum(live)} buffers "
+                f"{'' if stays is None else 'with the one that stays '}begins there."
+            )
         if outside(live, found) != outside(live, right):
             raise Unmet(
-                f"window_offset of {drawn(live)} is {found}, with {outside(live, found)} live buffers outside of the "
-                f"window; {outside(live, right)} are outside of the window at {right}."
+                f"window_offset of {told(live, stays)} is {found}, with {outside(live, found)} live buffers outside of "
+                f"the window; {outside(live, right)} are outside of the window at {right}."
             )
         if found != right:
             raise Unmet(
-                f"window_offset of {drawn(live)} is {found}; the window at {right} is as good, and further left."
+                f"window_offset of {told(live, stays)} is {found}; the window at {right} is as good, and further left."
             )
 
-    work.smallest(FEW | MANY, demand)
-    for live in large(work):
-        demand(live)
+    work.smallest(memories(), demand)
+    for memory in large(work):
+        demand(memory)
 
 
 def test_gathers_any_buffers(work):
     """After the moves the live buffers lie side by side."""
 
-    def demand(live):
-        moves = asked(work, live)
+    def demand(memory):
+        live, stays = memory
+        moves = asked(work, live, stays)
         after = gathered(live, moves)
         if not side_by_side(after):
-            raise Unmet(
-                f"{drawn(live)} becomes {drawn(after)} by the moves {moves}: live buffers are to lie side by side."
-            )
+            raise Unmet(f"{told(live, stays)} becomes {drawn(after)} by the moves {moves}: gather the live buffers.")
 
-    work.smallest(FEW | MANY, demand)
-    for live in large(work):
-        demand(live)
+    work.smallest(memories(), demand)
+    for memory in large(work):
+        demand(memory)
 
 
 def test_moves_the_least(work):
     """No copies gather the live buffers that are fewer: compared with every window."""
 
-    def demand(live):
-        moves = asked(work, live)
-        best = min(outside(live, offset) for offset in windows(live))
+    def demand(memory):
+        live, stays = memory
+        moves = asked(work, live, stays)
+        best = min(outside(live, offset) for offset in windows(live, stays))
         if len(moves) > best:
-            raise Unmet(f"moves of {drawn(live)} copies {len(moves)} buffers, and {best} are enough.")
+            raise Unmet(f"moves of {told(live, stays)} copies {len(moves)} buffers, and {best} are enough.")
 
-    work.smallest(FEW | MANY, demand)
-    for live in large(work):
-        demand(live)
+    work.smallest(memories(), demand)
+    for memory in large(work):
+        demand(memory)
 
 
 def test_is_linear(work):
     """Twice as many buffers take about twice as many steps."""
     for name in ("window_offset", "moves"):
         steps = []
-        for live in large(work):
-            work.call(name, live)
+        for live, stays in large(work):
+            work.call(name, live, stays)
             steps.append(work.steps)
         if steps[2] > 2.5 * steps[1] + 50:
             raise Unmet(f"{name} takes {steps} steps for 150, 300 and 600 buffers: walk over them once.")
