@@ -45,6 +45,14 @@ def play(device, ops, releases=True, before=lambda name, stop: None, after=lambd
 
 
 SIZES = st.tuples(st.integers(1, 8), st.integers(1, 4))
+WRITTEN = ((4, 40), (400, 40), (4, 4000))  # requests beside the one whose last write is counted, tokens before that
+
+
+def requests(count, length, token):
+    """Requests that share nothing: name, text, and how far each write goes."""
+    for i in range(count):
+        yield f"r{i}", [i, *[token] * 4], [3]
+    yield "long", [5000] * (length + 2), [length + 1, length + 2]
 
 
 def test_nothing_is_lost(work):
@@ -66,6 +74,16 @@ def test_nothing_is_lost(work):
         device.check()
 
     work.smallest(st.tuples(SIZES, OPS), demand)
+    for count, length in WRITTEN:
+        device, token = Device(work, 2000, 4), work.random.randrange(5000)
+        for name, text, stops in requests(count, length, token):
+            device.admit(name, text)
+            for stop in stops:
+                device.write(name, stop)
+        try:
+            device.check()
+        except Unmet as lost:
+            raise Unmet(f"{lost.what:.300} ...", lost.picture[-6:]) from None
 
 
 def test_shares_the_longest(work):
@@ -163,17 +181,15 @@ def test_gives_everything_back(work):
 def test_writes_in_few_steps(work):
     """A write takes as many steps beside 400 requests as beside 4, and behind 4,000 tokens as behind 40."""
     steps, token = [], work.random.randrange(5000)
-    for count, length in ((4, 40), (400, 40), (4, 4000)):
+    for count, length in WRITTEN:
         blocks = work.make("Blocks", 2000, 4)
-        for i in range(count):
-            blocks("admit", f"r{i}", [i, *[token] * 4], form=int)
-            blocks("write", f"r{i}", 0, 3)
-            blocks("wrote", f"r{i}", 3)
-        blocks("admit", "long", [5000] * (length + 2), form=int)
-        blocks("write", "long", 0, length + 1)
-        blocks("wrote", "long", length + 1)
-        blocks("write", "long", length + 1, length + 2)
-        steps.append(work.steps)
+        for name, text, stops in requests(count, length, token):
+            blocks("admit", name, text, form=int)
+            for start, stop in zip([0, *stops], stops, strict=False):
+                blocks("write", name, start, stop)
+                taken = work.steps
+                blocks("wrote", name, stop)
+        steps.append(taken)
     if max(steps) > steps[0] + 20:
         raise Unmet(f"write takes {steps} steps beside 4 requests, beside 400, and behind 4,000 tokens.")
 
