@@ -155,12 +155,16 @@ def _show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
 
     out = console()
     printed = next((one.printed for one in outcomes if one.printed), "")
+    told: set[str] = set()
     for one in outcomes:
         sign, style = ("holds", "green") if one.held else ("not written", "dim") if one.unwritten else ("fails", "red")
         points = f"{one.points:g} of {one.test.points:g} points"
         out.print(f"{sign:<12}{one.test.name.replace('_', ' ')} ({points})", style=style)
         lines = [one.test.says]
-        if not one.held:
+        if one.what in told:  # such as a mistake in the file's syntax, which no test gets past
+            lines += ["As above."]
+        elif not one.held:
+            told.add(one.what)
             lines += [one.what, *one.picture]
             lines += [] if one.unwritten else [one.test.read_again]
             if one.events is not None and (page := _page(folder, one)) is not None:

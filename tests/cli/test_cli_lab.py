@@ -68,10 +68,19 @@ def test_what_fails_is_told_with_a_case_and_what_to_read(minifuse: Cli, folder: 
     assert "Your file printed: here" in told
 
 
+def test_what_no_test_gets_past_is_told_once(minifuse: Cli, folder: Path) -> None:
+    minifuse("lab", "start", "04", "mine")
+    (folder / "mine" / "solution.py").write_text("def moves(:\n")
+    outcome = minifuse("lab", "check", "mine")
+    assert outcome.code == 1
+    assert outcome.out.count("SyntaxError") == 1
+    assert outcome.out.count("As above.") == len(PUBLIC) - 1
+
+
 def test_a_run_that_is_wrong_is_a_replay_page(minifuse: Cli, folder: Path) -> None:
     minifuse("lab", "start", "04", "mine")
     text = (SHUFFLE.folder / "solution.py").read_text()
-    (folder / "mine" / "solution.py").write_text(text + "\n\ndef moves(live):\n    return []\n")
+    (folder / "mine" / "solution.py").write_text(text + "\n\ndef moves(live, stays):\n    return []\n")
     outcome = minifuse("lab", "check", "mine", "--only", "runs_in_the_engine")
     assert "runs_in_the_engine.html, in a browser" in " ".join(outcome.out.split())
     assert (folder / "mine" / "runs_in_the_engine.html").stat().st_size > 10_000
