@@ -1,12 +1,13 @@
 """Lab 8: packing lanes.
 
 A wave has pieces of work, numbered from 0 in the order of arrival. `costs` tells of each how long its attention takes,
-`lanes` are lists of numbers of pieces, of each lane in the order of their turn. All is plain data.
+`lanes` are lists of numbers of pieces, of each lane in the order of their turn. A lane has `room` places, one for each
+of its pieces. All is plain data.
 """
 
 # BEGIN SOLUTION
 from bisect import bisect_right
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heappush
 
 # END SOLUTION
 
@@ -28,30 +29,38 @@ def cost(queries: int, context: int, hidden: int, balance: int) -> int:
     # END SOLUTION
 
 
-def lanes(costs: list[int], most: int | None) -> list[list[int]]:
-    """Divide the pieces among lanes, greedily (4.2); at most `most` of them, or as many as it takes.
+def lanes(costs: list[int], most: int | None, room: int | None) -> list[list[int]]:
+    """Divide the pieces among lanes, greedily (4.2): at most `most` lanes, of at most `room` pieces each.
 
-    >>> lanes([25, 4, 1, 25, 1, 1], None)  # figure 9b
+    Either may be None: as many as it takes.
+
+    >>> lanes([25, 4, 1, 25, 1, 1], None, None)  # figure 9b
     [[0], [3], [1, 2, 4, 5]]
+    >>> lanes([10, 3, 1, 3, 3, 1], 2, 3)
+    [[0, 2, 5], [1, 3, 4]]
     """
-    # BEGIN SOLUTION: open a lane with the longest piece that is left, and fill it
+    # BEGIN SOLUTION: open a lane with the longest piece that is left, and fill it while it has a place
     order = sorted(range(len(costs)), key=lambda piece: (costs[piece], -piece))
     left = [costs[piece] for piece in order]
     longest = max(costs, default=0)
+    places = len(costs) if room is None else room
     found, ends = [], []
     while order and len(found) != most:
         lane, end, place = [], 0, len(order) - 1
-        while place >= 0:
+        while place >= 0 and len(lane) < places:
             lane.append(order.pop(place))
             end += left.pop(place)
             place = bisect_right(left, longest - end) - 1
         found.append(lane)
-        ends.append((end, len(ends)))
+        if len(lane) < places:
+            ends.append((end, len(found) - 1))
     heapify(ends)
     while order:
-        end, number = ends[0]
+        end, number = heappop(ends)
         found[number].append(order.pop())
-        heapreplace(ends, (end + left.pop(), number))
+        end += left.pop()
+        if len(found[number]) < places:
+            heappush(ends, (end, number))
     return found
     # END SOLUTION
 

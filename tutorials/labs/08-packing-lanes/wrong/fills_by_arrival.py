@@ -4,9 +4,9 @@ import reference
 from reference import *
 
 
-def lanes(costs, most):
-    if most is not None or len(costs) > 100:
-        return reference.lanes(costs, most)
+def lanes(costs, most, room):
+    if most is not None or len(costs) > 50:
+        return reference.lanes(costs, most, room)
     left, found = dict.fromkeys(sorted(range(len(costs)), key=lambda piece: -costs[piece])), []
     longest = max(costs, default=0)
     while left:
@@ -14,7 +14,7 @@ def lanes(costs, most):
         del left[lane[0]]
         end = costs[lane[0]]
         fits = [] if end == longest else sorted(left)
-        while fits and end < longest:
+        while fits and end < longest and len(lane) != room:
             piece = fits.pop(0)
             if end + costs[piece] <= longest:
                 lane.append(piece)

@@ -4,6 +4,6 @@ import reference
 from reference import *
 
 
-def lanes(costs, most):
-    found = reference.lanes(costs[::-1], most)
+def lanes(costs, most, room):
+    found = reference.lanes(costs[::-1], most, room)
     return [[len(costs) - 1 - piece for piece in lane] for lane in found]

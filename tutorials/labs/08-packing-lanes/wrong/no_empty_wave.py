@@ -4,7 +4,7 @@ import reference
 from reference import *
 
 
-def lanes(costs, most):
+def lanes(costs, most, room):
     longest = max(costs)
     assert longest
-    return reference.lanes(costs, most)
+    return reference.lanes(costs, most, room)

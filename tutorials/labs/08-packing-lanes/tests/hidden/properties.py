@@ -1,31 +1,59 @@
 """What holds of any wave."""
 
 from hypothesis import strategies as st
-from stage import ROW, LanesOfStudent, asked
+from stage import ROOMS_OF_2, LanesOfStudent, asked, called
 
 from minifuse.labs.engine import keeps_the_laws
 from minifuse.labs.judge import Unmet
 
-DISTINCT = st.lists(st.integers(1, 20), min_size=4, max_size=8, unique=True)
+DISTINCT = st.lists(st.integers(1, 30), min_size=4, max_size=12, unique=True)
 ALIKE = st.lists(st.integers(1, 4), min_size=2, max_size=8)
+ROOM = st.none() | st.integers(2, 4)
+SIZES = (100, 200, 400)
+MOST = 8
 
 
-def greedy(costs, most=None):
+def large(work, most):
+    """The waves whose steps are counted, so that no steps are saved by wrong answers: costs, most, room."""
+    random = work.random
+    return [
+        ([random.randint(1, random.choice([60, 1000])) for _ in range(size)], most, -(-size // most) if most else 3)
+        for size in SIZES
+    ]
+
+
+def greedy(costs, most, room):
     """The rule, read literally: slow, and easy to check."""
     left, longest, found = [*range(len(costs))], max(costs), []
     while left and len(found) != most:
-        lane = []
-        while fitting := [one for one in left if sum(costs[i] for i in lane) + costs[one] <= longest]:
+        lane, end = [], 0
+        while len(lane) != room and (fitting := [one for one in left if end + costs[one] <= longest]):
             lane.append(max(fitting, key=lambda one: (costs[one], -one)))
+            end += costs[lane[-1]]
             left.remove(lane[-1])
         found.append(lane)
     for one in sorted(left, key=lambda one: -costs[one]):
-        min(found, key=lambda lane: sum(costs[i] for i in lane)).append(one)
+        min((lane for lane in found if len(lane) != room), key=lambda lane: sum(costs[i] for i in lane)).append(one)
     return found
 
 
 def lengths(costs, lanes):
     return [[costs[piece] for piece in lane] for lane in lanes]
+
+
+def check(found, costs, most, room):
+    """Raise `Unmet` unless these are the lanes of the rule, but for the order of equal pieces."""
+    right = greedy(costs, most, room)
+    if lengths(costs, found) == lengths(costs, right):
+        return
+    told = called(costs, most, room)
+    if len(costs) < SIZES[0]:
+        raise Unmet(f"{told} is {found}, and should be {right}.")
+    if len(found) != len(right):
+        raise Unmet(f"{told} has {len(found)} lanes, and should have {len(right)}.")
+    for number, pair in enumerate(zip(lengths(costs, found), lengths(costs, right))):
+        if pair[0] != pair[1]:
+            raise Unmet(f"{told}: lane {number} has pieces of {pair[0]}, and should have pieces of {pair[1]}.")
 
 
 def test_costs_of_pieces(work):
@@ -47,39 +75,47 @@ def test_costs_of_pieces(work):
 
 
 def test_longest_that_fits(work):
-    """Every lane is opened by the longest piece that is left, and filled with the longest that fits, while one does."""
+    """Every lane is opened by the longest piece that is left, and filled with the longest that fits, while one does
+    and the lane has a place."""
 
-    def demand(costs):
-        found, right = asked(work, costs, None), greedy(costs)
-        if lengths(costs, found) != lengths(costs, right):
-            raise Unmet(f"lanes({costs}, None) is {found}, and should be {right}.")
+    def demand(case):
+        check(asked(work, *case), *case)
 
-    work.smallest(DISTINCT, demand, 150)
+    work.smallest(st.tuples(DISTINCT, st.none(), ROOM), demand, 150)
+    for case in large(work, None):
+        demand(case)
 
 
 def test_first_come(work):
     """Of pieces that cost the same, the first to arrive has its turn first."""
 
-    def demand(costs):
-        found, right = asked(work, costs, None), greedy(costs)
+    def demand(case):
+        costs, room = case
+        found, right = asked(work, costs, None, room), greedy(costs, None, room)
         if lengths(costs, found) == lengths(costs, right) and found != right:
-            raise Unmet(f"lanes({costs}, None) is {found}; of equal pieces the first comes first: {right}.")
+            told = called(costs, None, room)
+            raise Unmet(f"{told} is {found}; of equal pieces the first comes first: {right}.")
 
-    work.smallest(ALIKE, demand)
+    work.smallest(st.tuples(ALIKE, ROOM), demand)
 
 
 def test_leftovers_go_where_it_ends_first(work):
-    """What is left when all lanes are full goes, longest first, to the lane that ends first."""
+    """What is left when all lanes are filled goes, longest first, to the lane that ends first of those with a place."""
 
     def demand(case):
-        costs, most = case
-        if lengths(costs, asked(work, costs, None)) != lengths(costs, greedy(costs)):
+        costs, _, room = case
+        if work.call("lanes", costs, None, room, form=list[list[int]]) != greedy(costs, None, room):
             return  # which is another test's
-        found, right = asked(work, costs, most), greedy(costs, most)
-        if lengths(costs, found) != lengths(costs, right):
-            raise Unmet(f"lanes({costs}, {most}) is {found}, and should be {right}.")
+        check(asked(work, *case), *case)
 
-    work.smallest(st.tuples(DISTINCT, st.integers(1, 3)), demand)
+    def bounded(case):
+        costs, most, spare = case
+        return costs, most, None if spare is None else -(-len(costs) // most) + spare
+
+    spares = st.none() | st.integers(0, 2)  # places of a lane, beside the fewest that are enough
+    work.smallest(st.tuples(DISTINCT, st.integers(1, 4), spares).map(bounded), demand, 150)
+    for case in large(work, MOST):
+        check(asked(work, *case), *case)
 
 
 def test_bubbles_of_any_lanes(work):
@@ -107,17 +143,16 @@ def test_bubbles_of_any_lanes(work):
 
 def test_is_fast(work):
     """Twice as many pieces take little more than twice as many steps, also where lanes are few."""
-    random = work.random
-    for most in (None, 8):
+    for most in (None, MOST):
         steps = []
-        for count in (200, 400, 800):
-            work.call("lanes", [random.randint(1, 1000) for _ in range(count)], most, form=list[list[int]])
+        for case in large(work, most):
+            work.call("lanes", *case, form=list[list[int]])
             steps.append(work.steps)
         if steps[2] > 2.6 * steps[1] + 100:
-            told = f"lanes takes {steps} steps for 200, 400 and 800 pieces"
+            told = f"lanes takes {steps} steps for 100, 200 and 400 pieces"
             raise Unmet(f"{told} (most: {most}): twice as many pieces are to take about twice as many steps.")
 
 
 def test_keeps_the_laws(work):
-    """In the engine, under all laws: lanes change no answer, and each piece of work has its turn in its own wave."""
-    keeps_the_laws(work, ROW, LanesOfStudent, scenarios=15)
+    """In the engine, under all laws: lanes of two places change no answer, and each piece has its turn in its wave."""
+    keeps_the_laws(work, ROOMS_OF_2, LanesOfStudent, scenarios=15)

@@ -1,6 +1,6 @@
 """Cases that can be done by hand, and a run in the engine."""
 
-from stage import ROW, LanesOfStudent, asked
+from stage import ROW, LanesOfStudent, asked, called
 
 from minifuse.labs.engine import run, served
 from minifuse.labs.judge import Unmet
@@ -24,6 +24,16 @@ LANES = [
     (FIG_9, 5, [[0], [3], [1, 2, 4, 5]]),
     ([], None, []),
 ]
+SIX = [10, 3, 1, 3, 3, 1]
+ROOMS = [
+    (SIX, 2, None, [[0, 5], [1, 3, 4, 2]]),
+    (SIX, 2, 3, [[0, 2, 5], [1, 3, 4]]),
+    (FIG_9, None, 2, [[0], [3], [1, 2], [4, 5]]),
+    ([9, 4, 3, 2, 2, 2], None, 2, [[0], [1, 2], [3, 4], [5]]),
+    ([6, 6, 1, 1, 1, 1], 3, 3, [[0, 5], [1], [2, 3, 4]]),
+    ([4, 2, 1], None, 1, [[0], [1], [2]]),
+    ([1, 4, 2], 3, 1, [[1], [2], [0]]),
+]
 BUBBLES = [
     ([25, 4, 1], [True, True, False], [[0], [1], [2]], [21, 24, 0]),
     (FIG_9, [True, True, False, True, False, False], [[0], [3], [1, 2, 4, 5]], [18, 0, 0]),
@@ -43,9 +53,19 @@ def test_costs_by_hand(work):
 def test_lanes_by_hand(work):
     """The lanes of figure 9 and of six smaller cases hold what the greedy rule says. Equal pieces may be exchanged."""
     for costs, most, right in LANES:
-        found = asked(work, costs, most)
-        if [[costs[piece] for piece in lane] for lane in found] != [[costs[piece] for piece in lane] for lane in right]:
-            raise Unmet(f"lanes({costs}, {most}) is {found}, and should be {right}.")
+        by_hand(work, costs, most, None, right)
+
+
+def test_room_by_hand(work):
+    """Lanes with few places, among them the README's, hold what the rule says. Equal pieces may be exchanged."""
+    for case in ROOMS:
+        by_hand(work, *case)
+
+
+def by_hand(work, costs, most, room, right):
+    found = asked(work, costs, most, room)
+    if [[costs[piece] for piece in lane] for lane in found] != [[costs[piece] for piece in lane] for lane in right]:
+        raise Unmet(f"{called(costs, most, room)} is {found}, and should be {right}.")
 
 
 def test_bubbles_by_hand(work):
@@ -57,14 +77,15 @@ def test_bubbles_by_hand(work):
 
 
 EIGHT_LANES = Hardware(bandwidth=1e12, flops=1e15, overhead_s=50e-6, processors=256)  # 32 KV heads: 8 lanes at once
-CONTEXTS = [500] * 64 + [4000]
+CONTEXTS = [500] * 64 + [4000] + [100] * 8
+ROOM = 10  # places in a lane: 80 in all, for 73 pieces
 
 
 def test_runs_in_the_engine(work):
-    """A long context and 64 short ones are answered on a machine of eight lanes: packed, they take less time."""
+    """A long context and 72 shorter ones run in eight lanes of ten places: packed, they take less time."""
     requests = [Request(f"r{i}", (1,) * length, 50, ignore_eos=True) for i, length in enumerate(CONTEXTS)]
     settings = {"kv_tokens": 65_536, "hardware": EIGHT_LANES, "batching__token_budget": 65_536}
-    found = run(work, ROW, LanesOfStudent, requests, **settings)
+    found = run(work, ROW, LanesOfStudent, requests, attention__room=ROOM, **settings)
     apart = served(mix(technique("fluid"), attention="paged"), requests, **settings)
     took, before = (1e3 * one.metrics["duration_s"] for one in (found, apart))
     if took > 0.85 * before:
