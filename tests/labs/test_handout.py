@@ -148,7 +148,8 @@ def test_it_grades_without_torch_in_768_mb(grader: Path, tmp_path: Path) -> None
 
 def test_what_a_submission_takes_is_measured(grader: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "solution.py").write_text("held = bytearray(300 << 20)\n")
+    text = (SHUFFLE.folder / "solution.py").read_text()
+    (tmp_path / "in" / "solution.py").write_text(f"{text}\nheld = bytearray(300 << 20)\n")
     assert graded(grader, tmp_path / "in", tmp_path)["peaks"][1] > 300 << 10
 
 
@@ -204,9 +205,14 @@ def test_a_hostile_submission_gets_nothing(name: str, grader: Path, tmp_path: Pa
 def test_wrong_answers_save_no_steps(grader: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     text = (SHUFFLE.folder / "solution.py").read_text()
-    cheat = "\n\ndef window_offset(live, right=window_offset):\n    return right(live) if len(live) < 100 else 0\n"
+    cheat = (
+        "\n\nright = window_offset\n\n\n"
+        "def window_offset(live, stays):\n"
+        "    return right(live, stays) if len(live) < 100 else min(stays, len(live) - sum(live))\n"
+    )
     (tmp_path / "in" / "solution.py").write_text(text + cheat)
     failed = {one["name"] for one in graded(grader, tmp_path / "in", tmp_path)["tests"] if not one["score"]}
+    assert "is linear" not in failed
     assert "windows of any buffers" in failed
 
 
