@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from minifuse.cli.declare import JsonOptions, argument, json_switch, option, switch, takes
+from minifuse.cli.outcomes import as_json, show
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console
 from minifuse.errors import MachineError, UsageError
-from minifuse.parsing import number
 
 if TYPE_CHECKING:
-    from minifuse.labs.judge import Outcome
     from minifuse.labs.lab import Lab
 
 __all__ = ["LAB"]
 
 SCHEMA = "minifuse.lab/1"
 HERE = "."
-INDENT = 12
 NUMBER = argument("NN", "a lab, by its number")
 OUT = option("-o", "the folder that is made", "DIR")
 SEED = option(
@@ -34,21 +32,20 @@ SEED = option(
 )
 
 
-def _labs() -> list[Lab]:
+def _needs_hypothesis() -> None:
     from importlib.util import find_spec
 
     if find_spec("hypothesis") is None:
         raise MachineError(
-            "The labs need hypothesis, which is not installed: pip install -e '.[tutorials]' -c constraints.txt."
+            "Labs are judged with hypothesis, which is not installed: pip install -e '.[tutorials]' -c constraints.txt."
         )
-    from minifuse.labs.lab import labs
-
-    return labs()
 
 
 def _lab(text: str | None) -> Lab:
     """The installed lab of this number."""
-    known = _labs()
+    from minifuse.labs.lab import labs
+
+    known = labs()
     numbers = [f"{one.number:02}" for one in known]
     if text is None or text.zfill(2) not in numbers:
         what = "No lab is named" if text is None else f"There is no lab {text!r}"
@@ -59,7 +56,9 @@ def _lab(text: str | None) -> Lab:
 @takes(JsonOptions)
 def list_labs(options: JsonOptions) -> int:
     """List the labs: the chapter that each follows, its hours, its points."""
-    known = _labs()
+    from minifuse.labs.lab import labs
+
+    known = labs()
     if options.json:
         rows = [
             {"number": one.number, "title": one.title, "chapter": one.chapter, "hours": one.hours, "points": one.points}
@@ -110,86 +109,32 @@ class CheckOptions:
 @takes(CheckOptions)
 def check(options: CheckOptions) -> int:
     """Tell what holds of a solution, what does not, and the smallest case that shows it."""
+    _needs_hypothesis()
     from minifuse.labs.judge import judge
     from minifuse.labs.lab import Lab
+    from minifuse.labs.names import imported
 
-    _labs()
     own = Lab(Path(options.folder or HERE))
     lab = _lab(str(own.number)) if options.hidden else own
     known = [test.name for test in lab.tests(options.hidden)]
     if options.only is not None and options.only not in known:
         raise UsageError(f"--only is {options.only!r}, which is no test of this lab: give one of {', '.join(known)}.")
+    file = own.folder / "solution.py"
+    if others := imported(file):
+        print(f"note: {file} imports {', '.join(others)}, and solution.py alone is graded.", file=sys.stderr)
     outcomes = judge(
         lab,
-        own.folder / "solution.py",
+        file,
         hidden=options.hidden,
         seed=_text("--seed", options.seed),
         only=options.only,
         say=lambda name: print(f"note: {name.replace('_', ' ')} ...", file=sys.stderr),
     )
     if options.json:
-        print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, "tests": [_as_json(one) for one in outcomes]}))
+        print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, "tests": [as_json(one) for one in outcomes]}))
     else:
-        _show(lab, own.folder, outcomes)
+        show(lab, own.folder, outcomes)
     return int(not all(one.held for one in outcomes))
-
-
-def _as_json(outcome: Outcome) -> dict[str, object]:
-    test = outcome.test
-    return {
-        "name": test.name,
-        "held": outcome.held,
-        "points": outcome.points,
-        "of": test.points,
-        "hidden": test.hidden,
-        "says": test.says,
-        "what": outcome.what,
-        "picture": [*outcome.picture],
-        "steps": outcome.steps,
-    }
-
-
-def _show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
-    """What holds in a line each; of what does not, the case that shows it, and what to read."""
-    from rich.padding import Padding
-
-    out = console()
-    printed = next((one.printed for one in outcomes if one.printed), "")
-    told: set[str] = set()
-    for one in outcomes:
-        sign, style = ("holds", "green") if one.held else ("not written", "dim") if one.unwritten else ("fails", "red")
-        points = f"{one.points:g} of {one.test.points:g} points"
-        out.print(f"{sign:<12}{one.test.name.replace('_', ' ')} ({points})", style=style)
-        lines = [one.test.says]
-        if one.what in told:  # such as a mistake in the file's syntax, which no test gets past
-            lines += ["As above."]
-        elif not one.held:
-            told.add(one.what)
-            lines += [one.what, *one.picture]
-            lines += [] if one.unwritten else [one.test.read_again]
-            if one.events is not None and (page := _page(folder, one)) is not None:
-                lines.append(f"See it: {page}, in a browser.")
-        for line in lines:
-            out.print(Padding(line, (0, 0, 0, INDENT)))
-    if printed:
-        out.print("\nYour file printed:\n" + printed.rstrip())
-    got, most = sum(one.points for one in outcomes), sum(one.test.points for one in outcomes)
-    rest = sum(lab.points.values()) - most
-    hidden = f" The hidden tests have {rest:g} more." if rest else ""
-    out.print(f"\n{got:g} of {most:g} points in {number(len(outcomes), 'test')}.{hidden}")
-
-
-def _page(folder: Path, outcome: Outcome) -> Path | None:
-    """The replay page of a run that shows what is wrong; None if the run cannot be shown."""
-    from minifuse.replay.page import write_page
-    from minifuse.replay.workload import TracedRun
-
-    page = folder / f"{outcome.test.name}.html"
-    try:
-        write_page([TracedRun("solution", outcome.events or [])], page)
-    except Exception:  # a stage may have decided anything
-        return None
-    return page
 
 
 @dataclass(frozen=True)
@@ -204,10 +149,10 @@ class ScoreOptions:
 @takes(ScoreOptions)
 def score(options: ScoreOptions) -> int:
     """Make a table of the open task: counted costs of each folder, beside baselines."""
+    _needs_hypothesis()
     from minifuse.labs.lab import Lab
     from minifuse.labs.score import scores
 
-    _labs()
     found = [Lab(Path(folder)) for folder in options.folders or [HERE]]
     if len({lab.number for lab in found}) > 1:
         raise UsageError(
@@ -271,6 +216,7 @@ class AutograderOptions:
 @takes(AutograderOptions)
 def autograder(options: AutograderOptions) -> int:
     """Make a folder that grades a lab, on Gradescope or in GitHub Classroom."""
+    _needs_hypothesis()
     from minifuse.labs.autograder import make_autograder
 
     lab, folder = _lab(options.number), _out(options.out)

@@ -17,7 +17,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from minifuse.errors import UsageError
+from minifuse.errors import MinifuseError, UsageError
 from minifuse.labs import confine, guard, names, student
 from minifuse.labs.handout import handed_out, write_files
 from minifuse.labs.judge import Outcome, judge
@@ -40,6 +40,7 @@ SETUP = """#!/usr/bin/env bash
 set -euo pipefail
 cd "$(dirname "$0")"
 apt-get update -qq && apt-get install -y -qq python3 python3-venv python3-pip
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "choose an image with Python 3.11 or newer")'
 python3 -m venv venv
 venv/bin/pip install --quiet -r requirements.txt
 """
@@ -193,6 +194,20 @@ def walls(user: str | None) -> str:
     return "submissions are kept from the hidden tests by Python alone: see tutorials/labs/README.md"
 
 
+def _given(here: Path) -> tuple[Lab, str]:
+    """The lab and the secret of an autograder's folder, which the student's process, of another user, may not read."""
+    try:
+        if os.getuid() == 0:
+            for name in ("lab", "secret.txt"):
+                (here / name).chmod(0o700)
+        secret = (here / "secret.txt").read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be used ({error.strerror}): make the folder again.") from None
+    if not secret:
+        raise UsageError(f"{here / 'secret.txt'} is empty: make the folder again, by minifuse lab autograder.")
+    return Lab(here / "lab"), secret
+
+
 def main(here: Path, arguments: list[str]) -> int:
     """What the folder's grade.py runs. Exit code 0: the submission was graded, whatever its points."""
     parser = argparse.ArgumentParser(prog="python grade.py", description="Grades a submission.")
@@ -200,12 +215,14 @@ def main(here: Path, arguments: list[str]) -> int:
     parser.add_argument("--results", type=Path, required=True, metavar="FILE.json")
     parser.add_argument("--classroom", type=Path, metavar="FILE", help="the results as GitHub Classroom reads them")
     typed = parser.parse_args(arguments)
-    if os.getuid() == 0:
-        for name in ("lab", "secret.txt"):  # the student's process has another user
-            (here / name).chmod(0o700)
-    lab, secret = Lab(here / "lab"), (here / "secret.txt").read_text(encoding="utf-8").strip()
-    if not secret:
-        raise UsageError(f"{here / 'secret.txt'} is empty: make the folder again, by minifuse lab autograder.")
+    try:
+        lab, secret = _given(here)
+        for folder in {typed.submission, typed.results.parent, (typed.classroom or typed.results).parent}:
+            if not folder.is_dir():
+                raise UsageError(f"{folder} is no folder: give one that is there.")
+    except MinifuseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     print(f"note: {walls(_another_user())}.", file=sys.stderr)
     try:
         results = grade(lab, typed.submission, secret)

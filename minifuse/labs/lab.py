@@ -20,7 +20,7 @@ lab.toml:
     [points]                     # of each test
     windows_by_hand = 10
     [wrong]                      # the test that each wrong solution fails
-    moves_too_much = "moves_the_least"
+    one_of_the_ends = "moves_the_least"
     [limits]                     # as `minifuse.labs.submission.Limits`
     steps = 200000
     [read]                       # what to read again where a test fails

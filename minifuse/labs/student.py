@@ -54,7 +54,7 @@ def beside(name: str) -> SimpleNamespace:
 NAMES, GUARD = beside("names.py"), beside("guard.py")
 gettrace = sys.gettrace
 TOLD = 400  # characters of an error's text
-LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")  # that Python's own modules may need
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/proc/cpuinfo")  # that modules may need
 OWN = ("json", "copy")  # others of this name are imported from then on: a change to them changes nothing here
 
 
@@ -103,9 +103,18 @@ class Steps:
         return self.line
 
 
+def taken() -> int:
+    """Bytes of addresses that this process has: torch reserves thousands of megabytes that it does not use."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:  # not Linux
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def limit(memory_mb: int, seconds: int) -> None:
-    """Ask the operating system for limits."""
-    wanted = {"AS": memory_mb << 20, "CPU": seconds, "CORE": 0, "FSIZE": 0, "NPROC": 0}
+    """Ask the operating system for limits; of memory, beside what Python and the modules of the lab have by now."""
+    wanted = {"AS": taken() + (memory_mb << 20), "CPU": seconds, "CORE": 0, "FSIZE": 0, "NPROC": 0}
     for name, most in wanted.items():
         which = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(which)

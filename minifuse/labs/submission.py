@@ -38,7 +38,7 @@ class Limits:
     """What a student's process may use. `steps` are lines of Python that one call runs in the student's folder."""
 
     steps: int = 1_000_000
-    memory_mb: int = 512
+    memory_mb: int = 512  # beside what Python and `imports` take
     seconds: int = 60  # of processor time, and PATIENCE times as many on the clock: for what never returns
     imports: tuple[str, ...] = ()  # modules that it may use beside Python's own
     withheld: tuple[str, ...] = ()

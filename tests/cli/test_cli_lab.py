@@ -64,7 +64,7 @@ def test_what_fails_is_told_with_a_case_and_what_to_read(minifuse: Cli, folder: 
     told = " ".join(outcome.out.split())
     assert outcome.code == 1
     assert "is 0, and should be 7." in told
-    assert "Read again: chapter 6" in told
+    assert "Read again: the README, 'Background'" in told
     assert "Your file printed: here" in told
 
 
@@ -75,6 +75,16 @@ def test_what_no_test_gets_past_is_told_once(minifuse: Cli, folder: Path) -> Non
     assert outcome.code == 1
     assert outcome.out.count("SyntaxError") == 1
     assert outcome.out.count("As above.") == len(PUBLIC) - 1
+
+
+def test_a_file_beside_is_not_graded_and_that_is_said(minifuse: Cli, folder: Path) -> None:
+    minifuse("lab", "start", "04", "mine")
+    solved(folder / "mine")
+    assert "is graded" not in minifuse("lab", "check", "mine", "--only", "moves_in_order").err
+    (folder / "mine" / "solution.py").rename(folder / "mine" / "more.py")
+    (folder / "mine" / "solution.py").write_text("from more import *\n")
+    outcome = minifuse("lab", "check", "mine", "--only", "moves_in_order")
+    assert (outcome.code, "imports more.py, and solution.py alone is graded" in outcome.err) == (0, True)
 
 
 def test_a_run_that_is_wrong_is_a_replay_page(minifuse: Cli, folder: Path) -> None:

@@ -165,6 +165,22 @@ def test_a_grader_that_fails_gives_no_points(grader: Path, tmp_path: Path) -> No
     assert "ZeroDivisionError" in results["told"]
 
 
+def test_bad_input_of_a_grader_is_a_sentence(grader: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(grader, tmp_path / "ag")
+    command = [sys.executable, "-I", str(folder / "grade.py"), "--submission", str(tmp_path), "--results"]
+    ran = subprocess.run([*command, str(tmp_path / "no" / "r.json")], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (2, f"error: {tmp_path / 'no'} is no folder: give one that is there.\n")
+    (folder / "secret.txt").write_text("\n")
+    ran = subprocess.run([*command, str(tmp_path / "r.json")], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "secret.txt is empty: make the folder again" in ran.stderr
+    (folder / "secret.txt").unlink()
+    ran = subprocess.run([*command, str(tmp_path / "r.json")], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: ")
+    assert "secret.txt cannot be used" in ran.stderr
+
+
 def test_another_user_has_no_group_of_the_grader() -> None:
     if os.getuid() != 0:
         pytest.skip("only root gives a process to another user")
@@ -194,7 +210,8 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_submission_gets_nothing(name: str, grader: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "solution.py").write_text(HOSTILE[name].replace("{grader}", str(grader)))
+    right = "" if name == "nothing" else (SHUFFLE.folder / "solution.py").read_text()
+    (tmp_path / "in" / "solution.py").write_text(right + HOSTILE[name].replace("{grader}", str(grader)))
     results = graded(grader, tmp_path / "in", tmp_path)
     assert results["score"] == 0
     assert [one["score"] for one in results["tests"]] == [0] * len(SHUFFLE.points)

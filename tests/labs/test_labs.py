@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from minifuse.labs.judge import Outcome, judge
+from minifuse.labs.judge import Outcome, Work, judge
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import skeleton
+from minifuse.labs.submission import StudentFault, Submission
 from minifuse.replay.page import write_page
 from minifuse.replay.workload import TracedRun
 
@@ -43,6 +47,40 @@ def test_there_are_five_wrong_solutions_and_more(lab: Lab) -> None:
     assert len(lab.wrong) >= 5
 
 
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
+def test_what_to_read_again_is_told_of_every_test(lab: Lab) -> None:
+    told = tomllib.loads((lab.folder / "lab.toml").read_text())
+    assert told["read"].keys() == told["points"].keys()
+
+
+def test_a_lab_with_torch_has_a_limit_of_memory_too(tmp_path: Path) -> None:
+    (lab,) = [lab for lab in LABS if lab.number == 9]
+    assert "torch" in lab.limits.imports
+    file = tmp_path / "solution.py"
+    file.write_text("def held(size):\n    return len(bytearray(size))\n")
+    with Submission(file, lab.limits) as work:
+        assert work.call("held", 10**8) == 10**8
+        with pytest.raises(StudentFault, match="took more than 512 MB of memory"):
+            work.call("held", 10**10)
+
+
+@pytest.mark.tutorials
+def test_labs_2_to_8_need_no_torch() -> None:
+    code = (
+        "import sys\nsys.modules['torch'] = sys.modules['triton'] = None\n"
+        "from minifuse.labs.judge import judge\n"
+        "from minifuse.labs.lab import labs\n"
+        "from minifuse.labs.score import scores\n"
+        "for lab in labs()[1:8]:\n"
+        "    file = lab.folder / 'solution.py'\n"
+        "    assert all(one.held for one in judge(lab, file)), lab\n"
+        "    assert scores(lab, {'mine': file}).rows, lab\n"
+        "    print(lab.number)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stdout.split() == ["2", "3", "4", "5", "6", "7", "8"], ran.stderr
+
+
 def test_a_run_of_graphs_that_is_not_right_has_a_page(tmp_path: Path) -> None:
     """Lab 5 runs an engine of its own, whose events could once be read one time only: the page had none."""
     (lab,) = [one for one in LABS if one.number == 5]
@@ -71,6 +109,35 @@ def test_what_is_not_written_is_missed_whatever_is_drawn(lab: Lab, tmp_path: Pat
     for seed in ("s0", "s12"):
         (found,) = judge(lab, file, seed=seed, only="keeps_the_laws")
         assert not found.held
+
+
+CHEATS = {  # of lab 9: attention without a kernel
+    "launcher": "def plain(queries, *rest):\n    return queries\n\n\nattention = plain\n",
+    "again": "def attention(queries, keys, values, tables, contexts, page):\n    return queries\n",
+    "kernel": "class Plain:\n    pass\n\n\nattend = Plain()\n",
+    "function": "def attend(*all):\n    return None\n",
+    "decorator": "def mine(kernel):\n    return None\n\n\n@mine\n@triton.jit\ndef attend(out_ptr):\n    pass\n",
+    "module": "import math as triton\n",
+    "attribute": "def change():\n    triton.cdiv = None\n",
+    "global": "def change():\n    global attend\n    attend = None\n",
+    "torch": "def helper(x):\n    return torch.softmax(x, 0)\n",
+    "another torch": "import torch as t\n",
+    "from torch": "from torch import softmax\n",
+    "statement": "if True:\n    attend = None\n",
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_lab_9_wants_a_kernel(name: str, tmp_path: Path) -> None:
+    (lab,) = [lab for lab in LABS if lab.number == 9]
+    check = vars(lab.module(lab.folder / "stage.py"))["check_kernel"]
+    file = tmp_path / "solution.py"
+    text = (lab.folder / "solution.py").read_text()
+    file.write_text(text)
+    check(Work(file, lab=lab))
+    file.write_text(f"{text}\n\n{CHEATS[name]}")
+    with pytest.raises(StudentFault):
+        check(Work(file, lab=lab))
 
 
 @pytest.mark.tutorials  # these take longer than all others of labs together

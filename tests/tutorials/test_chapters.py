@@ -18,6 +18,16 @@ jupytext = pytest.importorskip("jupytext", reason="the chapters need the extra `
 
 CHAPTERS = chapters()
 WORDS, PICTURES = (2000, 3000), (8, 15)  # of a chapter
+PARTS = (
+    *(
+        r"\*\*You will be able to\*\*",
+        "^##+ A prediction",
+        "^##+ One knob",
+        "^##+ Where .* loses",
+        "^##+ How the papers tell it",
+    ),
+    *("^## Exercises", r"\*Hint: ", "<details>", "^## Further reading"),
+)
 FOREIGN = re.compile(r"/(?:work|root|home|opt|tmp)/")  # paths of the machine on which it ran
 
 
@@ -47,11 +57,13 @@ def test_the_notebook_has_the_outputs_of_one_run(chapter: Chapter) -> None:
 
 def test_a_chapter_has_its_parts_and_its_length(chapter: Chapter) -> None:
     text = "\n".join(source for kind, source in cells(chapter.source) if kind == "markdown")
-    for part in ("**You will be able to**", "## Exercises", "<details>", "## Further reading"):
-        assert part in text, part
+    for part in PARTS:
+        assert re.search(part, text, re.MULTILINE), part
     assert WORDS[0] <= len(text.split()) <= WORDS[1]
     pictures = [one for one in outputs(chapter.notebook) if "image/png" in one.get("data", {})]
     assert PICTURES[0] <= len(pictures) <= PICTURES[1]
+    code = "\n".join(source for kind, source in cells(chapter.source) if kind == "code")
+    assert "show_source(" in code
     assert any("<iframe" in one.get("data", {}).get("text/html", "") for one in outputs(chapter.notebook))
 
 

@@ -32,7 +32,7 @@ def window_offset(live: list[bool], stays: int | None) -> int:
 
 
 def moves(live: list[bool], stays: int | None) -> list[tuple[int, int]]:
-    """The copies that gather the live buffers in that window: pairs (from, to), both in increasing order.
+    """The copies that gather the live buffers in a best window, any of equal ones: pairs (from, to), both increasing.
 
     >>> moves([True, False, False, True, True], None)
     [(0, 2)]

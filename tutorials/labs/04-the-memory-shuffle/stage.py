@@ -30,7 +30,7 @@ def asked(work, live: list[bool], stays: int | None) -> list[list[int]]:
                 f"moves of {told(live, stays)} copies buffer {source} to {target}: there are {len(live)}, from 0."
             )
         if not live[source] or live[target]:
-            what = f"{source}, which is free" if not live[source] else f"to {target}, which is taken"
+            what = f"{source}, which is free" if not live[source] else f"{source} to {target}, which is taken"
             raise StudentFault(f"moves of {told(live, stays)} copies buffer {what}: copy live buffers to free ones.")
         if source == stays:
             raise StudentFault(f"moves of {told(live, stays)} copies it: choose a window that it lies in.")

@@ -88,7 +88,7 @@ def test_gathers_any_buffers(work):
 
 
 def test_moves_the_least(work):
-    """No copies gather the live buffers that are fewer: compared with every window."""
+    """No plan has fewer copies: compared with every window that is allowed."""
 
     def demand(memory):
         live, stays = memory

@@ -51,7 +51,7 @@ def test_costs_by_hand(work):
 
 
 def test_lanes_by_hand(work):
-    """The lanes of figure 9 and of six smaller cases hold what the greedy rule says. Equal pieces may be exchanged."""
+    """The lanes of figure 9 and of six other cases hold what the greedy rule says. Equal pieces may be exchanged."""
     for costs, most, right in LANES:
         by_hand(work, costs, most, None, right)
 

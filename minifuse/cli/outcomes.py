@@ -1,0 +1,76 @@
+"""What came of the tests of a lab, in words, pictures and pages, or as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minifuse.cli.text import console
+from minifuse.parsing import number
+
+if TYPE_CHECKING:
+    from minifuse.labs.judge import Outcome
+    from minifuse.labs.lab import Lab
+
+__all__ = ["as_json", "show"]
+
+INDENT = 12
+
+
+def as_json(outcome: Outcome) -> dict[str, object]:
+    """An outcome as `lab check --json` prints it."""
+    test = outcome.test
+    return {
+        "name": test.name,
+        "held": outcome.held,
+        "points": outcome.points,
+        "of": test.points,
+        "hidden": test.hidden,
+        "says": test.says,
+        "what": outcome.what,
+        "picture": [*outcome.picture],
+        "steps": outcome.steps,
+    }
+
+
+def show(lab: Lab, folder: Path, outcomes: list[Outcome]) -> None:
+    """What holds in a line each; of what does not, the case that shows it, and what to read."""
+    from rich.padding import Padding
+
+    out = console()
+    printed = next((one.printed for one in outcomes if one.printed), "")
+    told: set[str] = set()
+    for one in outcomes:
+        sign, style = ("holds", "green") if one.held else ("not written", "dim") if one.unwritten else ("fails", "red")
+        points = f"{one.points:g} of {one.test.points:g} points"
+        out.print(f"{sign:<12}{one.test.name.replace('_', ' ')} ({points})", style=style)
+        lines = [one.test.says]
+        if one.what in told:  # such as a mistake in the file's syntax, which no test gets past
+            lines += ["As above."]
+        elif not one.held:
+            told.add(one.what)
+            lines += [one.what, *one.picture]
+            lines += [] if one.unwritten else [one.test.read_again]
+            if one.events is not None and (page := _page(folder, one)) is not None:
+                lines.append(f"See it: {page}, in a browser.")
+        for line in lines:
+            out.print(Padding(line, (0, 0, 0, INDENT)))
+    if printed:
+        out.print("\nYour file printed:\n" + printed.rstrip())
+    got, most = sum(one.points for one in outcomes), sum(one.test.points for one in outcomes)
+    rest = sum(lab.points.values()) - most
+    hidden = f" The hidden tests have {rest:g} more." if rest else ""
+    out.print(f"\n{got:g} of {most:g} points in {number(len(outcomes), 'test')}.{hidden}")
+
+
+def _page(folder: Path, outcome: Outcome) -> Path | None:
+    """The replay page of a run that shows what is wrong; None if the run cannot be shown."""
+    from minifuse.replay.page import write_page
+    from minifuse.replay.workload import TracedRun
+
+    page = folder / f"{outcome.test.name}.html"
+    try:
+        write_page([TracedRun("solution", outcome.events or [])], page)
+    except Exception:  # a stage may have decided anything
+        return None
+    return page
