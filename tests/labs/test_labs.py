@@ -99,6 +99,7 @@ def test_a_run_of_graphs_that_is_not_right_has_a_page(tmp_path: Path) -> None:
     assert "encoder" in page.read_text()
 
 
+@pytest.mark.tutorials
 @pytest.mark.parametrize(
     "lab", [lab for lab in LABS if "keeps_the_laws" in lab.points], ids=lambda lab: lab.folder.name
 )
