@@ -120,7 +120,7 @@ def check(options: CheckOptions) -> int:
     if options.only is not None and options.only not in known:
         raise UsageError(f"--only is {options.only!r}, which is no test of this lab: give one of {', '.join(known)}.")
     file = own.folder / "solution.py"
-    if others := imported(file):
+    if others := imported(file, lab.limits.imports):
         print(f"note: {file} imports {', '.join(others)}, and solution.py alone is graded.", file=sys.stderr)
     outcomes = judge(
         lab,

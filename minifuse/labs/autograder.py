@@ -173,7 +173,7 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 
 
 def _another_user() -> str | None:
-    """The user nobody, if this process may give the student's process to it and that one can run what it is to run."""
+    """The user *nobody*, if this process may start others as that user, who can read what such a process runs."""
     if os.getuid() != 0:
         return None
     needed = [str(one.__file__) for one in (student, names, guard, confine)]
@@ -186,7 +186,7 @@ def _another_user() -> str | None:
 
 
 def walls(user: str | None) -> str:
-    """What is said to the instructor of what stands between a submission and the hidden tests."""
+    """A sentence for the instructor: what keeps a submission from reading the hidden tests."""
     kept = [f"the user {user}"] if user else []
     kept += ["Landlock"] if confine.landlock() else []
     if kept:

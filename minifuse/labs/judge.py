@@ -52,8 +52,17 @@ class Work(Submission):
         """Random numbers that begin anew each time."""
         return Random(self.seed)
 
-    def smallest(self, cases: SearchStrategy[Any], demand: Callable[[Any], None], examples: int = 100) -> None:
+    def smallest(
+        self,
+        cases: SearchStrategy[Any],
+        demand: Callable[[Any], None],
+        examples: int = 100,
+        also: Iterable[Any] = (),
+    ) -> None:
         """Try a demand on cases that hypothesis makes up, and tell of the smallest that does not meet it.
+
+        Args:
+            also: cases to try when those hold, such as the large ones for which another test counts steps.
 
         Raises:
             Unmet, StudentFault, LawBroken: what the demand raised on that case.
@@ -83,6 +92,8 @@ class Work(Submission):
             if not failed:
                 raise
             raise failed[-1] from None
+        for case in also:
+            demand(case)
 
 
 class _Failed(Exception):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,9 +40,9 @@ class NotAllowed(Exception):
     """The file does what no lab may do."""
 
 
-def imported(file: Path) -> list[str]:
-    """The files beside a student's that it imports; none of one that is not Python, which is told elsewhere."""
-    names = Names([])
+def imported(file: Path, imports: Sequence[str]) -> list[str]:
+    """The files beside a student's that it imports; up to a line that is refused, which is told elsewhere."""
+    names = Names([*imports])
     with suppress(OSError, SyntaxError, ValueError, NotAllowed):
         names.look(file, ast.parse(file.read_bytes(), str(file)))
     return sorted(one.name for one in names.seen - {file})

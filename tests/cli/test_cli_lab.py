@@ -11,6 +11,7 @@ import pytest
 from registers import forget_labs
 
 from minifuse.labs.lab import labs
+from minifuse.labs.names import imported
 
 Cli = Callable[..., Any]
 SHUFFLE = next(lab for lab in labs() if lab.number == 4)
@@ -85,6 +86,13 @@ def test_a_file_beside_is_not_graded_and_that_is_said(minifuse: Cli, folder: Pat
     (folder / "mine" / "solution.py").write_text("from more import *\n")
     outcome = minifuse("lab", "check", "mine", "--only", "moves_in_order")
     assert (outcome.code, "imports more.py, and solution.py alone is graded" in outcome.err) == (0, True)
+
+
+def test_a_file_beside_is_seen_behind_a_module_that_the_lab_allows(tmp_path: Path) -> None:
+    (tmp_path / "more.py").write_text("")
+    (tmp_path / "solution.py").write_text("import torch\nimport more\n")
+    assert imported(tmp_path / "solution.py", ["torch"]) == ["more.py"]
+    assert imported(tmp_path / "solution.py", []) == []
 
 
 def test_a_run_that_is_wrong_is_a_replay_page(minifuse: Cli, folder: Path) -> None:

@@ -96,9 +96,7 @@ def test_fills_the_budget(work):
         if left > 0 and len(admit) < len(case[3]) and len(case[2]) + len(admit) < case[0]:
             raise Unmet(f"{said(case, admit, tokens)}: {left} tokens are left over, there is a place, and one waits.")
 
-    work.smallest(cases(), demand)
-    for case in itertools.chain(*large(work)):
-        demand(case)
+    work.smallest(cases(), demand, also=itertools.chain(*large(work)))
 
 
 def test_first_come_first_served(work):
@@ -116,9 +114,7 @@ def test_first_come_first_served(work):
                     f"{said(case, admit, tokens)}: {early['name']} misses more, and comes before {late['name']}."
                 )
 
-    work.smallest(cases(PROMPTS), demand)
-    for case in itertools.chain(*large(work)):
-        demand(case)
+    work.smallest(cases(PROMPTS), demand, also=itertools.chain(*large(work)))
 
 
 def test_one_matrix(work):

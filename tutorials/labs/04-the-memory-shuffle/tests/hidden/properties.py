@@ -67,9 +67,7 @@ def test_windows_of_any_buffers(work):
                 f"window_offset of {told(live, stays)} is {found}; the window at {right} is as good, and further left."
             )
 
-    work.smallest(memories(), demand)
-    for memory in large(work):
-        demand(memory)
+    work.smallest(memories(), demand, also=large(work))
 
 
 def test_gathers_any_buffers(work):
@@ -82,9 +80,7 @@ def test_gathers_any_buffers(work):
         if not side_by_side(after):
             raise Unmet(f"{told(live, stays)} becomes {drawn(after)} by the moves {moves}: gather the live buffers.")
 
-    work.smallest(memories(), demand)
-    for memory in large(work):
-        demand(memory)
+    work.smallest(memories(), demand, also=large(work))
 
 
 def test_moves_the_least(work):
@@ -97,9 +93,7 @@ def test_moves_the_least(work):
         if len(moves) > best:
             raise Unmet(f"moves of {told(live, stays)} copies {len(moves)} buffers, and {best} are enough.")
 
-    work.smallest(memories(), demand)
-    for memory in large(work):
-        demand(memory)
+    work.smallest(memories(), demand, also=large(work))
 
 
 def test_is_linear(work):

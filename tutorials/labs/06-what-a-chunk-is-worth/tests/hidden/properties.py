@@ -60,9 +60,8 @@ def test_victims_have_the_least_value(work):
                 f"{rounded(values[:20])}; the least values are {rounded(right[:20])} (other 2, attention l / 32)."
             )
 
-    work.smallest(st.tuples(CHUNKS, st.integers(1, 8)), demand, examples=80)
-    for chunks in large(work):
-        demand((chunks, len(chunks) // 2))
+    halves = [(chunks, len(chunks) // 2) for chunks in large(work)]
+    work.smallest(st.tuples(CHUNKS, st.integers(1, 8)), demand, examples=80, also=halves)
 
 
 def large(work):
