@@ -154,7 +154,7 @@ class _Chat:
                 self._refused(0, "", "The line is not UTF-8: type it as UTF-8.")
 
     def _turn(self, text: str) -> Exchange:
-        prompt = self.tokenizer.encode(text)
+        prompt = self.tokenizer.encode(text, continues=self.talk.num_tokens > 0)
         room = self.source.config.max_context - self.talk.num_tokens - len(prompt)
         if len(prompt) >= self.source.config.max_context:
             raise RequestRefused(

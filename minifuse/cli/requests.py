@@ -151,8 +151,9 @@ class _Maker:
             requests = self._random()
         return Workload(self.source, self.tokenizer, requests, expected)
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return (self.tokenizer or self.source.tokenizer()).encode(text)  # the latter raises, saying what is missing
+    def _encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
+        tokenizer = self.tokenizer or self.source.tokenizer()  # the latter raises, saying what is missing
+        return tokenizer.encode(text, continues=continues)
 
     def _of_texts(self, texts: Sequence[str]) -> list[Request]:
         for i, text in enumerate(texts, start=1):

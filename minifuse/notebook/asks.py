@@ -91,10 +91,14 @@ def turns(
         raise UsageError(f"pause is {pause!r}: give seconds, from 0.")
     names = [f"{conversation}.{i}" for i in range(len(prompts))]
     first = asks(*prompts, arrivals=[start] * len(prompts), names=names, max_new_tokens=max_new_tokens, model=model)
-    return [
+    turns = [
         replace(one, conversation=conversation, after=before, delay_s=pause if before else 0.0)
         for one, before in zip(first, [None, *names], strict=False)
     ]
+    for i, prompt in enumerate(prompts[1:], start=1):
+        if isinstance(prompt, str):
+            turns[i] = replace(turns[i], prompt=resolve(model).tokenizer().encode(prompt, continues=True))
+    return turns
 
 
 def _request(prompt: Prompt, number: int, source: Source, max_new_tokens: int) -> Request:

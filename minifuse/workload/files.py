@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from minifuse.arrivals import LARGEST
 from minifuse.errors import ModelError, UsageError
@@ -16,8 +17,14 @@ from minifuse.workload.synthetic import DEFAULTS, RequestDefaults
 
 __all__ = ["Encode", "ReadTree", "read_jsonl"]
 
-Encode = Callable[[str], Sequence[int]]
 ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of token ids
+
+
+class Encode(Protocol):
+    """Makes tokens of a text; of one that `continues` others, without special tokens around it."""
+
+    def __call__(self, text: str, *, continues: bool = False) -> Sequence[int]: ...
+
 
 _FIELDS = (
     *("id", "prompt", "prompt_token_ids", "max_new_tokens", "arrival_s", "priority", "conversation", "think_s"),
@@ -80,7 +87,8 @@ def read_jsonl(
         if tree is not None and "tree" in fields:
             prompts = [_tree_request(fields, f"r{index}", tree, own, len(requests))]
         else:
-            prompts = _request(fields, f"r{index}", encode, own, len(requests))
+            continues = fields.text("conversation", None) in last
+            prompts = _request(fields, f"r{index}", partial(encode, continues=continues), own, len(requests))
         if limit is not None and "max_new_tokens" not in fields:
             prompts = [replace(prompt, max_new_tokens=limit(prompt.prompt)) for prompt in prompts]
         _take(taken, prompts, fields)
@@ -148,7 +156,7 @@ def _tree_request(
 
 
 def _request(
-    fields: Fields, default_id: str, encode: Encode, defaults: RequestDefaults, num_before: int
+    fields: Fields, default_id: str, encode: Callable[[str], Sequence[int]], defaults: RequestDefaults, num_before: int
 ) -> list[Request]:
     """The request of a line, as its prompts."""
     if ("prompt" in fields) == ("prompt_token_ids" in fields):
@@ -197,7 +205,7 @@ def _first(fields: Fields, defaults: RequestDefaults, num_before: int) -> Reques
     )
 
 
-def _encoded(text: str, encode: Encode, where: str) -> tuple[Sequence[int], str | None]:
+def _encoded(text: str, encode: Callable[[str], Sequence[int]], where: str) -> tuple[Sequence[int], str | None]:
     """The token ids of a text, or the problem of a request whose text has none."""
     try:
         return encode(text), None

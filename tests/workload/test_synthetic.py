@@ -275,7 +275,7 @@ def test_a_group_arrives_as_one() -> None:
 # --- request files
 
 
-def encode(text: str) -> list[int]:
+def encode(text: str, *, continues: bool = False) -> list[int]:
     return [ord(letter) for letter in text]
 
 

@@ -258,7 +258,7 @@ def _gptj(fields: Fields) -> ModelConfig:
     return replace(
         config,
         family="gptj",
-        rotary=Rotary(fields.whole("rotary_dim", None) or config.head_dim, interleaved=True),
+        rotary=Rotary(fields.whole("rotary_dim", 64), interleaved=True),
         parallel_residual=True,
         attention_bias=False,
         head_bias=True,

@@ -91,12 +91,15 @@ class Fields:
         raise self.wrong(name, "a text")
 
     def token_ids(self, name: str, vocab_size: int) -> tuple[int, ...]:
-        """One id of the vocabulary, a list of such, or none; each once."""
+        """One token id, a list of such, or none; each once, without those beyond the vocabulary.
+
+        Published files have such ids, as a GPT-2 whose `eos_token_id` is its `vocab_size`: that token is never sampled.
+        """
         value = self.raw.get(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if all(type(token) is int and 0 <= token < vocab_size for token in ids):
-            return tuple(dict.fromkeys(ids))
-        raise self.wrong(name, f"a token id from 0 to {vocab_size - 1}, or a list of such")
+        if all(type(token) is int and token >= 0 for token in ids):
+            return tuple(dict.fromkeys(token for token in ids if token < vocab_size))
+        raise self.wrong(name, "a token id (0 or above), or a list of such")
 
     def object(self, name: str) -> Fields | None:
         """An object in this one; None: there is none, or an empty one."""

@@ -114,10 +114,12 @@ def resolve_text(name: str) -> TextSource:
 
 
 def _stop_ids(directory: Path, config: ModelConfig) -> tuple[int, ...]:
-    """All tokens that end an answer: chat models name more in generation_config.json."""
+    """The tokens that end an answer: those of generation_config.json alone where it is there, as in transformers."""
     path = directory / "generation_config.json"
-    more = Fields(read_object(path) or {}, str(path), "its model").token_ids("eos_token_id", config.vocab_size)
-    return tuple(dict.fromkeys([*config.eos_ids, *more]))
+    raw = read_object(path)
+    if raw is None:
+        return config.eos_ids
+    return Fields(raw, str(path), "its model").token_ids("eos_token_id", config.vocab_size)
 
 
 @contextmanager

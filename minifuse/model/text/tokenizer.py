@@ -14,7 +14,9 @@ UNFINISHED = "\ufffd"  # what stands for the bytes of a letter whose last ones a
 
 
 class Tokenizer:
-    """The tokenizer of a model, read from its `tokenizer.json`.
+    """The tokenizer of a model, read from its `tokenizer.json` as transformers' AutoTokenizer reads it.
+
+    Padding and truncation that the file was saved with do not apply: texts are encoded whole, one by one.
 
     Raises:
         ModelError: the file is not a tokenizer.
@@ -26,11 +28,20 @@ class Tokenizer:
         self._path = path
         with self._named("cannot be read as a tokenizer"):
             self._tokenizer = HFTokenizer.from_file(str(path))
+            self._tokenizer.no_padding()
+            self._tokenizer.no_truncation()
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Raises `ModelError` where the tokenizer fails, as for a word that it neither has nor has a token for."""
+    def encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
+        """The tokens of a text.
+
+        Args:
+            continues: the text goes on behind others, so that no special tokens are put around it.
+
+        Raises:
+            ModelError: the tokenizer fails, as for a word that it neither has nor has a token for.
+        """
         with self._named("cannot make tokens of a text"):
-            return tuple(self._tokenizer.encode(text).ids)
+            return tuple(self._tokenizer.encode(text, add_special_tokens=not continues).ids)
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of an answer, without special tokens such as EOS."""

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import LLAMA3_ROPE, RAW, layers_logits, raw_config
+from helpers import LLAMA3_ROPE, layers_logits, raw_config
 from torch import Tensor, nn
 from transformers.models.gptj.modeling_gptj import GPTJAttention
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from minifuse.errors import ModelError
 from minifuse.model.linear import Linear, packable
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
@@ -188,9 +189,9 @@ def test_greedy_tokens(case: str, tmp_path: Path) -> None:
         assert [list(answer.token_ids) for answer in served.answers] == wanted, name
 
 
-@pytest.mark.parametrize("case", ["llama tied", "gpt2"])
+@pytest.mark.parametrize("case", ["llama tied", "gpt2", "opt"])
 def test_checkpoint_of_the_bare_model(case: str, tmp_path: Path) -> None:
-    """GPT-2 as published: saved without its head, every name without its prefix."""
+    """As GPT-2 and OPT were published: without the head and the prefix of its names; of an OPT, `decoder.` stays."""
     peer = _peer(CASES[case](random.Random(3)), 3)
     peer.base_model.save_pretrained(tmp_path)
     source = resolve_text(str(tmp_path))
@@ -234,14 +235,22 @@ def test_rope_of_older_configs() -> None:
     assert (plain.rotary.theta, plain.rotary.scaling) == (123.0, None)
 
 
-def test_config_defaults_are_transformers_own() -> None:
-    """A field left out of config.json has transformers' default."""
-    for family, cls in (("llama", transformers.LlamaConfig), ("opt", transformers.OPTConfig)):
-        full = json.loads(json.dumps(cls().to_dict()))
-        optional = ("rms", "rope", "attention_b", "tie", "act", "do_", "word", "head_dim")
-        needed = [name for name in RAW[family] if not name.startswith(optional)]
-        bare = {name: full[name] for name in needed if name in full} | {"eos_token_id": full["eos_token_id"]}
-        assert ModelConfig.from_hf(bare) == ModelConfig.from_hf(full), family
+SIZES = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "ffn_dim"}
+SIZES |= {"max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions"}
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT2", "GPTJ", "OPT"])
+def test_a_field_that_is_left_out_has_the_default_of_transformers(family: str) -> None:
+    """Or is needed: sizes are not guessed."""
+    full = json.loads(json.dumps(getattr(transformers, f"{family}Config")().to_dict()))
+    whole = ModelConfig.from_hf(full)
+    for name in full.keys() - {"model_type", "eos_token_id"}:  # which token ends an answer has a test of its own
+        bare = {field: value for field, value in full.items() if field != name}
+        if name in SIZES:
+            with pytest.raises(ModelError, match=name):
+                ModelConfig.from_hf(bare)
+        else:
+            assert ModelConfig.from_hf(bare) == whole, name
 
 
 # --- packed weights
