@@ -68,3 +68,9 @@ class StageFailed(LawBroken):
     def __init__(self, law: str, what: str, seen: Any) -> None:
         super().__init__(law, what)
         self.seen = seen
+
+
+class CheckerFailed(MinifuseError):
+    """A law raised an error, or the books that it reads did: the law is at fault, and nothing is known of the stage."""
+
+    exit_code = 1

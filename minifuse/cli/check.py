@@ -17,7 +17,7 @@ from minifuse.cli.plugin import load_plugin, plugins
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import one_line, shortened
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.errors import LawBroken, MachineError, MinifuseError, UsageError
+from minifuse.errors import CheckerFailed, LawBroken, MachineError, MinifuseError, UsageError
 from minifuse.parsing import parse_duration, unknown
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.stages import KINDS, kinds_of, stages
@@ -68,8 +68,8 @@ class CheckOptions:
 def check(options: CheckOptions) -> int:
     """Put a stage of yours through the laws, and show the smallest scenario that breaks one.
 
-    Exit code 0: the laws hold. 1: one is broken, or time ran out before each mix was tried. 2: bad usage, or a class
-    that cannot be a stage. 3: the test extra is not installed. With --json each of them prints a document.
+    Exit code 0: the laws hold. 1: one is broken, time ran out before each mix was tried, or a law failed. 2: bad usage,
+    or a class that cannot be a stage. 3: the test extra is not installed. With --json each prints a document.
     """
     try:
         return _check(options)
@@ -102,13 +102,21 @@ def _check(options: CheckOptions) -> int:
         except KeyboardInterrupt:
             progress.stop()
             message = f"Interrupted: no law was found broken on {tally or 'nothing yet'}."
-            with uninterrupted():
-                if options.json:
-                    print_result(_document(options, "undecided", tally, message=message, complete=False))
-                print(f"error: {message}", file=sys.stderr, flush=True)
-            return INTERRUPTED
+            return _show_undecided(options, tally, message, INTERRUPTED)
+        except CheckerFailed as failed:
+            progress.stop()
+            return _show_undecided(options, tally, f"{failed} See it again with {_again(options)}.", failed.exit_code)
     with uninterrupted():
         return _show(options, tally, found, stopped)
+
+
+def _show_undecided(options: CheckOptions, tally: Tally | None, message: str, code: int) -> int:
+    """Say what ended the check before its end, and return the exit code."""
+    with uninterrupted():
+        if options.json:
+            print_result(_document(options, "undecided", tally, message=message, complete=False))
+        print(f"error: {message}", file=sys.stderr, flush=True)
+    return code
 
 
 def _check_name(name: str) -> None:

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, cast
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 
-from minifuse.errors import LawBroken, StageFailed, UsageError
+from minifuse.errors import CheckerFailed, LawBroken, UsageError
 from minifuse.fault import Hung
 from minifuse.parsing import did_you_mean, one_of
 from minifuse.request import GREEDY, Request
 from minifuse.stages import KINDS, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model
 from minifuse.testing.capacity import is_counted
+from minifuse.testing.failure import failure
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
 from minifuse.testing.observe import PATIENCE_S, observe
 from minifuse.testing.statements import names_of
@@ -68,7 +69,7 @@ class _OutOfTime(BaseException):
 
 
 class _Unusable(BaseException):
-    """Ends it, too: a stage cannot be made."""
+    """Ends it, too: a stage cannot be made, or a law failed."""
 
 
 class Search:
@@ -110,6 +111,7 @@ class Search:
         Raises:
             LawBroken: on the smallest scenario found that breaks a law. Its `seen` is the run in which it shows.
             UsageError: a stage cannot be made.
+            CheckerFailed: a law failed.
         """
 
         @settings(
@@ -151,8 +153,10 @@ class Search:
             self.number += 1
         try:
             found = self._broken(case, self._laws_for_now())
-        except UsageError as error:
-            raise _Unusable from error
+        except (UsageError, CheckerFailed) as error:
+            if searching:
+                raise _Unusable from error
+            return  # a smaller scenario, which tells nothing of the law
         if found is None or (self._smallest is not None and found[0].law != self._smallest[1].law):
             return
         self._last = (case, *found)
@@ -183,10 +187,12 @@ class Search:
         except LawBroken as broken:
             broken.seen = broken.seen or seen
             return broken, law
-        except UsageError:
-            raise  # a stage cannot be made
+        except (UsageError, CheckerFailed):
+            raise  # a stage cannot be made, or a law failed
         except (Exception, SystemExit) as error:
-            failed = StageFailed("contract", f"{type(error).__name__}: {error}", seen)
+            failed = failure(error, case.row, seen, in_law=seen is not None)
+            if isinstance(failed, CheckerFailed):
+                raise failed from error
             failed.__cause__ = error
             return failed, law
         return None
@@ -204,7 +210,10 @@ class Search:
                 if isinstance(broken.__cause__, Hung) or time.monotonic() > self.limit.shrink_until:
                     return case, broken, law
                 simpler = simplify(case)
-                found = None if simpler is None else self._broken(simpler, laws)
+                try:
+                    found = None if simpler is None else self._broken(simpler, laws)
+                except (UsageError, CheckerFailed):
+                    continue
                 if simpler is not None and found is not None and found[0].law == broken.law:
                     case, (broken, law) = simpler, found
         return case, broken, law

@@ -152,6 +152,14 @@ def test_a_plugin_that_hangs_is_shown_with_its_line(
     assert "did not return within 1 s, and was at faulty.py, line " in broken["message"]
 
 
+def test_a_law_that_fails_decides_nothing(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("minifuse.testing.laws"), "check_overtaking", None)
+    shown = minifuse("check", "graph-padded", "--quick", "--json")
+    assert (shown.code, shown.json()["verdict"], shown.json()["broken"]) == (1, "undecided", None)
+    assert "A law failed at laws.py, line " in shown.json()["message"]
+    assert "See it again with minifuse check graph-padded --quick --seed 0." in shown.err
+
+
 UNUSABLE = """
 from minifuse.batching.iteration import Iteration
 from minifuse.stages import register
