@@ -39,7 +39,7 @@ def _share(text: str, flag: str) -> float:
     return value
 
 
-def _stage_options(texts: list[str], flag: str) -> dict[str, str]:
+def parse_stage_options(texts: list[str], flag: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -136,7 +136,7 @@ class Options(ModelOptions):
         dict[str, str],
         _technique(
             *("--set", "an option of a stage, see minifuse explain; repeatable", "STAGE.OPTION=V"),
-            parse=_stage_options,
+            parse=parse_stage_options,
             repeatable=True,
         ),
     ]

@@ -21,7 +21,8 @@ from minifuse.testing import GRAPHS, check_laws, observe, search
 from minifuse.testing.alarm import alarm
 from minifuse.testing.graphs import GraphScenario
 from minifuse.testing.graphs.recipes import Recipe
-from minifuse.testing.search import Limit, Search, compared_laws, mixes_of
+from minifuse.testing.mixes import mixes_of
+from minifuse.testing.search import Limit, Search, compared_laws
 from minifuse.testing.subject import Case
 
 ROW = next(row for row in GRAPHS.mixes() if row.name == "graph-padded")  # the cheapest of all
