@@ -157,10 +157,10 @@ def _search_reading(options: CheckOptions, mixes: Any, tally: Tally, progress: _
     from minifuse.testing.drawn import own_options
     from minifuse.testing.reads import recorded
 
-    declared = {name: (cls, field.name) for _, row in mixes for name, (cls, field) in own_options(row).items()}
-    with recorded({cls for cls, _ in declared.values()}) as read:
+    own = [declared for _, row in mixes for declared in own_options(row).items()]
+    with recorded({cls for _, (cls, _) in own}) as read:
         stopped = _search(options, mixes, tally, progress)
-    tally.unread += [name for name, option in declared.items() if option not in read]
+    tally.unread += dict.fromkeys(name for name, (cls, field) in own if (cls, field.name) not in read)
     return stopped
 
 
@@ -235,6 +235,7 @@ def _document(
         "laws": [] if tally is None else [*tally.laws],
         "in_mixes": {} if tally is None else tally.laws,
         "left_out": {} if tally is None else tally.left_out,
+        "uncut": [] if tally is None else tally.uncut,
         "unread": [] if tally is None else tally.unread,
         "mixes": {} if tally is None else tally.tried,
         "scenarios": 0 if tally is None else tally.scenarios,

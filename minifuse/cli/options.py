@@ -40,6 +40,7 @@ def _share(text: str, flag: str) -> float:
 
 
 def parse_stage_options(texts: list[str], flag: str) -> dict[str, str]:
+    """The values typed as `stage.option=value`, by `stage.option`."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -109,7 +109,7 @@ def _told(verdict: str, tally: Tally, advice: str) -> list[str]:
             "rectangles: declare cuts = True, and it is refused with them."
         )
     for name in tally.unread:
-        lines += _wrapped(f"warning: the option {name} was never read: it changes nothing.")
+        lines += _wrapped(f"warning: no scenario made the stage read its option {name}.")
     return [*lines, *_wrapped(advice)]
 
 

@@ -19,16 +19,16 @@ __all__ = ["cases", "own_options", "values_of"]
 
 
 @st.composite
-def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | None:
-    """A technique on a scenario; None: its stages cannot be made with what was drawn.
+def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageError:
+    """A technique on a scenario, or the reason why its stages cannot be made with what was drawn.
 
     Options that the subject's scenarios do not know, or that a stage declares otherwise, are drawn as declared. Where
     the stages refuse these together, they have their defaults.
     """
     scenario = draw(subject.scenarios(row))
-    own = {name: declared for name, declared in own_options(row).items() if name not in row.options}
-    if not own and not row.options:
+    if not row.options and all(is_own(stage(kind, name)) for kind, name in row.stages.items()):
         return subject.case(row, scenario)
+    own = {name: declared for name, declared in own_options(row).items() if name not in row.options}
     known = dict(scenario.options)
     taken = {name for name, (cls, field) in own.items() if name in known and accepts(cls, field.name, known[name])}
     drawn = {name: draw(st.sampled_from(values_of(*declared))) for name, declared in own.items() if name not in taken}
@@ -37,11 +37,13 @@ def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | None:
         case = subject.case(row, replace(scenario, options=tuple(options.items())))
         try:
             Stages.of(row, case.capacity, case.settings)
-        except UsageError:
+        except UsageError as error:
+            refused = error
             continue
         if row.options.items() <= case.settings.items():
             return case
-    return None
+        refused = UsageError(f"{', '.join(row.options)} cannot be tried in this mix: give other values, or none.")
+    return refused
 
 
 def own_options(row: Technique) -> dict[str, tuple[type[Any], Field[Any]]]:

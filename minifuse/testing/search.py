@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from hypothesis import HealthCheck, Phase, Verbosity, assume, given, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
 from hypothesis import seed as seeded
 
 from minifuse.errors import CheckerFailed, LawBroken, UsageError
@@ -34,6 +34,7 @@ __all__ = [
     "put_through",
 ]
 
+MOST_REFUSED = 20  # scenarios in which the stages cannot be made, before the first in which they can
 MOST_SMALLER = 300  # scenarios that hypothesis tries when one has been found
 PHASES = (Phase.generate, Phase.shrink)
 Say = Callable[[int, str], None]  # the number of the scenario, and what it is put through
@@ -96,7 +97,7 @@ class Search:
         self.say = say
         self.number = 0  # scenarios tried until a law was broken
         self.out_of_time = False
-        self._num_smaller = 0
+        self._num_refused = self._num_smaller = 0
         self._smallest: tuple[Case, LawBroken, Law] | None = None
         self._last: tuple[Case, LawBroken, Law] | None = None
 
@@ -120,9 +121,13 @@ class Search:
             **hypothesis_settings,
         )
         @given(cases(self.subject, self.row))
-        def attempt(case: Case | None) -> None:
-            assume(case is not None)
-            self._attempt(cast(Case, case))
+        def attempt(case: Case | UsageError) -> None:
+            if isinstance(case, UsageError):
+                self._num_refused += 1
+                if not self.number and self._num_refused == MOST_REFUSED:
+                    raise _Unusable from case
+                reject()
+            self._attempt(case)
 
         try:
             (attempt if seed is None else seeded(seed)(attempt))()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from testing.right_stages import Lingers, Radix, StallFree
 
 from minifuse.errors import LawBroken, UsageError
+from minifuse.options import option
 from minifuse.report import KVUsage
 from minifuse.serve.assembly import Stages
 from minifuse.stages import register
 from minifuse.techniques import Technique, mix, technique
-from minifuse.testing import TEXTS, check_laws, put_through
+from minifuse.testing import TEXTS, check_laws, put_through, search
 from minifuse.testing.drawn import cases, own_options, values_of
 from minifuse.testing.mixes import can_be_computed, mixes_of, unclaimed_cuts, with_options
 from minifuse.testing.search import Search, compared_laws
@@ -49,9 +51,12 @@ def _twice(memory: Any) -> KVUsage:
         (Radix, {"usage": _twice}, "conservation"),
     ],
 )
-def test_what_is_wrong_with_them_is_told(stage: Any, wrong: dict[str, Any], law: str) -> None:
+def test_what_is_wrong_with_them_is_told(
+    stage: Any, wrong: dict[str, Any], law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
     with pytest.raises(LawBroken) as broken:
-        put_through(TEXTS, _row(type(stage.__name__, (stage,), wrong)), 60, derandomize=True)
+        Search(TEXTS, _row(type(stage.__name__, (stage,), wrong)), ()).run(60, derandomize=True)
     assert broken.value.law == law
 
 
@@ -73,9 +78,27 @@ def test_what_the_stages_refuse_together_is_not_tried(data: st.DataObject) -> No
     """Memory has 12 tokens or more, and a block 16 if it is not drawn."""
     register(Radix)
     case = data.draw(cases(TEXTS, mix(technique("vllm"), memory="radix")))
-    if case is not None:
+    if not isinstance(case, UsageError):
         assert case.settings["memory.page"] <= case.capacity
         Stages.of(case.row, case.capacity, case.settings)
+
+
+@dataclass(frozen=True)
+class _TooLarge:
+    page: int = option(10**6, "tokens in a block", minimum=10**6)
+    eviction: str = option("lru", "whose block is taken")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"missing": lambda self: ()}, "is called as missing"),
+        ({"Options": _TooLarge}, "memory.page is 1000000, and memory holds"),
+    ],
+)
+def test_stages_that_can_never_be_made_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        put_through(TEXTS, _row(type("Radix", (Radix,), wrong)), 3, derandomize=True)
 
 
 def test_a_policy_with_a_budget_is_mixed_with_no_attention_that_computes_whole_rectangles() -> None:
