@@ -20,6 +20,7 @@ from minifuse.cores import OtherWork, usable_cores
 from minifuse.errors import UsageError
 from minifuse.model.source import resolve
 from minifuse.model.text.load import resolve_text
+from minifuse.output import write_whole
 from minifuse.parsing import number
 from minifuse.serve.settings import Settings
 
@@ -88,7 +89,7 @@ def calibrate(options: CalibrateOptions) -> int:
     if options.out is None:
         kept.write(text)
     else:
-        options.out.write_text(text, encoding="utf-8")
+        write_whole(options.out, text)
     console().print(f"Written to {options.out or kept.path}", soft_wrap=True)
     return 0
 

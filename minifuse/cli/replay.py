@@ -13,7 +13,7 @@ from typing import Annotated, Protocol
 from minifuse.cli.declare import STDOUT, argument, option, takes, writable_file
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.text import one_line
-from minifuse.errors import UsageError
+from minifuse.errors import MinifuseError, UsageError
 from minifuse.parsing import all_of
 from minifuse.replay.page import write_page
 from minifuse.replay.record import TracedRun, read_run
@@ -115,7 +115,7 @@ class Page:
                     print(f"note: {all_of(idle)} served no request, and is not on the page.", file=sys.stderr)
                 runs = served
             show_page(runs, self.path)
-        except UsageError as error:
+        except MinifuseError as error:
             print(f"error: {one_line(str(error))}", file=sys.stderr)
             return False
         return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Annotated
 from minifuse.cli.declare import argument, switch, takes
 from minifuse.cli.streams import print_result
 from minifuse.errors import UsageError
+from minifuse.output import write_whole
 from minifuse.shipped import places, shipped
 
 __all__ = ["PLACES", "Chapter", "chapters", "tutorial"]
@@ -101,11 +101,6 @@ def _copied(chapter: Chapter) -> Path:
     if copy.exists():
         print(f"note: {copy} is here already, and is left as it is: move it away for a new copy.", file=sys.stderr)
         return copy
-    try:
-        shutil.copyfile(chapter.notebook, copy)
-    except OSError as error:
-        raise UsageError(
-            f"{copy} cannot be written to this folder ({error.strerror}): go to a folder that you may write to."
-        ) from None
+    write_whole(copy, chapter.notebook.read_text(encoding="utf-8"))
     print_result(f"{copy} is a copy of chapter {chapter.number}: {chapter.title}.")
     return copy
