@@ -61,7 +61,7 @@ WRONG = {
     "SQLITE_IOERR": ("cannot be read and written", "look after the disk, or give a file on another"),
 }
 # Anything else: the file is not as it was made, so that statements which hold for every state file fail.
-DAMAGED = ("is damaged", "restore it from a copy, with no other {name}-wal beside it, or give a new file")
+DAMAGED = ("is damaged", "restore it from a copy, with no other {log} beside it, or give a new file")
 
 
 # A row, and whether it is what was written.
@@ -118,7 +118,8 @@ class History:
         self.path = Path(path).absolute()  # SQLite gives names such as :memory: a meaning
         self._lock = threading.Lock()  # requests are submitted by one thread and answered by another
         self._file: sqlite3.Connection | None = None
-        self._log_begun = True  # FILE-wal has its id
+        self._log = Path(f"{self.path}-wal")
+        self._log_begun = True  # it has its id
         try:
             with self._named():
                 version = self._look()
@@ -143,8 +144,10 @@ class History:
         return file
 
     def _look(self) -> int:
-        """The version of the file, 0 of a new one. Nothing is changed: a connection that may write would empty FILE-wal
-        into the file as it is closed."""
+        """Check the file and return its version, 0 of a new one.
+
+        Nothing is changed: a connection that may write would empty FILE-wal into the file as it is closed.
+        """
         if not self.path.is_file() or not self.path.stat().st_size:
             return 0
         if not os.access(self.path, os.W_OK):
@@ -168,7 +171,7 @@ class History:
                 )
             if not self._owns_log(file):
                 raise UsageError(
-                    f"The state file {self.path} is not the one that {self.path.name}-wal beside it was written for, as "
+                    f"The state file {self.path} is not the one that {self._log.name} beside it was written for, as "
                     "when a copy was put back: move that away, or put both back."
                 )
             if (found := file.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
@@ -176,8 +179,8 @@ class History:
             return int(version)
 
     def _owns_log(self, file: sqlite3.Connection) -> bool:
-        """Whether FILE-wal was begun behind what the file has without it; if it cannot be told, it is."""
-        if not Path(f"{self.path}-wal").exists():
+        """Whether FILE-wal was begun behind what the file holds without it; True if that cannot be read."""
+        if not self._log.exists():
             return True
         with closing(self._connect("ro&immutable=1")) as alone:
             try:
@@ -252,7 +255,7 @@ class History:
     def add(self, conversation: str, model: ModelIdentity, turns: Iterable[Turn]) -> None:
         """Add turns to a conversation, all or none; a new one belongs to this model."""
         with self._use() as file:
-            if Path(f"{self.path}-wal").stat().st_size > LOG_BYTES:
+            if self._log.stat().st_size > LOG_BYTES:
                 self._empty_log(file)
             self._add(file, conversation, model, turns)
 
@@ -280,8 +283,9 @@ class History:
         with self._lock, self._named():
             if self._file is None:
                 raise UsageError(f"The state file {self.path} has been closed: open it again.")
-            if not self.path.exists():  # what is written into a file without a name is lost when it is closed
-                raise MachineError(f"The state file {self.path} has been removed while it was in use: leave it there.")
+            for path in (self.path, self._log):  # what is written into a file without a name is lost
+                if not path.exists():
+                    raise MachineError(f"The state file {path} has been removed while it was in use: leave it there.")
             yield self._file
 
     def _empty_log(self, file: sqlite3.Connection) -> None:
@@ -312,5 +316,5 @@ class History:
 
     def _error(self, name: str, why: object) -> MachineError:
         what, advice = next((text for start, text in WRONG.items() if name.startswith(start)), DAMAGED)
-        advice = advice.format(name=self.path.name)
+        advice = advice.format(log=self._log.name)
         return MachineError(f"The state file {self.path} {what} ({' '.join(str(why).split())}): {advice}.")
