@@ -228,9 +228,10 @@ def test_a_disk_that_fails_when_a_turn_is_committed(path: Path) -> None:
         assert again.turns("c") == [FIRST, SECOND]
 
 
-def test_a_file_that_was_removed_while_it_was_in_use(path: Path) -> None:
+@pytest.mark.parametrize("ending", ["", "-wal"])
+def test_a_file_that_was_removed_while_it_was_in_use(ending: str, path: Path) -> None:
     with History(path) as history:
-        path.unlink()
+        Path(f"{path}{ending}").unlink()
         with pytest.raises(MachineError) as error:
             history.add("c", TINY, [FIRST])
         sentence(error.value, str(path), "has been removed")
