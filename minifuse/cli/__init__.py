@@ -3,10 +3,11 @@
 | exit code | meaning |
 |---|---|
 | 0 | fine |
-| 1 | a request failed (refused, logits not finite), an answer could not be stored, or a check did not hold |
+| 1 | a request failed (refused, logits not finite), an answer, trace or page was not stored, or a check did not hold |
 | 2 | bad usage or input: nothing was started |
 | 3 | the machine lacks something |
 | 130 | Ctrl-C came before the end |
+| 129, 143 | SIGHUP, or SIGTERM, came before the end: 128 and the number of the signal |
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from minifuse.cli.failures import one_sentence, told
 from minifuse.cli.loading import loading
 from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream, silence
 from minifuse.cores import wait_passively
-from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN
+from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN, show_cursor
 
 __all__ = ["main"]
 
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _work(typed)
         sys.stdout.flush()
     except KeyboardInterrupt:
+        show_cursor()
         return _fail(NOTHING_SHOWN, INTERRUPTED)
     except BrokenPipeError:
         silence()
