@@ -36,13 +36,13 @@ __all__ = [
     "HANDLER",
     "INTERRUPTED",
     "NOTHING_SHOWN",
+    "SHOW_CURSOR",
     "SIGNALS",
     "dealt_with",
     "exit_code",
     "finish",
     "importing",
     "install",
-    "show_cursor",
 ]
 
 INTERRUPTED = 130  # the exit code that shells give to what Ctrl-C has ended
@@ -74,12 +74,6 @@ def exit_code(code: int) -> int:
     """The exit code of work that has returned this one: that of the signal which ended it, if one did."""
     cut_off = code == INTERRUPTED or (code and HANDLER.ends)  # a terminal that is gone also fails what writes to it
     return 128 + HANDLER.number if cut_off else code
-
-
-def show_cursor() -> None:
-    """Show the cursor of the terminal again, should a picture that was cut off as it began have hidden it."""
-    if os.isatty(2):
-        os.write(2, SHOW_CURSOR.encode())
 
 
 def dealt_with() -> None:
@@ -142,8 +136,7 @@ class _CommandLine:
 
     def _end(self, message: str) -> NoReturn:
         try:
-            show_cursor()
-            os.write(2, f"error: {message}\n".encode())
+            os.write(2, f"{SHOW_CURSOR if os.isatty(2) else ''}error: {message}\n".encode())
         finally:
             os._exit(128 + self.number)
 

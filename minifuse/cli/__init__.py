@@ -22,7 +22,7 @@ from minifuse.cli.failures import one_sentence, told
 from minifuse.cli.loading import loading
 from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream, silence
 from minifuse.cores import wait_passively
-from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN, show_cursor
+from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN, SHOW_CURSOR
 
 __all__ = ["main"]
 
@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _work(typed)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        show_cursor()
+        if sys.stderr.isatty():  # a picture that was cut off as it began has hidden the cursor
+            print(SHOW_CURSOR, end="", file=sys.stderr)
         return _fail(NOTHING_SHOWN, INTERRUPTED)
     except BrokenPipeError:
         silence()
