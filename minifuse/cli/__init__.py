@@ -21,8 +21,10 @@ from typing import Any
 from minifuse.cli.failures import one_sentence, told
 from minifuse.cli.loading import loading
 from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream, silence
+from minifuse.cli.text import tell
 from minifuse.cores import wait_passively
 from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN, SHOW_CURSOR
+from minifuse.errors import LONGEST, shortened
 
 __all__ = ["main"]
 
@@ -100,7 +102,7 @@ def _fail_text(error: Any) -> str:
     command = context.command_path if context is not None else "minifuse"
     if getattr(error, "option_name", None) == "--plugin":
         return f"--plugin stands before the command: minifuse --plugin FILE.py {command.partition(' ')[2]}."
-    message = one_sentence(error.format_message())
+    message = shortened(one_sentence(error.format_message()), LONGEST // 2)
     return f"{message} See {command} --help." if message.endswith("?") else f"{message}: see {command} --help."
 
 
@@ -110,5 +112,5 @@ def _fail(message: str, code: int) -> int:
             sys.stdout.flush()
         except OSError:
             silence()
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    tell(f"error: {message}")
     return code

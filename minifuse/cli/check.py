@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole
 from minifuse.cli.plugin import load_plugin, plugins
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import one_line, shortened
+from minifuse.cli.text import one_line, shortened, tell
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import LawBroken, MachineError, MinifuseError, UsageError
 from minifuse.parsing import parse_duration, unknown
@@ -105,7 +105,7 @@ def _check(options: CheckOptions) -> int:
             with uninterrupted():
                 if options.json:
                     print_result(_document(options, "undecided", tally, message=message, complete=False))
-                print(f"error: {message}", file=sys.stderr, flush=True)
+                tell(f"error: {message}")
             return INTERRUPTED
     with uninterrupted():
         return _show(options, tally, found, stopped)
@@ -258,5 +258,5 @@ class _Progress:
             self._live.write(f"\r\x1b[K{shortened(one_line(text), get_terminal_size().columns - 1)}")
             self._live.flush()
         elif what != self._last:
-            print(f"{self._name}: {what}", file=sys.stderr, flush=True)
+            tell(f"{self._name}: {what}")
         self._last = what

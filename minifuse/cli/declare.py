@@ -25,7 +25,7 @@ import typer
 
 from minifuse.cli.streams import is_stdout
 from minifuse.errors import UsageError
-from minifuse.parsing import MANY, did_you_mean, one_of, parse_int
+from minifuse.parsing import MANY, did_you_mean, one_of, parse_int, quoted
 
 __all__ = [
     "STDOUT",
@@ -76,7 +76,7 @@ def option(
         if typed is None and not repeatable:
             return None
         if choices and typed not in choices:
-            raise UsageError(f'{flag} is "{typed}"{did_you_mean(typed, choices)}: give {one_of(choices)}.')
+            raise UsageError(f"{flag} is {quoted(typed)}{did_you_mean(typed, choices)}: give {one_of(choices)}.")
         return parse(typed or [] if repeatable else typed, flag)
 
     return Declared(kind, default, info, value)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import cut_to
-from minifuse.cli.text import console, time_left
+from minifuse.cli.text import console, tell, time_left
 from minifuse.output import write_whole
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel, Say
@@ -142,4 +142,4 @@ class Progress(Say):
             count = f" ({done} of {self.expected} done{time_left(done, self.expected, self._began)})"
             self._live.update(Text(f"{self._name}: {what}{count if self.expected else ''}"), refresh=True)
         else:
-            print(f"{self._name}: {what}", file=sys.stderr, flush=True)
+            tell(f"{self._name}: {what}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, fields
 from json import dumps
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole, writable_folder
 from minifuse.cli.streams import print_result
+from minifuse.cli.text import tell
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import MinifuseError, UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
@@ -123,7 +123,7 @@ def reproduce(options: FigureOptions) -> int:
                 try:
                     write(options.out, conditions.scale, row, finding, source)
                 except MinifuseError as error:  # what took hours is shown all the same
-                    print(f"error: {error}", file=sys.stderr, flush=True)
+                    tell(f"error: {error}")
                     code = error.exit_code
             if not options.json:
                 show(row, finding)
@@ -136,7 +136,7 @@ def reproduce(options: FigureOptions) -> int:
         lost = f"nothing is shown of {left}" if left else f"{rows[-1].name} is incomplete"
         if left and progress.kept:
             lost = f"{rows[len(figures) - 1].name} is incomplete, and {lost}"
-        print(f"error: Interrupted: {lost}: run it again.", file=sys.stderr, flush=True)
+        tell(f"error: Interrupted: {lost}: run it again.")
     return INTERRUPTED if interrupted else code
 
 

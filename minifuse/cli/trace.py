@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from minifuse.cli.declare import STDOUT, argument, file_or_stdout, json_switch, option, takes, whole
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import LEAST_WIDTH, one_line
+from minifuse.cli.text import LEAST_WIDTH, tell
 from minifuse.errors import UsageError
 from minifuse.output import whole_file
 from minifuse.views.gaps import longest_gaps
@@ -53,7 +52,7 @@ def trace(options: TraceOptions) -> int:
     loaded = load_trace(STDOUT if options.path == STDOUT else where)
     history = History.of(loaded.events, STANDARD_INPUT if options.path == STDOUT else options.path)
     if loaded.notice is not None and not options.json:
-        print(f"note: {one_line(loaded.notice)}", file=sys.stderr)
+        tell(f"note: {loaded.notice}")
     if options.perfetto is not None:
         _write(history, options.perfetto)
     else:
