@@ -16,10 +16,8 @@ import pytest
 import torch
 
 import minifuse.cli
-from minifuse.cli.compare import Contest
 from minifuse.cli.failures import told
 from minifuse.errors import LONGEST, LawBroken, RequestRefused, UsageError
-from minifuse.techniques import Technique
 
 Cli = Callable[..., Any]
 
@@ -138,20 +136,6 @@ def test_a_plugin_that_asks_for_too_much_memory(text: str, afresh: Cli, tmp_path
     outcome = afresh("--plugin", plugin, "run", "--batching", "greedy", *VIRTUAL, "--requests", 2)
     assert outcome.code == 3
     assert "error: The machine has too little memory (" in outcome.err
-
-
-def test_a_technique_that_asks_for_too_much_memory(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Contest.run
-
-    def run(self: Contest, row: Technique, *given: Any) -> Any:
-        if row.name == "static":
-            raise MemoryError
-        return served(self, row, *given)
-
-    monkeypatch.setattr(Contest, "run", run)
-    outcome = minifuse("compare", "orca", "static", *VIRTUAL, "--requests", 2)
-    assert outcome.code == 3
-    assert "error: static failed, and has no row: The machine has too little memory (" in outcome.err
 
 
 def test_a_line_that_does_not_fit_into_memory(tmp_path: Path) -> None:
