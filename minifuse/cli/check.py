@@ -17,7 +17,7 @@ from minifuse.cli.declare import argument, json_switch, option, switch, takes, w
 from minifuse.cli.options import parse_stage_options
 from minifuse.cli.plugin import load_plugin, plugins
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import one_line, shortened
+from minifuse.cli.text import one_line, shortened, tell
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import CheckerFailed, LawBroken, MachineError, MinifuseError, UsageError
 from minifuse.parsing import parse_duration, unknown
@@ -120,7 +120,7 @@ def _show_undecided(options: CheckOptions, tally: Tally | None, message: str, co
     with uninterrupted():
         if options.json:
             print_result(_document(options, "undecided", tally, message=message, complete=False))
-        print(f"error: {message}", file=sys.stderr, flush=True)
+        tell(f"error: {message}")
     return code
 
 
@@ -287,5 +287,5 @@ class _Progress:
             self._live.write(f"\r\x1b[K{shortened(one_line(text), get_terminal_size().columns - 1)}")
             self._live.flush()
         elif what != self._last:
-            print(f"{self._name}: {what}", file=sys.stderr, flush=True)
+            tell(f"{self._name}: {what}")
         self._last = what

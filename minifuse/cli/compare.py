@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +17,9 @@ from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_pag
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.run import exit_code, load, placeholders, show_served
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import console, counted
+from minifuse.cli.text import console, counted, tell
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.errors import UsageError
+from minifuse.errors import MachineError, UsageError
 from minifuse.metrics import Metrics, RunningMetrics
 from minifuse.model.source import resolve
 from minifuse.request import FinishReason
@@ -98,14 +97,17 @@ def _compare(
     contest = Contest(workload, model, settings, options.goodput)
     results: list[Result] = []
     failures: list[tuple[Technique, str]] = []
+    failed = 0
     for row, own in served:
         try:
             results.append(contest.run(row, own, page.trace(row.name), results))
         except BrokenPipeError:
             raise
         except Exception as error:
-            failures.append((row, told(error)[0]))
-            print(f"error: {row.name} failed, and has no row: {failures[-1][1]}", file=sys.stderr, flush=True)
+            message, code = told(error)
+            failures.append((row, message))
+            failed = code if code == MachineError.exit_code else failed or 1
+            tell(f"error: {row.name} failed, and has no row: {failures[-1][1]}")
             continue
         if results[-1].served.interrupted:
             break
@@ -115,7 +117,7 @@ def _compare(
         print_result(json.dumps(_as_json(workload, settings, results, failures)))
     elif results:
         _show(source.kind, settings.clock, results)
-    return _report_errors(workload, settings, rows, results) or int(bool(failures) or not shown)
+    return _report_errors(workload, settings, rows, results) or failed or int(not shown)
 
 
 @dataclass(frozen=True)
@@ -179,25 +181,23 @@ def _report_errors(workload: Workload, settings: Settings, rows: list[Technique]
     """Print on stderr what is missing and which answers differ that must not; return the exit code."""
     for result in results:
         if result.trace_failure is not None:
-            print(f"error: {result.trace_failure}", file=sys.stderr)
+            tell(f"error: {result.trace_failure}")
     last = results[-1] if results else None
     left = ", ".join(row.name for row in rows[rows.index(last.row) + 1 :]) if last is not None else ""
     interrupted = last is not None and last.served.interrupted and (left or exit_code(last.served))
     if last is not None and interrupted:
         answered = sum(answer.complete for answer in last.served.answers)
         rest = f", and {left} did not run" if left else ""
-        print(
+        tell(
             f"error: Interrupted: {last.row.name} had answered {answered} of {len(last.served.answers)} "
-            f"{counted(workload.requests)}, so its row is not comparable{rest}: run it again.",
-            file=sys.stderr,
+            f"{counted(workload.requests)}, so its row is not comparable{rest}: run it again."
         )
     wrong = _wrong(workload, settings, results)
     numbers = "reference numerics" if settings.numerics == "reference" else "float64"
     for name, ids in wrong:
-        print(
+        tell(
             f"error: {name} answers {', '.join(ids)} otherwise than {results[0].row.name}, in {numbers}: a stage of "
-            "one of them has a defect.",
-            file=sys.stderr,
+            "one of them has a defect."
         )
     if interrupted:
         return INTERRUPTED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from minifuse.cli.declare import JsonOptions, argument, json_switch, option, switch, takes
 from minifuse.cli.outcomes import as_json, show
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import console
+from minifuse.cli.text import console, tell
 from minifuse.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def start(options: StartOptions) -> int:
     print_result(
         f"{folder} is lab {lab.number}: {lab.title}. Read {folder / 'README.md'}, write {folder / 'solution.py'}."
     )
-    print(f"note: minifuse lab check {folder} tells what holds.", file=sys.stderr)
+    tell(f"note: minifuse lab check {folder} tells what holds.")
     return 0
 
 
@@ -121,14 +120,14 @@ def check(options: CheckOptions) -> int:
         raise UsageError(f"--only is {options.only!r}, which is no test of this lab: give one of {', '.join(known)}.")
     file = own.folder / "solution.py"
     if others := imported(file, lab.limits.imports):
-        print(f"note: {file} imports {', '.join(others)}, and solution.py alone is graded.", file=sys.stderr)
+        tell(f"note: {file} imports {', '.join(others)}, and solution.py alone is graded.")
     outcomes = judge(
         lab,
         file,
         hidden=options.hidden,
         seed=_text("--seed", options.seed),
         only=options.only,
-        say=lambda name: print(f"note: {name.replace('_', ' ')} ...", file=sys.stderr),
+        say=lambda name: tell(f"note: {name.replace('_', ' ')} ..."),
     )
     if options.json:
         print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, "tests": [as_json(one) for one in outcomes]}))
@@ -178,7 +177,7 @@ def score(options: ScoreOptions) -> int:
         console().print(table)
         console().print("\n(in brackets: baselines)")
     for name, why in scored.failed.items():
-        print(f"error: {name} has no score: {why}", file=sys.stderr)
+        tell(f"error: {name} has no score: {why}")
     return int(bool(scored.failed))
 
 
@@ -223,9 +222,7 @@ def autograder(options: AutograderOptions) -> int:
     secret = secrets.token_hex(16) if options.secret is None else _text("--secret", options.secret)
     make_autograder(lab, folder, secret)
     print_result(f"{folder} grades lab {lab.number}: {lab.title}. For Gradescope: upload a zip file of what is in it.")
-    print(
-        f"note: {folder / 'secret.txt'} is the course's secret: keep it, and grade all with the same.", file=sys.stderr
-    )
+    tell(f"note: {folder / 'secret.txt'} is the course's secret: keep it, and grade all with the same.")
     return 0
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from minifuse.cli.options import Options
+from minifuse.cli.text import tell
 from minifuse.errors import UsageError
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer
-from minifuse.parsing import all_of, read_lines
+from minifuse.parsing import MOST_LINE, all_of, read_bounded, read_lines, too_long
 from minifuse.request import Request, by_request
 from minifuse.techniques import Technique
 from minifuse.workload.cells import RESERVED, cell_workload
@@ -80,10 +81,9 @@ def tell_of_unused_sampling(requests: Sequence[Request], options: Options) -> No
             )
     elif unused:
         several = f"{len(unused):,} requests, the first {unused[0]!r}, have"
-        print(
+        tell(
             f"note: {several if len(unused) > 1 else f'request {unused[0]!r} has'} a top_k or top_p and no "
-            "temperature, without which the most likely token is taken: give a temperature above 0.",
-            file=sys.stderr,
+            "temperature, without which the most likely token is taken: give a temperature above 0."
         )
 
 
@@ -105,7 +105,7 @@ def note_priorities(workload: Workload, served: Iterable[tuple[Technique, Mappin
     else:
         advice = "choose a technique with the option batching.order, see minifuse list --json"
     follow = _listed([row.name for row in others], "does", "do")
-    print(f"note: the requests have priorities, which {follow} not follow: {advice}.", file=sys.stderr)
+    tell(f"note: the requests have priorities, which {follow} not follow: {advice}.")
 
 
 def _listed(names: list[str], one: str, several: str) -> str:
@@ -223,7 +223,7 @@ class _Maker:
         if (have := len(found.conversations)) < self.count:
             told.append(f"conversations served: {have:,} of the {self.count:,} that --requests asks for")
         if told:
-            print(f"note: {path}: {'; '.join(told)}.", file=sys.stderr)
+            tell(f"note: {path}: {'; '.join(told)}.")
 
     def _crowd(self, text: str) -> tuple[list[Request], dict[str, str]]:
         """Tasks of the tiny model, with the right answers."""
@@ -281,6 +281,10 @@ def _standard_input() -> list[str]:
     if sys.stdin is None:
         raise UsageError("--prompts is -, and standard input is closed: give a file, or redirect standard input.")
     try:
-        return sys.stdin.buffer.read().decode().split("\n")
+        lines: list[str] = read_bounded(sys.stdin.buffer, "standard input").decode().split("\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"standard input: byte {error.start + 1} is not UTF-8: give JSON lines as UTF-8.") from None
+    for number, line in enumerate(lines, start=1):
+        if len(line) > MOST_LINE:
+            raise too_long(f"standard input:{number}", MOST_LINE)
+    return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,7 @@ from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_pag
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.state import STATE, open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, result_stream, silence
-from minifuse.cli.text import first_few, one_line
+from minifuse.cli.text import first_few, tell
 from minifuse.cores import OtherWork, share_cores
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import MachineError, UsageError
@@ -160,10 +159,10 @@ def _served(
         show_metrics(workload, served, metrics)
     unstored = report_unstored(conversations)
     if engine.trace.failure:
-        print(f"error: {engine.trace.failure}", file=sys.stderr)
+        tell(f"error: {engine.trace.failure}")
     if failures:  # told here: a broken pipe among them is the plugin's, not that of who reads the answers
         message, code = told(failures[0])
-        print(f"error: {message}", file=sys.stderr, flush=True)
+        tell(f"error: {message}")
         return code
     wrong = report_wrong(row, workload, served, settings, model)
     return exit_code(served) or int(wrong or bool(engine.trace.failure or unstored) or not shown)
@@ -198,7 +197,7 @@ def load(source: Source, settings: Settings, outline: Any, note: bool = True) ->
     if placeholders(source, settings):
         if note:
             what = "every token is the placeholder -1" if outline is None else "nothing is computed"
-            print(f"note: in virtual time no weights are made for {source.name}: {what}.", file=sys.stderr)
+            tell(f"note: in virtual time no weights are made for {source.name}: {what}.")
         return outline, replace(settings, device="cpu")
     others = OtherWork()
     with loading(source.name):
@@ -260,9 +259,8 @@ def show_served(
             if id(answer) not in shown:
                 show(answer)
     if ended := [answer.request.id for answer in served.answers if answer.finish_reason is FinishReason.NAN]:
-        print(
-            f"error: {one_line(first_few(ended, NAMED))} ended early, for the logits were NaN or infinite: "
-            "choose a --dtype of more range, or look for a defect in the model's weights or in a stage.",
-            file=sys.stderr,
+        tell(
+            f"error: {first_few(ended, NAMED)} ended early, for the logits were NaN or infinite: "
+            "choose a --dtype of more range, or look for a defect in the model's weights or in a stage."
         )
     return served

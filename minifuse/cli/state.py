@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from minifuse.cli.declare import option, writable_file
 from minifuse.cli.plugin import refuse_overwriting
-from minifuse.cli.text import first_few, one_line
+from minifuse.cli.text import first_few, tell
 from minifuse.errors import UsageError
 from minifuse.model.source import Source
 
@@ -70,5 +69,5 @@ def report_unstored(conversations: Conversations | None) -> list[str]:
     for why in dict.fromkeys(failures.values()):
         names = [repr(name) for name in failures if failures[name] == why]
         told = f"answers of {first_few(names, NAMED)} are shown here and not stored, so no later run knows of them"
-        print(f"error: The {one_line(told)}: {one_line(why)}", file=sys.stderr, flush=True)
+        tell(f"error: The {told}: {why}")
     return [*failures]

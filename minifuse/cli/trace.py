@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from minifuse.cli.declare import STDOUT, argument, file_or_stdout, json_switch, option, takes, whole
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import LEAST_WIDTH, one_line
-from minifuse.errors import MachineError, UsageError
+from minifuse.cli.text import LEAST_WIDTH, tell
+from minifuse.errors import UsageError
+from minifuse.output import whole_file
 from minifuse.views.gaps import longest_gaps
 from minifuse.views.history import History
 from minifuse.views.reading import STANDARD_INPUT, load_trace
@@ -52,7 +52,7 @@ def trace(options: TraceOptions) -> int:
     loaded = load_trace(STDOUT if options.path == STDOUT else where)
     history = History.of(loaded.events, STANDARD_INPUT if options.path == STDOUT else options.path)
     if loaded.notice is not None and not options.json:
-        print(f"note: {one_line(loaded.notice)}", file=sys.stderr)
+        tell(f"note: {loaded.notice}")
     if options.perfetto is not None:
         _write(history, options.perfetto)
     else:
@@ -68,13 +68,8 @@ def _write(history: History, to: Path | Literal["-"]) -> None:
         for line in lines:
             print_result(line)
         return
-    try:
-        with to.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-    except OSError as error:
-        raise MachineError(
-            f"{to} could not be written to its end ({error.strerror or error}): free some room."
-        ) from None
+    with whole_file(to) as file:
+        file.writelines(f"{line}\n" for line in lines)
     print(f"{to}: open it at https://ui.perfetto.dev.")
 
 

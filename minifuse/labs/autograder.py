@@ -24,6 +24,7 @@ from minifuse.labs.judge import Outcome, judge
 from minifuse.labs.lab import Lab
 from minifuse.labs.score import scores
 from minifuse.labs.submission import identity
+from minifuse.output import write_whole
 from minifuse.shipped import HOME
 
 __all__ = ["autograder_files", "grade", "make_autograder"]
@@ -124,13 +125,12 @@ def make_autograder(lab: Lab, folder: Path, secret: str) -> None:
     """Write the folder.
 
     Raises:
-        UsageError: it has something in it, or cannot be written.
+        UsageError: it has something in it, or may not be written.
+        MachineError: the disk is full.
     """
-    write_files(autograder_files(lab, secret), folder)
-    try:
-        shutil.copytree(HOME, folder / "minifuse", ignore=shutil.ignore_patterns(*LEFT_OUT))
-    except OSError as error:  # one of several errors is a list of them
-        raise UsageError(f"{folder} cannot be written ({error}): give a folder that you may write to.") from None
+    sources = (path for path in HOME.rglob("*.py") if {*path.relative_to(HOME).parts}.isdisjoint(LEFT_OUT))
+    own = {f"minifuse/{path.relative_to(HOME).as_posix()}": path.read_text(encoding="utf-8") for path in sources}
+    write_files(autograder_files(lab, secret) | own, folder)
 
 
 def grade(lab: Lab, submission: Path, secret: str) -> dict[str, Any]:
@@ -227,9 +227,9 @@ def main(here: Path, arguments: list[str]) -> int:
     try:
         results = grade(lab, typed.submission, secret)
     except Exception:  # of the lab, which an instructor is to see; a submission may have brought it about
-        typed.results.write_text(json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1), encoding="utf-8")
+        write_whole(typed.results, json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1))
         raise
-    typed.results.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    write_whole(typed.results, json.dumps(results, indent=1))
     most = sum(lab.points.values())
     print(f"{results['score']:g} of {most:g} points")
     if typed.classroom is not None:
@@ -244,5 +244,5 @@ def main(here: Path, arguments: list[str]) -> int:
         ]
         status = "pass" if results["score"] == most else "fail"
         told = {"version": 1, "status": status, "max_score": most, "tests": tests}
-        typed.classroom.write_text(b64encode(json.dumps(told).encode()).decode())
+        write_whole(typed.classroom, b64encode(json.dumps(told).encode()).decode())
     return 0

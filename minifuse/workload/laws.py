@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from minifuse.errors import UsageError
-from minifuse.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int
+from minifuse.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int, quoted
 
 __all__ = ["Arrival", "Lengths", "Lognormal", "Uniform", "parse_arrival", "parse_lengths"]
 
@@ -107,7 +107,7 @@ def parse_arrival(text: str) -> Arrival:
             return Arrival(_mean_gap(gap), cv=shape**-0.5)
         case [law, *_]:
             hint = did_you_mean(law, ("none", "constant", "poisson", "gamma"))
-            raise UsageError(f'The arrival law is "{text}"{hint}: give {one_of(_ARRIVALS)}.')
+            raise UsageError(f"The arrival law is {quoted(text)}{hint}: give {one_of(_ARRIVALS)}.")
     raise AssertionError  # split never returns an empty list
 
 
@@ -134,14 +134,14 @@ def parse_lengths(text: str) -> Lengths:
             return parse_lengths(f"fixed:{only}")
         case [law, *_]:
             hint = did_you_mean(law, ("fixed", "uniform", "lognormal"))
-            raise UsageError(f'The length law is "{text}"{hint}: give {one_of(_LENGTHS)}.')
+            raise UsageError(f"The length law is {quoted(text)}{hint}: give {one_of(_LENGTHS)}.")
     raise AssertionError  # split never returns an empty list
 
 
 def _mean_gap(text: str) -> float:
     gap = parse_duration(text, "The gap between arrivals")
     if gap == 0:
-        raise UsageError(f'The gap between arrivals is "{text}": give one above 0, or the law none.')
+        raise UsageError(f"The gap between arrivals is {quoted(text)}: give one above 0, or the law none.")
     if gap > LONGEST_S:
-        raise UsageError(f'The gap between arrivals is "{text}": give at most {LONGEST_S:g}s.')
+        raise UsageError(f"The gap between arrivals is {quoted(text)}: give at most {LONGEST_S:g}s.")
     return gap

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minifuse.errors import UsageError
-from minifuse.parsing import one_of
+from minifuse.parsing import one_of, read_bounded
 from minifuse.workload.conversations import LONGEST, Turn
 
 __all__ = ["Found", "read_sharegpt"]
@@ -81,7 +81,8 @@ def _read(path: str) -> Iterator[list[Message]]:
     """The messages of each conversation."""
     give = "give a JSON file as of ShareGPT, a list of conversations"
     try:
-        listed = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        with Path(path).open("rb") as file:
+            listed = json.loads(read_bounded(file, path).decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): {give}.") from None
     except UnicodeDecodeError as error:

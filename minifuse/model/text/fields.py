@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minifuse.errors import ModelError
+from minifuse.parsing import read_bounded
 
 __all__ = ["Fields", "read_object"]
 
@@ -24,7 +25,8 @@ def read_object(path: Path) -> dict[str, Any] | None:
         ModelError: the file cannot be read, or holds something else.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            raw = json.loads(read_bounded(file, str(path)))
     except FileNotFoundError:
         return None
     except RecursionError:
