@@ -242,10 +242,13 @@ class QueuePolicy(Queued, ABC):
                 victim = None if reason is None else self._displaced(sequence, leaving, memory)
                 if victim is None:
                     break
-                room = memory.room() if room is None else room
-                room.evict(victim)
                 leaving[victim.id] = victim
                 kept = [item for item in kept if item.sequence != victim.id]
+                room, full = self._without(leaving, running, admit, memory)
+                if full is not None:
+                    text = f"not admitted: {full.sequence} joins before it, and not without {victim.id}"
+                    reason = Reason("behind", sequence.id, text)
+                    break
             if reason is not None:  # those that would have left for it stay
                 reasons.append(reason)
                 break
@@ -276,6 +279,23 @@ class QueuePolicy(Queued, ABC):
             return None
         last = next((one for one in reversed(self.running) if one.id not in leaving), None)
         return last if last is not None and self.displaces(newcomer, last) else None
+
+    def _without(
+        self, leaving: dict[str, Sequence], running: Missing, admit: list[Sequence], memory: Memory
+    ) -> tuple[Room, Reason | None]:
+        """Try again what is settled so far without the sequences that leave, in the order in which it is placed.
+
+        Placed, they leave before any newcomer joins. So an earlier newcomer finds nothing of theirs to share.
+
+        Returns:
+            The trial, and why one of the earlier newcomers would not join it, or would miss other tokens.
+        """
+        room = memory.room()
+        for sequence in leaving.values():
+            room.evict(sequence)
+        rest = (room.extend(sequence) for sequence, _ in running if sequence.id not in leaving)
+        joined = (self._lacks(sequence, room) for sequence in admit)
+        return room, next((reason for reason in (*rest, *joined) if reason is not None), None)
 
     def _make_room(self, running: Missing, room: Room) -> tuple[dict[str, Sequence], dict[str, Reason]]:
         """Evict until each of these `running` sequences that is left has room for its next token.

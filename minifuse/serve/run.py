@@ -202,6 +202,7 @@ def serve(
                     for i, request in numbered.items():
                         answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
                         on_answer(answers[i])
+            ended_between()  # what `on_answer` has aborted
             turns = engine.turns()
             while True:
                 try:
@@ -211,7 +212,11 @@ def serve(
                     given_up(stages_failed=True)
                     break
                 if reports is None:
-                    break
+                    ended_between()  # what another thread has aborted since the last turn
+                    if not engine.unfinished:
+                        break
+                    turns = engine.turns()  # `on_answer` has submitted more meanwhile
+                    continue
                 for report in reports:
                     for name in report.tokens:
                         first.setdefault(name, report.ended_s)

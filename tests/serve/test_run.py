@@ -6,6 +6,7 @@ import gc
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from minifuse.errors import UsageError
 from minifuse.model.text.load import TextSource
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
-from minifuse.request import FinishReason, Phase, Sampling, Sequence
+from minifuse.request import FinishReason, Phase, Request, Sampling, Sequence
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, serve
 from minifuse.serve.settings import Settings
@@ -45,6 +46,23 @@ def test_answers_in_the_order_given_and_callbacks_in_the_order_of_their_ends() -
     assert _reasons(ended) == [("x", REFUSED), ("b", LENGTH), ("late", LENGTH), ("a", LENGTH)]
     assert sorted(map(id, ended)) == sorted(map(id, served.answers))
     assert not served.interrupted
+
+
+@pytest.mark.parametrize("others", [[], [asks("c")]], ids=["alone", "beside another"])
+def test_what_a_callback_aborts_and_submits_before_the_first_turn_is_answered(others: list[Request]) -> None:
+    """a is aborted while x is refused, and its follower with it; the callback of a submits another request."""
+    engine = make_engine()
+
+    def on_answer(answer: Answer) -> None:
+        if answer.request.id == "x":
+            engine.abort("a")
+        if answer.request.id == "a":
+            engine.submit(asks("more"))
+
+    requests = [asks("a"), replace(asks("then"), after="a"), asks("x", ()), *others]
+    served = serve(engine, requests, on_answer)
+    aborted = [("a", FinishReason.ABORTED), ("then", FinishReason.ABORTED), ("x", REFUSED)]
+    assert _reasons(served.answers) == [*aborted, *((one.id, LENGTH) for one in others), ("more", LENGTH)]
 
 
 class _Broken(Exception):

@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from minifuse.batching.policy import QueuePolicy
 from minifuse.memory.profile import Profile
 from minifuse.plan import Plan
 from minifuse.request import GREEDY, Phase, Request, Sampling
@@ -64,6 +65,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
             where requests that leave make holes; the "growing" all fit with their prompts, and hardly two with their
             answers. A "long" scenario has two or three texts of more than 128 tokens, on a model with one KV head. A
             "talk" has conversations of several turns, for memories that keep them, and that can hardly keep these.
+            "displacing": newcomers share the text of a running request, and others take its place.
     """
     keeps = stage("memory", row.memory).reclaims
     token = st.integers(0, VOCAB - 1)
@@ -74,9 +76,14 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         top_p=st.sampled_from([1.0, 0.8]),
         seed=st.integers(0, 2**32),
     )
-    kind = draw(st.sampled_from(kinds or ("few", "crowd", "growing", *["talk"] * 2 * keeps)))
+    displaces = getattr(stage("batching", row.batching), "displaces", None) not in (None, QueuePolicy.displaces)
+    shares = displaces and "memory.share" in row.option_names
+    usual = ("few", "crowd", "growing", *["talk"] * 2 * keeps, *["displacing"] * shares)
+    kind = draw(st.sampled_from(kinds or usual))
     if kind == "talk":
         return draw(_talk())
+    if kind == "displacing":
+        return draw(_displacing())
     if kind == "long" or (not kinds and draw(st.sampled_from(SELDOM))):
         return draw(_long(rows=1 if stage("memory", row.memory).apart else 2))
     crowd, growing = kind == "crowd", kind == "growing"
@@ -239,6 +246,53 @@ def _talk(draw: st.DrawFn) -> TextScenario:
         options=tuple(options.items()),
         aborts=tuple(draw(st.lists(st.tuples(st.integers(1, 12), st.sampled_from(targets)), max_size=2))),
         seconds_per_transfer=draw(st.sampled_from([0.0, 0.0003, 0.004])),
+    )
+
+
+@st.composite
+def _displacing(draw: st.DrawFn) -> TextScenario:
+    """Requests with long answers run; newcomers that go before them arrive together, and some begin as they do."""
+    rng = Random(draw(st.integers(0, 999)))
+    beginning = _any(rng, 14)
+    requests = []
+    for i in range(rng.choice([3, 4, 5])):
+        running = i < rng.choice([1, 2])
+        own = _any(rng, rng.randint(1, 7))
+        begins_alike = running or rng.random() < 0.6
+        requests.append(
+            Request(
+                id=f"r{i}",
+                prompt=tuple((beginning[: rng.randint(4, 14)] if begins_alike else []) + own),
+                max_new_tokens=20 if running else rng.randint(1, 6),
+                ignore_eos=True,
+                arrival_s=0.0 if running else 0.015 + 0.02 * rng.choice([0, 0, 0, 1]),
+                priority=0 if running else rng.randint(1, 2),
+            )
+        )
+    block = draw(st.sampled_from([1, 2, 3, 5]))
+    swaps = draw(st.booleans())
+    options = {
+        "batching.order": "priority",
+        "batching.preempt": True,
+        "batching.max_batch": rng.choice([2, 2, 3]),
+        "batching.quantum": rng.choice([0.005, 0.01]),
+        "batching.levels": 4,
+        "memory.share": draw(st.sampled_from([True, True, False])),
+        "memory.block_size": block,
+        "memory.chunk": block,
+        "memory.preemption": "swap" if swaps else "recompute",
+        "memory.transfer": "overlapped" if swaps and draw(st.booleans()) else "blocking",
+        "memory.watermark": 0.0,
+        "memory.ahead": draw(st.sampled_from([0.0, 0.25])),
+        "memory.reserve": 0.0,
+    }
+    capacity = draw(st.sampled_from([CONTEXT, CONTEXT, 32 + 8 * block, 3 * CONTEXT]))
+    return TextScenario(
+        model=draw(st.sampled_from(sorted(CONFIGS))),
+        requests=tuple(requests),
+        capacity=capacity,
+        options=tuple(options.items()),
+        seconds_per_transfer=draw(st.sampled_from([0.0, 0.0003])),
     )
 
 

@@ -171,3 +171,20 @@ def evicted_and_forgotten(propose: Any, self: QueuePolicy, *arguments: Any) -> P
     for sequence in proposal.evict:
         self.waiting.remove(sequence.id)
     return proposal
+
+
+@defect("srpt+paged+paged", "conservation", "ghost", "budget", kinds=("displacing",), memory__share=True)
+def shares_with_a_sequence_that_is_displaced(patch: Patch) -> None:
+    """A newcomer's work is counted without what it shares, and then its donor is evicted for another newcomer."""
+
+    def evict_after_admitting(self: Any, leaving: Any, running: Any, admit: Any, memory: Any) -> tuple[Any, None]:
+        room = memory.room()
+        for sequence, _ in running:
+            room.extend(sequence)
+        for sequence in admit:
+            self._lacks(sequence, room)
+        for sequence in leaving.values():
+            room.evict(sequence)
+        return room, None
+
+    patch.setattr(QueuePolicy, "_without", evict_after_admitting)
