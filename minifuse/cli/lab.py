@@ -112,7 +112,6 @@ def check(options: CheckOptions) -> int:
     _needs_hypothesis()
     from minifuse.labs.judge import judge
     from minifuse.labs.lab import Lab
-    from minifuse.labs.names import imported
 
     own = Lab(Path(options.folder or HERE))
     lab = _lab(str(own.number)) if options.hidden else own
@@ -120,8 +119,6 @@ def check(options: CheckOptions) -> int:
     if options.only is not None and options.only not in known:
         raise UsageError(f"--only is {options.only!r}, which is no test of this lab: give one of {', '.join(known)}.")
     file = own.folder / "solution.py"
-    if others := imported(file, lab.limits.imports):
-        print(f"note: {file} imports {', '.join(others)}, and solution.py alone is graded.", file=sys.stderr)
     outcomes = judge(
         lab,
         file,

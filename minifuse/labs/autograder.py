@@ -23,7 +23,7 @@ from minifuse.labs.handout import handed_out, write_files
 from minifuse.labs.judge import Outcome, judge
 from minifuse.labs.lab import Lab
 from minifuse.labs.score import scores
-from minifuse.labs.submission import identity
+from minifuse.labs.submission import Budget, identity
 from minifuse.shipped import HOME
 
 __all__ = ["autograder_files", "grade", "make_autograder"]
@@ -144,10 +144,11 @@ def grade(lab: Lab, submission: Path, secret: str) -> dict[str, Any]:
         os.chmod(place, 0o755)
         file = Path(shutil.copyfile(found[0], Path(place, FILE)))
         file.chmod(0o644)
-        outcomes = judge(lab, file, seed=secret, user=user)
+        budget = Budget(lab.limits.seconds)
+        outcomes = judge(lab, file, seed=secret, user=user, budget=budget)
         results: dict[str, Any] = {"tests": [_result(one) for one in outcomes]}
         if lab.open_task is not None:
-            scored = scores(lab, {"submission": file}, seed=secret, user=user)
+            scored = scores(lab, {"submission": file}, seed=secret, user=user, budget=budget)
             row = scored.rows.get("submission", {})
             results["leaderboard"] = [
                 {"name": name, "value": row[name], "order": "asc" if scored.costs[name] == "lower" else "desc"}
