@@ -19,7 +19,7 @@ lab.toml:
     withheld = ["minifuse.memory.shuffle"]
     [points]                     # of each test
     windows_by_hand = 10
-    [wrong]                      # the test that each wrong solution fails, or several: steps count for right values alone
+    [wrong]                      # the test that each wrong solution fails; or several, as steps need right values
     last_of_equals = "windows_of_any_buffers"
     one_of_the_ends = ["moves_the_least", "is_linear"]
     [limits]                     # as `minifuse.labs.submission.Limits`

@@ -19,8 +19,8 @@ A step is a line of Python that is run outside of Python's own modules, so a cou
 
 The judge relies on no answer that the student's own functions could not have given, but for the count of steps. The
 operating system keeps the file from other files, the network and processes (`confine.py`), limits what it takes
-(`limit`), and may give it another user. The count of steps is kept by Python: the names in the file are looked at before
-it is run (`names.py`), it gets the public names of Python's modules alone (`Shown`), and an audit hook refuses to change
+(`limit`), and may give it another user. Python keeps the count of steps: the names in the file are looked at before it
+is run (`names.py`), it gets the public names of Python's modules alone (`Shown`), and an audit hook refuses to change
 the count (`guard.py`).
 """
 

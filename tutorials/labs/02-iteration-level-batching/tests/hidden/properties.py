@@ -129,7 +129,7 @@ def counted(work, most, budget, running, waiting, right):
     if admit != [one["name"] for one in joined] or tokens != wanted:
         raise Unmet(
             f"of {len(running)} that run and {len(waiting)} that wait, Policy({most}, {budget}).propose admits "
-            f"{len(admit)} and gives {len(tokens)} tokens: {right} is to join, and {len(wanted)} get all that they miss."
+            f"{len(admit)}, and {len(tokens)} compute: {right} may join, and {len(wanted)} get all that they miss."
         )
     return work.steps
 
