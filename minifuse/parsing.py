@@ -17,12 +17,15 @@ from typing import IO, Any, AnyStr, TypeVar
 from minifuse.errors import MachineError, UsageError, one_line, shortened
 
 __all__ = [
+    "BYTE_ORDER_MARK",
+    "INT64",
     "LONGEST_S",
     "MANY",
     "MOST_LINE",
     "MOST_TEXT",
     "Fields",
     "all_of",
+    "brief",
     "check_goodput",
     "did_you_mean",
     "fits_utf8",
@@ -34,14 +37,17 @@ __all__ = [
     "parse_goodput",
     "parse_int",
     "parse_size",
+    "plain",
     "quoted",
     "read_bounded",
     "read_lines",
+    "split_lines",
     "too_long",
     "unknown",
 ]
 
 INT64 = (-(2**63), 2**63 - 1)
+BYTE_ORDER_MARK = "\ufeff"  # with which Windows' editors and shells begin a text
 MANY = 2**31 - 1  # of whatever is counted, at most
 LONGEST_S = 1e5  # more than a day: a million such gaps end before the last time that an engine takes
 MOST_TEXT = 1 << 30  # bytes of a file or stream that is read whole; characters, where it is of text
@@ -172,6 +178,21 @@ def fits_utf8(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
+def brief(value: object) -> str:
+    """What was given as Python writes it, short enough for a sentence."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python spells no number of more than 4300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def plain(value: Any) -> Any:
+    """The value as Python numbers, or lists of them, if numpy or torch made it; any other value unchanged."""
+    as_list = getattr(value, "tolist", None)
+    return as_list() if callable(as_list) else value
+
+
 def number(count: int, noun: str) -> str:
     """`1 request`, `2 requests`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -289,13 +310,12 @@ class Fields:
             return value
         raise self._wrong(name, "true or false")
 
-    def integer(self, name: str, default: int, low: int = INT64[0]) -> int:
-        """A whole number of at least `low` that fits 64 bits."""
+    def integer(self, name: str, default: int, low: int | None = None) -> int:
+        """A whole number of at least `low`, however large: the engine refuses a request that asks for too much."""
         value = self._values.get(name, default)
-        if _is_integer(value) and low <= value <= INT64[1]:
+        if _is_integer(value) and (low is None or value >= low):
             return int(value)
-        bounds = f" from {low} to 2**63 - 1" if _is_integer(value) else ""
-        raise self._wrong(name, f"a whole number{bounds}")
+        raise self._wrong(name, "a whole number" + (f" from {low}" if _is_integer(value) else ""))
 
     def integers(self, name: str, default: tuple[int, ...], or_one: bool = False) -> tuple[int, ...]:
         """A list of whole numbers, or just one of them."""
@@ -322,12 +342,11 @@ class Fields:
         return tuple(value)
 
     def number(self, name: str, default: float, low: float, high: float = math.inf, above: bool = False) -> float:
-        """A finite number of low..high; with `above`, low itself is too low."""
-        value = self._values.get(name, default)
-        if isinstance(value, float) or _is_integer(value):
-            finite = float(value) if abs(value) < 1e300 else math.nan  # JSON's integers may exceed any float
-            if low <= finite <= high and not (above and finite == low):
-                return finite
+        """A finite number of low..high, which may be a whole number that no float holds; with `above`, not `low`."""
+        value: Any = self._values.get(name, default)
+        is_number = isinstance(value, float) or _is_integer(value)
+        if is_number and value < math.inf and low <= value <= high and not (above and value == low):
+            return value  # type: ignore[no-any-return]
         least = f"above {low:g}" if above else f"of at least {low:g}"
         raise self._wrong(name, f"a finite number {least}" + (f" and at most {high:g}" if high < math.inf else ""))
 
@@ -354,14 +373,19 @@ def read_lines(path: Path) -> Iterator[str]:
             data = read_bounded(file, str(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): give a file of JSON lines.") from None
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+    yield from split_lines(data, str(path))
+
+
+def split_lines(data: bytes, name: str) -> Iterator[str]:
+    """The lines of a UTF-8 text, which messages call `name`; raises as `read_lines`. A byte order mark is dropped."""
+    for number, line in enumerate(data.removeprefix(BYTE_ORDER_MARK.encode()).split(b"\n"), start=1):
         if len(line) > MOST_LINE:
-            raise too_long(f"{path}:{number}", MOST_LINE)
+            raise too_long(f"{name}:{number}", MOST_LINE)
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
             raise UsageError(
-                f"{path}:{number}: byte {error.start + 1} of this line is not UTF-8: save the file as UTF-8."
+                f"{name}:{number}: byte {error.start + 1} of this line is not UTF-8: give UTF-8."
             ) from None
 
 

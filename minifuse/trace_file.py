@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
 from minifuse.errors import UsageError
-from minifuse.parsing import read_bounded
+from minifuse.parsing import BYTE_ORDER_MARK, read_bounded
 
 __all__ = ["Lines", "TraceFile", "parse", "read_text"]
 
@@ -107,7 +107,7 @@ def parse(text: str, name: str, schema: str) -> Lines:
     Raises:
         UsageError: it is empty, is not a trace, or is one of another version.
     """
-    lines = text.split("\n")
+    lines = text.removeprefix(BYTE_ORDER_MARK).split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from minifuse.cli.declare import option, takes
-from minifuse.cli.requests import MAX_NEW_TOKENS, tell_of_unused_sampling
+from minifuse.cli.requests import tell_of_unused_sampling
 from minifuse.cli.run import RunOptions, chosen, load
 from minifuse.cli.state import open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, silence
@@ -20,9 +20,9 @@ from minifuse.errors import ModelError, RequestRefused, UsageError
 from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.tokenizer import UNFINISHED, Tokenizer
-from minifuse.parsing import MOST_LINE, too_long
+from minifuse.parsing import BYTE_ORDER_MARK, MOST_LINE, too_long
 from minifuse.parsing import number as counted
-from minifuse.request import FinishReason, Request, check_name
+from minifuse.request import DEFAULT, FinishReason, Request, check_name
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.talk import Exchange, Talk
@@ -118,7 +118,7 @@ class _Chat:
         if self.talk.num_turns:
             _note(f"goes on behind {self.talk.num_turns} turns of {self.talk.num_tokens} tokens")
         for number, line in enumerate(self._lines(), start=1):
-            if text := line.strip():
+            if text := (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).strip():
                 try:
                     exchange = self._turn(text)
                 except (RequestRefused, ModelError) as error:
@@ -159,7 +159,7 @@ class _Chat:
                 self._refused(0, "", "The line is not UTF-8: type it as UTF-8.")
 
     def _turn(self, text: str) -> Exchange:
-        prompt = self.tokenizer.encode(text)
+        prompt = self.tokenizer.encode(text, continues=self.talk.num_tokens > 0)
         room = self.source.config.max_context - self.talk.num_tokens - len(prompt)
         if len(prompt) >= self.source.config.max_context:
             raise RequestRefused(
@@ -174,7 +174,8 @@ class _Chat:
         exchange = self.talk.say(
             prompt,
             stream.add,
-            max_new_tokens=min(self.options.max_new_tokens or MAX_NEW_TOKENS, room),
+            max_new_tokens=self.options.max_new_tokens or DEFAULT,
+            clip=True,
             stop_ids=self.source.config.eos_ids,
             sampling=self.options.sampling,
         )

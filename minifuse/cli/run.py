@@ -16,7 +16,7 @@ from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
 from minifuse.cli.requests import Workload, make_workload, note_priorities
-from minifuse.cli.state import STATE, open_state, refuse_overwriting_state, report_unstored
+from minifuse.cli.state import STATE, begun, open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, result_stream, silence
 from minifuse.cli.text import first_few, tell
 from minifuse.cores import OtherWork, share_cores
@@ -95,7 +95,7 @@ def run(options: RunOptions) -> int:
     )
     settings = replace(options.settings, stage_options=options.stage_options(row), why=options.why)
     refuse_contradictions(options, source, options.texts)
-    workload = make_workload(options, source, options.texts)
+    workload = make_workload(options, source, options.texts, begun(options.state))
     note_priorities(workload, [(row, settings.stage_options)])
     with loading(source.name):
         outline = source.outline(settings.dtype, settings.seed)

@@ -16,7 +16,7 @@ from minifuse.model.source import Source
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations
 
-__all__ = ["STATE", "open_state", "refuse_overwriting_state", "report_unstored"]
+__all__ = ["STATE", "begun", "open_state", "refuse_overwriting_state", "report_unstored"]
 
 HELP = "keep conversations here, as SQLite, and go on with them: a turn is stored before its answer is shown"
 STATE = option("--state", HELP, "FILE", panel="Workload", parse=writable_file)
@@ -61,6 +61,16 @@ def open_state(
             "to store: give --clock real or a model with weights, or leave --state out."
         )
     return Conversations(state, source)
+
+
+def begun(state: Path | None) -> list[str]:
+    """The conversations that a state file has; none if there is no file, or an empty one. Raises as `open_state`."""
+    if state is None or not state.exists() or not state.stat().st_size:
+        return []
+    from minifuse.memory.history import History
+
+    with History(state) as history:
+        return history.conversations()
 
 
 def report_unstored(conversations: Conversations | None) -> list[str]:

@@ -113,7 +113,7 @@ class Lab:
     def _toml(self) -> dict[str, Any]:
         path = self.folder / "lab.toml"
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
+            return tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is no TOML ({error}): correct it.") from None
         except OSError as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from minifuse.arrivals import LARGEST
 from minifuse.errors import ModelError, UsageError
 from minifuse.parsing import Fields, read_lines
 from minifuse.request import Request, Sampling
@@ -16,7 +16,13 @@ from minifuse.workload.synthetic import DEFAULTS, RequestDefaults
 
 __all__ = ["Encode", "ReadTree", "read_jsonl"]
 
-Encode = Callable[[str], Sequence[int]]
+
+class Encode(Protocol):
+    """Makes token ids of a text: as `minifuse.model.text.tokenizer.Tokenizer.encode` does."""
+
+    def __call__(self, text: str, *, continues: bool = ...) -> Sequence[int]: ...
+
+
 ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of token ids
 
 _FIELDS = (
@@ -33,6 +39,7 @@ def read_jsonl(
     *,
     tree: ReadTree | None = None,
     limit: Callable[[Sequence[int]], int] | None = None,
+    begun: Collection[str] = (),
 ) -> list[Request]:
     """Requests from a file of JSON objects, one per line, in the file's order.
 
@@ -58,10 +65,12 @@ def read_jsonl(
         {"id": "ask", "prompt": "Hello", "conversation": "c"}
         {"id": "ask-again", "prompt": " And then?", "conversation": "c", "think_s": 2.5}
 
-    `limit` gives `max_new_tokens` by the prompt, for a line without it.
+    `limit` gives `max_new_tokens` by the prompt, for a line without it. `begun` are conversations that have a text
+    already: their first turn here continues it.
 
     A request that can never be served (an empty prompt, a token out of the vocabulary, no token to generate, a text
-    that `encode` cannot encode) is built as it is: the engine will refuse it and serve the rest.
+    that `encode` cannot encode, a number that is too large) is built as it is: the engine will refuse it and serve the
+    rest.
 
     Raises:
         UsageError: the file cannot be read, holds no request, or has a line that is not a request.
@@ -80,7 +89,10 @@ def read_jsonl(
         if tree is not None and "tree" in fields:
             prompts = [_tree_request(fields, f"r{index}", tree, own, len(requests))]
         else:
-            prompts = _request(fields, f"r{index}", encode, own, len(requests))
+            conversation = fields.text("conversation", None)
+            later = conversation in last or conversation in begun
+            how = partial(encode, continues=True) if later else encode
+            prompts = _request(fields, f"r{index}", how, own, len(requests))
         if limit is not None and "max_new_tokens" not in fields:
             prompts = [replace(prompt, max_new_tokens=limit(prompt.prompt)) for prompt in prompts]
         _take(taken, prompts, fields)
@@ -114,8 +126,8 @@ def _in_turn(last: dict[str, str], prompts: list[Request], fields: Fields) -> li
         last[conversation] = prompts[0].id
     if after is None:
         return prompts
-    arrival_s = fields.number("arrival_s", 0.0, low=0, high=LARGEST)
-    delay_s = fields.number("think_s", 0.0, low=0, high=LARGEST)
+    arrival_s = fields.number("arrival_s", 0.0, low=0)
+    delay_s = fields.number("think_s", 0.0, low=0)
     return [replace(prompt, after=after, arrival_s=arrival_s, delay_s=delay_s) for prompt in prompts]
 
 
@@ -187,11 +199,11 @@ def _first(fields: Fields, defaults: RequestDefaults, num_before: int) -> Reques
     return Request(
         id="",
         prompt=(),
-        max_new_tokens=fields.integer("max_new_tokens", defaults.max_new_tokens),
+        max_new_tokens=fields.integer("max_new_tokens", 1) if "max_new_tokens" in fields else defaults.max_new_tokens,
         stop_ids=fields.integers("eos_token_id", defaults.stop_ids, or_one=True),
         ignore_eos=fields.flag("ignore_eos", defaults.ignore_eos),
         sampling=sampling,
-        arrival_s=fields.number("arrival_s", defaults.arrival_s, low=0, high=LARGEST),
+        arrival_s=fields.number("arrival_s", defaults.arrival_s, low=0),
         priority=fields.integer("priority", 0),
         conversation=fields.text("conversation", None),
     )

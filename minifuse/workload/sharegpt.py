@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from minifuse.errors import UsageError
 from minifuse.parsing import one_of, read_bounded
 from minifuse.workload.conversations import LONGEST, Turn
+from minifuse.workload.files import Encode
 
 __all__ = ["Found", "read_sharegpt"]
 
@@ -28,16 +29,15 @@ class Found(NamedTuple):
     too_short: int
 
 
-def read_sharegpt(
-    path: str, encode: Callable[[str], Sequence[int]], count: int, max_context: int, min_turns: int = 1
-) -> Found:
+def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_turns: int = 1) -> Found:
     """The first `count` conversations of a file that are neither too long nor too short; fewer if it has no more.
 
         [{"id": "a", "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi!"}]}]
 
     A turn is what the human has written and the answer to it. Consecutive messages of one side are joined by a line
     break, those without text are left out. Answers before the first message of the human are dropped, and so is a last
-    message without an answer. Of an answer only the number of tokens counts: the model gives one of its own.
+    message without an answer. Of an answer only the number of tokens counts, without special tokens: the model gives
+    one of its own.
 
     Args:
         max_context: the model's; longer conversations, and those of more than 16384 tokens, are too long.
@@ -65,16 +65,18 @@ def read_sharegpt(
     return found
 
 
-def _turns(messages: Sequence[Message], encode: Callable[[str], Sequence[int]]) -> Iterator[Turn]:
+def _turns(messages: Sequence[Message], encode: Encode) -> Iterator[Turn]:
     joined = [
         (is_answer, "\n".join(text for _, text in run))
         for is_answer, run in groupby((message for message in messages if message[1].strip()), key=lambda one: one[0])
     ]
     first = 1 if joined and joined[0][0] else 0
+    begun = False
     for (_, prompt), (_, answer) in zip(joined[first::2], joined[first + 1 :: 2], strict=False):
-        tokens, num_answer = tuple(encode(prompt)), len(encode(answer))
+        tokens, num_answer = encode(prompt, continues=True), len(encode(answer, continues=True))
         if tokens and num_answer:  # a tokenizer may know none of the letters
-            yield tokens, num_answer
+            yield tuple(tokens if begun else encode(prompt)), num_answer
+            begun = True
 
 
 def _read(path: str) -> Iterator[list[Message]]:

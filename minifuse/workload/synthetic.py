@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from minifuse.errors import UsageError
-from minifuse.request import GREEDY, Request, Sampling, by_request
+from minifuse.request import DEFAULT, GREEDY, Request, Sampling, by_request
 from minifuse.workload.laws import Arrival, Lengths
 
 __all__ = ["RequestDefaults", "arrival_times", "arrive", "gather", "synthetic"]
@@ -24,7 +24,7 @@ __all__ = ["RequestDefaults", "arrival_times", "arrive", "gather", "synthetic"]
 class RequestDefaults:
     """The values of what a request leaves out."""
 
-    max_new_tokens: int = 128
+    max_new_tokens: int = DEFAULT
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     sampling: Sampling = GREEDY  # to its seed `read_jsonl` adds the number of prompts before: equal ones should differ

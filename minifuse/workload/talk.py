@@ -11,7 +11,6 @@ answer is right only if the model still has what was said before.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from minifuse.errors import UsageError
@@ -19,6 +18,7 @@ from minifuse.model.tiny.tasks import Task, conversation, crowd
 from minifuse.parsing import LONGEST_S, keyed, parse_duration, parse_int
 from minifuse.request import Request
 from minifuse.workload.conversations import MOST_TURNS, as_requests
+from minifuse.workload.files import Encode
 from minifuse.workload.laws import Arrival
 
 __all__ = ["Talk", "parse_talk", "talk"]
@@ -54,7 +54,7 @@ def parse_talk(text: str) -> Talk:
 def talk(
     asked: Talk,
     count: int,
-    encode: Callable[[str], tuple[int, ...]],
+    encode: Encode,
     limit: int,
     arrival: Arrival | None = None,
     seed: int = 0,
@@ -62,7 +62,7 @@ def talk(
     """`count` conversations as their turns (see `as_requests`), and the right answer to each turn.
 
     Args:
-        limit: tokens of an answer, at most.
+        limit: tokens of an answer, at most; DEFAULT is that of `Request`.
     """
     turns_rng, alone = random.Random(f"minifuse turns of crowd {seed}"), iter(crowd(count, seed))
     conversations: list[list[Task]] = []
@@ -70,7 +70,10 @@ def talk(
         turns = turns_rng.randint(1, asked.turns)
         # A conversation has a seed of its own: the first n of a larger crowd are those of the smaller one.
         conversations.append([next(alone)] if turns == 1 else conversation(turns, seed * 1_000_003 + number))
-    lengths = [[(encode(task.prompt), limit) for task in tasks] for tasks in conversations]
+    lengths = [
+        [(tuple(encode(task.prompt, continues=i > 0)), limit) for i, task in enumerate(tasks)]
+        for tasks in conversations
+    ]
     requests = as_requests(lengths, asked.reaction, arrival, seed)
     tasks = (task for tasks in conversations for task in tasks)
     return requests, {request.id: task.answer for request, task in zip(requests, tasks, strict=True)}

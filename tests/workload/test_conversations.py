@@ -203,7 +203,7 @@ def said(*messages: tuple[str, str], **more: object) -> dict[str, object]:
 def read(tmp_path: Path, *listed: object, count: int = 10, max_context: int = 100, min_turns: int = 1) -> Found:
     path = tmp_path / "sharegpt.json"
     path.write_text(json.dumps(listed), encoding="utf-8")
-    return read_sharegpt(str(path), lambda text: tuple(map(ord, text)), count, max_context, min_turns)
+    return read_sharegpt(str(path), lambda text, continues=False: tuple(map(ord, text)), count, max_context, min_turns)
 
 
 def texts(found: Found) -> list[list[tuple[str, int]]]:
@@ -264,7 +264,7 @@ def test_damaged_files_are_refused(tmp_path: Path, text: str, message: str) -> N
     path = tmp_path / "sharegpt.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError) as refusal:
-        read_sharegpt(str(path), lambda text: tuple(map(ord, text)), 1, 100)
+        read_sharegpt(str(path), lambda text, continues=False: tuple(map(ord, text)), 1, 100)
     assert message in str(refusal.value)
     assert str(refusal.value).endswith(".")
     assert "\n" not in str(refusal.value)
@@ -278,10 +278,10 @@ def test_damage_behind_what_is_wanted_is_refused_too(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     with pytest.raises(UsageError, match=r"x\.json cannot be read \(No such file or directory\): give a JSON file"):
-        read_sharegpt(str(path), lambda text: (), 1, 100)
+        read_sharegpt(str(path), lambda text, continues=False: (), 1, 100)
     path.write_bytes(b'["\xff"]')
     with pytest.raises(UsageError, match="byte 3 is not UTF-8: save the file as UTF-8"):
-        read_sharegpt(str(path), lambda text: (), 1, 100)
+        read_sharegpt(str(path), lambda text, continues=False: (), 1, 100)
 
 
 def test_conversations_of_a_file_follow_each_other_too() -> None:

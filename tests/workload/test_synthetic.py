@@ -275,7 +275,7 @@ def test_a_group_arrives_as_one() -> None:
 # --- request files
 
 
-def encode(text: str) -> list[int]:
+def encode(text: str, continues: bool = False) -> list[int]:
     return [ord(letter) for letter in text]
 
 
@@ -316,7 +316,7 @@ def test_what_only_the_engine_can_refuse_is_built() -> None:
     requests = read({"prompt": ""}, {"prompt_token_ids": []}, {"prompt_token_ids": [-1, 10**30], "max_new_tokens": -2},
                     {"prompt": "x", "max_new_tokens": 0})  # fmt: skip
     assert [r.prompt for r in requests] == [(), (), (-1, 10**30), (120,)]
-    assert [r.max_new_tokens for r in requests] == [128, 128, -2, 0]
+    assert [r.max_new_tokens for r in requests] == [256, 256, -2, 0]
 
 
 def test_files(tmp_path: Path) -> None:

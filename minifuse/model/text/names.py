@@ -23,7 +23,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    prefix: str  # absent in older checkpoints
+    prefix: str
     layer: str
     top: dict[str, str]
     parts: dict[str, tuple[str, ...]]
@@ -125,8 +125,8 @@ def parameter_rows(parameter: str, config: ModelConfig) -> tuple[int, ...] | Non
 
 
 def without_prefix(name: str, config: ModelConfig) -> str:
-    """The name in checkpoints that were saved from the bare model, without its head."""
-    return name.removeprefix(_FAMILIES[config.family].prefix)
+    """The name in checkpoints that were saved from the bare model, without its head, as older ones are."""
+    return name.removeprefix(_FAMILIES[config.family].prefix.partition(".")[0] + ".")
 
 
 def is_buffer(name: str, config: ModelConfig) -> bool:

@@ -7,35 +7,56 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from minifuse.errors import ModelError
+from minifuse.model.text.tokenizer_config import configure
 
 __all__ = ["UNFINISHED", "Tokenizer"]
 
 UNFINISHED = "\ufffd"  # what stands for the bytes of a letter whose last ones are still to come
 
 
+# What stands for what, where text is cleaned up, in this order.
+CLEANED = {" .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m"}
+CLEANED |= {" 's": "'s", " 've": "'ve", " 're": "'re"}
+
+
 class Tokenizer:
-    """The tokenizer of a model, read from its `tokenizer.json`.
+    """The tokenizer of a model, read from its `tokenizer.json` and the files beside it, as transformers reads them.
+
+    Padding and truncation that are saved with it do not apply.
+
+    Args:
+        family: of the model, whose class of tokenizers is meant where the files name none.
 
     Raises:
         ModelError: the file is not a tokenizer.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, family: str = "llama") -> None:
         from tokenizers import Tokenizer as HFTokenizer
 
         self._path = path
         with self._named("cannot be read as a tokenizer"):
             self._tokenizer = HFTokenizer.from_file(str(path))
+            self._cleans_up = configure(self._tokenizer, path, family)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Raises `ModelError` where the tokenizer fails, as for a word that it neither has nor has a token for."""
+    def encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
+        """The token ids of a text, with the special tokens that the model begins or ends a text with.
+
+        Args:
+            continues: the text goes on behind another, as a later turn of a conversation does: without those tokens.
+
+        Raises:
+            ModelError: the tokenizer fails, as for a word that it neither has nor has a token for.
+        """
         with self._named("cannot make tokens of a text"):
-            return tuple(self._tokenizer.encode(text).ids)
+            return tuple(self._tokenizer.encode(text, add_special_tokens=not continues).ids)
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of an answer, without special tokens such as EOS."""
         with self._named("cannot make a text of tokens"):
             text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        for before, after in CLEANED.items() if self._cleans_up else ():
+            text = text.replace(before, after)
         return text
 
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, list[int]]:
@@ -67,7 +88,7 @@ class Tokenizer:
         """Makes one error of all that the library raises: a bare Exception, or what is not even that if it panics."""
         try:
             yield
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, ModelError):
             raise
         except BaseException as error:
             why = " ".join(str(error).split())

@@ -189,20 +189,6 @@ def test_unsupported_architecture(tmp_path: Path) -> None:
     sentence(_config_error(tmp_path, {}), "architecture")
 
 
-@pytest.mark.parametrize(
-    ("family", "field"),
-    [
-        *[("llama", name) for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")],
-        *[("llama", name) for name in ("intermediate_size", "max_position_embeddings")],
-        *[(family, name) for family in ("gpt2", "gptj") for name in ("vocab_size", "n_embd", "n_layer", "n_head")],
-        *[("opt", name) for name in ("vocab_size", "hidden_size", "ffn_dim", "max_position_embeddings")],
-    ],
-)
-def test_missing_field(family: str, field: str, tmp_path: Path) -> None:
-    error = _config_error(tmp_path, raw_config(family, **{field: ...}))
-    sentence(error, f"{field!r}", "config.json", RAW[family]["architectures"][0])
-
-
 def test_missing_field_of_the_rope_scaling(tmp_path: Path) -> None:
     error = _config_error(tmp_path, raw_config("llama", rope_parameters={"rope_type": "llama3", "factor": 8.0}))
     sentence(error, "'low_freq_factor'")
