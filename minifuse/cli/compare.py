@@ -23,6 +23,7 @@ from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, RunningMetrics
 from minifuse.model.source import resolve
+from minifuse.parsing import all_of
 from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, Served, serve
@@ -214,17 +215,18 @@ def _techniques(names: list[str]) -> list[Technique]:
 
 
 def _stage_options(rows: list[Technique], options: Options) -> list[dict[str, Any]]:
-    """The stage options of each technique: those that it has. One that none of them has is refused."""
+    """The stage options of each technique: those that it has. A --set that none of them has is refused."""
     known = set().union(*(row.option_names for row in rows))
     for name in options.set:
         if name not in known:
             which = ", ".join(sorted(known)) or "none"
             raise UsageError(f"--set gives {name}, which none of these techniques has; their options are: {which}.")
-    if options.max_batch is not None and not any(row.batch_sizes for row in rows):
-        raise UsageError(
-            f"--max-batch is {options.max_batch}, and none of these techniques has a batch size: leave it out."
-        )
-    return [options.stage_options(row, known_only=True) for row in rows]
+    found = [options.stage_options(row, known_only=True) for row in rows]
+    unbounded = [row.name for row in rows if not row.batch_sizes]
+    if options.max_batch is not None and unbounded:
+        have = "has" if len(unbounded) == 1 else "have"
+        print(f"note: {all_of(unbounded)} {have} no batch size, which --max-batch could set.", file=sys.stderr)
+    return found
 
 
 def _warm_up(row: Technique, workload: Workload, settings: Settings, model: Any) -> None:
