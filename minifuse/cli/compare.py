@@ -11,12 +11,12 @@ from typing import Annotated, Any
 from minifuse.cli.answers import note_unevicted
 from minifuse.cli.declare import argument, folder_to_be, option, takes, writable_file
 from minifuse.cli.failures import told
-from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.run import exit_code, load, placeholders, show_served
+from minifuse.cli.spinner import loading
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, counted
 from minifuse.ctrl_c import INTERRUPTED

@@ -58,8 +58,8 @@ _length = partial(_workload, metavar="LAW", parse=by_itself(parse_lengths))
 MODEL = "tiny, a directory in Hugging Face's format, random:PRESET, or cells: lstm, seq2seq, treelstm:hidden=256"
 REFERENCE = "reference: the same bits under every technique, slowly"
 KV_MEMORY = (
-    "budget of the KV cache, or of the states of cells: 64MiB, or more if 4096 tokens need it; of simulated hardware what "
-    "the weights leave of 90% of its memory"
+    "budget of the KV cache, or of the states of cells: 64MiB, or more if 4096 tokens need it; on simulated hardware "
+    "90% of its memory, less the weights"
 )
 SYNTHETIC = (
     "conversations: crowd:turns=4 for tiny, sharegpt:scale=0.05, ... for any transformer; for cells: wmt15, "

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minifuse.cli.declare import STDOUT, argument, file_or_stdout, option, switch, takes
 from minifuse.cli.failures import told
-from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
 from minifuse.cli.requests import Workload, make_workload, note_priorities
+from minifuse.cli.spinner import loading
 from minifuse.cli.state import STATE, open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, result_stream, silence
 from minifuse.cli.text import first_few, one_line

@@ -21,7 +21,7 @@ from minifuse.serve.assembly import Stages
 from minifuse.testing.capacity import is_counted
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.observation import Observation
-from minifuse.testing.observe import observe
+from minifuse.testing.observed import observe
 from minifuse.testing.overtaking import check_overtaking
 from minifuse.testing.subject import Case, Subject, alike
 from minifuse.testing.texts import TEXTS

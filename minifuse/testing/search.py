@@ -20,7 +20,7 @@ from minifuse.stages import KINDS, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model
 from minifuse.testing.capacity import is_counted
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
-from minifuse.testing.observe import PATIENCE_S, observe
+from minifuse.testing.observed import PATIENCE_S, observe
 from minifuse.testing.statements import names_of
 from minifuse.testing.subject import Case, Subject
 

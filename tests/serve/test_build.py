@@ -55,7 +55,9 @@ def test_simulated_hardware_holds_what_its_memory_leaves() -> None:
     source = resolve("random:llama-7b")
     settings = Settings(clock="virtual", hardware="a100-40g", dtype="float16")
     assert source.config.num_parameters == 6_738_149_376
-    assert build_engine(technique("orca"), source, settings).memory.capacity == 42_960  # (36e9 - 13,476,298,752) / 2**19
+    assert (
+        build_engine(technique("orca"), source, settings).memory.capacity == 42_960
+    )  # (36e9 - 13,476,298,752) / 2**19
     own = replace(settings, dtype="float64")
     stored = build_engine(technique("orca"), SOURCE, own, small_model("llama")).memory
     assert stored.capacity == 64 * 2**20 // 256  # its KV takes memory of this machine
