@@ -117,8 +117,9 @@ def _served(
     model: Any,
     conversations: Conversations | None,
 ) -> int:
-    from minifuse.cli.answers import answer_json, note_unevicted, show_metrics
+    from minifuse.cli.answers import answer_json, note_unevicted, show_groups, show_metrics
     from minifuse.cli.judge import report_wrong
+    from minifuse.cli.tables import groups_as_json
     from minifuse.cli.why import WhyLines
 
     source = workload.source
@@ -143,6 +144,7 @@ def _served(
         silence()
         return 1  # the reader went away before the last answer
     metrics = counted.result(options.goodput)
+    groups = None if options.by is None else counted.grouped(options.by)
     note_unevicted([(row, settings.stage_options, metrics)])
     shown = page.write([row.name])  # before the metrics, whose reader may close the pipe
     if options.json:
@@ -153,11 +155,14 @@ def _served(
             "model": source.name,
             "outputs": [answer_json(workload, answer) for answer in served.answers],
             "metrics": metrics,
+            **({} if groups is None else {"groups": groups_as_json(groups, str(options.by))}),
             **({} if conversations is None else {"not_stored": [*conversations.failures]}),
         }
         print_result(json.dumps(result))
     else:
         show_metrics(workload, served, metrics)
+        if groups is not None:
+            show_groups(groups, str(options.by), source.kind)
     unstored = report_unstored(conversations)
     if engine.trace.failure:
         print(f"error: {engine.trace.failure}", file=sys.stderr)

@@ -242,7 +242,7 @@ def _changed(name: str, change: Callable[[Request], Request], case: Case) -> Cas
 
 
 def _plain(request: Request) -> Request:
-    return replace(request, sampling=GREEDY, stop_ids=(), priority=0)
+    return replace(request, sampling=GREEDY, stop_ids=(), priority=0, user=None)
 
 
 def _shorter(request: Request) -> Request:
