@@ -96,8 +96,9 @@ class Request:
     """What a user requests, complete at birth and never changed.
 
     A request of several prompts (Flover, section IV: "batch size n") is one `Request` for each, with the same `group`,
-    arrival and priority: they are refused or accepted as one. `arrival_s` is in seconds since the run began. Requests
-    of a higher `priority` are served first by a policy whose `order` is that (`batching.order=priority`). `stop_ids`
+    arrival, priority and user: they are refused or accepted as one. `arrival_s` is in seconds since the run began.
+    Requests of a higher `priority` are served first by a policy whose `order` is that (`batching.order=priority`). No
+    shipped policy reads `user`; your own may, and metrics are told by it (`--by user`). `stop_ids`
     are the tokens that end the answer (usually the tokenizer's EOS); with `ignore_eos` the answer always has
     `max_new_tokens` tokens: 256 by default, or as many as the context has room for. With `clip` any other
     `max_new_tokens` is lowered to that room as well; without it a request that does not fit is refused.
@@ -121,6 +122,7 @@ class Request:
     after: str | None = None  # the request whose text it continues
     delay_s: float = 0.0
     group: str | None = None
+    user: str | None = None  # who asks
     problem: str | None = None  # why it cannot be read at all: the engine refuses it with this sentence
     structure: Any = None  # what a model of cells unfolds beside the prompt: a tree, or whatever its `unfold` reads
     clip: bool = field(default=False, compare=False)  # lower max_new_tokens to what the context has room for
@@ -162,7 +164,7 @@ def check_are_requests(given: Iterable[object]) -> None:
 
 
 def check_name(text: str, what: str) -> str:
-    """The name of a conversation, as it is. Raise `UsageError` if it is empty, or UTF-8 cannot spell it."""
+    """The name of a conversation or a user, as it is. Raise `UsageError` if it is empty, or UTF-8 cannot spell it."""
     if not text or not fits_utf8(text):
         raise UsageError(f"{what} is {text!r}: give a name that UTF-8 can spell.")
     return text
@@ -181,15 +183,16 @@ def _check_types(request: Request) -> None:
         raise RequestRefused(f"{name} asks for {brief(request.max_new_tokens)} new tokens: ask for a whole number.")
     if not isinstance(request.id, str) or not request.id:
         raise RequestRefused(f"{name} has an id that is no text: give one such as 'r0'.")
-    for field_name in ("group", "conversation", "after"):
+    for field_name in ("group", "conversation", "after", "user"):
         value = getattr(request, field_name)
         if not (value is None or isinstance(value, str)):
             raise RequestRefused(f"{name} has {field_name} = {brief(value)}: give a text, or leave it out.")
-    if request.conversation is not None:
-        try:
-            check_name(request.conversation, f"The conversation of request {request.id!r}")
-        except UsageError as error:
-            raise RequestRefused(str(error)) from None
+    for what, text in (("conversation", request.conversation), ("user", request.user)):
+        if text is not None:
+            try:
+                check_name(text, f"The {what} of request {request.id!r}")
+            except UsageError as error:
+                raise RequestRefused(str(error)) from None
     if not isinstance(request.ignore_eos, bool):
         raise RequestRefused(f"{name} has ignore_eos = {brief(request.ignore_eos)}: give True or False.")
     stop_ids: object = request.stop_ids
@@ -228,11 +231,16 @@ def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Co
             raise RequestRefused(f"Request {prompt.id!r} has the id of a group: give every request and group its own.")
         if prompt.id in ids or any(prompt.id == other.id for other in prompts[:i]):
             raise RequestRefused(f"Request {prompt.id!r} was submitted twice: give every request an id of its own.")
-        if (prompt.group, prompt.arrival_s, prompt.priority) != (group, prompts[0].arrival_s, prompts[0].priority):
+        if _shared(prompt) != _shared(prompts[0]):
             raise RequestRefused(
-                f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group, arrival or "
-                "priority: give the prompts of one request the same of each."
+                f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group, arrival, "
+                "priority or user: give the prompts of one request the same of each."
             )
+
+
+def _shared(prompt: Request) -> tuple[object, ...]:
+    """What the prompts of one request have in common."""
+    return prompt.group, prompt.arrival_s, prompt.priority, prompt.user
 
 
 @dataclass(frozen=True, slots=True)

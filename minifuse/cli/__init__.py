@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 from minifuse.cli.failures import one_sentence, told
-from minifuse.cli.loading import loading
+from minifuse.cli.spinner import loading
 from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream, silence
 from minifuse.cli.text import tell
 from minifuse.cores import wait_passively

@@ -9,15 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from minifuse.cli.requests import Workload
-from minifuse.cli.tables import metric_rows
+from minifuse.cli.tables import by_group, metric_rows
 from minifuse.cli.text import console, counted, one_line, shortened, tell
-from minifuse.metrics import Metrics
+from minifuse.metrics import Groups, Metrics
 from minifuse.model.cells.config import BUILT_IN
 from minifuse.request import FinishReason
 from minifuse.serve.run import Answer, Served
 from minifuse.techniques import Technique
 
-__all__ = ["answer_json", "answer_line", "is_right", "note_unevicted", "show_metrics"]
+__all__ = ["answer_json", "answer_line", "is_right", "note_unevicted", "show_groups", "show_metrics"]
 
 PLACEHOLDER = -1
 PROMPT_WIDTH = 36
@@ -128,3 +128,9 @@ def show_metrics(workload: Workload, served: Served, metrics: Metrics) -> None:
     if judged:
         table.add_row("Answers right", f"{sum(judged)} of {len(judged)}")
     console(stderr=True).print(table)
+
+
+def show_groups(groups: Groups, by: str, kind: str) -> None:
+    """Print the latencies of each user, priority or conversation of a run on stderr."""
+    out = console(stderr=True)
+    out.print("", *by_group({"": groups}, by, kind, out.width), sep="\n")

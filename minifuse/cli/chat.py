@@ -35,7 +35,7 @@ CONVERSATION = "chat"
 PROMPT = "> "
 NOT_HERE = (
     *("texts", "prompts", "requests", "workload", "prompts_per_request", "prompt_length", "output_length", "arrival"),
-    *("ignore_eos", "clock", "hardware", "goodput", "trace", "why", "live", "replay", "max_batch"),
+    *("users", "ignore_eos", "clock", "hardware", "goodput", "by", "trace", "why", "live", "replay", "max_batch"),
 )
 
 

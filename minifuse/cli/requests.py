@@ -22,7 +22,7 @@ from minifuse.workload.conversations import NAME, as_requests, conversations, pa
 from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import Uniform
 from minifuse.workload.sharegpt import Found, read_sharegpt
-from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, synthetic
+from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, share_out, synthetic
 
 __all__ = ["Workload", "make_workload", "note_priorities", "tell_of_unused_sampling"]
 
@@ -60,6 +60,11 @@ def make_workload(options: Options, source: Source, texts: Sequence[str] = (), b
     """
     workload = _Maker(options, source, begun).make(texts)
     tell_of_unused_sampling(workload.requests, options)
+    if options.by is not None and all(getattr(request, options.by) is None for request in workload.requests):
+        synthetic = "--users 4" if options.by == "user" else f"--workload {NAME}"
+        raise UsageError(
+            f"--by is {options.by}, and no request has one: give it in the lines of --prompts, or {synthetic}."
+        )
     return workload
 
 
@@ -149,6 +154,8 @@ class _Maker:
             requests, expected = self._crowd(CROWD)
         else:
             requests = self._random()
+        if options.users is not None:
+            requests = share_out(requests, options.users, self.seed)
         return Workload(self.source, self.tokenizer, requests, expected)
 
     def _encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minifuse.cli.declare import STDOUT, argument, file_or_stdout, option, switch, takes
 from minifuse.cli.failures import told
-from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
 from minifuse.cli.requests import Workload, make_workload, note_priorities
+from minifuse.cli.spinner import loading
 from minifuse.cli.state import STATE, begun, open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, result_stream, silence
 from minifuse.cli.text import first_few, tell
@@ -116,8 +116,9 @@ def _served(
     model: Any,
     conversations: Conversations | None,
 ) -> int:
-    from minifuse.cli.answers import answer_json, note_unevicted, show_metrics
+    from minifuse.cli.answers import answer_json, note_unevicted, show_groups, show_metrics
     from minifuse.cli.judge import report_wrong
+    from minifuse.cli.tables import groups_as_json
     from minifuse.cli.why import WhyLines
 
     source = workload.source
@@ -142,6 +143,7 @@ def _served(
         silence()
         return 1  # the reader went away before the last answer
     metrics = counted.result(options.goodput)
+    groups = None if options.by is None else counted.grouped(options.by)
     note_unevicted([(row, settings.stage_options, metrics)])
     shown = page.write([row.name])  # before the metrics, whose reader may close the pipe
     if options.json:
@@ -152,11 +154,14 @@ def _served(
             "model": source.name,
             "outputs": [answer_json(workload, answer) for answer in served.answers],
             "metrics": metrics,
+            **({} if groups is None else {"groups": groups_as_json(groups, str(options.by))}),
             **({} if conversations is None else {"not_stored": [*conversations.failures]}),
         }
         print_result(json.dumps(result))
     else:
         show_metrics(workload, served, metrics)
+        if groups is not None:
+            show_groups(groups, str(options.by), source.kind)
     unstored = report_unstored(conversations)
     if engine.trace.failure:
         tell(f"error: {engine.trace.failure}")

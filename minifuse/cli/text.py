@@ -14,8 +14,9 @@ from minifuse.request import Request
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["UNITS", "console", "counted", "first_few", "one_line", "shortened", "tell", "time_left"]
+__all__ = ["LABEL_WIDTH", "UNITS", "console", "counted", "first_few", "one_line", "shortened", "tell", "time_left"]
 
+LABEL_WIDTH = 20
 LEAST_WIDTH = 40  # of tables: narrower, they would be letters below one another
 LEAST_S = 1.0  # of a run, before it tells how long it will take
 UNITS = {"transformer": ("tokens", "KV"), "cells": ("nodes", "states")}  # of work and of memory, by kind of model

@@ -16,7 +16,7 @@ from minifuse.testing.capacity import can_serve, count_slots
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.laws import LAWS, SUBJECTS, laws_of
 from minifuse.testing.observation import Observation
-from minifuse.testing.observe import observe
+from minifuse.testing.observed import observe
 from minifuse.testing.own_laws import law
 from minifuse.testing.search import check_laws, put_through
 from minifuse.testing.subject import Case, Subject

@@ -22,7 +22,7 @@ from minifuse.testing.capacity import is_counted
 from minifuse.testing.drawn import own_options
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.observation import Observation
-from minifuse.testing.observe import observe
+from minifuse.testing.observed import observe
 from minifuse.testing.overtaking import check_overtaking
 from minifuse.testing.own_laws import check_own_laws
 from minifuse.testing.subject import Case, Subject, alike

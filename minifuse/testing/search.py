@@ -22,7 +22,7 @@ from minifuse.testing.drawn import cases
 from minifuse.testing.failure import failure
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
 from minifuse.testing.mixes import applying, can_be_computed
-from minifuse.testing.observe import PATIENCE_S, observe
+from minifuse.testing.observed import PATIENCE_S, observe
 from minifuse.testing.subject import Case, Subject
 
 __all__ = [
@@ -256,7 +256,7 @@ def _changed(name: str, change: Callable[[Request], Request], case: Case) -> Cas
 
 
 def _plain(request: Request) -> Request:
-    return replace(request, sampling=GREEDY, stop_ids=(), priority=0)
+    return replace(request, sampling=GREEDY, stop_ids=(), priority=0, user=None)
 
 
 def _shorter(request: Request) -> Request:

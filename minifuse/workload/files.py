@@ -26,7 +26,7 @@ class Encode(Protocol):
 ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of token ids
 
 _FIELDS = (
-    *("id", "prompt", "prompt_token_ids", "max_new_tokens", "arrival_s", "priority", "conversation", "think_s"),
+    *("id", "prompt", "prompt_token_ids", "max_new_tokens", "arrival_s", "priority", "user", "conversation", "think_s"),
     *("eos_token_id", "ignore_eos", "temperature", "top_k", "top_p", "seed"),
 )
 
@@ -60,7 +60,8 @@ def read_jsonl(
         {"tree": "(3 (2 12) (2 (1 5) (2 7)))"}
 
     Lines of one conversation are its turns, in the file's order. Each but the first arrives `think_s` seconds after the
-    answer to the one before, though not before an `arrival_s` of its own, and continues the text so far:
+    answer to the one before, though not before an `arrival_s` of its own, and continues the text so far. Without a
+    `user` it has that of the turn before it:
 
         {"id": "ask", "prompt": "Hello", "conversation": "c"}
         {"id": "ask-again", "prompt": " And then?", "conversation": "c", "think_s": 2.5}
@@ -79,7 +80,7 @@ def read_jsonl(
         name, source = str(source), read_lines(Path(source))
     requests: list[Request] = []
     taken: dict[str, str] = {}
-    last: dict[str, str] = {}  # conversation -> its last turn so far
+    last: dict[str, Request] = {}  # conversation -> its last turn so far
     index = 0
     for number, line in enumerate(source, start=1):
         if not line.strip():
@@ -111,24 +112,26 @@ def _take(taken: dict[str, str], prompts: list[Request], fields: Fields) -> None
         taken[name] = fields.where
 
 
-def _in_turn(last: dict[str, str], prompts: list[Request], fields: Fields) -> list[Request]:
+def _in_turn(last: dict[str, Request], prompts: list[Request], fields: Fields) -> list[Request]:
     """The request of a line behind the last turn of its conversation, if there was one; and note it as the last."""
     conversation = prompts[0].conversation
-    if conversation == "":
-        raise fields.error('conversation is "": give it a name, or leave it out')
+    for name in ("conversation", "user"):
+        if getattr(prompts[0], name) == "":
+            raise fields.error(f'{name} is "": give it a name, or leave it out')
     if conversation is not None and len(prompts) > 1:
         raise fields.error("conversation is given beside several prompts: give the prompts of a turn one line each")
-    after = None if conversation is None else last.get(conversation)
-    if after is None and "think_s" in fields:
-        before = "this is its first turn" if conversation is not None else "it names no conversation"
-        raise fields.error(f"think_s is given, and {before}: leave it out, or give arrival_s instead")
+    before = None if conversation is None else last.get(conversation)
+    if before is None and "think_s" in fields:
+        why = "this is its first turn" if conversation is not None else "it names no conversation"
+        raise fields.error(f"think_s is given, and {why}: leave it out, or give arrival_s instead")
+    if before is not None:
+        arrival_s = fields.number("arrival_s", 0.0, low=0)
+        delay_s = fields.number("think_s", 0.0, low=0)
+        user = prompts[0].user or before.user
+        prompts = [replace(prompts[0], after=before.id, arrival_s=arrival_s, delay_s=delay_s, user=user)]
     if conversation is not None:
-        last[conversation] = prompts[0].id
-    if after is None:
-        return prompts
-    arrival_s = fields.number("arrival_s", 0.0, low=0)
-    delay_s = fields.number("think_s", 0.0, low=0)
-    return [replace(prompt, after=after, arrival_s=arrival_s, delay_s=delay_s) for prompt in prompts]
+        last[conversation] = prompts[0]
+    return prompts
 
 
 class _Line(Fields):
@@ -206,6 +209,7 @@ def _first(fields: Fields, defaults: RequestDefaults, num_before: int) -> Reques
         arrival_s=fields.number("arrival_s", defaults.arrival_s, low=0),
         priority=fields.integer("priority", 0),
         conversation=fields.text("conversation", None),
+        user=fields.text("user", None),
     )
 
 
