@@ -12,6 +12,8 @@
 Importing this imports no torch; loading weights does.
 """
 
+from typing import TYPE_CHECKING
+
 from minifuse import ctrl_c
 
 ctrl_c.install()  # of the command line alone; before the imports below, which take a tenth of a second
@@ -25,11 +27,14 @@ from minifuse.model.source import Source, resolve
 from minifuse.request import Request, Sampling
 from minifuse.serve.build import build_engine
 from minifuse.serve.rows import flat_metrics
-from minifuse.serve.run import Answer, Served, serve
+from minifuse.serve.run import Answer, Served
 from minifuse.serve.settings import Settings
 from minifuse.stages import register
 from minifuse.techniques import TECHNIQUES, Technique, mix, technique
 from minifuse.trace import Trace
+
+if TYPE_CHECKING:
+    from minifuse.serve.run import serve  # when it runs, `minifuse.serve` is the package, which is called alike
 
 __all__ = [
     "TECHNIQUES",

@@ -4,7 +4,7 @@ import sys
 from typing import NoReturn
 
 from minifuse.cli import main as run_command_line
-from minifuse.ctrl_c import INTERRUPTED, finish
+from minifuse.ctrl_c import INTERRUPTED, exit_code, finish
 
 __all__ = ["main"]
 
@@ -15,6 +15,7 @@ def main() -> NoReturn:
         code = run_command_line()
     except KeyboardInterrupt:  # between its last line and the next
         code = INTERRUPTED
+    code = exit_code(code)
     finish(code)
     sys.exit(code)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from minifuse.errors import RequestRefused
+from minifuse.parsing import brief
 from minifuse.request import FinishReason, Request, Sequence, check_prompts
 
 __all__ = ["Arrivals", "Stored"]
@@ -73,10 +74,10 @@ class Arrivals:
         name, after, conversation = f"Request {request.id!r}", request.after, request.conversation
         for what, seconds in (("an arrival_s", request.arrival_s), ("a delay_s", request.delay_s)):
             if not (isinstance(seconds, (int, float)) and 0 <= seconds <= LARGEST):
-                raise RequestRefused(f"{name} has {what} of {seconds!r}: give seconds, from 0 to {LARGEST:g}.")
+                raise RequestRefused(f"{name} has {what} of {brief(seconds)}: give seconds, from 0 to {LARGEST:g}.")
         if not (isinstance(request.priority, int) and abs(request.priority) <= LARGEST):
             raise RequestRefused(
-                f"{name} has a priority of {request.priority!r}: give a whole number, of at most {LARGEST:g}."
+                f"{name} has a priority of {brief(request.priority)}: give a whole number, of at most {LARGEST:g}."
             )
         if after is not None and after in self._refused and after not in self._submitted:
             raise RequestRefused(f"{name} follows {after!r}, which was refused.")

@@ -9,7 +9,9 @@
 | when what the last one ended is behind it | as for the first time: an answer of a chat (`dealt_with`) |
 | when the work has been done | ends at once with the exit code of that work |
 
-A program that imports minifuse keeps its own handler. Nothing is imported here that takes time.
+SIGTERM and SIGHUP (the terminal is closed) do the same, except that they always end the process. The exit code is 128
+plus the number of the signal. A program that imports minifuse keeps its own handlers. Nothing is imported here that
+takes time.
 """
 
 from __future__ import annotations
@@ -26,39 +28,63 @@ else:
     import signal
     from collections.abc import Callable
     from types import FrameType
-    from typing import NoReturn
+    from typing import Final, NoReturn
 
     Handler = Callable[[int, FrameType | None], object]
 
-__all__ = ["INTERRUPTED", "NOTHING_SHOWN", "dealt_with", "finish", "importing", "install"]
+__all__ = [
+    "HANDLER",
+    "INTERRUPTED",
+    "NOTHING_SHOWN",
+    "SHOW_CURSOR",
+    "SIGNALS",
+    "dealt_with",
+    "exit_code",
+    "finish",
+    "importing",
+    "install",
+]
 
 INTERRUPTED = 130  # the exit code that shells give to what Ctrl-C has ended
 NOTHING_SHOWN = "Interrupted before there was anything to show: run it again."
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 ONE_KEYSTROKE_S = 1.0  # a second Ctrl-C within this time is the first one's
 TWICE = "Interrupted twice: ended at once, without what was still to be written."
 SHOW_CURSOR = "\x1b[?25h"  # a live picture hides it
 
 
 def install() -> None:
-    """Take over Ctrl-C if this is the process of the command line, and if it does not ignore Ctrl-C (`nohup`)."""
-    if _is_command_line() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        handler = _CommandLine()
-        signal.signal(signal.SIGINT, handler)
-        sys.unraisablehook = handler.unraisable
+    """Take over the signals if this is the process of the command line, but those that it ignores (`nohup`)."""
+    if _is_command_line():
+        for number in SIGNALS:
+            if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
+                signal.signal(number, HANDLER)
+        sys.unraisablehook = HANDLER.unraisable
 
 
 def finish(code: int) -> None:
-    """The work is done, with this exit code: from now on Ctrl-C can change it no more."""
-    if isinstance(signal.getsignal(signal.SIGINT), _CommandLine):
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(code))  # should a thread not end
-        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # the interpreter gives up handlers as it ends
+    """The work is done, with this exit code: from now on no signal can change it."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is HANDLER:
+            signal.signal(number, lambda number, frame: os._exit(code))  # should a thread not end
+            atexit.register(signal.signal, number, signal.SIG_IGN)  # the interpreter gives up handlers as it ends
+
+
+def exit_code(code: int) -> int:
+    """The exit code of work that has returned this one: that of the signal which ended it, if one did."""
+    cut_off = code == INTERRUPTED or (code and HANDLER.ends)  # a terminal that is gone also fails what writes to it
+    return 128 + HANDLER.number if cut_off else code
 
 
 def dealt_with() -> None:
-    """What a Ctrl-C was to end has ended, and the process goes on: the next is a first one again."""
-    handler = signal.getsignal(signal.SIGINT)
-    if isinstance(handler, _CommandLine):
-        handler.came_s = None
+    """What a Ctrl-C was to end has ended, and the process goes on: the next is a first one again.
+
+    Raises:
+        KeyboardInterrupt: another signal has come, and the process is to end.
+    """
+    if HANDLER.ends:
+        raise KeyboardInterrupt
+    HANDLER.came_s = None
 
 
 def importing(frame: FrameType | None) -> bool:
@@ -79,12 +105,19 @@ def _is_command_line() -> bool:
 
 
 class _CommandLine:
-    """The handler of SIGINT."""
+    """The handler of the signals."""
 
     def __init__(self) -> None:
         self.came_s: float | None = None
+        self.number: int = signal.SIGINT  # of the signal that came; SIGINT gives way to the others
+
+    @property
+    def ends(self) -> bool:
+        """Whether a signal has come that ends the process."""
+        return self.number != signal.SIGINT
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.number = self.number if self.ends else number
         now = monotonic()
         if self.came_s is not None:
             if now - self.came_s < ONE_KEYSTROKE_S:
@@ -105,4 +138,7 @@ class _CommandLine:
         try:
             os.write(2, f"{SHOW_CURSOR if os.isatty(2) else ''}error: {message}\n".encode())
         finally:
-            os._exit(INTERRUPTED)
+            os._exit(128 + self.number)
+
+
+HANDLER: Final = _CommandLine()

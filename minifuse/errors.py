@@ -4,11 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
+LONGEST = 1000  # characters of a message
+
 
 class MinifuseError(Exception):
-    """Base of every error a user can cause; `exit_code` is what the command line returns for it."""
+    """Base of every error a user can cause; `exit_code` is what the command line returns for it.
+
+    The message may quote whatever a user gave: it is escaped, and cut in its middle if it is too long.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(one_line(str(message)), LONGEST))
+
+
+def one_line(text: str) -> str:
+    """What a terminal can show on one line: a newline becomes \\n, and nothing can steer the terminal.
+
+    >>> one_line("a\\nb\\x1b[2J")
+    'a\\\\nb\\\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def shortened(text: str, width: int) -> str:
+    """The beginning and the end of a text, when the whole is too long.
+
+    >>> shortened("count from 10 to 99", 12)
+    'count...o 99'
+    """
+    if len(text) <= width:
+        return text
+    tail = (width - 3) // 2
+    return f"{text[: width - 3 - tail]}...{text[-tail:]}"
 
 
 class UsageError(MinifuseError):
@@ -68,3 +99,9 @@ class StageFailed(LawBroken):
     def __init__(self, law: str, what: str, seen: Any) -> None:
         super().__init__(law, what)
         self.seen = seen
+
+
+class CheckerFailed(MinifuseError):
+    """A law raised an error, or the books that it reads did: the law is at fault, and nothing is known of the stage."""
+
+    exit_code = 1

@@ -69,7 +69,10 @@ class Lifecycle:
             prompts = tuple(map(self.arrivals.in_turn, prompts))
             try:
                 self.arrivals.check(prompts)
-                known = [self.arrivals.whole(prompt)[0] if prompt.after is None else prompt for prompt in prompts]
+                known = [
+                    self.reader.fit(self.arrivals.whole(prompt)[0] if prompt.after is None else prompt)
+                    for prompt in prompts
+                ]
                 for prompt in known:
                     self.reader.check(prompt)
                 self.memory.check(*known)
@@ -80,7 +83,8 @@ class Lifecycle:
                 raise
             asked = [prompt.arrival_s for prompt in prompts]
             for prompt in self.arrivals.add(prompts, self._moment()):
-                self.trace.request(*self.arrivals.whole(prompt), measured=prompt.arrival_s not in asked)
+                whole, num_history = self.arrivals.whole(prompt)
+                self.trace.request(self.reader.fit(whole), num_history, measured=prompt.arrival_s not in asked)
         self._wake()
 
     def abort(self, name: str) -> bool:
@@ -127,7 +131,8 @@ class Lifecycle:
 
     def receive(self) -> None:
         """Hand requests whose arrival time has come to the stages."""
-        for request, num_history in self.arrivals.due(self.now):
+        for arrived, num_history in self.arrivals.due(self.now):
+            request = self.reader.fit(arrived)
             sequence = Sequence(request, num_history=num_history)
             try:
                 if request.after is not None:  # its whole text has been known only since the last request ended

@@ -62,6 +62,9 @@ class Life:
     reason: str = FinishReason.INTERRUPTED.value  # until a step says otherwise
     computed: dict[str, Spans] = field(default_factory=dict)  # of each cell
     history: int = 0  # leading tokens of its prompt that earlier requests have computed
+    user: str | None = None
+    priority: int = 0
+    conversation: str | None = None
 
     def compute(self, start: int, stop: int, cell: str) -> int:
         """Notes that tokens [start, stop) were computed; returns how many of them had been before."""

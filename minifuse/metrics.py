@@ -35,19 +35,31 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from minifuse.errors import UsageError
 from minifuse.lives import Life, most_overtaken
-from minifuse.parsing import check_goodput, parse_goodput
+from minifuse.parsing import check_goodput, parse_goodput, unknown
 from minifuse.plan import MOVE_KINDS
 from minifuse.request import FinishReason, Phase
 from minifuse.trace import Event
 from minifuse.work import TRANSFORMER
 
-__all__ = ["Metrics", "RunningMetrics", "compute_metrics", "parse_goodput", "percentile"]
+__all__ = [
+    "GROUPINGS",
+    "Groups",
+    "Metrics",
+    "RunningMetrics",
+    "compute_metrics",
+    "parse_goodput",
+    "percentile",
+    "read_events",
+]
 
 Metrics = dict[str, Any]
+Groups = dict[str | int | None, Metrics]  # by user, priority or conversation
+GROUPINGS = ("user", "priority", "conversation")  # what metrics can be told by
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
@@ -132,6 +144,8 @@ class RunningMetrics:
                 arrival_s = event.get("wall", event)["arrival_s"]
                 arrived = event.get("after") is None or "wall" in event  # when it arrived has been measured
                 life = self.lives.setdefault(event["id"], Life(arrival_s, event["prompt_tokens"], arrived))
+                life.user, life.priority = event.get("user"), event.get("priority", 0)
+                life.conversation = event.get("conversation")
                 # All of a history has been computed before but its last token, which no token followed then.
                 life.history = max(0, event.get("history_tokens", 0) - 1)
                 life.compute(0, life.history, TRANSFORMER)
@@ -234,10 +248,10 @@ class RunningMetrics:
         def per_second(count: int) -> float | None:
             return count / duration_s if duration_s > 0 else None
 
-        latencies = [life.latencies for life in finished]
-        gaps = [late - early for life in finished for early, late in pairwise(sorted(life.token_times))]
+        latencies = _latencies(finished)
         good = sum(
-            all(own.get(f"{bound}_s", 0.0) <= limit for bound, limit in (goodput or {}).items()) for own in latencies
+            all(life.latencies.get(f"{bound}_s", 0.0) <= limit for bound, limit in (goodput or {}).items())
+            for life in finished
         )
         reasons = Counter(life.reason for life in served) + Counter(refused=self.num["refused"])
         num = self.num
@@ -248,12 +262,8 @@ class RunningMetrics:
             },
             "duration_s": duration_s,
             "throughput": {"tokens_per_s": per_second(num_output), "requests_per_s": per_second(len(finished))},
-            **{
-                name: summary(own[name] for own in latencies if name in own)
-                for name in ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s")
-            },
-            "itl_s": summary(gaps),
-            "latency_bound_s": max(gaps, default=None),
+            **latencies,
+            "latency_bound_s": latencies["itl_s"] and latencies["itl_s"]["max"],
             "iterations": num["iterations"],
             "preprocessing_steps": num["preprocessing"],
             "mean_batch_size": num["work"] / num["iterations"] if num["iterations"] else None,
@@ -290,6 +300,59 @@ class RunningMetrics:
             else {"bounds_s": dict(goodput), "requests": good, "requests_per_s": per_second(good)},
         }
 
+    def grouped(self, by: str) -> Groups:
+        """The requests of each user, priority or conversation: how many there are, their tokens and their latencies.
+
+        None stands for no user, or no conversation. Groups are in the order of their first arrival, priorities from the
+        highest. Requests that were refused when they were submitted are in no group.
+
+        Args:
+            by: one of `GROUPINGS`.
+
+        Raises:
+            UsageError: it is none of them.
+        """
+        if by not in GROUPINGS:
+            raise unknown("grouping", by, GROUPINGS)
+        found: dict[Any, list[Life]] = {}
+        for life in sorted(self.lives.values(), key=attrgetter("arrival_s")):
+            found.setdefault(getattr(life, by), []).append(life)
+        names = sorted(found, reverse=True) if by == "priority" else found
+        return {name: _of_group(found[name]) for name in names}
+
+
+def _of_group(lives: Sequence[Life]) -> Metrics:
+    finished = [life for life in lives if life.finished]
+    output = sum(len(life.token_times) for life in lives)
+    return {"requests": len(lives), "finished": len(finished), "output_tokens": output, **_latencies(finished)}
+
+
+def _latencies(finished: Iterable[Life]) -> dict[str, dict[str, float] | None]:
+    """Of these requests, each latency of the table above but the bound, summed up."""
+    lives = list(finished)
+    own = [life.latencies for life in lives]
+    gaps = [late - early for life in lives for early, late in pairwise(sorted(life.token_times))]
+    names = ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s", "queueing_s", "computing_s")
+    return {**{name: summary(one[name] for one in own if name in one) for name in names}, "itl_s": summary(gaps)}
+
+
+def read_events(events: Iterable[Event]) -> RunningMetrics:
+    """What has been counted of a trace, complete or cut off anywhere.
+
+    Raises:
+        UsageError: an event is not as `minifuse.trace` writes it.
+    """
+    run = RunningMetrics()
+    for number, event in enumerate(events, start=1):
+        try:
+            run.read(event)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"Line {number} of the trace cannot be understood ({type(error).__name__}: {error}): "
+                "write the trace again with --trace."
+            ) from None
+    return run
+
 
 def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None = None) -> Metrics:
     """Every metric of the trace, complete or cut off anywhere; `goodput` as from `parse_goodput`.
@@ -309,16 +372,7 @@ def compute_metrics(events: Iterable[Event], goodput: Mapping[str, float] | None
     Raises:
         UsageError: an event is not as `minifuse.trace` writes it.
     """
-    run = RunningMetrics()
-    for number, event in enumerate(events, start=1):
-        try:
-            run.read(event)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"Line {number} of the trace cannot be understood ({type(error).__name__}: {error}): "
-                "write the trace again with --trace."
-            ) from None
-    return run.result(goodput)
+    return read_events(events).result(goodput)
 
 
 def _bytes(tokens: float | None, bytes_per_token: int | None) -> float | None:

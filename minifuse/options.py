@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from minifuse.errors import UsageError
 from minifuse.parsing import LONGEST_S, MANY, did_you_mean, one_of, parse_duration
 
-__all__ = ["NoOptions", "describe_options", "offered", "option", "parse_options"]
+__all__ = ["NoOptions", "accepts", "bare_type", "describe_options", "offered", "option", "parse_options"]
 
 T = TypeVar("T")
 
@@ -71,6 +71,22 @@ def parse_options(stage: str, cls: type[T], given: Mapping[str, Any]) -> T:
         metadata = known[name].metadata
         values[name] = _convert(f"The {name} of the {stage}", hints[name], value, metadata)
     return cls(**values)
+
+
+def accepts(cls: Any, name: str, value: Any) -> bool:
+    """Whether an option of a stage takes a value by itself."""
+    try:
+        _convert(name, _hints(cls)[name], value, next(f.metadata for f in fields(cls) if f.name == name))
+    except UsageError:
+        return False
+    return True
+
+
+def bare_type(cls: Any, name: str) -> type[Any]:
+    """The type of an option's values, without None."""
+    hint = _hints(cls)[name]
+    kind: type[Any] = next((t for t in get_args(hint) if t is not type(None)), hint)
+    return kind
 
 
 def offered(options: Any) -> dict[str, Any]:
@@ -139,8 +155,7 @@ def describe_options(cls: type) -> list[dict[str, Any]]:
     hints = _hints(cls)
     described = []
     for f in fields(cls):
-        optional = type(None) in get_args(hints[f.name])
-        kind = next(t for t in get_args(hints[f.name]) if t is not type(None)) if optional else hints[f.name]
+        optional, kind = type(None) in get_args(hints[f.name]), bare_type(cls, f.name)
         described.append(
             {
                 "name": f.name,

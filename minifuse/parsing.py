@@ -12,15 +12,20 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, AnyStr, TypeVar
 
-from minifuse.errors import UsageError
+from minifuse.errors import MachineError, UsageError, one_line, shortened
 
 __all__ = [
+    "BYTE_ORDER_MARK",
+    "INT64",
     "LONGEST_S",
     "MANY",
+    "MOST_LINE",
+    "MOST_TEXT",
     "Fields",
     "all_of",
+    "brief",
     "check_goodput",
     "did_you_mean",
     "fits_utf8",
@@ -32,13 +37,23 @@ __all__ = [
     "parse_goodput",
     "parse_int",
     "parse_size",
+    "plain",
+    "quoted",
+    "read_bounded",
     "read_lines",
+    "split_lines",
+    "too_long",
     "unknown",
 ]
 
 INT64 = (-(2**63), 2**63 - 1)
+BYTE_ORDER_MARK = "\ufeff"  # with which Windows' editors and shells begin a text
 MANY = 2**31 - 1  # of whatever is counted, at most
 LONGEST_S = 1e5  # more than a day: a million such gaps end before the last time that an engine takes
+MOST_TEXT = 1 << 30  # bytes of a file or stream that is read whole; characters, where it is of text
+MOST_LINE = 1 << 26
+LONGEST_WORD = 100  # that is compared with others
+QUOTED = 60  # characters of a value in a message
 _D = TypeVar("_D")
 
 _QUANTITY = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)")
@@ -60,7 +75,7 @@ def parse_duration(text: str, what: str = "The duration") -> float:
     """
     value, unit = _quantity(text)
     if unit not in _SECONDS or not math.isfinite(value * _SECONDS[unit]):
-        raise UsageError(f'{what} is "{text}": give a number with a unit (us, ms, s, min), such as 500ms or 2s.')
+        raise UsageError(f"{what} is {quoted(text)}: give a number with a unit (us, ms, s, min), such as 500ms or 2s.")
     return value * _SECONDS[unit]
 
 
@@ -77,8 +92,8 @@ def parse_size(text: str, what: str = "The size") -> int:
     size = value * _BYTES.get(unit.lower(), 0)
     if not 1 <= size <= INT64[1]:
         raise UsageError(
-            f'{what} is "{text}": give at least one byte and less than {(INT64[1] + 1) // 2**40}TiB, as a number with '
-            "or without a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), such as 64MiB or 1GiB."
+            f"{what} is {quoted(text)}: give at least one byte and less than {(INT64[1] + 1) // 2**40}TiB, as a number "
+            "with or without a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), such as 64MiB or 1GiB."
         )
     return int(size)
 
@@ -91,7 +106,7 @@ def parse_int(text: str, what: str, low: int, high: int) -> int:
     """
     stripped = text.strip()
     if not _INTEGER.fullmatch(stripped) or not low <= int(stripped) <= high:
-        raise UsageError(f'{what} is "{text}": give a whole number from {low} to {high}.')
+        raise UsageError(f"{what} is {quoted(text)}: give a whole number from {low} to {high}.")
     return int(stripped)
 
 
@@ -103,7 +118,7 @@ def parse_float(text: str, what: str, low: float, high: float) -> float:
     """
     value, unit = _quantity(text)
     if unit or not low <= value <= high:
-        raise UsageError(f'{what} is "{text}": give a number from {low:g} to {high:g}.')
+        raise UsageError(f"{what} is {quoted(text)}: give a number from {low:g} to {high:g}.")
     return value
 
 
@@ -121,9 +136,10 @@ def parse_goodput(text: str) -> dict[str, float]:
         name, _, limit = (piece.strip() for piece in part.partition(":"))
         if name not in _BOUNDS:
             hint = did_you_mean(name, _BOUNDS)
-            raise UsageError(f'The goodput bound "{part}" is unknown{hint}: give {one_of(_BOUNDS)}, as in ttft:200.')
+            allowed = f"{one_of(_BOUNDS)}, as in ttft:200"
+            raise UsageError(f"The goodput bound {quoted(part)} is unknown{hint}: give {allowed}.")
         if name in bounds:
-            raise UsageError(f'The goodput bounds are "{text}", with {name} twice: give each at most once.')
+            raise UsageError(f"The goodput bounds are {quoted(text)}, with {name} twice: give each at most once.")
         bounds[name] = parse_float(limit, f"The goodput bound {name} (milliseconds)", 0, 1e9) / 1000
     return bounds
 
@@ -137,7 +153,7 @@ def check_goodput(bounds: Mapping[str, float]) -> None:
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """` (did you mean "poisson"?)`, or nothing when no other word is near; upper and lower case are the same here."""
-    if not isinstance(word, str):
+    if not isinstance(word, str) or len(word) > LONGEST_WORD:
         return ""
     folded = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(word.casefold(), folded)
@@ -148,9 +164,33 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f' (did you mean "{best}"?)' if best != word else ""
 
 
+def quoted(text: str) -> str:
+    """What was typed, in quotes and on one line, short enough for a sentence.
+
+    >>> quoted("64 apples\\n")
+    '"64 apples\\\\n"'
+    """
+    return f'"{shortened(one_line(text), QUOTED)}"'
+
+
 def fits_utf8(text: str) -> bool:
     """Whether UTF-8 can spell a text: it has no half of a surrogate pair."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def brief(value: object) -> str:
+    """What was given as Python writes it, short enough for a sentence."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python spells no number of more than 4300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def plain(value: Any) -> Any:
+    """The value as Python numbers, or lists of them, if numpy or torch made it; any other value unchanged."""
+    as_list = getattr(value, "tolist", None)
+    return as_list() if callable(as_list) else value
 
 
 def number(count: int, noun: str) -> str:
@@ -177,7 +217,9 @@ def unknown(what: str, given: object, known: Iterable[str]) -> UsageError:
     There is no technique 'orka' (did you mean "orca"?): give static or orca.
     """
     known = list(known)
-    return UsageError(f"There is no {what} {given!r}{did_you_mean(given, known)}: give {one_of(known)}.")
+    return UsageError(
+        f"There is no {what} {shortened(repr(given), QUOTED)}{did_you_mean(given, known)}: give {one_of(known)}."
+    )
 
 
 def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
@@ -196,11 +238,11 @@ def keyed(text: str, examples: Mapping[str, str]) -> dict[str, str]:
         if key not in examples or not equals or not value:
             options = one_of(f"{known}={example}" for known, example in examples.items())
             raise UsageError(
-                f'The workload is "{text}", with the option "{part}"{did_you_mean(key, examples)}: give {name}, or it '
-                f"with {options}, separated by commas."
+                f"The workload is {quoted(text)}, with the option {quoted(part)}{did_you_mean(key, examples)}: give "
+                f"{name}, or it with {options}, separated by commas."
             )
         if key in given:
-            raise UsageError(f'The workload is "{text}", with {key} twice: give it once.')
+            raise UsageError(f"The workload is {quoted(text)}, with {key} twice: give it once.")
         given[key] = value
     return given
 
@@ -268,13 +310,12 @@ class Fields:
             return value
         raise self._wrong(name, "true or false")
 
-    def integer(self, name: str, default: int, low: int = INT64[0]) -> int:
-        """A whole number of at least `low` that fits 64 bits."""
+    def integer(self, name: str, default: int, low: int | None = None) -> int:
+        """A whole number of at least `low`, however large: the engine refuses a request that asks for too much."""
         value = self._values.get(name, default)
-        if _is_integer(value) and low <= value <= INT64[1]:
+        if _is_integer(value) and (low is None or value >= low):
             return int(value)
-        bounds = f" from {low} to 2**63 - 1" if _is_integer(value) else ""
-        raise self._wrong(name, f"a whole number{bounds}")
+        raise self._wrong(name, "a whole number" + (f" from {low}" if _is_integer(value) else ""))
 
     def integers(self, name: str, default: tuple[int, ...], or_one: bool = False) -> tuple[int, ...]:
         """A list of whole numbers, or just one of them."""
@@ -301,12 +342,11 @@ class Fields:
         return tuple(value)
 
     def number(self, name: str, default: float, low: float, high: float = math.inf, above: bool = False) -> float:
-        """A finite number of low..high; with `above`, low itself is too low."""
-        value = self._values.get(name, default)
-        if isinstance(value, float) or _is_integer(value):
-            finite = float(value) if abs(value) < 1e300 else math.nan  # JSON's integers may exceed any float
-            if low <= finite <= high and not (above and finite == low):
-                return finite
+        """A finite number of low..high, which may be a whole number that no float holds; with `above`, not `low`."""
+        value: Any = self._values.get(name, default)
+        is_number = isinstance(value, float) or _is_integer(value)
+        if is_number and value < math.inf and low <= value <= high and not (above and value == low):
+            return value  # type: ignore[no-any-return]
         least = f"above {low:g}" if above else f"of at least {low:g}"
         raise self._wrong(name, f"a finite number {least}" + (f" and at most {high:g}" if high < math.inf else ""))
 
@@ -326,18 +366,47 @@ def read_lines(path: Path) -> Iterator[str]:
 
     Raises:
         UsageError: the file cannot be read, or a line is not UTF-8.
+        MachineError: the file or a line is too long.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = read_bounded(file, str(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): give a file of JSON lines.") from None
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+    yield from split_lines(data, str(path))
+
+
+def split_lines(data: bytes, name: str) -> Iterator[str]:
+    """The lines of a UTF-8 text, which messages call `name`; raises as `read_lines`. A byte order mark is dropped."""
+    for number, line in enumerate(data.removeprefix(BYTE_ORDER_MARK.encode()).split(b"\n"), start=1):
+        if len(line) > MOST_LINE:
+            raise too_long(f"{name}:{number}", MOST_LINE)
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
             raise UsageError(
-                f"{path}:{number}: byte {error.start + 1} of this line is not UTF-8: save the file as UTF-8."
+                f"{name}:{number}: byte {error.start + 1} of this line is not UTF-8: give UTF-8."
             ) from None
+
+
+def read_bounded(stream: IO[AnyStr], name: str) -> AnyStr:
+    """All that a stream has, which messages call `name`; one without an end is refused.
+
+    Raises:
+        MachineError: it has more than `MOST_TEXT`.
+    """
+    parts = []
+    length = 0
+    while part := stream.read(1 << 20):
+        parts.append(part)
+        if (length := length + len(part)) > MOST_TEXT:
+            raise too_long(name, MOST_TEXT)
+    return stream.read(0).join(parts)
+
+
+def too_long(name: str, most: int) -> MachineError:
+    """The refusal of a text that would take more memory than any use of it is worth."""
+    return MachineError(f"{name} has more than {most >> 20:,} MiB, the most that is read: give less.")
 
 
 def _is_integer(value: object) -> bool:

@@ -104,15 +104,15 @@ class Completion(NamedTuple):
 class KVUsage(NamedTuple):
     """Memory in tokens, or in states: written and still needed, set aside, and in all; and what lies on the host alone.
 
-    What has been copied to the host and is still on the device counts as being on the device. KV that is kept for a
-    conversation between its turns is counted apart: it may be reclaimed at any time.
+    What has been copied to the host and is still on the device counts as being on the device. KV that is kept when its
+    sequence has ended, as for a conversation, is counted apart: it may be reclaimed at any time.
     """
 
     used: int
     reserved: int
     capacity: int
     host: int = 0
-    kept: int = 0  # written, and kept for conversations, on the device
+    kept: int = 0  # written, and kept for later requests, on the device
     kept_on_host: int = 0
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby
 from typing import Any
 
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.parsing import fits_utf8
+from minifuse.parsing import INT64, brief, fits_utf8, plain
 
 __all__ = [
+    "DEFAULT",
     "FinishReason",
     "Phase",
     "Request",
@@ -27,9 +29,15 @@ __all__ = [
 ]
 
 
+MAX_NEW_TOKENS = 256
+DEFAULT: int = None  # type: ignore[assignment]  # of max_new_tokens: MAX_NEW_TOKENS, or what the context has room for
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 keep every token.
+
+    Numbers may be numpy's or torch's. The engine refuses a request with a number that no tensor holds.
 
     Raises:
         UsageError: a value is not one that this allows.
@@ -41,14 +49,17 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        _make_plain(self, "temperature", "top_k", "top_p", "seed")
         for name, is_allowed, allowed in (
             ("temperature", _is_number(self.temperature) and 0 <= self.temperature < math.inf, "a number from 0"),
-            ("top_k", isinstance(self.top_k, int) and self.top_k >= 0, "a whole number from 0"),
+            ("top_k", _is_whole(self.top_k) and self.top_k >= 0, "a whole number from 0"),
             ("top_p", _is_number(self.top_p) and 0 <= self.top_p <= 1, "a number from 0 to 1"),
-            ("seed", isinstance(self.seed, int), "a whole number"),
+            ("seed", _is_whole(self.seed), "a whole number"),
         ):
             if not is_allowed:
-                raise UsageError(f"The sampling has {name} = {getattr(self, name)!r}: give {allowed}.")
+                raise UsageError(f"The sampling has {name} = {brief(getattr(self, name))}: give {allowed}.")
+        if self.temperature <= sys.float_info.max:
+            object.__setattr__(self, "temperature", float(self.temperature))
 
     @property
     def greedy(self) -> bool:
@@ -60,7 +71,21 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float))
+    return isinstance(value, float) or _is_whole(value)
+
+
+def _make_plain(of: object, *names: str) -> None:
+    """Replace the numbers of numpy and torch in these fields by Python's."""
+    for name in names:
+        value = getattr(of, name)
+        if type(value) not in (int, float):
+            object.__setattr__(of, name, plain(value))
+
+
+def _token_ids(given: Iterable[Any]) -> tuple[Any, ...]:
+    """The tokens of a list, a numpy array or a tensor, as Python's numbers."""
+    tokens = tuple(plain(given))
+    return tokens if {*map(type, tokens)} <= {int} else tuple(map(plain, tokens))
 
 
 GREEDY = Sampling()
@@ -71,10 +96,14 @@ class Request:
     """What a user requests, complete at birth and never changed.
 
     A request of several prompts (Flover, section IV: "batch size n") is one `Request` for each, with the same `group`,
-    arrival and priority: they are refused or accepted as one. `arrival_s` is in seconds since the run began. Requests
-    of a higher `priority` are served first by a policy whose `order` is that (`batching.order=priority`). `stop_ids`
+    arrival, priority and user: they are refused or accepted as one. `arrival_s` is in seconds since the run began.
+    Requests of a higher `priority` are served first by a policy whose `order` is that (`batching.order=priority`). No
+    shipped policy reads `user`; your own may, and metrics are told by it (`--by user`). `stop_ids`
     are the tokens that end the answer (usually the tokenizer's EOS); with `ignore_eos` the answer always has
-    `max_new_tokens` tokens.
+    `max_new_tokens` tokens: 256 by default, or as many as the context has room for. With `clip` any other
+    `max_new_tokens` is lowered to that room as well; without it a request that does not fit is refused.
+
+    Token ids and numbers may be numpy's or torch's.
 
     A request may follow another, of the same conversation if it has one: it arrives `delay_s` after the end of request
     `after`, though not before `arrival_s`, with all of that one's text, stop tokens included, in front of its own
@@ -83,7 +112,7 @@ class Request:
 
     id: str
     prompt: tuple[int, ...]
-    max_new_tokens: int = 128
+    max_new_tokens: int = DEFAULT
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     sampling: Sampling = GREEDY
@@ -93,15 +122,22 @@ class Request:
     after: str | None = None  # the request whose text it continues
     delay_s: float = 0.0
     group: str | None = None
+    user: str | None = None  # who asks
     problem: str | None = None  # why it cannot be read at all: the engine refuses it with this sentence
     structure: Any = None  # what a model of cells unfolds beside the prompt: a tree, or whatever its `unfold` reads
+    clip: bool = field(default=False, compare=False)  # lower max_new_tokens to what the context has room for
 
     def __post_init__(self) -> None:
-        if not isinstance(self.prompt, tuple):  # a list, as a tokenizer gives it
-            try:  # type: ignore[unreachable]
-                object.__setattr__(self, "prompt", tuple(self.prompt))
-            except TypeError:
-                raise UsageError(f"Request {self.id!r} has the prompt {self.prompt!r:.60}: give token ids.") from None
+        if self.max_new_tokens is None:
+            object.__setattr__(self, "max_new_tokens", MAX_NEW_TOKENS)  # type: ignore[unreachable]
+            object.__setattr__(self, "clip", True)
+        _make_plain(self, "max_new_tokens", "ignore_eos", "arrival_s", "delay_s", "priority")
+        try:
+            object.__setattr__(self, "prompt", _token_ids(self.prompt))
+        except TypeError:
+            raise UsageError(f"Request {self.id!r} has the prompt {brief(self.prompt)}: give token ids.") from None
+        if isinstance(plain(self.stop_ids), Collection):  # anything else the engine refuses
+            object.__setattr__(self, "stop_ids", _token_ids(self.stop_ids))
 
     @property
     def max_length(self) -> int:
@@ -124,35 +160,53 @@ def check_are_requests(given: Iterable[object]) -> None:
     """Raise `UsageError` unless all that is given are requests."""
     for one in given:
         if not isinstance(one, Request):
-            raise UsageError(f"A request was given as {one!r:.60}: give Request(id, prompt), the prompt as token ids.")
+            raise UsageError(f"A request was given as {brief(one)}: give Request(id, prompt), the prompt as token ids.")
 
 
 def check_name(text: str, what: str) -> str:
-    """The name of a conversation, as it is. Raise `UsageError` if it is empty, or UTF-8 cannot spell it."""
+    """The name of a conversation or a user, as it is. Raise `UsageError` if it is empty, or UTF-8 cannot spell it."""
     if not text or not fits_utf8(text):
         raise UsageError(f"{what} is {text!r}: give a name that UTF-8 can spell.")
     return text
 
 
 def _check_types(request: Request) -> None:
-    """Raise `RequestRefused` unless the fields that no reader looks at have the types that they are declared with."""
+    """Raise `RequestRefused` unless all fields have the types of their declarations, and numbers fit into tensors."""
     name = f"Request {request.id!r}"
+    strange = [token for token in request.prompt if type(token) is not int and not _is_whole(token)]
+    if strange:
+        raise RequestRefused(
+            f"{name} has the token id {brief(strange[0])}, which is no whole number: give ids made by this model's "
+            "tokenizer."
+        )
+    if not _is_whole(request.max_new_tokens):
+        raise RequestRefused(f"{name} asks for {brief(request.max_new_tokens)} new tokens: ask for a whole number.")
     if not isinstance(request.id, str) or not request.id:
         raise RequestRefused(f"{name} has an id that is no text: give one such as 'r0'.")
-    for field_name in ("group", "conversation", "after"):
+    for field_name in ("group", "conversation", "after", "user"):
         value = getattr(request, field_name)
         if not (value is None or isinstance(value, str)):
-            raise RequestRefused(f"{name} has {field_name} = {value!r}: give a text, or leave it out.")
-    if request.conversation is not None:
-        try:
-            check_name(request.conversation, f"The conversation of request {request.id!r}")
-        except UsageError as error:
-            raise RequestRefused(str(error)) from None
-    if not isinstance(request.sampling, Sampling):
-        raise RequestRefused(f"{name} has sampling = {request.sampling!r:.60}: give Sampling(temperature=...).")
+            raise RequestRefused(f"{name} has {field_name} = {brief(value)}: give a text, or leave it out.")
+    for what, text in (("conversation", request.conversation), ("user", request.user)):
+        if text is not None:
+            try:
+                check_name(text, f"The {what} of request {request.id!r}")
+            except UsageError as error:
+                raise RequestRefused(str(error)) from None
+    if not isinstance(request.ignore_eos, bool):
+        raise RequestRefused(f"{name} has ignore_eos = {brief(request.ignore_eos)}: give True or False.")
     stop_ids: object = request.stop_ids
-    if not isinstance(stop_ids, Collection) or not all(isinstance(token, int) for token in stop_ids):
-        raise RequestRefused(f"{name} has stop_ids = {request.stop_ids!r:.60}: give token ids, such as (3,).")
+    if not isinstance(stop_ids, tuple) or not all(map(_is_whole, stop_ids)):
+        raise RequestRefused(f"{name} has stop_ids = {brief(request.stop_ids)}: give token ids, such as (3,).")
+    sampling = request.sampling
+    if not isinstance(sampling, Sampling):
+        raise RequestRefused(f"{name} has sampling = {brief(request.sampling)}: give Sampling(temperature=...).")
+    for field_name, value, most in (
+        ("temperature", sampling.temperature, sys.float_info.max),
+        ("top_k", sampling.top_k, INT64[1]),
+    ):
+        if value > most:
+            raise RequestRefused(f"{name} has {field_name} = {brief(value)}: give at most {most:g}.")
 
 
 def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Collection[str]) -> None:
@@ -177,11 +231,16 @@ def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Co
             raise RequestRefused(f"Request {prompt.id!r} has the id of a group: give every request and group its own.")
         if prompt.id in ids or any(prompt.id == other.id for other in prompts[:i]):
             raise RequestRefused(f"Request {prompt.id!r} was submitted twice: give every request an id of its own.")
-        if (prompt.group, prompt.arrival_s, prompt.priority) != (group, prompts[0].arrival_s, prompts[0].priority):
+        if _shared(prompt) != _shared(prompts[0]):
             raise RequestRefused(
-                f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group, arrival or "
-                "priority: give the prompts of one request the same of each."
+                f"Requests {prompts[0].id!r} and {prompt.id!r} were submitted as one, and differ in group, arrival, "
+                "priority or user: give the prompts of one request the same of each."
             )
+
+
+def _shared(prompt: Request) -> tuple[object, ...]:
+    """What the prompts of one request have in common."""
+    return prompt.group, prompt.arrival_s, prompt.priority, prompt.user
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,22 +256,24 @@ class TextReader:
             raise RequestRefused(f"{name} {request.problem}")
         if not request.prompt:
             raise RequestRefused(f"{name} has an empty prompt: give at least one token.")
-        if not _is_whole(request.max_new_tokens) or request.max_new_tokens < 1:
-            raise RequestRefused(
-                f"{name} asks for {request.max_new_tokens!r} new tokens: ask for a whole number, at least 1."
-            )
+        if request.max_new_tokens < 1:
+            raise RequestRefused(f"{name} asks for {brief(request.max_new_tokens)} new tokens: ask for at least 1.")
         new = request.prompt[num_history:]
-        bad = next((token for token in new if not (_is_whole(token) and 0 <= token < self.vocab_size)), None)
+        bad = next((token for token in new if not 0 <= token < self.vocab_size), None)
         if bad is not None:
             raise RequestRefused(
-                f"{name} has the token id {bad!r}, and the vocabulary is 0 to {self.vocab_size - 1}: "
+                f"{name} has the token id {brief(bad)}, and the vocabulary is 0 to {self.vocab_size - 1}: "
                 "give ids made by this model's tokenizer."
             )
         if request.max_length > self.max_context:
+            asked = f"has {len(request.prompt)} prompt tokens and asks for {brief(request.max_new_tokens)} more"
             raise RequestRefused(
-                f"{name} has {len(request.prompt)} prompt tokens and asks for {request.max_new_tokens} more, and the "
-                f"context is {self.max_context}: shorten the prompt or lower max_new_tokens."
+                f"{name} {asked}, and the context is {self.max_context}: shorten the prompt or lower max_new_tokens."
             )
+
+    def fit(self, request: Request) -> Request:
+        room = max(1, self.max_context - len(request.prompt))
+        return replace(request, max_new_tokens=room) if request.clip and room < request.max_new_tokens else request
 
     def begin(self, request: Request) -> Sequence:
         return Sequence(request)

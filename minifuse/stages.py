@@ -228,6 +228,10 @@ class Reader(Protocol):
         """
         ...
 
+    def fit(self, request: Request) -> Request:
+        """The request, with `max_new_tokens` lowered to what the context has room for if it asks for that (`clip`)."""
+        ...
+
     def begin(self, request: Request) -> Sequence:
         """The sequence that a request begins as, when it has arrived: a text as it is, or unfolded into a graph.
 

@@ -4,6 +4,7 @@
     {"event": "request", "id": "r0", "arrival_s": 0.0, "prompt_tokens": 5, "max_new_tokens": 20, ...}
     {"event": "request", "id": "r1", "wall": {"arrival_s": 2.7}, "after": "r0", "history_tokens": 24, ...}
     {"event": "request", "id": "r2", "arrival_s": 0.0, "history_tokens": 96, ...}   # behind the text of an earlier run
+    {"event": "request", "id": "r3", "arrival_s": 0.0, "user": "ann", ...}
     {"event": "refused", "id": "r9", "why": "..."}
     {"event": "answer", "id": "r0", "text": "42", "ends": [1, 2, 2]}
     {"event": "aborted", "id": "r8", "wall": {"end_s": ...}}
@@ -113,6 +114,7 @@ class Trace:
                 "priority": request.priority,
                 "conversation": request.conversation,
                 "group": request.group,
+                **({} if request.user is None else {"user": request.user}),
                 **({} if request.after is None else {"after": request.after}),
                 **({} if request.after is None and not num_history else {"history_tokens": num_history}),
                 **({} if text is None else {"text": text}),

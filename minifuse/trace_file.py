@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
 from minifuse.errors import UsageError
+from minifuse.parsing import BYTE_ORDER_MARK, read_bounded
 
 __all__ = ["Lines", "TraceFile", "parse", "read_text"]
 
@@ -81,9 +82,13 @@ def read_text(where: Path | TextIO, name: str) -> str:
 
     Raises:
         UsageError: it cannot be read, or holds no text.
+        MachineError: it is too long.
     """
     try:
-        return where.read_text(encoding="utf-8") if isinstance(where, Path) else where.read()
+        if not isinstance(where, Path):
+            return read_bounded(where, f"The trace on {name}")
+        with where.open(encoding="utf-8") as file:
+            return read_bounded(file, f"The trace {name}")
     except OSError as error:
         raise UsageError(
             f"The trace {name} cannot be read ({error.strerror}): give a file that --trace wrote."
@@ -102,7 +107,7 @@ def parse(text: str, name: str, schema: str) -> Lines:
     Raises:
         UsageError: it is empty, is not a trace, or is one of another version.
     """
-    lines = text.split("\n")
+    lines = text.removeprefix(BYTE_ORDER_MARK).split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

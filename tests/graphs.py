@@ -73,6 +73,9 @@ class GraphReader:
 
     def check(self, request: Request) -> None: ...
 
+    def fit(self, request: Request) -> Request:
+        return request
+
     def begin(self, request: Request) -> Sequence:
         return Sequence(request, graph=self.graphs[request.id])
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,26 @@ def test_rooms_import_from_rooms_below_them(imports: dict[str, set[str]]) -> Non
 def test_no_circles(imports: dict[str, set[str]]) -> None:
     order = tuple(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError, which names the circle
     assert set(MODULES) <= set(order)
+
+
+EACH_BY_ATTRIBUTE = """
+import importlib, sys
+import minifuse
+hidden = []
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    found = minifuse
+    for part in name.split(".")[1:]:
+        found = getattr(found, part)
+    if found is not sys.modules[name]:
+        hidden.append(name)
+print(hidden)
+print(minifuse.serve is not minifuse.serve.serve, callable(minifuse.serve))
+"""
+
+
+def test_no_name_hides_a_module() -> None:
+    """`import minifuse.serve.texts`, then `minifuse.serve.texts`: for every module, in a process of its own."""
+    names = sorted(MODULES.keys() - {"minifuse.__main__"})
+    ran = subprocess.run([sys.executable, "-c", EACH_BY_ATTRIBUTE, *names], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("[]\nTrue True\n", "")

@@ -152,7 +152,7 @@ def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
 # --- lines of request files
 
 
-def encode(text: str) -> list[int]:
+def encode(text: str, continues: bool = False) -> list[int]:
     return [ord(letter) for letter in text]
 
 
@@ -162,7 +162,7 @@ def read(*lines: str | dict[str, Any], encode: Encode = encode) -> list[Request]
 
 
 P = '"prompt": "x"'
-SECONDS = "give a finite number of at least 0 and at most 1e+12"
+SECONDS = "give a finite number of at least 0"
 ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
 
 
@@ -211,14 +211,12 @@ ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
         (f'{{{P}, "arrival_s": Infinity}}', f"arrival_s is Infinity: {SECONDS}"),
         (f'{{{P}, "arrival_s": true}}', f"arrival_s is true: {SECONDS}"),
         (f'{{{P}, "arrival_s": "1s"}}', f'arrival_s is "1s": {SECONDS}'),
-        (f'{{{P}, "arrival_s": 1{"0" * 400}}}', f"arrival_s is 1{'0' * 36}...: {SECONDS}"),
         (f'{{{P}, "temperature": -1}}', "temperature is -1: give a finite number of at least 0"),
         (f'{{{P}, "temperature": NaN}}', "temperature is NaN: give a finite number of at least 0"),
         (f'{{{P}, "top_p": 0}}', "top_p is 0: give a finite number above 0 and at most 1"),
         (f'{{{P}, "top_p": 1.5}}', "top_p is 1.5: give a finite number above 0 and at most 1"),
-        (f'{{{P}, "top_k": -1}}', "top_k is -1: give a whole number from 0 to 2**63 - 1"),
-        (f'{{{P}, "seed": -1}}', "seed is -1: give a whole number from 0 to 2**63 - 1"),
-        (f'{{{P}, "seed": {2**63}}}', f"seed is {2**63}: give a whole number from 0 to 2**63 - 1"),
+        (f'{{{P}, "top_k": -1}}', "top_k is -1: give a whole number from 0"),
+        (f'{{{P}, "seed": -1}}', "seed is -1: give a whole number from 0"),
         (f'{{{P}, "ignore_eos": 1}}', "ignore_eos is 1: give true or false"),
         (f'{{{P}, "eos_token_id": "2"}}', 'eos_token_id is "2": give a whole number or a list of them'),
         (f'{{{P}, "eos_token_id": [2, null]}}', "eos_token_id[1] is null: give only whole numbers in eos_token_id"),
@@ -260,7 +258,7 @@ def test_ids_given_and_made_are_unique_over_groups_and_prompts(
 
 
 def test_a_text_for_a_model_without_a_tokenizer_is_that_requests_problem() -> None:
-    def none(text: str) -> list[int]:
+    def none(text: str, continues: bool = False) -> list[int]:
         raise ModelError("The model has no tokenizer.json: give prompt_token_ids.")
 
     ids, text = read({"prompt_token_ids": [1]}, {"prompt": "x"}, encode=none)
@@ -282,7 +280,7 @@ def test_files_refused(tmp_path: Path) -> None:
     path.write_bytes(b'{"prompt": "x"}\n{"prompt": "\xff"}\n')
     with pytest.raises(UsageError) as caught:
         read_jsonl(path, encode)
-    assert str(caught.value) == f"{path}:2: byte 13 of this line is not UTF-8: save the file as UTF-8."
+    assert str(caught.value) == f"{path}:2: byte 13 of this line is not UTF-8: give UTF-8."
     for nothing in (b"", b"\n \n"):
         path.write_bytes(nothing)
         with pytest.raises(UsageError) as caught:

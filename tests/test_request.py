@@ -102,6 +102,8 @@ def test_sampling_that_makes_no_sense(wrong: dict[str, Any]) -> None:
         {"group": 1},
         {"conversation": 1},
         {"after": 1},
+        {"user": 1},
+        {"user": ""},
         {"stop_ids": 3},
         {"stop_ids": ("x",)},
         {"sampling": {"temperature": 1}},

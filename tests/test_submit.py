@@ -27,9 +27,10 @@ def test_prompts_of_one_request_are_submitted_as_one() -> None:
 @pytest.mark.parametrize(
     ("prompts", "parts"),
     [
-        ([asks("a", group="g"), asks("b", group="h")], ["'a' and 'b'", "group, arrival or priority"]),
-        ([asks("a", group="g"), asks("b", at=1.0, group="g")], ["'a' and 'b'", "group, arrival or priority"]),
-        ([asks("a", group="g"), asks("b", priority=1, group="g")], ["'a' and 'b'", "group, arrival or priority"]),
+        ([asks("a", group="g"), asks("b", group="h")], ["'a' and 'b'", "group, arrival, priority or user"]),
+        ([asks("a", group="g"), asks("b", at=1.0, group="g")], ["'a' and 'b'", "group, arrival, priority or user"]),
+        ([asks("a", group="g"), asks("b", priority=1, group="g")], ["'a' and 'b'", "group, arrival, priority or user"]),
+        ([asks("a", group="g"), asks("b", group="g", user="ann")], ["'a' and 'b'", "priority or user"]),
         ([asks("a", group="g"), asks("a", group="g")], ["'a' was submitted twice"]),
         ([asks("a"), asks("b")], ["'a' to 'b'", "no group"]),
         ([asks("a", group="g"), asks("b", 300, 101, group="g")], ["'b'", "context"]),

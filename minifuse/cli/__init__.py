@@ -3,10 +3,11 @@
 | exit code | meaning |
 |---|---|
 | 0 | fine |
-| 1 | a request failed (refused, logits not finite), an answer could not be stored, or a check did not hold |
+| 1 | a request failed (refused, logits not finite), an answer, trace or page was not stored, or a check did not hold |
 | 2 | bad usage or input: nothing was started |
 | 3 | the machine lacks something |
 | 130 | Ctrl-C came before the end |
+| 129, 143 | SIGHUP, or SIGTERM, came before the end: 128 and the number of the signal |
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from itertools import pairwise
 from typing import Any
 
 from minifuse.cli.failures import one_sentence, told
-from minifuse.cli.loading import loading
+from minifuse.cli.spinner import loading
 from minifuse.cli.streams import has_stdout, repair, result_alone, result_stream, silence
+from minifuse.cli.text import tell
 from minifuse.cores import wait_passively
-from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN
+from minifuse.ctrl_c import INTERRUPTED, NOTHING_SHOWN, SHOW_CURSOR
+from minifuse.errors import LONGEST, shortened
 
 __all__ = ["main"]
 
@@ -40,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _work(typed)
         sys.stdout.flush()
     except KeyboardInterrupt:
+        if sys.stderr.isatty():  # a picture that was cut off as it began has hidden the cursor
+            print(SHOW_CURSOR, end="", file=sys.stderr)
         return _fail(NOTHING_SHOWN, INTERRUPTED)
     except BrokenPipeError:
         silence()
@@ -97,7 +102,7 @@ def _fail_text(error: Any) -> str:
     command = context.command_path if context is not None else "minifuse"
     if getattr(error, "option_name", None) == "--plugin":
         return f"--plugin stands before the command: minifuse --plugin FILE.py {command.partition(' ')[2]}."
-    message = one_sentence(error.format_message())
+    message = shortened(one_sentence(error.format_message()), LONGEST // 2)
     return f"{message} See {command} --help." if message.endswith("?") else f"{message}: see {command} --help."
 
 
@@ -107,5 +112,5 @@ def _fail(message: str, code: int) -> int:
             sys.stdout.flush()
         except OSError:
             silence()
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    tell(f"error: {message}")
     return code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,17 +9,18 @@ from rich.table import Table
 from rich.text import Text
 
 from minifuse.cli.requests import Workload
-from minifuse.cli.tables import metric_rows
-from minifuse.cli.text import console, counted, one_line, shortened
-from minifuse.metrics import Metrics
+from minifuse.cli.tables import by_group, metric_rows
+from minifuse.cli.text import console, counted, one_line, shortened, tell
+from minifuse.metrics import Groups, Metrics
 from minifuse.model.cells.config import BUILT_IN
 from minifuse.request import FinishReason
 from minifuse.serve.run import Answer, Served
 from minifuse.techniques import Technique
 
-__all__ = ["answer_json", "answer_line", "is_right", "note_unevicted", "show_metrics"]
+__all__ = ["answer_json", "answer_line", "is_right", "note_unevicted", "show_groups", "show_metrics"]
 
 PLACEHOLDER = -1
+PROMPT_WIDTH = 36
 SHOWN = 3  # numbers of a result, and results of a graph
 
 
@@ -40,7 +40,7 @@ def answer_line(workload: Workload, answer: Answer) -> Text:
         line = Text.assemble(line, " [", Text(", ").join(marks), "]")
     if workload.source.kind == "cells" and not answer.token_ids:
         return Text.assemble(line, ": ", _results(workload, answer))
-    prompt = shortened(_tokens(workload, answer.new_prompt))
+    prompt = shortened(_tokens(workload, answer.new_prompt), PROMPT_WIDTH)
     return Text.assemble(line, " ", (prompt, "dim"), " -> ", _tokens(workload, answer.token_ids))
 
 
@@ -104,10 +104,9 @@ def note_unevicted(served: Iterable[tuple[Technique, Mapping[str, Any], Metrics]
                 return
             idle |= dict.fromkeys(sorted(given))
     if idle:
-        print(
+        tell(
             f"note: no request was evicted, so {' and '.join(idle)} changed nothing: lower --kv-memory, or choose a "
-            "batching that evicts, such as prefill_first.",
-            file=sys.stderr,
+            "batching that evicts, such as prefill_first."
         )
 
 
@@ -129,3 +128,9 @@ def show_metrics(workload: Workload, served: Served, metrics: Metrics) -> None:
     if judged:
         table.add_row("Answers right", f"{sum(judged)} of {len(judged)}")
     console(stderr=True).print(table)
+
+
+def show_groups(groups: Groups, by: str, kind: str) -> None:
+    """Print the latencies of each user, priority or conversation of a run on stderr."""
+    out = console(stderr=True)
+    out.print("", *by_group({"": groups}, by, kind, out.width), sep="\n")

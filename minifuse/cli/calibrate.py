@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,12 @@ from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.run import load
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import BUSY, in_time, plain
-from minifuse.cli.text import console
+from minifuse.cli.text import console, tell
 from minifuse.cores import OtherWork, usable_cores
 from minifuse.errors import UsageError
 from minifuse.model.source import resolve
 from minifuse.model.text.load import resolve_text
+from minifuse.output import write_whole
 from minifuse.parsing import number
 from minifuse.serve.settings import Settings
 
@@ -81,14 +81,14 @@ def calibrate(options: CalibrateOptions) -> int:
     _show(measured, f"{source.name} in {settings.dtype} on {kept.machine}", options)
     if (used := others.cores() or 0.0) >= BUSY:
         busy = f"other processes used {plain(used)} of {len(usable_cores())} cores"
-        print(f"note: {busy} meanwhile: measure again when the machine is quiet.", file=sys.stderr)
+        tell(f"note: {busy} meanwhile: measure again when the machine is quiet.")
     if options.out == STDOUT:
         print_result(text)
         return 0
     if options.out is None:
         kept.write(text)
     else:
-        options.out.write_text(text, encoding="utf-8")
+        write_whole(options.out, text)
     console().print(f"Written to {options.out or kept.path}", soft_wrap=True)
     return 0
 

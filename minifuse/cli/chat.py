@@ -6,21 +6,23 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 from minifuse.cli.declare import option, takes
-from minifuse.cli.requests import MAX_NEW_TOKENS, tell_of_unused_sampling
+from minifuse.cli.requests import tell_of_unused_sampling
 from minifuse.cli.run import RunOptions, chosen, load
 from minifuse.cli.state import open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, silence
-from minifuse.cli.text import one_line
+from minifuse.cli.text import one_line, tell
 from minifuse.ctrl_c import INTERRUPTED, dealt_with
 from minifuse.errors import ModelError, RequestRefused, UsageError
 from minifuse.model.source import resolve
 from minifuse.model.text.load import TextSource
 from minifuse.model.text.tokenizer import UNFINISHED, Tokenizer
+from minifuse.parsing import BYTE_ORDER_MARK, MOST_LINE, too_long
 from minifuse.parsing import number as counted
-from minifuse.request import FinishReason, Request, check_name
+from minifuse.request import DEFAULT, FinishReason, Request, check_name
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.talk import Exchange, Talk
@@ -33,7 +35,7 @@ CONVERSATION = "chat"
 PROMPT = "> "
 NOT_HERE = (
     *("texts", "prompts", "requests", "workload", "prompts_per_request", "prompt_length", "output_length", "arrival"),
-    *("ignore_eos", "clock", "hardware", "goodput", "trace", "why", "live", "replay", "max_batch"),
+    *("users", "ignore_eos", "clock", "hardware", "goodput", "by", "trace", "why", "live", "replay", "max_batch"),
 )
 
 
@@ -112,11 +114,11 @@ class _Chat:
     def run(self) -> int:
         """Until the input ends: 0, or 1 if a prompt was refused or an answer failed, or that of Ctrl-C."""
         if self.on_terminal:
-            print(f"{self.source.name}: Ctrl-C ends an answer, Ctrl-D the chat.", file=sys.stderr)
+            tell(f"{self.source.name}: Ctrl-C ends an answer, Ctrl-D the chat.")
         if self.talk.num_turns:
             _note(f"goes on behind {self.talk.num_turns} turns of {self.talk.num_tokens} tokens")
         for number, line in enumerate(self._lines(), start=1):
-            if text := line.strip():
+            if text := (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).strip():
                 try:
                     exchange = self._turn(text)
                 except (RequestRefused, ModelError) as error:
@@ -132,7 +134,10 @@ class _Chat:
         if sys.stdin is None:
             raise UsageError("Standard input is closed: type prompts, or redirect it from a file of them.")
         if not self.on_terminal:
-            for number, line in enumerate(sys.stdin.buffer, start=1):
+            lines = iter(partial(sys.stdin.buffer.readline, MOST_LINE + 1), b"")
+            for number, line in enumerate(lines, start=1):
+                if len(line) > MOST_LINE:
+                    raise too_long(f"Line {number} of standard input", MOST_LINE)
                 try:
                     yield line.decode()
                 except UnicodeDecodeError as error:
@@ -169,7 +174,8 @@ class _Chat:
         exchange = self.talk.say(
             prompt,
             stream.add,
-            max_new_tokens=min(self.options.max_new_tokens or MAX_NEW_TOKENS, room),
+            max_new_tokens=self.options.max_new_tokens or DEFAULT,
+            clip=True,
             stop_ids=self.source.config.eos_ids,
             sampling=self.options.sampling,
         )
@@ -223,7 +229,7 @@ class _Chat:
 
     def _refused(self, number: int, text: str, why: str) -> None:
         self.code = 1
-        print(f"error: {f'line {number}: ' if number and not self.on_terminal else ''}{why}", file=sys.stderr)
+        tell(f"error: {f'line {number}: ' if number and not self.on_terminal else ''}{why}")
         if self.options.json:
             refused = {"schema": SCHEMA, "turn": None, "prompt": text, "finish_reason": "refused", "error": why}
             print_result(json.dumps(refused))
@@ -255,4 +261,4 @@ class _Stream:
 
 
 def _note(text: str) -> None:
-    print(f"({text})", file=sys.stderr, flush=True)
+    tell(f"({text})")

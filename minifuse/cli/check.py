@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import get_terminal_size
@@ -13,11 +14,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole
+from minifuse.cli.options import parse_stage_options
 from minifuse.cli.plugin import load_plugin, plugins
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import one_line, shortened
+from minifuse.cli.text import one_line, shortened, tell
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.errors import LawBroken, MachineError, MinifuseError, UsageError
+from minifuse.errors import CheckerFailed, LawBroken, MachineError, MinifuseError, UsageError
 from minifuse.parsing import parse_duration, unknown
 from minifuse.serve.interrupt import uninterrupted
 from minifuse.stages import KINDS, kinds_of, stages
@@ -30,8 +32,7 @@ __all__ = ["check"]
 
 SCHEMA = "minifuse.check/1"
 UNDECIDED = 1
-QUICK_S = 30.0
-QUICK_SCENARIOS, LEAST_SCENARIOS = 80, 2  # of all mixes together, and of one
+QUICK_SCENARIOS, LEAST_SCENARIOS = 150, 2  # of all mixes together, and of one
 SCENARIOS = 25  # of each mix
 GAP_S = 0.2  # between two lines of progress on a terminal
 
@@ -44,7 +45,8 @@ def _limit(text: str, flag: str) -> float:
 
 
 PLUGIN = "a file that registers the stage; repeatable"
-QUICK = f"about {QUICK_SCENARIOS} scenarios, one comparing law on each, and {QUICK_S:g} s at most"
+QUICK = f"about {QUICK_SCENARIOS} scenarios, one comparing law on each: about half a minute on two cores"
+SET = "try this value alone of an option: batching.max_batch=4; repeatable"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class CheckOptions:
 
     stage: Annotated[str | None, argument("STAGE", "a stage (memory.paged: the memory of that name) or a technique")]
     plugin: Annotated[list[str], option("--plugin", PLUGIN, "FILE.py", repeatable=True)]
+    options: Annotated[
+        dict[str, str], option("--set", SET, "STAGE.OPTION=V", parse=parse_stage_options, repeatable=True)
+    ]
     quick: Annotated[bool, switch("--quick", QUICK)]
     scenarios: Annotated[
         int | None, option("--scenarios", f"for each mix: {SCENARIOS}", "N", parse=whole(1, 1_000_000))
@@ -68,8 +73,8 @@ class CheckOptions:
 def check(options: CheckOptions) -> int:
     """Put a stage of yours through the laws, and show the smallest scenario that breaks one.
 
-    Exit code 0: the laws hold. 1: one is broken, or time ran out before each mix was tried. 2: bad usage, or a class
-    that cannot be a stage. 3: the test extra is not installed. With --json each of them prints a document.
+    Exit code 0: the laws hold. 1: one is broken, time ran out before each mix was tried, or a law failed. 2: bad usage,
+    or a class that cannot be a stage. 3: the test extra is not installed. With --json each prints a document.
     """
     try:
         return _check(options)
@@ -94,21 +99,29 @@ def _check(options: CheckOptions) -> int:
                 load_plugin(path)
             _check_name(options.stage)
             progress.say("loading")
-            mixes, tally = _mixes(options.stage)
+            mixes, tally = _mixes(options.stage, options.options)
             try:
-                stopped = _search(options, mixes, tally, progress, time.monotonic())
+                stopped = _search_reading(options, mixes, tally, progress)
             except LawBroken as broken:
                 found, stopped = broken, False
         except KeyboardInterrupt:
             progress.stop()
             message = f"Interrupted: no law was found broken on {tally or 'nothing yet'}."
-            with uninterrupted():
-                if options.json:
-                    print_result(_document(options, "undecided", tally, message=message, complete=False))
-                print(f"error: {message}", file=sys.stderr, flush=True)
-            return INTERRUPTED
+            return _show_undecided(options, tally, message, INTERRUPTED)
+        except CheckerFailed as failed:
+            progress.stop()
+            return _show_undecided(options, tally, f"{failed} See it again with {_again(options)}.", failed.exit_code)
     with uninterrupted():
         return _show(options, tally, found, stopped)
+
+
+def _show_undecided(options: CheckOptions, tally: Tally | None, message: str, code: int) -> int:
+    """Say what ended the check before its end, and return the exit code."""
+    with uninterrupted():
+        if options.json:
+            print_result(_document(options, "undecided", tally, message=message, complete=False))
+        tell(f"error: {message}")
+    return code
 
 
 def _check_name(name: str) -> None:
@@ -117,12 +130,11 @@ def _check_name(name: str) -> None:
         raise unknown("technique or stage", name, known)
 
 
-def _mixes(name: str) -> tuple[Any, Tally]:
+def _mixes(name: str, given: Mapping[str, str]) -> tuple[Any, Tally]:
     """The mixes that a stage is in, and an empty tally of them. Imports torch and hypothesis."""
     try:
         from minifuse.cli.verdict import Tally
-        from minifuse.testing.search import mixes_of, uncounted
-        from minifuse.testing.statements import names_of
+        from minifuse.testing import mixes as of
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "hypothesis":
             raise
@@ -130,21 +142,33 @@ def _mixes(name: str) -> tuple[Any, Tally]:
             "minifuse check makes scenarios up with hypothesis, which is not installed: "
             "pip install -e '.[test]' -c constraints.txt."
         ) from None
-    mixes = mixes_of(name)
+    mixes = of.mixes_of(name)
     if not mixes:
         raise UsageError(f"The stage {name!r} fits no other stages: see what they `offer`, `read` and `serve`.")
-    laws, without = names_of(*(subject for subject, _ in mixes)), uncounted(mixes)
-    if without:
-        laws.remove("refuse early")
-    return mixes, Tally({}, len(mixes), laws, without)
+    uncut = of.unclaimed_cuts(mixes)
+    found = [mix for mix in of.with_options(mixes, given) if of.can_be_computed(mix[1])]
+    if not found:
+        raise UsageError(f"No mix of {name!r} can keep its token_budget: give none, or choose other stages.")
+    return found, Tally({}, len(found), *of.applying(found), uncut)
 
 
-def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress, since: float) -> bool:
+def _search_reading(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress) -> bool:
+    """Search, and note which options the stages of a plugin never read. Return whether time ran out."""
+    from minifuse.testing.drawn import own_options
+    from minifuse.testing.reads import recorded
+
+    own = [declared for _, row in mixes for declared in own_options(row).items()]
+    with recorded({cls for _, (cls, _) in own}) as read:
+        stopped = _search(options, mixes, tally, progress)
+    tally.unread += dict.fromkeys(name for name, (cls, field) in own if (cls, field.name) not in read)
+    return stopped
+
+
+def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress) -> bool:
     """Try scenarios, mix by mix. Return whether time ran out before the last."""
     from minifuse.testing.search import NO_LIMIT, Limit, Search, compared_laws
 
-    seconds = min(QUICK_S if options.quick else 1e9, options.limit or 1e9)
-    limit = NO_LIMIT if seconds == 1e9 else Limit.of(seconds, since)
+    limit = NO_LIMIT if options.limit is None else Limit.of(options.limit, time.monotonic())
     shares = _shares(mixes) if options.quick else [options.scenarios or SCENARIOS] * len(mixes)
     for number, ((subject, row), each) in enumerate(zip(mixes, shares, strict=True)):
         name = row.name if row.name not in tally.tried else f"{row.name} on {subject.noun}"
@@ -207,8 +231,12 @@ def _document(
         "complete": complete,
         "quick": options.quick,
         "seed": options.seed,
-        "uncounted": [] if tally is None else tally.uncounted,
-        "laws": [] if tally is None else tally.laws,
+        "options": options.options,
+        "laws": [] if tally is None else [*tally.laws],
+        "in_mixes": {} if tally is None else tally.laws,
+        "left_out": {} if tally is None else tally.left_out,
+        "uncut": [] if tally is None else tally.uncut,
+        "unread": [] if tally is None else tally.unread,
         "mixes": {} if tally is None else tally.tried,
         "scenarios": 0 if tally is None else tally.scenarios,
         "broken": None,
@@ -220,8 +248,9 @@ def _again(options: CheckOptions) -> str:
     here = Path.cwd()
     paths = [path.relative_to(here) if path.is_relative_to(here) else path for path in plugins()]
     files = "".join(f" --plugin {shlex.quote(str(path))}" for path in paths)
+    given = "".join(f" --set {shlex.quote(f'{name}={value}')}" for name, value in options.options.items())
     scenarios = f" --scenarios {options.scenarios}" if options.scenarios else ""
-    return f"minifuse check{files} {options.stage}{' --quick' * options.quick}{scenarios} --seed {options.seed}"
+    return f"minifuse check{files} {options.stage}{given}{' --quick' * options.quick}{scenarios} --seed {options.seed}"
 
 
 class _Progress:
@@ -258,5 +287,5 @@ class _Progress:
             self._live.write(f"\r\x1b[K{shortened(one_line(text), get_terminal_size().columns - 1)}")
             self._live.flush()
         elif what != self._last:
-            print(f"{self._name}: {what}", file=sys.stderr, flush=True)
+            tell(f"{self._name}: {what}")
         self._last = what

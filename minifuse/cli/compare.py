@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,18 +10,19 @@ from typing import Annotated, Any
 from minifuse.cli.answers import note_unevicted
 from minifuse.cli.declare import argument, folder_to_be, option, takes, writable_file
 from minifuse.cli.failures import told
-from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
 from minifuse.cli.requests import Workload, make_workload, note_priorities
 from minifuse.cli.run import exit_code, load, placeholders, show_served
+from minifuse.cli.spinner import loading
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import console, counted
+from minifuse.cli.text import console, counted, tell
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.errors import UsageError
-from minifuse.metrics import Metrics, RunningMetrics
+from minifuse.errors import MachineError, UsageError
+from minifuse.metrics import GROUPINGS, Groups, Metrics, RunningMetrics
 from minifuse.model.source import resolve
+from minifuse.parsing import all_of
 from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, Served, serve
@@ -55,6 +55,7 @@ class Result:
     served: Served
     metrics: Metrics
     differing: tuple[str, ...] | None  # None: of placeholders
+    groups: dict[str, Groups]  # by user, by priority, and by what --by names
     trace_failure: str | None  # why the trace ends before the run does
 
 
@@ -95,27 +96,30 @@ def _compare(
     settings: Settings,
 ) -> int:
     rows, source = [row for row, _ in served], workload.source
-    contest = Contest(workload, model, settings, options.goodput)
+    contest = Contest(workload, model, settings, options.goodput, options.by)
     results: list[Result] = []
     failures: list[tuple[Technique, str]] = []
+    failed = 0
     for row, own in served:
         try:
             results.append(contest.run(row, own, page.trace(row.name), results))
         except BrokenPipeError:
             raise
         except Exception as error:
-            failures.append((row, told(error)[0]))
-            print(f"error: {row.name} failed, and has no row: {failures[-1][1]}", file=sys.stderr, flush=True)
+            message, code = told(error)
+            failures.append((row, message))
+            failed = code if code == MachineError.exit_code else failed or 1
+            tell(f"error: {row.name} failed, and has no row: {failures[-1][1]}")
             continue
         if results[-1].served.interrupted:
             break
     note_unevicted((one.row, one.stage_options, one.metrics) for one in results)
     shown = page.write([result.row.name for result in results])  # before the table, whose reader may close the pipe
     if options.json:
-        print_result(json.dumps(_as_json(workload, settings, results, failures)))
+        print_result(json.dumps(_as_json(workload, settings, results, failures, options.by)))
     elif results:
-        _show(source.kind, settings.clock, results)
-    return _report_errors(workload, settings, rows, results) or int(bool(failures) or not shown)
+        _show(source.kind, settings.clock, results, options.by)
+    return _report_errors(workload, settings, rows, results) or failed or int(not shown)
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,7 @@ class Contest:
     model: Any
     settings: Settings
     goodput: dict[str, float] | None
+    by: str | None
 
     def run(self, row: Technique, own: dict[str, Any], trace: Path | None, before: list[Result]) -> Result:
         """Serve the requests with a technique and its stage options; raises what its stages do."""
@@ -140,7 +145,8 @@ class Contest:
         differing = None
         if not placeholders(workload.source, settings):
             differing = _differing(first, served, settings.dtype)
-        return Result(row, own, served, counted.result(self.goodput), differing, engine.trace.failure)
+        groups = {by: counted.grouped(by) for by in GROUPINGS if by in ("user", "priority", self.by)}
+        return Result(row, own, served, counted.result(self.goodput), differing, groups, engine.trace.failure)
 
 
 def _traces(rows: list[Technique], options: CompareOptions) -> dict[str, Path]:
@@ -162,42 +168,51 @@ def _make_folder(path: Path) -> None:
         raise UsageError(f"--trace is {str(path)!r}, which cannot be made a folder ({error.strerror}).") from None
 
 
-def _show(kind: str, clock: str, results: list[Result]) -> None:
-    from minifuse.cli.leaders import leaders
-    from minifuse.cli.tables import LEGEND, comparison
+def _show(kind: str, clock: str, results: list[Result], by: str | None) -> None:
+    from minifuse.cli.tables import LEGEND, by_group, comparison
 
     out = console()
     rows = ((one.row.name, one.metrics, None if one.differing is None else len(one.differing)) for one in results)
     for table in comparison(rows, kind, out.width):
         out.print(table, "", sep="\n")
     out.print(LEGEND[kind], soft_wrap=True)
-    if len(complete := [(one.row.name, one.metrics) for one in results if not one.served.interrupted]) > 1:
-        out.print("", *leaders(complete, kind, clock), sep="\n")
+    if by is not None:
+        out.print("", *by_group({one.row.name: one.groups[by] for one in results}, by, kind, out.width), sep="\n")
+    if verdict := _verdict(kind, clock, results):
+        out.print("", *verdict, sep="\n")
+
+
+def _verdict(kind: str, clock: str, results: list[Result]) -> list[str]:
+    from minifuse.cli.leaders import leaders
+
+    complete = [one for one in results if not one.served.interrupted]
+    if len(complete) < 2:
+        return []
+    groups = {one.row.name: one.groups for one in complete}
+    return leaders([(one.row.name, one.metrics) for one in complete], kind, clock, groups)
 
 
 def _report_errors(workload: Workload, settings: Settings, rows: list[Technique], results: list[Result]) -> int:
     """Print on stderr what is missing and which answers differ that must not; return the exit code."""
     for result in results:
         if result.trace_failure is not None:
-            print(f"error: {result.trace_failure}", file=sys.stderr)
+            tell(f"error: {result.trace_failure}")
     last = results[-1] if results else None
     left = ", ".join(row.name for row in rows[rows.index(last.row) + 1 :]) if last is not None else ""
     interrupted = last is not None and last.served.interrupted and (left or exit_code(last.served))
     if last is not None and interrupted:
         answered = sum(answer.complete for answer in last.served.answers)
         rest = f", and {left} did not run" if left else ""
-        print(
+        tell(
             f"error: Interrupted: {last.row.name} had answered {answered} of {len(last.served.answers)} "
-            f"{counted(workload.requests)}, so its row is not comparable{rest}: run it again.",
-            file=sys.stderr,
+            f"{counted(workload.requests)}, so its row is not comparable{rest}: run it again."
         )
     wrong = _wrong(workload, settings, results)
     numbers = "reference numerics" if settings.numerics == "reference" else "float64"
     for name, ids in wrong:
-        print(
+        tell(
             f"error: {name} answers {', '.join(ids)} otherwise than {results[0].row.name}, in {numbers}: a stage of "
-            "one of them has a defect.",
-            file=sys.stderr,
+            "one of them has a defect."
         )
     if interrupted:
         return INTERRUPTED
@@ -214,17 +229,18 @@ def _techniques(names: list[str]) -> list[Technique]:
 
 
 def _stage_options(rows: list[Technique], options: Options) -> list[dict[str, Any]]:
-    """The stage options of each technique: those that it has. One that none of them has is refused."""
+    """The stage options of each technique: those that it has. A --set that none of them has is refused."""
     known = set().union(*(row.option_names for row in rows))
     for name in options.set:
         if name not in known:
             which = ", ".join(sorted(known)) or "none"
             raise UsageError(f"--set gives {name}, which none of these techniques has; their options are: {which}.")
-    if options.max_batch is not None and not any(row.batch_sizes for row in rows):
-        raise UsageError(
-            f"--max-batch is {options.max_batch}, and none of these techniques has a batch size: leave it out."
-        )
-    return [options.stage_options(row, known_only=True) for row in rows]
+    found = [options.stage_options(row, known_only=True) for row in rows]
+    unbounded = [row.name for row in rows if not row.batch_sizes]
+    if options.max_batch is not None and unbounded:
+        have = "has" if len(unbounded) == 1 else "have"
+        tell(f"note: {all_of(unbounded)} {have} no batch size, which --max-batch could set.")
+    return found
 
 
 def _warm_up(row: Technique, workload: Workload, settings: Settings, model: Any) -> None:
@@ -284,11 +300,14 @@ def _wrong(workload: Workload, settings: Settings, results: list[Result]) -> lis
 
 
 def _as_json(
-    workload: Workload, settings: Settings, results: list[Result], failures: list[tuple[Technique, str]]
+    workload: Workload,
+    settings: Settings,
+    results: list[Result],
+    failures: list[tuple[Technique, str]],
+    by: str | None,
 ) -> dict[str, Any]:
-    from minifuse.cli.leaders import leaders
+    from minifuse.cli.tables import groups_as_json
 
-    complete = [(one.row.name, one.metrics) for one in results if not one.served.interrupted]
     return {
         "schema": SCHEMA,
         "model": workload.source.name,
@@ -303,9 +322,10 @@ def _as_json(
                 "stages": result.row.stages,
                 "differing": None if result.differing is None else list(result.differing),
                 "metrics": result.metrics,
+                **({} if by is None else {"groups": groups_as_json(result.groups[by], by)}),
             }
             for result in results
         ],
         "failed": [{"technique": row.name, "error": why} for row, why in failures],
-        "verdict": leaders(complete, workload.source.kind, settings.clock) if len(complete) > 1 else [],
+        "verdict": _verdict(workload.source.kind, settings.clock, results),
     }

@@ -25,7 +25,7 @@ import typer
 
 from minifuse.cli.streams import is_stdout
 from minifuse.errors import UsageError
-from minifuse.parsing import MANY, did_you_mean, one_of, parse_int
+from minifuse.parsing import MANY, did_you_mean, one_of, parse_int, quoted
 
 __all__ = [
     "STDOUT",
@@ -76,7 +76,7 @@ def option(
         if typed is None and not repeatable:
             return None
         if choices and typed not in choices:
-            raise UsageError(f'{flag} is "{typed}"{did_you_mean(typed, choices)}: give {one_of(choices)}.')
+            raise UsageError(f"{flag} is {quoted(typed)}{did_you_mean(typed, choices)}: give {one_of(choices)}.")
         return parse(typed or [] if repeatable else typed, flag)
 
     return Declared(kind, default, info, value)
@@ -190,6 +190,8 @@ def writable_file(text: str, flag: str) -> Path:
         path.open("a").close()
         if new:
             path.unlink()
+        elif path.is_file():
+            _try_folder(path.resolve().parent)  # what replaces it is made beside it
     return path
 
 
@@ -202,11 +204,17 @@ def file_or_stdout(text: str, flag: str) -> Path | Literal["-"]:
 
 
 def writable_folder(text: str, flag: str) -> Path:
-    """A parser: a folder that exists and can be written to; writing is the only sure test."""
+    """A parser: a folder that exists and can be written to."""
+    with _refused_unless_written(text, flag, "written to", "a folder"):
+        _try_folder(Path(text))
+    return Path(text)
+
+
+def _try_folder(folder: Path) -> None:
+    """Raise `OSError` unless files can be made in a folder: making one is the only sure test."""
     import tempfile
 
-    with _refused_unless_written(text, flag, "written to", "a folder"), tempfile.TemporaryFile(dir=text):
-        return Path(text)
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def folder_to_be(text: str, flag: str) -> Path:

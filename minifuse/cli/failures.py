@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 
 from minifuse.cli.plugin import plugin_frame, plugin_stages
-from minifuse.errors import LawBroken, MinifuseError, StageFault
+from minifuse.errors import LawBroken, MinifuseError, StageFault, UsageError
+from minifuse.parsing import quoted
 
 __all__ = ["FAILED", "TRACEBACK", "one_sentence", "told"]
 
 FAILED, MACHINE = 1, 3
+OUT_OF_MEMORY = re.compile("out of memory|(?:can't|cannot) allocate memory", re.IGNORECASE)
 TRACEBACK = "MINIFUSE_TRACEBACK"  # an environment variable: set, a defect shows where it happened
 
 
@@ -19,6 +23,8 @@ def told(error: BaseException) -> tuple[str, int]:
     A `MinifuseError` has a sentence of its own. Anything else is a mistake of a plugin, if the error passed through its
     code, or a defect of minifuse.
     """
+    if lacking := _lacks_memory(error) or _lacks_memory(error.__cause__):
+        return f"The machine has too little memory ({lacking}): free some, or ask for less at once.", MACHINE
     if isinstance(error, StageFault):
         if os.environ.get(TRACEBACK):
             raise error
@@ -29,6 +35,8 @@ def told(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MinifuseError):
         return str(error), error.exit_code
     place = plugin_frame(error)
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and not place:
+        return f"The name {quoted(str(error.filename))} is too long: give a shorter one.", UsageError.exit_code
     if isinstance(error, OSError) and not place:
         return f"The system refused ({error}): free what it lacks, or use another place.", MACHINE
     if os.environ.get(TRACEBACK):
@@ -40,6 +48,14 @@ def told(error: BaseException) -> tuple[str, int]:
         show = f"run again with {TRACEBACK}=1 to see where"
         return f"minifuse failed ({what}) beside the stages of a plugin, {theirs}: {show}.", FAILED
     return f"minifuse has a defect ({what}): run again with {TRACEBACK}=1 and report what it shows.", FAILED
+
+
+def _lacks_memory(error: BaseException | None) -> str | None:
+    """What an allocation that failed says, of Python or of torch; None: the error is another."""
+    what = one_sentence(error)
+    if isinstance(error, MemoryError):
+        return what or type(error).__name__
+    return what if isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(what) else None  # torch has no one type
 
 
 def one_sentence(message: object) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,8 @@ from rich.text import Text
 
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import cut_to
-from minifuse.cli.text import console, time_left
+from minifuse.cli.text import console, tell, time_left
+from minifuse.output import write_whole
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Conditions, Experiment, Finding, Panel, Say
 from minifuse.serve.interrupt import uninterrupted
@@ -93,9 +93,7 @@ def write(folder: Path, scale: str, row: Experiment, finding: Finding, source: d
     path = folder / (f"{name}-interrupted" if finding.interrupted else name)
     data = json.dumps({"schema": SCHEMA, "provenance": source, "figures": [row.as_json(finding)]}, indent=2)
     for ending, text in ((".json", data + "\n"), (".md", _markdown(row, finding, source))):
-        unfinished = path.with_name(f".{path.name}{ending}.part")
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path.with_name(f"{path.name}{ending}"))
+        write_whole(path.with_name(f"{path.name}{ending}"), text)
 
 
 class Progress(Say):
@@ -144,4 +142,4 @@ class Progress(Say):
             count = f" ({done} of {self.expected} done{time_left(done, self.expected, self._began)})"
             self._live.update(Text(f"{self._name}: {what}{count if self.expected else ''}"), refresh=True)
         else:
-            print(f"{self._name}: {what}", file=sys.stderr, flush=True)
+            tell(f"{self._name}: {what}")

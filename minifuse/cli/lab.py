@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from minifuse.cli.declare import JsonOptions, argument, json_switch, option, switch, takes
 from minifuse.cli.outcomes import as_json, show
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import console
+from minifuse.cli.text import console, tell
 from minifuse.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +31,12 @@ SEED = option(
 )
 
 
+HAND_INS = argument("HAND-IN", "what was handed in for one lab: folders with a solution.py each, or files", many=True)
+WHICH = option("--lab", "the lab; without it, as the first line of the skeleton says", "NN")
+REFERENCE = "(reference)"
+SHOWN = 30  # pairs
+
+
 def _needs_hypothesis() -> None:
     from importlib.util import find_spec
 
@@ -43,14 +48,11 @@ def _needs_hypothesis() -> None:
 
 def _lab(text: str | None) -> Lab:
     """The installed lab of this number."""
-    from minifuse.labs.lab import labs
+    from minifuse.labs.handins import lab_with_number
 
-    known = labs()
-    numbers = [f"{one.number:02}" for one in known]
-    if text is None or text.zfill(2) not in numbers:
-        what = "No lab is named" if text is None else f"There is no lab {text!r}"
-        raise UsageError(f"{what}: give one of {', '.join(numbers)}.")
-    return known[numbers.index(text.zfill(2))]
+    if text is None:
+        raise UsageError("No lab is named: give one of those that minifuse lab list shows.")
+    return lab_with_number(text)
 
 
 @takes(JsonOptions)
@@ -91,7 +93,7 @@ def start(options: StartOptions) -> int:
     print_result(
         f"{folder} is lab {lab.number}: {lab.title}. Read {folder / 'README.md'}, write {folder / 'solution.py'}."
     )
-    print(f"note: minifuse lab check {folder} tells what holds.", file=sys.stderr)
+    tell(f"note: minifuse lab check {folder} tells what holds.")
     return 0
 
 
@@ -112,7 +114,6 @@ def check(options: CheckOptions) -> int:
     _needs_hypothesis()
     from minifuse.labs.judge import judge
     from minifuse.labs.lab import Lab
-    from minifuse.labs.names import imported
 
     own = Lab(Path(options.folder or HERE))
     lab = _lab(str(own.number)) if options.hidden else own
@@ -120,15 +121,13 @@ def check(options: CheckOptions) -> int:
     if options.only is not None and options.only not in known:
         raise UsageError(f"--only is {options.only!r}, which is no test of this lab: give one of {', '.join(known)}.")
     file = own.folder / "solution.py"
-    if others := imported(file, lab.limits.imports):
-        print(f"note: {file} imports {', '.join(others)}, and solution.py alone is graded.", file=sys.stderr)
     outcomes = judge(
         lab,
         file,
         hidden=options.hidden,
         seed=_text("--seed", options.seed),
         only=options.only,
-        say=lambda name: print(f"note: {name.replace('_', ' ')} ...", file=sys.stderr),
+        say=lambda name: tell(f"note: {name.replace('_', ' ')} ..."),
     )
     if options.json:
         print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, "tests": [as_json(one) for one in outcomes]}))
@@ -141,26 +140,21 @@ def check(options: CheckOptions) -> int:
 class ScoreOptions:
     """The options of `lab score`."""
 
-    folders: Annotated[list[str], argument("DIR", "folders of one lab, such as those of a class", many=True)]
+    hand_ins: Annotated[list[str], HAND_INS]
+    lab: Annotated[str | None, WHICH]
     seed: Annotated[str, SEED]
     json: Annotated[bool, json_switch()]
 
 
 @takes(ScoreOptions)
 def score(options: ScoreOptions) -> int:
-    """Make a table of the open task: counted costs of each folder, beside baselines."""
+    """Make a table of the open task: counted costs of each hand-in, beside baselines."""
     _needs_hypothesis()
-    from minifuse.labs.lab import Lab
+    from minifuse.labs.handins import hand_ins, lab_of
     from minifuse.labs.score import scores
 
-    found = [Lab(Path(folder)) for folder in options.folders or [HERE]]
-    if len({lab.number for lab in found}) > 1:
-        raise UsageError(
-            f"These are folders of the labs {sorted({lab.number for lab in found})}: give folders of one lab."
-        )
-    names = [str(lab.folder) for lab in found]
-    lab = _lab(str(found[0].number))
-    files = {name: one.folder / "solution.py" for name, one in zip(names, found, strict=True)}
+    files = hand_ins(options.hand_ins or [HERE])
+    lab = lab_of(files, options.lab)
     scored = scores(lab, files, seed=_text("--seed", options.seed))
     if options.json:
         told = {"costs": scored.costs, "rows": scored.rows, "baselines": scored.baselines, "failed": scored.failed}
@@ -178,8 +172,48 @@ def score(options: ScoreOptions) -> int:
         console().print(table)
         console().print("\n(in brackets: baselines)")
     for name, why in scored.failed.items():
-        print(f"error: {name} has no score: {why}", file=sys.stderr)
+        tell(f"error: {name} has no score: {why}")
     return int(bool(scored.failed))
+
+
+@dataclass(frozen=True)
+class SimilarOptions:
+    """The options of `lab similar`."""
+
+    hand_ins: Annotated[list[str], HAND_INS]
+    lab: Annotated[str | None, WHICH]
+    json: Annotated[bool, json_switch()]
+
+
+@takes(SimilarOptions)
+def similar(options: SimilarOptions) -> int:
+    """Tell how alike the hand-ins of a class are, and how like the reference: most alike first."""
+    from minifuse.labs.handins import hand_ins, lab_of
+    from minifuse.labs.similar import alike
+    from minifuse.labs.skeleton import skeleton
+
+    files = hand_ins(options.hand_ins)
+    if not files:
+        raise UsageError("No hand-ins are named: give folders with a solution.py, or files.")
+    lab = lab_of(files, options.lab)
+    reference = lab.folder / "solution.py"
+    texts = {REFERENCE: reference.read_bytes()} | {name: _bytes(path) for name, path in files.items()}
+    pairs = alike(texts, skeleton(texts[REFERENCE].decode()).encode())
+    if options.json:
+        print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, "pairs": [vars(one) for one in pairs]}))
+        return 0
+    for one in pairs[:SHOWN]:
+        print_result(f"{one.ratio:>4.0%}  {one.shared:>5} runs  {one.one}  {one.other}")
+    if len(pairs) > SHOWN:
+        tell(f"note: {len(pairs) - SHOWN} more pairs are less alike: --json has all.")
+    return 0
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): give files that you may read.") from None
 
 
 @dataclass(frozen=True)
@@ -223,9 +257,7 @@ def autograder(options: AutograderOptions) -> int:
     secret = secrets.token_hex(16) if options.secret is None else _text("--secret", options.secret)
     make_autograder(lab, folder, secret)
     print_result(f"{folder} grades lab {lab.number}: {lab.title}. For Gradescope: upload a zip file of what is in it.")
-    print(
-        f"note: {folder / 'secret.txt'} is the course's secret: keep it, and grade all with the same.", file=sys.stderr
-    )
+    tell(f"note: {folder / 'secret.txt'} is the course's secret: keep it, and grade all with the same.")
     return 0
 
 
@@ -247,6 +279,7 @@ LAB = {
     "start": start,
     "check": check,
     "score": score,
+    "similar": similar,
     "handout": handout,
     "autograder": autograder,
 }

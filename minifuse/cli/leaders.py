@@ -1,12 +1,13 @@
-"""What a comparison shows, in two sentences: who leads on what and by how much, and the counts that tell why."""
+"""What a comparison shows, in sentences: who leads on what and by how much, and the counts that tell why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 from minifuse.cli.tables import in_time, is_busy, plain
-from minifuse.metrics import Metrics
+from minifuse.cli.text import one_line
+from minifuse.metrics import Groups, Metrics
 from minifuse.parsing import all_of
 
 __all__ = ["leaders"]
@@ -14,14 +15,18 @@ __all__ = ["leaders"]
 Row = tuple[str, Metrics]
 ALIKE = 1.02  # figures of which one is no more than so many times the other are level
 TELLING = 1.1  # a count explains a difference if it makes at least so much of it
+MUCH = 2.0  # a group is told of where techniques differ so many times as much for it as for all
 
 
-def leaders(rows: Sequence[Row], kind: str, clock: str) -> list[str]:
-    """Two sentences about techniques that served the same requests; one if not even two answered as many as the most.
+def leaders(
+    rows: Sequence[Row], kind: str, clock: str, groups: Mapping[str, Mapping[str, Groups]] | None = None
+) -> list[str]:
+    """Sentences about techniques that served the same requests; one if not even two answered as many as the most.
 
     Args:
         kind: of the model.
         clock: real, where one run of each does not tell how much runs differ, or virtual.
+        groups: of each technique, by user, priority or conversation.
     """
     ended = {name: metrics["requests"]["stop"] + metrics["requests"]["length"] for name, metrics in rows}
     most = max(ended.values(), default=0)
@@ -30,12 +35,37 @@ def leaders(rows: Sequence[Row], kind: str, clock: str) -> list[str]:
     if len(rows) < 2 or not most:
         return ["No two techniques answered as many requests, so there is nothing to compare."]
     speed = _Figure(rows, "throughput", *(("tokens_per_s", "tokens/s") if _tokens(rows) else _REQUESTS), largest=True)
-    first = _Figure(rows, *(("e2e_s", "p50", "end-to-end time") if kind == "cells" else ("ttft_s", "p50", "TTFT")))
+    latency, called = ("e2e_s", "end-to-end time") if kind == "cells" else ("ttft_s", "TTFT")
+    first = _Figure(rows, latency, "p50", f"median {called}")
+    level = speed.level and first.level
+    others = [
+        _Figure(part, latency, "p50", f"median {called} of {whose}", whose=whose)
+        for whose, part in _by_group([name for name, _ in rows], groups or {})
+    ]
+    if level:
+        others.append(_Figure(rows, latency, "p99", f"99th percentile of {called}"))
+        others.append(_Figure(rows, "itl_s", "p99", "99th percentile of inter-token latency"))
+    most = max(others, key=lambda figure: figure.spread, default=first)
+    also = most.spread > (TELLING if level else MUCH * first.spread)
     notes = [f"{all_of(fewer)} answered fewer requests"] if fewer else []
     notes += ["one run each, whose spread is not known"] if clock == "real" else []
     notes += ["the machine was busy"] if any(is_busy(metrics) for _, metrics in rows) else []
     aside = f" ({'; '.join(notes)})" if notes else ""
-    return [f"{_upper(speed.lead())}; {first.lead()}{aside}.", _reason(dict(rows), speed, first, kind)]
+    told = [f"{_upper(speed.lead())}; {first.lead()}{aside}."]
+    told += [f"{_upper(most.lead())}."] if also else []
+    figure = speed if not speed.level else first if not first.level else most if also else None
+    return [*told, "There is no difference to explain." if figure is None else _reason(dict(rows), figure, kind)]
+
+
+def _by_group(techniques: Sequence[str], groups: Mapping[str, Mapping[str, Groups]]) -> Iterator[tuple[str, list[Row]]]:
+    """Each user, priority or conversation, where there are several, with the metrics of it under each technique."""
+    for by, found in groups.get(techniques[0], {}).items():
+        for name in found if len(found) > 1 else ():
+            part = [(technique, groups[technique][by].get(name)) for technique in techniques]
+            yield (
+                f"{by} {one_line(str(name))}" if name is not None else f"those without a {by}",
+                [(technique, metrics) for technique, metrics in part if metrics is not None],
+            )
 
 
 _REQUESTS = ("requests_per_s", "requests/s")
@@ -53,10 +83,12 @@ def _tokens(rows: Sequence[Row]) -> bool:
 class _Figure:
     """One figure of each technique, and their order by it."""
 
-    def __init__(self, rows: Sequence[Row], name: str, part: str, called: str, largest: bool = False) -> None:
+    def __init__(
+        self, rows: Sequence[Row], name: str, part: str, called: str, largest: bool = False, whose: str = ""
+    ) -> None:
         values = {technique: metrics[name][part] if metrics[name] else None for technique, metrics in rows}
         self.values: dict[str, float] = {technique: value for technique, value in values.items() if value is not None}
-        self.called, self.largest = called, largest
+        self.metrics, self.called, self.largest, self.whose = dict(rows), called, largest, whose
         self.order = sorted(self.values, key=self.values.__getitem__, reverse=largest)  # the best first
 
     def times(self, better: str, worse: str) -> float:
@@ -65,8 +97,13 @@ class _Figure:
         return self.values[high] / self.values[low] if self.values[low] else inf if self.values[high] else 1.0
 
     @property
+    def spread(self) -> float:
+        """By what factor the best is ahead of the last."""
+        return self.times(self.order[0], self.order[-1]) if self.order else 1.0
+
+    @property
     def level(self) -> bool:
-        return len(self.order) < 2 or self.times(self.order[0], self.order[-1]) <= ALIKE
+        return self.spread <= ALIKE
 
     def lead(self) -> str:
         """Who leads, and by how much."""
@@ -83,7 +120,7 @@ class _Figure:
             text = f"{all_of(leaders)} {verb}{level} on {self.called}: {self._ahead(best, behind)}"
             return text if last == behind else f"{text} and {self._ahead(best, last)}, the last"
         verb = "has" if len(leaders) == 1 else "have"
-        text = f"{all_of(leaders)} {verb}{level} the shortest median {self.called}: {in_time(self.values[best])}"
+        text = f"{all_of(leaders)} {verb}{level} the shortest {self.called}: {in_time(self.values[best])}"
         text += f", against {in_time(self.values[behind])} of {behind}"
         return text if last == behind else f"{text} and {in_time(self.values[last])} of {last}, the last"
 
@@ -92,16 +129,14 @@ class _Figure:
         return f"{times:.3g} times that of {other}" if times < inf else f"{plain(self.values[best])}, {other} none"
 
 
-def _reason(metrics: dict[str, Metrics], speed: _Figure, first: _Figure, kind: str) -> str:
-    figure = first if speed.level else speed
-    if figure.level:
-        return "There is no difference to explain."
+def _reason(metrics: dict[str, Metrics], figure: _Figure, kind: str) -> str:
     best, last = figure.order[0], figure.order[-1]
     found = sorted(_counts(best, metrics[best], last, metrics[last], figure, kind), reverse=True)
     telling = [text for share, text in found if share >= TELLING][:2]
     if telling:
         return f"What tells {last} from {best}: {', and '.join(telling)}."
-    return f"No count alone tells {last} from {best}: the time of an iteration differs."
+    rest = ": the time of an iteration differs" if figure.largest else ""
+    return f"No count alone tells {last} from {best}{rest}."
 
 
 def _counts(
@@ -117,11 +152,12 @@ def _counts(
         return tokens["computed"] / useful if useful else inf
 
     if not figure.largest:  # latency: what is waited for
-        waits = [metrics["queueing_s"]["mean"] for metrics in (bad, good)]
+        waits = [figure.metrics[name]["queueing_s"]["mean"] for name in (last, best)]
         rest = figure.values[best] or inf
+        which = f"requests of {figure.whose}" if figure.whose else "requests"
         yield (
             1 + max(0.0, waits[0] - waits[1]) / rest,
-            f"requests waited {in_time(waits[0])} in the mean for their first step ({best}: {in_time(waits[1])})",
+            f"{which} waited {in_time(waits[0])} in the mean for their first step ({best}: {in_time(waits[1])})",
         )
     yield (
         useless(bad, "idle") / useless(good, "idle"),

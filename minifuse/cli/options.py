@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from minifuse.cli.declare import by_itself, json_switch, option, switch, whole
 from minifuse.errors import UsageError
+from minifuse.metrics import GROUPINGS
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
@@ -18,9 +19,9 @@ from minifuse.serve.assembly import make_batching
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import Technique
-from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths
+from minifuse.workload.laws import Arrival, Lengths, parse_arrival, parse_lengths, parse_users
 
-__all__ = ["ModelOptions", "Options", "refuse_contradictions"]
+__all__ = ["BY", "ModelOptions", "Options", "refuse_contradictions"]
 
 
 def _hardware(text: str, flag: str) -> str:
@@ -39,7 +40,8 @@ def _share(text: str, flag: str) -> float:
     return value
 
 
-def _stage_options(texts: list[str], flag: str) -> dict[str, str]:
+def parse_stage_options(texts: list[str], flag: str) -> dict[str, str]:
+    """The values typed as `stage.option=value`, by `stage.option`."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -57,11 +59,15 @@ _model, _workload, _technique, _time, _output = (
 _length = partial(_workload, metavar="LAW", parse=by_itself(parse_lengths))
 MODEL = "tiny, a directory in Hugging Face's format, random:PRESET, or cells: lstm, seq2seq, treelstm:hidden=256"
 REFERENCE = "reference: the same bits under every technique, slowly"
-KV_MEMORY = "budget of the KV cache, or of the states of cells: 64MiB, or more if 4096 tokens need it"
+KV_MEMORY = (
+    "budget of the KV cache, or of the states of cells: 64MiB, or more if 4096 tokens need it; on simulated hardware "
+    "90% of its memory, less the weights"
+)
 SYNTHETIC = (
     "conversations: crowd:turns=4 for tiny, sharegpt:scale=0.05, ... for any transformer; for cells: wmt15, "
     "wmt15:max=50, treebank, ..."
 )
+BY = option("--by", "latencies of each user, priority or conversation", choices=GROUPINGS, panel="Output")
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,13 @@ class Options(ModelOptions):
     workload: Annotated[str | None, _workload("--workload", SYNTHETIC, "NAME")]
     prompts_per_request: Annotated[
         int | None, _workload("--prompts-per-request", "prompts of each synthetic request: 1", "N", parse=whole())
+    ]
+    users: Annotated[
+        tuple[int, ...] | None,
+        _workload(
+            *("--users", "users of synthetic requests: 4, or by their shares of them, 8:1:1", "N"),
+            parse=by_itself(parse_users),
+        ),
     ]
     prompt_length: Annotated[
         Lengths | None, _length("--prompt-length", "synthetic prompts of random tokens: uniform:8:64, fixed:32, ...")
@@ -136,7 +149,7 @@ class Options(ModelOptions):
         dict[str, str],
         _technique(
             *("--set", "an option of a stage, see minifuse explain; repeatable", "STAGE.OPTION=V"),
-            parse=_stage_options,
+            parse=parse_stage_options,
             repeatable=True,
         ),
     ]
@@ -155,6 +168,7 @@ class Options(ModelOptions):
             parse=by_itself(parse_goodput),
         ),
     ]
+    by: Annotated[str | None, BY]
     json: Annotated[bool, json_switch(panel="Output")]
 
     @property
@@ -222,7 +236,8 @@ def refuse_contradictions(options: Options, source: Source, texts: Sequence[str]
         "--prompt-length": options.prompt_length,
         "--output-length": options.output_length,
     }
-    for flag, value in {"--requests": options.requests, "--workload": options.workload, **lengths}.items():
+    synthetic = {"--requests": options.requests, "--workload": options.workload, "--users": options.users, **lengths}
+    for flag, value in synthetic.items():
         if value is not None and (texts or options.prompts is not None):
             given = "--prompts" if options.prompts is not None else "typed prompts"
             raise UsageError(f"{flag} is for synthetic requests, and {given} are given: leave one of them out.")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from minifuse.errors import MinifuseError, UsageError
 from minifuse.fault import class_site, is_own, last_line
+from minifuse.parsing import MOST_LINE, too_long
 from minifuse.stages import KINDS, stages
 
 __all__ = ["load_plugin", "plugin_files", "plugin_frame", "plugin_stages", "plugins", "refuse_overwriting"]
@@ -27,12 +28,14 @@ def load_plugin(path: str) -> None:
     if spec is None or spec.loader is None:
         wrong = "is not a Python file" if file.exists() else "does not exist"
         raise UsageError(f"The plugin {path!r} {wrong}: give a Python file that registers stages, such as mine.py.")
+    if file.stat().st_size > MOST_LINE:
+        raise too_long(f"The plugin {path!r}", MOST_LINE)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up by its name
     sys.path.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except (MinifuseError, KeyboardInterrupt):
+    except (MinifuseError, KeyboardInterrupt, MemoryError):
         raise
     except BaseException as error:  # SystemExit too: a plugin that calls exit() would end the run without a word
         what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")

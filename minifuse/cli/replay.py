@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +11,8 @@ from typing import Annotated, Protocol
 
 from minifuse.cli.declare import STDOUT, argument, option, takes, writable_file
 from minifuse.cli.plugin import refuse_overwriting
-from minifuse.cli.text import one_line
-from minifuse.errors import UsageError
+from minifuse.cli.text import tell
+from minifuse.errors import MinifuseError, UsageError
 from minifuse.parsing import all_of
 from minifuse.replay.page import write_page
 from minifuse.replay.record import TracedRun, read_run
@@ -112,11 +111,11 @@ class Page:
             runs = [read_run(trace, name) for name in techniques if (trace := self.trace(name)) is not None]
             if len(runs) > 1 and (served := [run for run in runs if not run.empty]):
                 if idle := [run.name for run in runs if run.empty]:
-                    print(f"note: {all_of(idle)} served no request, and is not on the page.", file=sys.stderr)
+                    tell(f"note: {all_of(idle)} served no request, and is not on the page.")
                 runs = served
             show_page(runs, self.path)
-        except UsageError as error:
-            print(f"error: {one_line(str(error))}", file=sys.stderr)
+        except MinifuseError as error:
+            tell(f"error: {error}")
             return False
         return True
 
@@ -136,6 +135,6 @@ def show_page(runs: Sequence[TracedRun], page: Path) -> None:
     write_page(runs, page)
     for run in runs:
         if run.notice is not None:
-            print(f"note: {one_line(run.notice)}", file=sys.stderr)
+            tell(f"note: {run.notice}")
     names = all_of([str(run.events[0].get("technique", run.name)) for run in runs])
-    print(f"note: {one_line(f'{page} replays {names}')}: open it in a browser.", file=sys.stderr)
+    tell(f"note: {page} replays {names}: open it in a browser.")

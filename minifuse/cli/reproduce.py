@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, fields
 from json import dumps
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from minifuse.cli.declare import argument, json_switch, option, switch, takes, whole, writable_folder
 from minifuse.cli.streams import print_result
+from minifuse.cli.text import tell
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.errors import UsageError
+from minifuse.errors import MinifuseError, UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.parsing import parse_float
 from minifuse.serve.interrupt import uninterrupted
@@ -106,7 +106,7 @@ def reproduce(options: FigureOptions) -> int:
     runs = [row.prepare(conditions) for row in rows]  # what cannot run is refused before the first one does
     source = provenance()  # of the code that is about to run
     figures: list[dict[str, Any]] = []
-    interrupted = False
+    interrupted, code = False, 0
     for row, run in zip(rows, runs, strict=True):
         progress = Progress(row.name)
         try:
@@ -120,7 +120,11 @@ def reproduce(options: FigureOptions) -> int:
         with uninterrupted():
             figures.append(row.as_json(finding))
             if options.out is not None:
-                write(options.out, conditions.scale, row, finding, source)
+                try:
+                    write(options.out, conditions.scale, row, finding, source)
+                except MinifuseError as error:  # what took hours is shown all the same
+                    tell(f"error: {error}")
+                    code = error.exit_code
             if not options.json:
                 show(row, finding)
         if interrupted:
@@ -132,8 +136,8 @@ def reproduce(options: FigureOptions) -> int:
         lost = f"nothing is shown of {left}" if left else f"{rows[-1].name} is incomplete"
         if left and progress.kept:
             lost = f"{rows[len(figures) - 1].name} is incomplete, and {lost}"
-        print(f"error: Interrupted: {lost}: run it again.", file=sys.stderr, flush=True)
-    return INTERRUPTED if interrupted else 0
+        tell(f"error: Interrupted: {lost}: run it again.")
+    return INTERRUPTED if interrupted else code
 
 
 def _refuse_unused(options: FigureOptions, rows: tuple[Experiment, ...]) -> None:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from minifuse.cli.options import Options
+from minifuse.cli.text import tell
 from minifuse.errors import UsageError
 from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer
-from minifuse.parsing import all_of, read_lines
-from minifuse.request import Request, by_request
+from minifuse.parsing import BYTE_ORDER_MARK, all_of, read_bounded, read_lines, split_lines
+from minifuse.request import DEFAULT, Request, by_request
 from minifuse.techniques import Technique
 from minifuse.workload.cells import RESERVED, cell_workload
 from minifuse.workload.conversations import NAME, as_requests, conversations, parse_asked
 from minifuse.workload.files import read_jsonl
 from minifuse.workload.laws import Uniform
 from minifuse.workload.sharegpt import Found, read_sharegpt
-from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, synthetic
+from minifuse.workload.synthetic import RequestDefaults, arrival_times, arrive, gather, share_out, synthetic
 
-__all__ = ["MAX_NEW_TOKENS", "Workload", "make_workload", "note_priorities", "tell_of_unused_sampling"]
+__all__ = ["Workload", "make_workload", "note_priorities", "tell_of_unused_sampling"]
 
-MAX_NEW_TOKENS = 256
 MAX_PROMPTS = 1_000_000
 REQUESTS = 16
 TINY, CROWD = "tiny", "crowd"  # the shipped model, and the workload that it has learnt
@@ -51,15 +51,20 @@ class Workload:
         return None if self.tokenizer is None else self.tokenizer.decode(list(token_ids))
 
 
-def make_workload(options: Options, source: Source, texts: Sequence[str] = ()) -> Workload:
-    """The requests that the options describe; `texts` are typed prompts.
+def make_workload(options: Options, source: Source, texts: Sequence[str] = (), begun: Collection[str] = ()) -> Workload:
+    """The requests that the options describe; `texts` are typed prompts, `begun` as for `read_jsonl`.
 
     Raises:
         UsageError: a file does not hold requests, or a workload does not suit the model.
         ModelError: the tokenizer cannot be read, or there is none for a typed prompt.
     """
-    workload = _Maker(options, source).make(texts)
+    workload = _Maker(options, source, begun).make(texts)
     tell_of_unused_sampling(workload.requests, options)
+    if options.by is not None and all(getattr(request, options.by) is None for request in workload.requests):
+        synthetic = "--users 4" if options.by == "user" else f"--workload {NAME}"
+        raise UsageError(
+            f"--by is {options.by}, and no request has one: give it in the lines of --prompts, or {synthetic}."
+        )
     return workload
 
 
@@ -80,10 +85,9 @@ def tell_of_unused_sampling(requests: Sequence[Request], options: Options) -> No
             )
     elif unused:
         several = f"{len(unused):,} requests, the first {unused[0]!r}, have"
-        print(
+        tell(
             f"note: {several if len(unused) > 1 else f'request {unused[0]!r} has'} a top_k or top_p and no "
-            "temperature, without which the most likely token is taken: give a temperature above 0.",
-            file=sys.stderr,
+            "temperature, without which the most likely token is taken: give a temperature above 0."
         )
 
 
@@ -105,7 +109,7 @@ def note_priorities(workload: Workload, served: Iterable[tuple[Technique, Mappin
     else:
         advice = "choose a technique with the option batching.order, see minifuse list --json"
     follow = _listed([row.name for row in others], "does", "do")
-    print(f"note: the requests have priorities, which {follow} not follow: {advice}.", file=sys.stderr)
+    tell(f"note: the requests have priorities, which {follow} not follow: {advice}.")
 
 
 def _listed(names: list[str], one: str, several: str) -> str:
@@ -114,9 +118,10 @@ def _listed(names: list[str], one: str, several: str) -> str:
 
 
 class _Maker:
-    def __init__(self, options: Options, source: Source) -> None:
+    def __init__(self, options: Options, source: Source, begun: Collection[str]) -> None:
         self.options = options
         self.source = source
+        self.begun = begun
         self.kind = request_kind(source.config.kind)
         self.tokenizer = source.tokenizer() if source.has_tokenizer else None
         self.seed = options.seed
@@ -126,7 +131,7 @@ class _Maker:
             given = f"{self.count} synthetic requests of {self.prompts_per_request} prompts"
             raise UsageError(f"{given} are asked for: give at most {MAX_PROMPTS:,} prompts in all.")
         self.defaults = RequestDefaults(
-            max_new_tokens=options.max_new_tokens or MAX_NEW_TOKENS,
+            max_new_tokens=options.max_new_tokens or DEFAULT,
             stop_ids=source.config.eos_ids,
             ignore_eos=options.ignore_eos,
             sampling=options.sampling,
@@ -149,6 +154,8 @@ class _Maker:
             requests, expected = self._crowd(CROWD)
         else:
             requests = self._random()
+        if options.users is not None:
+            requests = share_out(requests, options.users, self.seed)
         return Workload(self.source, self.tokenizer, requests, expected)
 
     def _encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
@@ -161,7 +168,11 @@ class _Maker:
                 raise UsageError(f"Typed prompt {i} is not UTF-8: type it as UTF-8.")
         defaults = self.defaults
         prompts = [
-            Request("", self._encode(text), defaults.max_new_tokens, ignore_eos=defaults.ignore_eos) for text in texts
+            Request(
+                *("", self._encode(text.removeprefix(BYTE_ORDER_MARK)), defaults.max_new_tokens),
+                ignore_eos=defaults.ignore_eos,
+            )
+            for text in texts
         ]
         return self._completed(arrive(gather(prompts, self.prompts_per_request), self.options.arrival, self.seed))
 
@@ -174,7 +185,8 @@ class _Maker:
         requests = read_jsonl(
             *(lines, self._encode, lambda index: replace(self.defaults, arrival_s=times[index]), name),
             tree=self._read_tree if self.kind.reads_trees else None,
-            limit=self._limit,
+            limit=self._limit if self.kind.extra_tokens is not None and not self.options.max_new_tokens else None,
+            begun=self.begun,
         )
         return [self._check_sampling(request) for request in requests]
 
@@ -184,10 +196,8 @@ class _Maker:
         return read_tree(text, self.source.config.vocab_size)
 
     def _limit(self, prompt: Sequence[int]) -> int:
-        """Tokens of an answer, unless the request sets a limit of its own."""
-        if self.kind.extra_tokens is None or self.options.max_new_tokens:
-            return self.defaults.max_new_tokens
-        return len(prompt) + self.kind.extra_tokens
+        """Tokens of an answer that is as long as its prompt, and some more."""
+        return len(prompt) + (self.kind.extra_tokens or 0)
 
     def _check_sampling(self, request: Request) -> Request:
         if request.sampling.greedy or not self.kind.of_cells:
@@ -224,7 +234,7 @@ class _Maker:
         if (have := len(found.conversations)) < self.count:
             told.append(f"conversations served: {have:,} of the {self.count:,} that --requests asks for")
         if told:
-            print(f"note: {path}: {'; '.join(told)}.", file=sys.stderr)
+            tell(f"note: {path}: {'; '.join(told)}.")
 
     def _crowd(self, text: str) -> tuple[list[Request], dict[str, str]]:
         """Tasks of the tiny model, with the right answers."""
@@ -260,7 +270,8 @@ class _Maker:
             replace(self.defaults, stop_ids=stop_ids),
             self.prompts_per_request,
         )
-        return self._completed(requests)
+        by_default = self.options.output_length is None
+        return [replace(request, clip=by_default) for request in self._completed(requests)]
 
     def _completed(self, requests: list[Request]) -> list[Request]:
         """With the model's stop tokens, --max-new-tokens over drawn lengths, and a seed for each prompt.
@@ -281,7 +292,4 @@ class _Maker:
 def _standard_input() -> list[str]:
     if sys.stdin is None:
         raise UsageError("--prompts is -, and standard input is closed: give a file, or redirect standard input.")
-    try:
-        return sys.stdin.buffer.read().decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"standard input: byte {error.start + 1} is not UTF-8: give JSON lines as UTF-8.") from None
+    return list(split_lines(read_bounded(sys.stdin.buffer, "standard input"), "standard input"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from minifuse.cli.declare import STDOUT, argument, file_or_stdout, option, switch, takes
 from minifuse.cli.failures import told
-from minifuse.cli.loading import loading
 from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
 from minifuse.cli.requests import Workload, make_workload, note_priorities
-from minifuse.cli.state import STATE, open_state, refuse_overwriting_state, report_unstored
+from minifuse.cli.spinner import loading
+from minifuse.cli.state import STATE, begun, open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, result_stream, silence
-from minifuse.cli.text import first_few, one_line
+from minifuse.cli.text import first_few, tell
 from minifuse.cores import OtherWork, share_cores
 from minifuse.ctrl_c import INTERRUPTED
 from minifuse.errors import MachineError, UsageError
@@ -96,7 +95,7 @@ def run(options: RunOptions) -> int:
     )
     settings = replace(options.settings, stage_options=options.stage_options(row), why=options.why)
     refuse_contradictions(options, source, options.texts)
-    workload = make_workload(options, source, options.texts)
+    workload = make_workload(options, source, options.texts, begun(options.state))
     note_priorities(workload, [(row, settings.stage_options)])
     with loading(source.name):
         outline = source.outline(settings.dtype, settings.seed)
@@ -117,8 +116,9 @@ def _served(
     model: Any,
     conversations: Conversations | None,
 ) -> int:
-    from minifuse.cli.answers import answer_json, note_unevicted, show_metrics
+    from minifuse.cli.answers import answer_json, note_unevicted, show_groups, show_metrics
     from minifuse.cli.judge import report_wrong
+    from minifuse.cli.tables import groups_as_json
     from minifuse.cli.why import WhyLines
 
     source = workload.source
@@ -143,6 +143,7 @@ def _served(
         silence()
         return 1  # the reader went away before the last answer
     metrics = counted.result(options.goodput)
+    groups = None if options.by is None else counted.grouped(options.by)
     note_unevicted([(row, settings.stage_options, metrics)])
     shown = page.write([row.name])  # before the metrics, whose reader may close the pipe
     if options.json:
@@ -153,17 +154,20 @@ def _served(
             "model": source.name,
             "outputs": [answer_json(workload, answer) for answer in served.answers],
             "metrics": metrics,
+            **({} if groups is None else {"groups": groups_as_json(groups, str(options.by))}),
             **({} if conversations is None else {"not_stored": [*conversations.failures]}),
         }
         print_result(json.dumps(result))
     else:
         show_metrics(workload, served, metrics)
+        if groups is not None:
+            show_groups(groups, str(options.by), source.kind)
     unstored = report_unstored(conversations)
     if engine.trace.failure:
-        print(f"error: {engine.trace.failure}", file=sys.stderr)
+        tell(f"error: {engine.trace.failure}")
     if failures:  # told here: a broken pipe among them is the plugin's, not that of who reads the answers
         message, code = told(failures[0])
-        print(f"error: {message}", file=sys.stderr, flush=True)
+        tell(f"error: {message}")
         return code
     wrong = report_wrong(row, workload, served, settings, model)
     return exit_code(served) or int(wrong or bool(engine.trace.failure or unstored) or not shown)
@@ -198,7 +202,7 @@ def load(source: Source, settings: Settings, outline: Any, note: bool = True) ->
     if placeholders(source, settings):
         if note:
             what = "every token is the placeholder -1" if outline is None else "nothing is computed"
-            print(f"note: in virtual time no weights are made for {source.name}: {what}.", file=sys.stderr)
+            tell(f"note: in virtual time no weights are made for {source.name}: {what}.")
         return outline, replace(settings, device="cpu")
     others = OtherWork()
     with loading(source.name):
@@ -260,9 +264,8 @@ def show_served(
             if id(answer) not in shown:
                 show(answer)
     if ended := [answer.request.id for answer in served.answers if answer.finish_reason is FinishReason.NAN]:
-        print(
-            f"error: {one_line(first_few(ended, NAMED))} ended early, for the logits were NaN or infinite: "
-            "choose a --dtype of more range, or look for a defect in the model's weights or in a stage.",
-            file=sys.stderr,
+        tell(
+            f"error: {first_few(ended, NAMED)} ended early, for the logits were NaN or infinite: "
+            "choose a --dtype of more range, or look for a defect in the model's weights or in a stage."
         )
     return served

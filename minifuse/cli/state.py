@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from minifuse.cli.declare import option, writable_file
 from minifuse.cli.plugin import refuse_overwriting
-from minifuse.cli.text import first_few, one_line
+from minifuse.cli.text import first_few, tell
 from minifuse.errors import UsageError
 from minifuse.model.source import Source
 
 if TYPE_CHECKING:
     from minifuse.serve.conversations import Conversations
 
-__all__ = ["STATE", "open_state", "refuse_overwriting_state", "report_unstored"]
+__all__ = ["STATE", "begun", "open_state", "refuse_overwriting_state", "report_unstored"]
 
 HELP = "keep conversations here, as SQLite, and go on with them: a turn is stored before its answer is shown"
 STATE = option("--state", HELP, "FILE", panel="Workload", parse=writable_file)
@@ -64,11 +63,21 @@ def open_state(
     return Conversations(state, source)
 
 
+def begun(state: Path | None) -> list[str]:
+    """The conversations that a state file has; none if there is no file, or an empty one. Raises as `open_state`."""
+    if state is None or not state.exists() or not state.stat().st_size:
+        return []
+    from minifuse.memory.history import History
+
+    with History(state) as history:
+        return history.conversations()
+
+
 def report_unstored(conversations: Conversations | None) -> list[str]:
     """Say on stderr which conversations have answers that could not be stored, and return their names."""
     failures = {} if conversations is None else conversations.failures
     for why in dict.fromkeys(failures.values()):
         names = [repr(name) for name in failures if failures[name] == why]
         told = f"answers of {first_few(names, NAMED)} are shown here and not stored, so no later run knows of them"
-        print(f"error: The {one_line(told)}: {one_line(why)}", file=sys.stderr, flush=True)
+        tell(f"error: The {told}: {why}")
     return [*failures]

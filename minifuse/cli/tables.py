@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, cast
 
 from rich.table import Table
 
+from minifuse.cli.text import LABEL_WIDTH, one_line, shortened
 from minifuse.cores import usable_cores
-from minifuse.metrics import Metrics
+from minifuse.metrics import Groups, Metrics
 from minifuse.request import FinishReason
 
-__all__ = ["LEGEND", "comparison", "cut_to", "in_time", "is_busy", "metric_rows", "plain"]
+__all__ = ["LEGEND", "by_group", "comparison", "cut_to", "groups_as_json", "in_time", "is_busy", "metric_rows", "plain"]
 
 BUSY = 0.25  # cores that other processes use, from which on it is told
 
@@ -131,6 +133,7 @@ COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {
         ("TTFT\np99", "ttft_s.p99", 1e3),
         ("TPOT\np50", "tpot_s.p50", 1e3),
         ("TPOT\np99", "tpot_s.p99", 1e3),
+        ("ITL\np99", "itl_s.p99", 1e3),
         ("norm.\nmean", "normalized_latency_s.mean", 1e3),
         ("iter-\nations", "iterations", 1),
         ("idle\n%", "tokens.idle_share", 100),
@@ -151,8 +154,8 @@ COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {
     ),
 }
 LEGEND = {
-    "transformer": "TTFT, TPOT, norm. (end-to-end time per output token): ms; KV: peak in use;\n"
-    "differ: answers unlike those of the first row.",
+    "transformer": "TTFT, TPOT, ITL (between two tokens), norm. (end-to-end time per output token):\n"
+    "ms; KV: peak in use; differ: answers unlike those of the first row.",
     "cells": "e2e (end-to-end time), queue (arrival to first start): ms; states: peak in use;\n"
     "differ: answers or results unlike those of the first row.",
 }
@@ -171,6 +174,60 @@ def comparison(rows: Iterable[tuple[str, Metrics, int | None]], kind: str, width
         figures = (_number(_found(metrics, path), factor) for _, path, factor in COLUMNS[kind])
         cells.append([name, *figures, "-" if differing is None else str(differing)])
     return cut_to(width, heads, cells)
+
+
+GROUP_COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {  # of `by_group`, as `COLUMNS`
+    "transformer": (
+        ("requ-\nests", "requests", 1),
+        ("TTFT\np50", "ttft_s.p50", 1e3),
+        ("TTFT\np99", "ttft_s.p99", 1e3),
+        ("ITL\np50", "itl_s.p50", 1e3),
+        ("ITL\np99", "itl_s.p99", 1e3),
+        ("queue\np50", "queueing_s.p50", 1e3),
+        ("queue\np99", "queueing_s.p99", 1e3),
+        ("norm.\np50", "normalized_latency_s.p50", 1e3),
+        ("norm.\np99", "normalized_latency_s.p99", 1e3),
+    ),
+    "cells": (
+        ("requ-\nests", "requests", 1),
+        ("e2e\np50", "e2e_s.p50", 1e3),
+        ("e2e\np99", "e2e_s.p99", 1e3),
+        ("queue\np50", "queueing_s.p50", 1e3),
+        ("queue\np99", "queueing_s.p99", 1e3),
+    ),
+}
+GROUP_LEGEND = {
+    "transformer": "TTFT, ITL (between two tokens), queue (arrival to first start), norm.: ms.",
+    "cells": "e2e, queue (arrival to first start): ms.",
+}
+MOST_GROUPS = 20  # that are shown
+
+
+def by_group(runs: Mapping[str, Groups], by: str, kind: str, width: int) -> list[Table | str]:
+    """A line for each group of each run, and what its figures are.
+
+    Args:
+        runs: the groups of each technique; of a single run under the name "".
+        by: user, priority or conversation.
+        kind: of the model.
+        width: of the lines.
+    """
+    head = f"\ntechnique, {by}" if "" not in runs else f"\n{by}"
+    lines = []
+    for technique, groups in runs.items():
+        for name, metrics in islice(groups.items(), MOST_GROUPS):
+            label = "-" if name is None else shortened(one_line(str(name)), LABEL_WIDTH)
+            figures = (_number(_found(metrics, path), factor) for _, path, factor in GROUP_COLUMNS[kind])
+            lines.append([f"{technique} {label}".strip(), *figures])
+    tables = cut_to(width, [head, *(head for head, _, _ in GROUP_COLUMNS[kind])], lines)
+    left = max(map(len, runs.values()), default=0) - MOST_GROUPS
+    more = f" {left:,} more are left out: --json has all." if left > 0 else ""
+    return [*tables, f"{GROUP_LEGEND[kind]}{more}"]
+
+
+def groups_as_json(groups: Groups, by: str) -> list[dict[str, Any]]:
+    """The groups as objects, each with its name under `by`."""
+    return [{by: name, **metrics} for name, metrics in groups.items()]
 
 
 def cut_to(width: int, heads: Sequence[str], rows: Sequence[Sequence[str]], named: bool = True) -> list[Table]:

@@ -8,14 +8,15 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from minifuse.errors import LONGEST, one_line, shortened
 from minifuse.request import Request
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["UNITS", "console", "counted", "first_few", "one_line", "shortened", "time_left"]
+__all__ = ["LABEL_WIDTH", "UNITS", "console", "counted", "first_few", "one_line", "shortened", "tell", "time_left"]
 
-PROMPT_WIDTH = 36
+LABEL_WIDTH = 20
 LEAST_WIDTH = 40  # of tables: narrower, they would be letters below one another
 LEAST_S = 1.0  # of a run, before it tells how long it will take
 UNITS = {"transformer": ("tokens", "KV"), "cells": ("nodes", "states")}  # of work and of memory, by kind of model
@@ -37,25 +38,9 @@ def console(stderr: bool = False) -> Console:
     return out
 
 
-def one_line(text: str) -> str:
-    """What a terminal can show on one line: a newline becomes \\n, and nothing can steer the terminal.
-
-    >>> one_line("a\\nb\\x1b[2J")
-    'a\\\\nb\\\\x1b[2J'
-    """
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-
-
-def shortened(text: str, width: int = PROMPT_WIDTH) -> str:
-    """The beginning and the end of a text, when the whole is too long.
-
-    >>> shortened("count from 10 to 99", 12)
-    'count...o 99'
-    """
-    if len(text) <= width:
-        return text
-    tail = (width - 3) // 2
-    return f"{text[: width - 3 - tail]}...{text[-tail:]}"
+def tell(message: str) -> None:
+    """Print a note or an error on stderr, as one line, whatever it quotes."""
+    print(shortened(one_line(message), 2 * LONGEST), file=sys.stderr, flush=True)
 
 
 def first_few(names: Sequence[str], most: int, between: str = ", ") -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from minifuse.cli.declare import STDOUT, argument, file_or_stdout, json_switch, option, takes, whole
+from minifuse.cli.options import BY
 from minifuse.cli.streams import print_result
-from minifuse.cli.text import LEAST_WIDTH, one_line
-from minifuse.errors import MachineError, UsageError
+from minifuse.cli.text import LEAST_WIDTH, console, tell
+from minifuse.errors import UsageError
+from minifuse.metrics import Groups, read_events
+from minifuse.output import whole_file
+from minifuse.trace import Event
 from minifuse.views.gaps import longest_gaps
 from minifuse.views.history import History
 from minifuse.views.reading import STANDARD_INPUT, load_trace
@@ -30,6 +33,7 @@ class TraceOptions:
     path: Annotated[str | None, argument("TRACE", "a file that --trace wrote; - is standard input")]
     width: Annotated[int | None, option("--width", "characters of a line: 80", "N", parse=whole(LEAST_WIDTH, WIDEST))]
     rows: Annotated[int | None, option("--rows", "requests in the timeline, at most: 32", "N", parse=whole())]
+    by: Annotated[str | None, BY]
     perfetto: Annotated[Path | Literal["-"] | None, option("--perfetto", PERFETTO, "FILE", parse=file_or_stdout)]
     json: Annotated[bool, json_switch()]
 
@@ -41,7 +45,7 @@ def trace(options: TraceOptions) -> int:
         raise UsageError("No trace is given: give a file that --trace wrote, or - for standard input.")
     if options.json and options.perfetto is not None:
         raise UsageError("--json and --perfetto are both given, and each is another form of the run: give one.")
-    for flag, given in (("--width", options.width), ("--rows", options.rows)):
+    for flag, given in (("--width", options.width), ("--rows", options.rows), ("--by", options.by)):
         if given is not None and options.perfetto is not None:
             raise UsageError(
                 f"{flag} and --perfetto are both given, and there are no lines in that form: leave it out."
@@ -52,12 +56,21 @@ def trace(options: TraceOptions) -> int:
     loaded = load_trace(STDOUT if options.path == STDOUT else where)
     history = History.of(loaded.events, STANDARD_INPUT if options.path == STDOUT else options.path)
     if loaded.notice is not None and not options.json:
-        print(f"note: {one_line(loaded.notice)}", file=sys.stderr)
+        tell(f"note: {loaded.notice}")
     if options.perfetto is not None:
         _write(history, options.perfetto)
     else:
-        _show(history, options, loaded.notice)
+        _show(history, options, loaded.notice, _groups(loaded.events, options.by))
     return 0
+
+
+def _groups(events: list[Event], by: str | None) -> Groups | None:
+    if by is None:
+        return None
+    groups = read_events(events).grouped(by)
+    if not groups.keys() - {None}:
+        raise UsageError(f"--by is {by}, and no request of the trace has one: leave it out.")
+    return groups
 
 
 def _write(history: History, to: Path | Literal["-"]) -> None:
@@ -68,25 +81,26 @@ def _write(history: History, to: Path | Literal["-"]) -> None:
         for line in lines:
             print_result(line)
         return
-    try:
-        with to.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-    except OSError as error:
-        raise MachineError(
-            f"{to} could not be written to its end ({error.strerror or error}): free some room."
-        ) from None
+    with whole_file(to) as file:
+        file.writelines(f"{line}\n" for line in lines)
     print(f"{to}: open it at https://ui.perfetto.dev.")
 
 
-def _show(history: History, options: TraceOptions, notice: str | None) -> None:
+def _show(history: History, options: TraceOptions, notice: str | None, groups: Groups | None) -> None:
     from minifuse.cli.summary import as_json, as_lines, timeline_of
+    from minifuse.cli.tables import by_group, groups_as_json
 
     width = options.width or WIDTH
     timeline = timeline_of(history, width, options.rows or ROWS)
     told = reasons_of_waits(history)
     waits, gaps = waited_for(told), longest_gaps(history, told)
     if options.json:
-        print_result(json.dumps(as_json(history, timeline, waits, gaps, notice)))
-    else:
-        for line in as_lines(history, timeline, waits, gaps, width):
-            print(line)
+        told_by = {} if groups is None else {"groups": groups_as_json(groups, str(options.by))}
+        print_result(json.dumps(as_json(history, timeline, waits, gaps, notice) | told_by))
+        return
+    for line in as_lines(history, timeline, waits, gaps, width):
+        print(line)
+    if groups is not None:
+        out, kind = console(), "cells" if history.of_cells else "transformer"
+        out.width = width
+        out.print("", *by_group({"": groups}, str(options.by), kind, width), sep="\n")

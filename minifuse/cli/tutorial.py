@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,7 +11,9 @@ from typing import Annotated
 
 from minifuse.cli.declare import argument, switch, takes
 from minifuse.cli.streams import print_result
+from minifuse.cli.text import tell
 from minifuse.errors import UsageError
+from minifuse.output import write_whole
 from minifuse.shipped import places, shipped
 
 __all__ = ["PLACES", "Chapter", "chapters", "tutorial"]
@@ -76,7 +77,7 @@ def tutorial(options: TutorialOptions) -> int:
     server = next((name for name in SERVERS if find_spec(name) is not None), None)
     if options.copy or server is None or not _is_terminal():
         how = f"{SERVERS[server]} {notebook.name}" if server else f"{INSTALL}, then jupyter notebook {notebook.name}"
-        print(f"note: to open it: {how}", file=sys.stderr)
+        tell(f"note: to open it: {how}")
         return 0
     return subprocess.run([sys.executable, "-m", server, notebook.name], check=False).returncode
 
@@ -99,13 +100,8 @@ def _copied(chapter: Chapter) -> Path:
     """A copy of the notebook in the current folder. One that is there already may hold a student's work, and stays."""
     copy = Path(chapter.notebook.name)
     if copy.exists():
-        print(f"note: {copy} is here already, and is left as it is: move it away for a new copy.", file=sys.stderr)
+        tell(f"note: {copy} is here already, and is left as it is: move it away for a new copy.")
         return copy
-    try:
-        shutil.copyfile(chapter.notebook, copy)
-    except OSError as error:
-        raise UsageError(
-            f"{copy} cannot be written to this folder ({error.strerror}): go to a folder that you may write to."
-        ) from None
+    write_whole(copy, chapter.notebook.read_text(encoding="utf-8"))
     print_result(f"{copy} is a copy of chapter {chapter.number}: {chapter.title}.")
     return copy

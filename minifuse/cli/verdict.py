@@ -20,8 +20,7 @@ from minifuse.cli.text import one_line, shortened
 from minifuse.errors import LawBroken
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, Technique
-from minifuse.testing.search import LEFT_OUT
-from minifuse.testing.statements import statement
+from minifuse.testing.statements import OWN_LAWS, statement
 from minifuse.views.observed import decided, legend, timeline
 
 if TYPE_CHECKING:
@@ -37,15 +36,14 @@ LONGEST = 3 * WIDEST - 10  # of what happened
 
 @dataclass
 class Tally:
-    """How far a check has come: scenarios tried, by mix; of how many mixes; and on which laws.
-
-    `uncounted`: the memories that the law "refuse early" was left out of.
-    """
+    """How far a check has come: scenarios tried, by mix; of how many mixes; and on which laws."""
 
     tried: dict[str, int]
     mixes: int
-    laws: list[str]
-    uncounted: list[str] = field(default_factory=list)
+    laws: dict[str, int]  # with the number of mixes that each applies to
+    left_out: dict[str, str]  # laws that apply to none, with what the stages lack
+    uncut: list[str]  # policies that always have a budget, and do not declare `cuts`
+    unread: list[str] = field(default_factory=list)  # options that a stage of a plugin never read
 
     @property
     def scenarios(self) -> int:
@@ -98,11 +96,21 @@ def undecided_text(name: str, tally: Tally) -> str:
 
 
 def _told(verdict: str, tally: Tally, advice: str) -> list[str]:
-    lines = [*_wrapped(verdict), "", *_wrapped(f"laws   {', '.join(tally.laws)}", 7)]
+    laws = (f"{law} (in {count} mixes)" if count < tally.mixes else law for law, count in tally.laws.items())
+    left_out = (f"{law} (needs {what})" for law, what in tally.left_out.items())
     mixes = ", ".join(f"{mix} ({number})" for mix, number in tally.tried.items() if number) or "none"
-    if tally.uncounted:
-        lines += _wrapped(f"{LEFT_OUT}: {', '.join(tally.uncounted)} (docs/stages.md).")
-    return [*lines, *_wrapped(f"mixes  {mixes}", 7), "", *_wrapped(advice)]
+    lines = [*_wrapped(verdict), "", *_wrapped(f"laws   {', '.join(laws)}", 7)]
+    if tally.left_out:
+        lines += _wrapped(f"not    {', '.join(left_out)}", 7)
+    lines += [*_wrapped(f"mixes  {mixes}", 7), ""]
+    for name in tally.uncut:
+        lines += _wrapped(
+            f"warning: {name} always has a token_budget, and was mixed with no attention that computes whole "
+            "rectangles: declare cuts = True, and it is refused with them."
+        )
+    for name in tally.unread:
+        lines += _wrapped(f"warning: no scenario made the stage read its option {name}.")
+    return [*lines, *_wrapped(advice)]
 
 
 def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, again: str) -> str:
@@ -280,6 +288,9 @@ def _file(name: str) -> str:
 
 def read(law: str, row: Technique | None) -> list[str]:
     """What explains a law, and the paper that a shipped technique is from."""
+    if law in OWN_LAWS:
+        own = OWN_LAWS[law]
+        return [str(Place(own.function.__name__, _file(own.file), own.line))]
     found = [f'docs/architecture.md: "The laws", and "{statement(law).read.rstrip(".")}"']
     known = None if row is None else TECHNIQUES.get(row.name)
     return found + [f"{known.paper}, {known.section}" for known in [known] if known is not None and known.paper != "-"]

@@ -30,6 +30,7 @@ from triton.compiler import ASTSource
 from minifuse.errors import KernelError, MachineError, MinifuseError, UsageError
 from minifuse.kernels import shipped
 from minifuse.kernels.launch import INTERPRETED, Shipped
+from minifuse.output import write_whole
 
 __all__ = ["CAPABILITIES", "Compiled", "Registers", "compile_form", "target_of"]
 
@@ -82,8 +83,8 @@ class Registers:
         """Write kernels-registers.json and kernels-registers.md into `folder`."""
         table = {"schema": SCHEMA, "triton": self.triton, "rows": [asdict(row) for row in self.rows]}
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{NAME}.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-        (folder / f"{NAME}.md").write_text(self._page(), encoding="utf-8")
+        write_whole(folder / f"{NAME}.json", json.dumps(table, indent=1) + "\n")
+        write_whole(folder / f"{NAME}.md", self._page())
 
     def _page(self) -> str:
         limits = ", ".join(f"on {target_of(capability)} {size}" for capability, size in SHARED_MEMORY.items())

@@ -17,18 +17,19 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-from minifuse.errors import MinifuseError, UsageError
+from minifuse.errors import MachineError, MinifuseError, UsageError
 from minifuse.labs import confine, guard, names, student
+from minifuse.labs.handins import SUBMITTED, files_in
 from minifuse.labs.handout import handed_out, write_files
 from minifuse.labs.judge import Outcome, judge
 from minifuse.labs.lab import Lab
 from minifuse.labs.score import scores
-from minifuse.labs.submission import identity
+from minifuse.labs.submission import Budget, identity
+from minifuse.output import write_whole
 from minifuse.shipped import HOME
 
 __all__ = ["autograder_files", "grade", "make_autograder"]
 
-FILE = "solution.py"
 NOBODY = "nobody"
 FAILED = "The grader failed, and there are no points: your instructor can see why in its output."
 LEFT_OUT = ("tutorials", "__pycache__", "reproduce", "notebook", "replay", "tiny")  # of minifuse: not needed to judge
@@ -39,7 +40,7 @@ SETUP = """#!/usr/bin/env bash
 # Gradescope runs this once, when the autograder is built.
 set -euo pipefail
 cd "$(dirname "$0")"
-apt-get update -qq && apt-get install -y -qq python3 python3-venv python3-pip
+apt-get update -qq && apt-get install -y -qq python3 python3-venv python3-pip libseccomp2
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "choose an image with Python 3.11 or newer")'
 python3 -m venv venv
 venv/bin/pip install --quiet -r requirements.txt
@@ -124,30 +125,30 @@ def make_autograder(lab: Lab, folder: Path, secret: str) -> None:
     """Write the folder.
 
     Raises:
-        UsageError: it has something in it, or cannot be written.
+        UsageError: it has something in it, or may not be written.
+        MachineError: the disk is full.
     """
-    write_files(autograder_files(lab, secret), folder)
-    try:
-        shutil.copytree(HOME, folder / "minifuse", ignore=shutil.ignore_patterns(*LEFT_OUT))
-    except OSError as error:  # one of several errors is a list of them
-        raise UsageError(f"{folder} cannot be written ({error}): give a folder that you may write to.") from None
+    sources = (path for path in HOME.rglob("*.py") if {*path.relative_to(HOME).parts}.isdisjoint(LEFT_OUT))
+    own = {f"minifuse/{path.relative_to(HOME).as_posix()}": path.read_text(encoding="utf-8") for path in sources}
+    write_files(autograder_files(lab, secret) | own, folder)
 
 
 def grade(lab: Lab, submission: Path, secret: str) -> dict[str, Any]:
     """The results of a submission's file, as Gradescope reads them."""
-    found = [path for path in sorted(submission.rglob(FILE)) if path.is_file() and not path.is_symlink()]
+    found = files_in(submission)
     if len(found) != 1:
-        what = f"There is no {FILE} in it" if not found else f"There are {len(found)} files {FILE} in it"
+        what = f"There is no {SUBMITTED} in it" if not found else f"There are {len(found)} files {SUBMITTED} in it"
         return {"score": 0, "output": f"{what}: hand in one.", "tests": []}
     user = _another_user()
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
-        file = Path(shutil.copyfile(found[0], Path(place, FILE)))
+        file = Path(shutil.copyfile(found[0], Path(place, SUBMITTED)))
         file.chmod(0o644)
-        outcomes = judge(lab, file, seed=secret, user=user)
+        budget = Budget(lab.limits.seconds)
+        outcomes = judge(lab, file, seed=secret, user=user, budget=budget)
         results: dict[str, Any] = {"tests": [_result(one) for one in outcomes]}
         if lab.open_task is not None:
-            scored = scores(lab, {"submission": file}, seed=secret, user=user)
+            scored = scores(lab, {"submission": file}, seed=secret, user=user, budget=budget)
             row = scored.rows.get("submission", {})
             results["leaderboard"] = [
                 {"name": name, "value": row[name], "order": "asc" if scored.costs[name] == "lower" else "desc"}
@@ -186,12 +187,19 @@ def _another_user() -> str | None:
 
 
 def walls(user: str | None) -> str:
-    """A sentence for the instructor: what keeps a submission from reading the hidden tests."""
+    """A sentence for the instructor: what keeps a submission from the hidden tests, and from the network.
+
+    Raises:
+        MachineError: nothing keeps it from the hidden tests.
+    """
     kept = [f"the user {user}"] if user else []
     kept += ["Landlock"] if confine.landlock() else []
-    if kept:
-        return f"submissions are kept from the hidden tests by {' and '.join(kept)}, and by Python"
-    return "submissions are kept from the hidden tests by Python alone: see tutorials/labs/README.md"
+    if not kept:
+        raise MachineError(
+            "Nothing keeps a submission from the hidden tests here: grade as root, or on Linux with Landlock."
+        )
+    filtered = "a filter of system calls" if confine.seccomp() else "nothing: install libseccomp2"
+    return f"submissions are kept from the hidden tests by {' and '.join(kept)}, from the network by {filtered}"
 
 
 def _given(here: Path) -> tuple[Lab, str]:
@@ -216,6 +224,7 @@ def main(here: Path, arguments: list[str]) -> int:
     parser.add_argument("--classroom", type=Path, metavar="FILE", help="the results as GitHub Classroom reads them")
     typed = parser.parse_args(arguments)
     try:
+        kept = walls(_another_user())
         lab, secret = _given(here)
         for folder in {typed.submission, typed.results.parent, (typed.classroom or typed.results).parent}:
             if not folder.is_dir():
@@ -223,13 +232,13 @@ def main(here: Path, arguments: list[str]) -> int:
     except MinifuseError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"note: {walls(_another_user())}.", file=sys.stderr)
+    print(f"note: {kept}.", file=sys.stderr)
     try:
         results = grade(lab, typed.submission, secret)
     except Exception:  # of the lab, which an instructor is to see; a submission may have brought it about
-        typed.results.write_text(json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1), encoding="utf-8")
+        write_whole(typed.results, json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1))
         raise
-    typed.results.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    write_whole(typed.results, json.dumps(results, indent=1))
     most = sum(lab.points.values())
     print(f"{results['score']:g} of {most:g} points")
     if typed.classroom is not None:
@@ -244,5 +253,5 @@ def main(here: Path, arguments: list[str]) -> int:
         ]
         status = "pass" if results["score"] == most else "fail"
         told = {"version": 1, "status": status, "max_score": most, "tests": tests}
-        typed.classroom.write_text(b64encode(json.dumps(told).encode()).decode())
+        write_whole(typed.classroom, b64encode(json.dumps(told).encode()).decode())
     return 0

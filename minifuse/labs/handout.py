@@ -10,6 +10,7 @@ from minifuse.errors import UsageError
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import leaked, skeleton, solution_lines
 from minifuse.labs.submission import StudentFault, Submission
+from minifuse.output import whole_folder
 
 __all__ = ["handed_out", "write_files"]
 
@@ -59,16 +60,14 @@ def write_files(files: dict[str, str], folder: Path) -> None:
     """Write a new folder of these files.
 
     Raises:
-        UsageError: the folder has something in it, which may be a student's work, or cannot be written.
+        UsageError: the folder has something in it, which may be a student's work, or may not be written.
+        MachineError: the disk is full.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already, and is left as it is: give a folder that is new or empty.")
-    try:
+    with whole_folder(folder) as new:
         for name, text in files.items():
-            path = folder / name
+            path = new / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             path.chmod(0o755 if text.startswith("#!") else 0o644)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(f"{folder} cannot be written ({reason}): give a folder that you may write to.") from None

@@ -16,7 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from minifuse.errors import LawBroken, MachineError, MinifuseError
 from minifuse.labs.lab import Lab, Test
-from minifuse.labs.submission import StudentFault, Submission
+from minifuse.labs.submission import Budget, StudentFault, Submission
 from minifuse.trace import Event
 
 __all__ = ["Outcome", "Unmet", "Work", "judge", "of_student", "told"]
@@ -57,12 +57,8 @@ class Work(Submission):
         cases: SearchStrategy[Any],
         demand: Callable[[Any], None],
         examples: int = 100,
-        also: Iterable[Any] = (),
     ) -> None:
         """Try a demand on cases that hypothesis makes up, and tell of the smallest that does not meet it.
-
-        Args:
-            also: cases to try when those hold, such as the large ones for which another test counts steps.
 
         Raises:
             Unmet, StudentFault, LawBroken: what the demand raised on that case.
@@ -92,8 +88,6 @@ class Work(Submission):
             if not failed:
                 raise
             raise failed[-1] from None
-        for case in also:
-            demand(case)
 
 
 class _Failed(Exception):
@@ -127,6 +121,7 @@ def judge(
     seed: str = "public",
     user: str | None = None,
     only: str | None = None,
+    budget: Budget | None = None,
     say: Callable[[str], None] = lambda name: None,
 ) -> list[Outcome]:
     """The outcomes of the tests on a student's file.
@@ -136,23 +131,24 @@ def judge(
         seed: of all that is random; a course has a secret one.
         user: that the student's process is given.
         only: the name of one test.
+        budget: what the file may compute in all tests; without one, as the lab says.
         say: is told the name of the test that begins.
     """
-    outcomes = []
+    outcomes, budget = [], budget or Budget(lab.limits.seconds)
     for test in lab.tests(hidden):
         if only in (None, test.name):
             say(test.name)
-            outcomes.append(_judge(lab, test, file, seed, user))
+            outcomes.append(_judge(lab, test, file, seed, user, budget))
     return outcomes
 
 
-def _judge(lab: Lab, test: Test, file: Path, seed: str, user: str | None) -> Outcome:
+def _judge(lab: Lab, test: Test, file: Path, seed: str, user: str | None, budget: Budget) -> Outcome:
     """The outcome of one test.
 
     Raises:
         MachineError: this machine lacks what the test needs.
     """
-    work = Work(file, lab.limits, user, seed=f"{seed} {lab.number} {test.name}", lab=lab)
+    work = Work(file, lab.limits, user, budget=budget, seed=f"{seed} {lab.number} {test.name}", lab=lab)
     try:
         with work:
             test.run(work)

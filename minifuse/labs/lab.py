@@ -8,7 +8,7 @@
         tests/public/    functions test_...(work), which students have
         tests/hidden/    others, which they have not
         tests/open.py    score(work), the counted costs of the open task, and baselines(work)
-        wrong/           wrong solutions, each of which fails the one test that lab.toml names for it
+        wrong/           wrong solutions, each of which fails the tests that lab.toml names for it, and no others
 
 lab.toml:
 
@@ -19,8 +19,9 @@ lab.toml:
     withheld = ["minifuse.memory.shuffle"]
     [points]                     # of each test
     windows_by_hand = 10
-    [wrong]                      # the test that each wrong solution fails
-    one_of_the_ends = "moves_the_least"
+    [wrong]                      # the test that each wrong solution fails; or several, as steps need right values
+    last_of_equals = "windows_of_any_buffers"
+    one_of_the_ends = ["moves_the_least", "is_linear"]
     [limits]                     # as `minifuse.labs.submission.Limits`
     steps = 200000
     [read]                       # what to read again where a test fails
@@ -54,7 +55,7 @@ KEYS = {  # and the forms of their values
     "hours": str,
     "withheld": list[str],
     "points": dict[str, float],
-    "wrong": dict[str, str],
+    "wrong": dict[str, str | list[str]],
     "limits": dict[str, Any],
     "read": dict[str, str],
 }
@@ -112,7 +113,7 @@ class Lab:
     def _toml(self) -> dict[str, Any]:
         path = self.folder / "lab.toml"
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
+            return tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is no TOML ({error}): correct it.") from None
         except OSError as error:
@@ -147,9 +148,10 @@ class Lab:
         return dict(self._toml["points"])
 
     @property
-    def wrong(self) -> dict[str, str]:
-        """The wrong solutions, and the test that each fails."""
-        return dict(self._toml.get("wrong", {}))
+    def wrong(self) -> dict[str, set[str]]:
+        """The wrong solutions, and the tests that each fails."""
+        given = self._toml.get("wrong", {})
+        return {name: {tests} if isinstance(tests, str) else {*tests} for name, tests in given.items()}
 
     def tests(self, hidden: bool = True) -> list[Test]:
         """The tests, public ones first, in the order of files and lines.

@@ -10,6 +10,7 @@ from typing import Any
 from minifuse.errors import MachineError, MinifuseError, UsageError
 from minifuse.labs.judge import Work, of_student, told
 from minifuse.labs.lab import Lab
+from minifuse.labs.submission import Budget
 
 __all__ = ["Scores", "scores"]
 
@@ -32,8 +33,18 @@ class Scores:
         return sorted(all_rows, key=lambda one: (one[1][first] * (1 if better == "lower" else -1), one[2], one[0]))
 
 
-def scores(lab: Lab, files: Mapping[str, Path], *, seed: str = "public", user: str | None = None) -> Scores:
+def scores(
+    lab: Lab,
+    files: Mapping[str, Path],
+    *,
+    seed: str = "public",
+    user: str | None = None,
+    budget: Budget | None = None,
+) -> Scores:
     """The costs of these files, by name, and of the lab's baselines, on the same workload.
+
+    Args:
+        budget: what a file may compute; without one, as the lab says.
 
     Raises:
         UsageError: the lab has no open task.
@@ -46,7 +57,7 @@ def scores(lab: Lab, files: Mapping[str, Path], *, seed: str = "public", user: s
     failed: dict[str, str] = {}
     baselines: dict[str, Mapping[str, float]] = {}
     for name, file in files.items():
-        work = Work(file, lab.limits, user, seed=f"{seed} {lab.number} open", lab=lab)
+        work = Work(file, lab.limits, user, budget=budget, seed=f"{seed} {lab.number} open", lab=lab)
         try:
             with work:
                 rows[name] = task.score(work)

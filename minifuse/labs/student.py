@@ -5,39 +5,41 @@ SETTINGS is JSON:
 
 | key | is |
 |---|---|
+| judge | the number of the process that asks; this one ends with it |
 | file | the student's file |
-| closed | folders that nothing is read from, though they may lie in Python's own: minifuse, with its labs |
 | withheld, sentence | modules that the student is to write; what is said to an import of one |
 | alone | what is said to an import of another module of minifuse |
 | imports | modules that the student may use beside `names.MODULES`: imported before anything is refused |
-| names | whether the names in the file are looked at; tests of the guard alone do without |
-| steps, memory_mb, seconds | limits of a call; of the process; of its processor time, which stop what never returns |
+| names | whether the names in the file are looked at; wrong solutions, which import the reference, do without |
+| steps, memory_mb | limits of a call; of the process |
+| seconds, patience | of processor time, and on the clock while calls are answered: the limits of all calls |
 | calls, replies | file descriptors |
 
-A step is a line of Python that is run in the student's own folder, so a count is the same on every machine.
+A step is a line of Python that is run outside of Python's own modules, so a count is the same on every machine.
 
-The judge relies on no answer that the student's own functions could not have given, but for the count of steps. Four
-walls stand around the file, each for what gets over those before it:
-
-1. its names are looked at before it is run (`names.py`): it imports what computes, and names nothing that leads from
-   there to the interpreter, and so to the count of steps;
-2. an audit hook, which cannot be removed, refuses files, the network and other processes, with a sentence (`guard.py`);
-3. the operating system refuses them, too (`confine.py`), and has limits (`limit`);
-4. the judge may give the process another user.
+The judge relies on no answer that the student's own functions could not have given, but for the count of steps. The
+operating system keeps the file from other files, the network and processes (`confine.py`), limits what it takes
+(`limit`), and may give it another user. Python keeps the count of steps: the names in the file are looked at before it
+is run (`names.py`), it gets the public names of Python's modules alone (`Shown`), and an audit hook refuses to change
+the count (`guard.py`).
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import json
+import math
 import os
 import resource
 import runpy
+import signal
 import sys
+import sysconfig
+import time
 import traceback
 import types
 from collections.abc import Callable
@@ -55,6 +57,7 @@ NAMES, GUARD = beside("names.py"), beside("guard.py")
 gettrace = sys.gettrace
 TOLD = 400  # characters of an error's text
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/proc/cpuinfo")  # that modules may need
+DEVICES = ("/dev/null", "/dev/urandom")
 OWN = ("json", "copy")  # others of this name are imported from then on: a change to them changes nothing here
 
 
@@ -84,16 +87,44 @@ class Withheld(importlib.abc.MetaPathFinder):
         raise ImportError(self.alone.format(name))
 
 
+class Shown:
+    """Imports for the student's file: Python's modules with their public names alone, and the lab's as they are."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, types.ModuleType] = {}
+
+    def __call__(self, name, globals=None, locals=None, fromlist=(), level=0):  # type: ignore[no-untyped-def]
+        found = __import__(name, globals, locals, fromlist, level)
+        if name not in NAMES.MODULES:
+            return found
+        whole = self.module(name)
+        return whole if fromlist else self.module(name.partition(".")[0])
+
+    def module(self, name: str) -> types.ModuleType:
+        """A module without what is private to it, what leads elsewhere, and the modules that it has imported."""
+        if name not in self.known:
+            self.known[name] = shown = types.ModuleType(name)
+            for one, value in vars(sys.modules[name]).items():
+                if not (one.startswith("_") or one in NAMES.NAMES or isinstance(value, types.ModuleType)):
+                    setattr(shown, one, value)
+            above, _, last = name.rpartition(".")
+            if above:
+                setattr(self.module(above), last, shown)
+        return self.known[name]
+
+
 class Steps:
-    """Counts the lines that are run in a folder."""
+    """Counts the lines that are run in a folder, or of no file: texts that Python's modules make functions of."""
 
     def __init__(self, folder: str, most: int) -> None:
         self.folder = folder
+        self.apart = ("<frozen ", str(Path(__file__).parent), *places(*sys.path))
         self.most = most
         self.count = 0
 
     def __call__(self, frame, event, argument):  # type: ignore[no-untyped-def]  # as sys.settrace has it
-        return self.line if frame.f_code.co_filename.startswith(self.folder) else None
+        name = frame.f_code.co_filename
+        return self.line if name.startswith(self.folder) or not name.startswith(self.apart) else None
 
     def line(self, frame, event, argument):  # type: ignore[no-untyped-def]
         if event == "line":
@@ -101,6 +132,12 @@ class Steps:
             if self.count > self.most:
                 raise OutOfSteps
         return self.line
+
+
+def places(*more: str) -> list[str]:
+    """The folders that Python's own modules, and those of `more`, are read from."""
+    given = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), *filter(None, more)]
+    return sorted({os.path.join(one, "") for place in given for one in (place, os.path.realpath(place))})
 
 
 def taken() -> int:
@@ -112,9 +149,10 @@ def taken() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def limit(memory_mb: int, seconds: int) -> None:
-    """Ask the operating system for limits; of memory, beside what Python and the modules of the lab have by now."""
-    wanted = {"AS": taken() + (memory_mb << 20), "CPU": seconds, "CORE": 0, "FSIZE": 0, "NPROC": 0}
+def limit(memory_mb: int, seconds: float) -> None:
+    """Ask the operating system for limits, beside what Python and the modules of the lab have taken by now."""
+    computed = math.ceil(time.process_time() + seconds)
+    wanted = {"AS": taken() + (memory_mb << 20), "CPU": computed, "CORE": 0, "FSIZE": 0, "NPROC": 0}
     for name, most in wanted.items():
         which = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(which)
@@ -129,22 +167,26 @@ class Student:
         self.file = Path(settings["file"])
         self.folder = str(self.file.parent) + os.sep
         self.steps = Steps(self.folder, settings["steps"])
-        self.names = NAMES.Names(settings["imports"]) if settings["names"] else None
+        self.imports, self.looks = settings["imports"], settings["names"]
         self.trace: Callable[[Any], None] = sys.settrace
         self.module: object = None
         self.objects: dict[int, object] = {}
 
     def load(self) -> None:
-        tree = ast.parse(self.file.read_text(encoding="utf-8"), str(self.file))
-        if self.names is not None:
-            self.names.look(self.file, tree)
-        sys.path.insert(0, self.folder)
-        spec = importlib.util.spec_from_file_location(self.file.stem, self.file)
-        if spec is None:
-            raise NAMES.NotAllowed(f"{self.file.name} is not a Python file")
-        self.module = module = importlib.util.module_from_spec(spec)
-        sys.modules[self.file.stem] = module
-        exec(compile(tree, str(self.file), "exec"), vars(module))  # what was looked at, and not the file once more
+        source, name = self.file.read_bytes(), self.file.stem
+        self.module = sys.modules[name] = module = types.ModuleType(name)
+        module.__file__ = str(self.file)
+        try:
+            tree = ast.parse(source, str(self.file))
+            if self.looks:
+                NAMES.look(tree, self.imports)
+                vars(module)["__builtins__"] = {**vars(builtins), "__import__": Shown()}
+            else:
+                sys.path.insert(0, self.folder)
+            code = compile(tree, str(self.file), "exec")  # what was looked at, and not the file once more
+        except (RecursionError, MemoryError):
+            raise NAMES.NotAllowed("an expression is nested too deeply for Python: write it in parts") from None
+        exec(code, vars(module))
 
     def do(self, call: dict[str, Any]) -> object:
         """What a call asks for."""
@@ -212,25 +254,31 @@ class Student:
 
 def serve(settings: dict[str, Any]) -> None:
     """Answer calls until there are none."""
+    end_with, confine = (getattr(beside("confine.py"), name) for name in ("end_with", "confine"))
+    end_with(settings["judge"])
     calls = os.fdopen(settings["calls"], encoding="utf-8")
     replies = os.fdopen(settings["replies"], "w", encoding="utf-8")
-    student, loads = Student(settings), json.loads
+    student, loads, patience = Student(settings), json.loads, settings["patience"]
+    setitimer, clock = signal.setitimer, signal.ITIMER_REAL
     sys.meta_path.insert(0, Withheld(settings["withheld"], settings["sentence"], settings["alone"]))
     for name in [*sys.modules]:
         if name.partition(".")[0] in OWN:
             del sys.modules[name]
     for name in settings["imports"]:
         importlib.import_module(name)
-    known = {*sys.modules}
-    confine = beside("confine.py").confine
+    readable = places(*sys.path) if settings["imports"] else places()
+    own = student.file if student.looks else student.folder
     limit(settings["memory_mb"], settings["seconds"])
-    confine([*GUARD.places(), student.folder, *LIBRARIES], GUARD.DEVICES)
-    for name in sys.modules.keys() - known:  # ctypes
-        del sys.modules[name]
-    student.trace = GUARD.guard(student.folder, settings["closed"])
+    confine([*readable, str(own), *LIBRARIES], DEVICES)
+    student.trace = GUARD.guard()
     sys.modules["__main__"] = types.ModuleType("__main__")
+    replies.write(f"{time.process_time()}\n")  # of its own, before the file is read
+    replies.flush()
     for line in calls:
-        replies.write(student.answer(loads(line)) + "\n")
+        setitimer(clock, patience)
+        told = student.answer(loads(line))
+        patience, _ = setitimer(clock, 0)
+        replies.write(told + "\n")
         replies.flush()
 
 

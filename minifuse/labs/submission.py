@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import resource
 import secrets
 import select
 import selectors
@@ -21,28 +22,36 @@ from typing import Any, Self
 from minifuse.errors import MinifuseError
 from minifuse.labs import student
 from minifuse.labs.form import has_form, told
-from minifuse.shipped import HOME, places
+from minifuse.shipped import places
 
-__all__ = ["PLACES", "Limits", "Remote", "StudentFault", "Submission", "check_form", "identity"]
+__all__ = ["PLACES", "Budget", "Limits", "Remote", "StudentFault", "Submission", "check_form", "identity"]
 
 PLACES = places("tutorials/labs", "tutorials/labs")
 PRINTED = 20_000  # characters of what a file prints that are kept
 REPLY = 4 << 20  # bytes of a value as JSON
 CHUNK = 1 << 16
-PATIENCE = 3  # a second of computing may take as many on half a core of a busy machine
+STARTS = 120  # seconds in which a process has imported what the lab uses
+PATIENCE = 3  # a second of computing may take as many on the clock, on half a core of a busy machine
 ALONE = "a lab's file stands alone, and may not import {}"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a student's process may use. `steps` are lines of Python that one call runs in the student's folder."""
+    """What a student's file may use. `steps` are lines of Python of one call."""
 
     steps: int = 1_000_000
     memory_mb: int = 512  # beside what Python and `imports` take
-    seconds: int = 60  # of processor time, and PATIENCE times as many on the clock: for what never returns
+    seconds: int = 30  # of processor time in all tests together, and PATIENCE times as many on the clock
     imports: tuple[str, ...] = ()  # modules that it may use beside Python's own
     withheld: tuple[str, ...] = ()
     sentence: str = "{} is withheld in this lab: you are asked to write it"
+
+
+@dataclass
+class Budget:
+    """Seconds of computing that the tests of one file have left together."""
+
+    seconds: float
 
 
 class StudentFault(MinifuseError):
@@ -95,18 +104,26 @@ class Submission:
     file: Path
     limits: Limits = field(default_factory=Limits)
     user: str | None = None  # that the process is given, where the judge may do so
-    names: bool = True  # look at the names in the file before it is run
+    names: bool = True  # look at the names in the file before it is run, and import no file beside it
+    budget: Budget | None = None  # shared with other processes of the file
     steps: int = 0  # of the last call
     most_steps: int = 0
 
     def __enter__(self) -> Self:
+        self.budget = self.budget or Budget(self.limits.seconds)
+        if self.budget.seconds <= 0:
+            raise StudentFault(f"This was not run: what was run before took the {self.limits.seconds} s of all tests.")
         self._numbers = count()
         self._forgotten: list[int] = []
+        self._stopped: str | None = None  # why, if no further call is worth its time
+        self._computed = -_of_children()
+        self._waited = 0.0
+        self._patience = PATIENCE * self.budget.seconds
         read_calls, self._calls = os.pipe()
         self._replies, write_replies = os.pipe()
         settings = {
+            "judge": os.getpid(),
             "file": str(self.file.resolve()),
-            "closed": [*map(str, (HOME, *PLACES))],
             "withheld": list(self.limits.withheld),
             "imports": [*self.limits.imports],
             "names": self.names,
@@ -114,7 +131,8 @@ class Submission:
             "alone": ALONE,
             "steps": self.limits.steps,
             "memory_mb": self.limits.memory_mb,
-            "seconds": self.limits.seconds,
+            "seconds": self.budget.seconds,
+            "patience": self._patience,
             "calls": read_calls,
             "replies": write_replies,
         }
@@ -132,13 +150,13 @@ class Submission:
         os.close(read_calls)
         os.close(write_replies)
         os.set_blocking(self._calls, False)
-        self._patience = float(PATIENCE * self.limits.seconds)  # that is left to wait for the process, over all calls
         self._waiting = selectors.DefaultSelector()
         self._waiting.register(self._replies, selectors.EVENT_READ)
         assert self._process.stdout is not None
         self._waiting.register(self._process.stdout, selectors.EVENT_READ)
         self._text, self._buffer = "", b""
         try:
+            self._computed -= float(self._line(self.file.name, time.monotonic() + STARTS))
             self._ask({"do": "load"}, self.file.name, Any)
         except BaseException:
             self.__exit__()
@@ -156,6 +174,8 @@ class Submission:
             os.close(self._replies)
         if self._process.stdout is not None:
             self._process.stdout.close()
+        assert self.budget is not None
+        self.budget.seconds -= max(self._computed + _of_children(), self._waited / PATIENCE)
 
     def call(self, function: str, *arguments: Any, form: Any = Any) -> Any:
         """Call a function of the file.
@@ -180,42 +200,44 @@ class Submission:
         return Remote(self, name, number)
 
     def _ask(self, call: dict[str, Any], name: str, form: Any) -> Any:
+        if self._stopped is not None:
+            raise StudentFault(self._stopped)
         forgotten, self._forgotten[:] = [*self._forgotten], []
         number = secrets.randbits(53)  # which the file cannot know, to answer in another's place
         line = (json.dumps({**call, "number": number, "forget": forgotten}) + "\n").encode()
         started = time.monotonic()
+        deadline = started + self._patience - self._waited
         try:
-            self._send(name, line)
-            self.steps, error, value = self._reply(name, number)
+            self._send(name, line, deadline)
+            self.steps, error, value = self._reply(name, number, deadline)
         finally:
-            self._patience -= time.monotonic() - started
+            self._waited += time.monotonic() - started
         self.most_steps = max(self.most_steps, self.steps)
         if error is not None:
             raise self._fault(name, error)
         return check_form(value, form, name)
 
-    def _send(self, name: str, line: bytes) -> None:
+    def _send(self, name: str, line: bytes, deadline: float) -> None:
         while line:
-            _, ready, _ = select.select([], [self._calls], [], max(0.0, self._patience))
+            _, ready, _ = select.select([], [self._calls], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise StudentFault(self._late(name))
+                raise self._late(name)
             try:
                 line = line[os.write(self._calls, line) :]
             except OSError:
-                raise StudentFault(self._ended(name)) from None
+                raise self._ended(name) from None
 
-    def _reply(self, name: str, number: int) -> tuple[int, dict[str, Any] | None, Any]:
-        """The steps of a call, its error or None, its value."""
-        deadline = time.monotonic() + self._patience
+    def _line(self, name: str, deadline: float) -> bytes:
+        """The next line of the process."""
         while b"\n" not in self._buffer[-CHUNK:]:
             ready = self._waiting.select(max(0.0, deadline - time.monotonic()))
             if not ready or time.monotonic() > deadline:
-                raise StudentFault(self._late(name))
+                raise self._late(name)
             for key, _ in ready:
                 chunk = os.read(key.fd, CHUNK)
                 if key.fd == self._replies:
                     if not chunk:
-                        raise StudentFault(self._ended(name))
+                        raise self._ended(name)
                     self._buffer += chunk
                     if len(self._buffer) > REPLY:
                         raise StudentFault(f"{name} returned more than {REPLY >> 20} MB: return less.")
@@ -224,6 +246,11 @@ class Submission:
                 elif len(self._text) < PRINTED:
                     self._text += chunk.decode(errors="replace")[: PRINTED - len(self._text)]
         line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _reply(self, name: str, number: int, deadline: float) -> tuple[int, dict[str, Any] | None, Any]:
+        """The steps of a call, its error or None, its value."""
+        line = self._line(name, deadline)
         try:
             reply = json.loads(line)
             steps, error = reply["steps"], reply.get("error")
@@ -239,27 +266,32 @@ class Submission:
             ) from None
         return steps, error, reply.get("value")
 
-    def _late(self, name: str) -> str:
-        return f"{name} had not returned after {PATIENCE * self.limits.seconds} s: does it end?"
+    def _stop(self, what: str) -> StudentFault:
+        """The fault that ends this test: it is told again, at once, where another call is made."""
+        self._stopped = what
+        return StudentFault(what)
 
-    def _ended(self, name: str) -> str:
+    def _late(self, name: str) -> StudentFault:
+        return self._stop(f"{name} was stopped: all tests have {self.limits.seconds} s together. Does it end?")
+
+    def _ended(self, name: str) -> StudentFault:
         """Why the process is no more."""
         try:
             code = self._process.wait(5)
         except subprocess.TimeoutExpired:
-            return f"{name} closed the judge's own channel: return values, and print what you like."
-        if code in (-24, -9):  # SIGXCPU, SIGKILL
-            return f"{name} was stopped after {self.limits.seconds} s of computing: does it end?"
+            return self._stop(f"{name} closed the judge's own channel: return values, and print what you like.")
+        if code in (-24, -14, -9):  # SIGXCPU, SIGALRM, SIGKILL
+            return self._late(name)
         if code < 0:
-            return f"{name} ended its process by signal {-code}: a lab's file returns values."
-        return f"{name} ended its process (exit code {code}): a lab's file returns values, and never exits."
+            return self._stop(f"{name} ended its process by signal {-code}: a lab's file returns values.")
+        return self._stop(f"{name} ended its process (exit code {code}): a lab's file returns values, and never exits.")
 
     def _fault(self, name: str, error: dict[str, Any]) -> StudentFault:
         kind, text, where = (_clean(str(error.get(one) or "")) for one in ("type", "text", "where"))
         at = f" at {where}" if where else ""
         if kind == "OutOfSteps":
             most = f"{self.limits.steps:,} steps (lines of your file that are run)"
-            return StudentFault(f"{name} took more than {most}, and was stopped: does it end, and is it fast enough?")
+            return self._stop(f"{name} took more than {most}, and was stopped: does it end, and is it fast enough?")
         if kind == "NotPlain":
             return StudentFault(
                 f"{name} returned what is no plain data ({text}): return numbers, texts, lists and dictionaries."
@@ -302,6 +334,12 @@ def identity(user: str | None) -> dict[str, Any]:
     if user is None:
         return {}
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+
+
+def _of_children() -> float:
+    """Seconds of computing of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _environment() -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,10 +17,12 @@ from minifuse.errors import MachineError, UsageError
 __all__ = ["History", "ModelIdentity", "Turn"]
 
 APPLICATION = 0x6D666873  # "mfhs": marks the file as one of ours
-VERSION = 1
 PATIENCE_S = 0.3  # to wait for another process that is about to let the file go
+LOG_BYTES = 4 << 20  # of FILE-wal, from which on it is emptied into the file
 
-TABLES = """
+# What each version of the file adds to the one before: a new file takes all steps.
+STEPS = (
+    """
 CREATE TABLE conversation (
     name TEXT PRIMARY KEY,
     model TEXT NOT NULL,  -- its name, and a digest of its shape and vocabulary
@@ -33,7 +36,19 @@ CREATE TABLE turn (
     finish_reason TEXT NOT NULL,
     PRIMARY KEY (conversation, number)
 );
-"""
+""",
+    """
+ALTER TABLE conversation ADD COLUMN checksum TEXT;
+UPDATE conversation SET checksum = checksum(name, model, digest);
+ALTER TABLE turn ADD COLUMN checksum TEXT;
+UPDATE turn SET checksum = checksum(conversation, number, prompt, answer, finish_reason);
+CREATE TABLE log (id TEXT NOT NULL, before TEXT NOT NULL);  -- the FILE-wal that was last begun, and the one before
+INSERT INTO log VALUES (hex(randomblob(8)), '');
+""",
+)
+VERSION = len(STEPS)
+LOGS, HAS_LOGS = "SELECT id, before FROM log", "SELECT 1 FROM sqlite_master WHERE name = 'log'"
+BEGIN_LOG = "UPDATE log SET before = id, id = hex(randomblob(8))"
 
 # What SQLite calls an error, by its beginning -> what is wrong with the file, and what to do about it.
 WRONG = {
@@ -42,10 +57,27 @@ WRONG = {
     "SQLITE_READONLY": ("may not be written to", "make it and its folder writable, or give another file"),
     "SQLITE_CANTOPEN": ("cannot be opened", "give a file in a folder that exists and that you may write to"),
     "SQLITE_NOTADB": ("is not a state file", "give one that --state made, or a new file"),
-    "SQLITE_CORRUPT": ("is damaged", "restore it from a copy, or give a new file"),
     "SQLITE_FULL": ("cannot grow, for the disk is full", "free some of the disk, or give a file on another"),
+    "SQLITE_IOERR": ("cannot be read and written", "look after the disk, or give a file on another"),
 }
-OTHERWISE = ("cannot be read and written", "look after the disk, or give a file on another")
+# Anything else: the file is not as it was made, so that statements which hold for every state file fail.
+DAMAGED = ("is damaged", "restore it from a copy, with no other {log} beside it, or give a new file")
+
+
+# A row, and whether it is what was written.
+MODEL = """
+SELECT model, digest, checksum = checksum(name, model, digest) FROM conversation WHERE name = ?
+"""
+TURNS = """
+SELECT number, prompt, answer, finish_reason, checksum = checksum(conversation, number, prompt, answer, finish_reason)
+FROM turn WHERE conversation = ? ORDER BY number
+"""
+ADD_CONVERSATION = "INSERT OR IGNORE INTO conversation VALUES (?1, ?2, ?3, checksum(?1, ?2, ?3))"
+ADD_TURN = "INSERT INTO turn VALUES (?1, ?2, ?3, ?4, ?5, checksum(?1, ?2, ?3, ?4, ?5))"
+
+
+def _checksum(*values: object) -> str:
+    return hashlib.blake2b(repr(values).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 class ModelIdentity(NamedTuple):
@@ -71,7 +103,9 @@ class History:
     """Conversations in an SQLite file, turn by turn. What `add` has returned from survives the death of the process.
 
     The file is in WAL mode with `synchronous=FULL`. While it is open no other process can open it: a second run would
-    continue texts that this one is about to add to. After a crash the file called FILE-wal belongs to it.
+    continue texts that this one is about to add to. After a crash the file called FILE-wal belongs to it: a copy is of
+    both, and one that is put back beside a FILE-wal of another time is refused, for that would damage it. Every turn
+    has a checksum.
 
     Args:
         path: the file; a new one is made.
@@ -84,12 +118,13 @@ class History:
         self.path = Path(path).absolute()  # SQLite gives names such as :memory: a meaning
         self._lock = threading.Lock()  # requests are submitted by one thread and answered by another
         self._file: sqlite3.Connection | None = None
+        self._log = Path(f"{self.path}-wal")
+        self._log_begun = True  # it has its id
         try:
             with self._named():
-                self._file = file = sqlite3.connect(
-                    self.path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False
-                )
-                self._open(file)
+                version = self._look()
+                self._file = self._connect("rwc")
+                self._open(self._file, version)
         except MachineError as error:
             self.close()
             raise UsageError(str(error)) from None
@@ -97,35 +132,76 @@ class History:
             self.close()
             raise
 
-    def _open(self, file: sqlite3.Connection) -> None:
-        """Look at the file before anything of it is changed; then take it."""
-        if self.path.exists() and not os.access(self.path, os.W_OK):
-            raise self._error("SQLITE_READONLY", "it is read-only")
-        file.execute("PRAGMA locking_mode=EXCLUSIVE")
-        (application,), (version,) = (
-            file.execute(f"PRAGMA {p}").fetchone() for p in ("application_id", "user_version")
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        file = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            timeout=PATIENCE_S,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
         )
-        new = not application and not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if not new and application != APPLICATION:
-            raise UsageError(
-                f"The state file {self.path} is an SQLite file of another program: give one that --state made, or a "
-                "new file."
+        file.create_function("checksum", -1, _checksum, deterministic=True)
+        return file
+
+    def _look(self) -> int:
+        """Check the file and return its version, 0 of a new one.
+
+        Nothing is changed: a connection that may write would empty FILE-wal into the file as it is closed.
+        """
+        if not self.path.is_file() or not self.path.stat().st_size:
+            return 0
+        if not os.access(self.path, os.W_OK):
+            raise self._error("SQLITE_READONLY", "it is read-only")
+        begun = Path(f"{self.path}-journal").exists()  # made by SQLite before there is a FILE-wal, and to be undone
+        with closing(self._connect("rw" if begun else "ro")) as file:
+            (application,), (version,) = (
+                file.execute(f"PRAGMA {p}").fetchone() for p in ("application_id", "user_version")
             )
-        if not new and version != VERSION:
-            raise UsageError(
-                f"The state file {self.path} is of version {version}, and this is minifuse with version {VERSION}: "
-                "give a new file, or the minifuse that made it."
-            )
-        if (found := file.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            raise self._error("SQLITE_CORRUPT", found)
-        file.execute("PRAGMA journal_mode=WAL")
-        file.execute("PRAGMA synchronous=FULL")
-        with self._transaction(file):  # a write, whether or not the file is new: it takes the lock, which is kept
-            if new:
-                for statement in TABLES.split(";")[:-1]:
+            if not application and not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return 0
+            if application != APPLICATION:
+                raise UsageError(
+                    f"The state file {self.path} is an SQLite file of another program: give one that --state made, or "
+                    "a new file."
+                )
+            if not 1 <= version <= VERSION:
+                raise UsageError(
+                    f"The state file {self.path} is of version {version}, and this is minifuse with version {VERSION}: "
+                    "give a new file, or the minifuse that made it."
+                )
+            if not self._owns_log(file):
+                raise UsageError(
+                    f"The state file {self.path} is not the one that {self._log.name} beside it was written for, as "
+                    "when a copy was put back: move that away, or put both back."
+                )
+            if (found := file.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+                raise self._error("SQLITE_CORRUPT", found)
+            return int(version)
+
+    def _owns_log(self, file: sqlite3.Connection) -> bool:
+        """Whether FILE-wal was begun behind what the file holds without it; True if that cannot be read."""
+        if not self._log.exists():
+            return True
+        with closing(self._connect("ro&immutable=1")) as alone:
+            try:
+                found = alone.execute(LOGS).fetchone() if alone.execute(HAS_LOGS).fetchone() else ("", "")
+            except sqlite3.Error:  # killed while the log was emptied into the file: the log has what is missing there
+                return True
+        known = file.execute(LOGS).fetchone() if file.execute(HAS_LOGS).fetchone() else ("", "")
+        return found[0] in known
+
+    def _open(self, file: sqlite3.Connection, version: int) -> None:
+        for setting in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0"):
+            file.execute(f"PRAGMA {setting}")
+        if version < VERSION:
+            with self._transaction(file):
+                for statement in "".join(STEPS[version:]).split(";")[:-1]:
                     file.execute(statement)
-            file.execute(f"PRAGMA application_id={APPLICATION}")
-            file.execute(f"PRAGMA user_version={VERSION}")
+                file.execute(f"PRAGMA application_id={APPLICATION}")
+                file.execute(f"PRAGMA user_version={VERSION}")
+        self._empty_log(file)
+        with self._transaction(file):  # takes the lock, which is kept
+            Path(f"{self.path}-shm").unlink(missing_ok=True)  # of `_look`, and of no other connection with that lock
 
     def __enter__(self) -> History:
         return self
@@ -152,20 +228,23 @@ class History:
     def model(self, conversation: str) -> ModelIdentity | None:
         """The model whose tokens a conversation has; None if there is no such conversation."""
         with self._use() as file:
-            row = file.execute("SELECT model, digest FROM conversation WHERE name = ?", (conversation,)).fetchone()
+            row = file.execute(MODEL, (conversation,)).fetchone()
         if row is None and self.turns(conversation):
             raise self._error("SQLITE_CORRUPT", f"{conversation!r} has turns, and no model")
-        return None if row is None else ModelIdentity(*row)
+        if row is not None and not row[2]:
+            raise self._error("SQLITE_CORRUPT", f"the model of {conversation!r} is not what was written")
+        return None if row is None else ModelIdentity(*row[:2])
 
     def turns(self, conversation: str) -> list[Turn]:
         """The turns of a conversation, in order; none if there is no such conversation."""
-        query = "SELECT number, prompt, answer, finish_reason FROM turn WHERE conversation = ? ORDER BY number"
         with self._use() as file:
-            rows = file.execute(query, (conversation,)).fetchall()
+            rows = file.execute(TURNS, (conversation,)).fetchall()
         turns = []
-        for i, (number, prompt, answer, reason) in enumerate(rows):
+        for i, (number, prompt, answer, reason, as_written) in enumerate(rows):
             if number != i:
                 raise self._error("SQLITE_CORRUPT", f"turn {i} of {conversation!r} is missing")
+            if not as_written:
+                raise self._error("SQLITE_CORRUPT", f"turn {i} of {conversation!r} is not what was written")
             turns.append(Turn(self._tokens(prompt), self._tokens(answer), reason))
         return turns
 
@@ -175,14 +254,20 @@ class History:
 
     def add(self, conversation: str, model: ModelIdentity, turns: Iterable[Turn]) -> None:
         """Add turns to a conversation, all or none; a new one belongs to this model."""
-        with self._use() as file, self._transaction(file):
-            file.execute("INSERT OR IGNORE INTO conversation VALUES (?, ?, ?)", (conversation, *model))
+        with self._use() as file:
+            if self._log.stat().st_size > LOG_BYTES:
+                self._empty_log(file)
+            self._add(file, conversation, model, turns)
+
+    def _add(self, file: sqlite3.Connection, conversation: str, model: ModelIdentity, turns: Iterable[Turn]) -> None:
+        with self._transaction(file):
+            file.execute(ADD_CONVERSATION, (conversation, *model))
             (number,) = file.execute("SELECT count(*) FROM turn WHERE conversation = ?", (conversation,)).fetchone()
             rows = [
                 (conversation, number + i, json.dumps(turn.prompt), json.dumps(turn.answer), turn.finish_reason)
                 for i, turn in enumerate(turns)
             ]
-            file.executemany("INSERT INTO turn VALUES (?, ?, ?, ?, ?)", rows)
+            file.executemany(ADD_TURN, rows)
 
     def _tokens(self, text: object) -> tuple[int, ...]:
         try:
@@ -198,17 +283,25 @@ class History:
         with self._lock, self._named():
             if self._file is None:
                 raise UsageError(f"The state file {self.path} has been closed: open it again.")
-            if not self.path.exists():  # what is written into a file without a name is lost when it is closed
-                raise MachineError(f"The state file {self.path} has been removed while it was in use: leave it there.")
+            for path in (self.path, self._log):  # what is written into a file without a name is lost
+                if not path.exists():
+                    raise MachineError(f"The state file {path} has been removed while it was in use: leave it there.")
             yield self._file
 
-    @staticmethod
+    def _empty_log(self, file: sqlite3.Connection) -> None:
+        file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._log_begun = False
+
     @contextmanager
-    def _transaction(file: sqlite3.Connection) -> Iterator[None]:
+    def _transaction(self, file: sqlite3.Connection) -> Iterator[None]:
         file.execute("BEGIN IMMEDIATE")
         try:
+            if not self._log_begun:
+                file.execute(BEGIN_LOG)
+                file.execute(f"PRAGMA user_version={VERSION}")  # so that the log has the page that tells of all tables
             yield
             file.execute("COMMIT")
+            self._log_begun = True
         except BaseException:
             if file.in_transaction:  # SQLite has not taken it back by itself, as it does on a full disk
                 file.execute("ROLLBACK")
@@ -218,9 +311,10 @@ class History:
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
-            raise self._error(getattr(error, "sqlite_errorname", ""), error) from None
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # also of a text of SQLite's about the file
+            raise self._error(getattr(error, "sqlite_errorname", "SQLITE_CORRUPT"), error) from None
 
     def _error(self, name: str, why: object) -> MachineError:
-        what, advice = next((text for start, text in WRONG.items() if name.startswith(start)), OTHERWISE)
+        what, advice = next((text for start, text in WRONG.items() if name.startswith(start)), DAMAGED)
+        advice = advice.format(log=self._log.name)
         return MachineError(f"The state file {self.path} {what} ({' '.join(str(why).split())}): {advice}.")

@@ -51,7 +51,7 @@ class Profile(NamedTuple):
         inline = given.startswith("{")
         name = "The text of memory.profile" if inline else given
         try:
-            raw = json.loads(given if inline else Path(given).read_text(encoding="utf-8"))
+            raw = json.loads(given if inline else Path(given).read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise UsageError(f"{name} cannot be read ({error.strerror or error}): {advice}.") from None
         except (ValueError, RecursionError):

@@ -23,12 +23,12 @@ for _name in ("matplotlib", "IPython", "pygments"):
             "pip install -e '.[tutorials]' -c constraints.txt."
         )
 
-from minifuse.notebook.asks import asks, turns
 from minifuse.notebook.colours import owner_colour
 from minifuse.notebook.lanes import draw_lanes
 from minifuse.notebook.memory import draw_memory
 from minifuse.notebook.page import replay
-from minifuse.notebook.play import Played, play
+from minifuse.notebook.played import Played, play
+from minifuse.notebook.prompts import asks, turns
 from minifuse.notebook.series import draw_series
 from minifuse.notebook.source import show_source
 

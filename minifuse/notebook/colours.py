@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minifuse.errors import UsageError
-from minifuse.notebook.play import Played
+from minifuse.notebook.played import Played
 from minifuse.parsing import did_you_mean, one_of
 
 __all__ = ["FREE", "HUES", "IDLE", "INK", "SOFT", "WAIT", "colour_numbers", "ink_on", "owner_colour", "tint"]

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from minifuse.model.choices import check_choice
 from minifuse.notebook.colours import FREE, HUES, IDLE, INK, WAIT, ink_on, owner_colour, tint
 from minifuse.notebook.picture import Picture, check_runs, explain, plain
-from minifuse.notebook.play import Played
+from minifuse.notebook.played import Played
 from minifuse.views.history import Story
 from minifuse.views.rows import idle_rows
 from minifuse.views.timeline import (

@@ -8,7 +8,7 @@ from minifuse.errors import UsageError
 from minifuse.notebook.colours import FREE, HUES, INK
 from minifuse.notebook.memory_map import Map, look_of, words_of
 from minifuse.notebook.picture import Picture, check_runs, explain
-from minifuse.notebook.play import Played
+from minifuse.notebook.played import Played
 from minifuse.notebook.slot_lines import Form, Panel, form_of
 from minifuse.trace import whole_tables
 from minifuse.views.slot_books import Frame, books

@@ -15,7 +15,7 @@ from matplotlib.patheffects import withStroke
 
 from minifuse.notebook.colours import FREE, IDLE, INK, SOFT, ink_on, owner_colour, tint
 from minifuse.notebook.picture import LETTER
-from minifuse.notebook.play import Played
+from minifuse.notebook.played import Played
 from minifuse.notebook.slot_lines import BELOW_ARROWS, RISE, Box, Panel
 from minifuse.parsing import number
 from minifuse.views.idle_slots import Idle, idle_slots

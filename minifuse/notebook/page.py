@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from minifuse.errors import UsageError
 from minifuse.notebook.colours import colour_numbers
 from minifuse.notebook.picture import check_runs
-from minifuse.notebook.play import Played
+from minifuse.notebook.played import Played
 from minifuse.replay.page import assemble
 from minifuse.replay.record import TracedRun, record
 

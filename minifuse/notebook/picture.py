@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from minifuse.errors import UsageError
 from minifuse.notebook.colours import INK, SOFT
-from minifuse.notebook.play import Played
+from minifuse.notebook.played import Played
 
 __all__ = ["DPI", "LETTER", "Picture", "check_runs", "explain", "plain"]
 

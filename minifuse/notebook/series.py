@@ -13,7 +13,7 @@ from minifuse.model.choices import check_choice
 from minifuse.notebook.colours import HUES, IDLE, INK, SOFT, tint
 from minifuse.notebook.lanes import MS, By, step_ticks
 from minifuse.notebook.picture import Picture, check_runs, plain
-from minifuse.notebook.play import Played
+from minifuse.notebook.played import Played
 from minifuse.parsing import unknown
 from minifuse.views.history import History, Iteration
 from minifuse.views.timeline import columns_of

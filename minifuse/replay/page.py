@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minifuse.errors import UsageError
+from minifuse.output import write_whole
 from minifuse.replay.record import TracedRun, record
 
 __all__ = ["assemble", "bundle", "write_page"]
@@ -36,16 +36,10 @@ def write_page(runs: Sequence[TracedRun], path: Path) -> None:
     """Write the page of runs of one workload.
 
     Raises:
-        UsageError: the runs do not make a page, or it cannot be written.
+        UsageError: the runs do not make a page, or it may not be written there.
+        MachineError: the disk is full.
     """
-    text = assemble(record(runs))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"The page cannot be written to {path} ({error.strerror}): give a file in a folder that exists and that "
-            "you may write to."
-        ) from None
+    write_whole(path, assemble(record(runs)))
 
 
 def assemble(told: Mapping[str, Any], address: str = "") -> str:

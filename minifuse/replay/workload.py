@@ -21,6 +21,7 @@ COMPARED: dict[str, Callable[[Event], Any]] = {  # what requests of one workload
     "other limits of their answers": lambda line: line.get("max_new_tokens"),
     "other arrival times": lambda line: line.get("arrival_s"),
     "other priorities": lambda line: line.get("priority"),
+    "other users": lambda line: line.get("user"),
 }
 
 

@@ -1,7 +1,19 @@
 """Serving: an engine built for a technique and a model, and requests served by it."""
 
+import sys
+from types import ModuleType
+
 from minifuse.serve.build import build_engine
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
 
 __all__ = ["Answer", "Served", "Settings", "build_engine", "serve"]
+
+
+class _Callable(ModuleType):
+    """Lets `minifuse.serve` be called as the function that has the package's name."""
+
+    __call__ = staticmethod(serve)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -59,8 +59,9 @@ def make_batching(row: Technique, settings: Mapping[str, Any] | None = None) -> 
     policy: Batching = make_stage("batching", stage("batching", row.batching), options)
     if policy.token_budget is not None and stage("attention", row.attention).reads & COMPUTED_WHOLE:
         raise UsageError(
-            f"A token_budget was given, and the attention {row.attention!r} computes a whole rectangle or region, "
-            "however few of its tokens are needed: choose the attention 'per_sequence', or no budget."
+            f"The token_budget of the batching {row.batching!r} is {policy.token_budget}, and the attention "
+            f"{row.attention!r} computes a whole rectangle or region, however few of its tokens are needed: choose the "
+            "attention 'per_sequence', or no budget (a policy that always has one declares cuts = True)."
         )
     if stage("memory", row.memory).one_plan and policy.workers * policy.depth > 1:
         raise UsageError(

@@ -63,11 +63,10 @@ def build_engine(
     batching = make_batching(row, settings.stage_options)
     module, _, name = SERVED[source.kind].partition(":")
     served: ServedModel = getattr(importlib.import_module(module), name)(source, settings, model, batching.granularity)
-    kv_bytes = settings.kv_bytes(source.slot_bytes(settings.dtype))
-    capacity = kv_bytes // served.slot_bytes
+    capacity = served.kv_bytes // served.slot_bytes
     if capacity < 1:
         raise UsageError(
-            f"The memory of {kv_bytes} bytes is less than the {served.slot_bytes} bytes of one "
+            f"The memory of {served.kv_bytes} bytes is less than the {served.slot_bytes} bytes of one "
             f"{served.slot} of {source.name} in {settings.dtype}: raise --kv-memory."
         )
     served.check()

@@ -16,6 +16,7 @@ from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.by_operator import by_operator
 from minifuse.model.cells.model import CellModel
 from minifuse.model.cells.source import CellSource
+from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
@@ -50,6 +51,8 @@ class ServedCells:
         self.model = by_operator(model) if granularity == "operator" else model
         self.reader = self.model
         self.slot_bytes = self.model.slot_bytes
+        weights = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
+        self.kv_bytes = settings.kv_bytes(source.slot_bytes(settings.dtype), weights)
         self.cell_types = self.model.types
 
     def check(self) -> None:

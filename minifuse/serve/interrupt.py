@@ -1,15 +1,15 @@
-"""Ctrl-C that waits for a moment when nothing is half done."""
+"""Ctrl-C, or another signal that ends the process, waits for a moment when nothing is half done."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from minifuse.ctrl_c import importing
+from minifuse.ctrl_c import HANDLER, SIGNALS, importing
 from minifuse.plan import Plan
 from minifuse.report import Completion
 from minifuse.request import Sequence
@@ -22,13 +22,16 @@ __all__ = ["Hold", "InterruptibleExecutor", "uninterrupted"]
 
 
 class Hold:
-    """Holds Ctrl-C back: a handler of SIGINT in front of the one there was before, which raises `KeyboardInterrupt`.
+    """Holds signals back: a handler in front of those that there were before, which raise `KeyboardInterrupt`.
+
+    Args:
+        before: those handlers, by signal.
 
     Attributes:
         pending: one has come and is held back.
     """
 
-    def __init__(self, before: Handler) -> None:
+    def __init__(self, before: Mapping[int, Handler]) -> None:
         self.pending = False
         self.before = before
         self._released = False
@@ -37,7 +40,7 @@ class Hold:
         """Note a Ctrl-C; a second one, or one in a released block, interrupts at once, but for imports."""
         held = not self._released or importing(frame)
         try:
-            self.before(number, None if held else frame)  # where it was, if it is to interrupt that
+            self.before[number](number, None if held else frame)  # where it was, if it is to interrupt that
         except KeyboardInterrupt:
             if not held or self.pending:
                 self.pending = False
@@ -67,17 +70,20 @@ def uninterrupted(forget: bool = False) -> Iterator[Hold]:
     Args:
         forget: do not raise `KeyboardInterrupt` at the end of the block either.
     """
-    before = signal.getsignal(signal.SIGINT)
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or not callable(before) or isinstance(before, Hold):
-        yield Hold(signal.default_int_handler)  # that holds nothing
-        return
+    before: dict[int, Handler] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            handler = signal.getsignal(number)
+            if handler is HANDLER or (number == signal.SIGINT and callable(handler) and not isinstance(handler, Hold)):
+                before[number] = handler
     hold = Hold(before)
-    signal.signal(signal.SIGINT, hold)
+    for number in before:
+        signal.signal(number, hold)
     try:
         yield hold
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if hold.pending and not forget:
         raise KeyboardInterrupt
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from minifuse.engine import Engine
 from minifuse.errors import RequestRefused, UsageError
-from minifuse.metrics import Metrics, compute_metrics
+from minifuse.metrics import Metrics, compute_metrics, read_events
 from minifuse.report import StepReport
 from minifuse.request import FinishReason, Request, by_request, check_are_requests
 from minifuse.serve.interrupt import InterruptibleExecutor, uninterrupted
-from minifuse.serve.rows import to_frame
+from minifuse.serve.rows import flat_metrics, to_frame
 from minifuse.trace import Trace
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Answer:
             "id": request.id,
             "group": request.group,
             "conversation": request.conversation,
+            "user": request.user,
             "priority": request.priority,
             "finish_reason": self.finish_reason.value,
             "prompt_tokens": len(self.new_prompt),
@@ -88,17 +89,28 @@ class Served:
     trace: Trace
     interrupted: bool = False
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One flat dict a request, see `Answer.row`."""
-        return [answer.row() for answer in self.answers]
+    def rows(self, by: str | None = None) -> list[dict[str, Any]]:
+        """One flat dict a request, see `Answer.row`.
 
-    def to_frame(self) -> Any:
+        Args:
+            by: user, priority or conversation: one flat dict for each instead, see `RunningMetrics.grouped`.
+
+        Raises:
+            UsageError: `by` is none of these, or the trace's events were handed on instead of being kept.
+        """
+        if by is None:
+            return [answer.row() for answer in self.answers]
+        groups = read_events(self.trace.events()).grouped(by)
+        return [{by: name, **flat_metrics(metrics)} for name, metrics in groups.items()]
+
+    def to_frame(self, by: str | None = None) -> Any:
         """`rows` as a pandas DataFrame.
 
         Raises:
             MachineError: pandas is not installed.
+            UsageError: see `rows`.
         """
-        return to_frame(self.rows())
+        return to_frame(self.rows(by))
 
     def metrics(self, goodput: Mapping[str, float] | None = None) -> Metrics:
         """The metrics of the run, see `minifuse.metrics`; `goodput` as from `parse_goodput`.

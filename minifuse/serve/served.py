@@ -57,6 +57,7 @@ class ServedModel(Protocol):
     reader: Reader
     slot: str  # what a slot of memory holds: a token, or a state
     slot_bytes: int
+    kv_bytes: int  # of memory's budget
     cell_types: Collection[str]  # that a batching policy's options may name
     shares_device: bool  # whether the workers of virtual time share one device, or have one each
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,6 +16,8 @@ from minifuse.simulate.cost import Hardware, hardware
 __all__ = ["Settings"]
 
 KV_BYTES, KV_SLOTS = 64 * 2**20, 4096  # the budget by default: the larger of the two
+SHARE = 0.9  # of a simulated machine's memory, for weights and KV together: vLLM's gpu_memory_utilization
+MOST_SLOTS = 2**20  # of a simulated machine, by default: the books grow with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,18 @@ class Settings:
                     + (", in bytes." if name == "kv_memory" else ".")
                 )
 
-    def kv_bytes(self, slot_bytes: int) -> int:
-        """Bytes of memory's budget: 64 MiB, or more if 4096 slots of so many bytes need it, unless it was given."""
-        return max(KV_BYTES, KV_SLOTS * slot_bytes) if self.kv_memory is None else self.kv_memory
+    def kv_bytes(self, slot_bytes: int, weights: int | None = None) -> int:
+        """Bytes of memory's budget, if none was given: 64 MiB, and at least 4096 slots.
+
+        On a simulated machine that has a memory: 90% of it less the weights, and 4096 to 1,048,576 slots.
+
+        Args:
+            slot_bytes: of a token's KV, or of a node's states.
+            weights: bytes of the weights that are simulated; None: KV is really stored, or none are known.
+        """
+        if self.kv_memory is not None:
+            return self.kv_memory
+        memory = hardware(self.hardware).memory
+        if self.clock == "real" or weights is None or memory == math.inf:
+            return max(KV_BYTES, KV_SLOTS * slot_bytes)
+        return max(KV_SLOTS * slot_bytes, min(MOST_SLOTS * slot_bytes, int(SHARE * memory) - weights))

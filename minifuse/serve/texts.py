@@ -43,6 +43,8 @@ class ServedText:
         self.model = model
         self.reader = TextReader(source.config.vocab_size, source.config.max_context)
         self.slot_bytes = source.slot_bytes(settings.dtype)
+        self.weight_bytes = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
+        self.kv_bytes = settings.kv_bytes(self.slot_bytes, self.weight_bytes if model is None else None)
 
     def check(self) -> None:
         """Raise `UsageError` if the model is not the source's in these settings, the ranks cannot divide it, or the
@@ -178,7 +180,7 @@ class ServedText:
                 f"A tensor parallel size of {settings.tensor_parallel} was given and the clock is virtual, whose cost "
                 "model knows one device: use the real clock, or one rank."
             )
-        needed = source.config.num_parameters * DTYPE_BYTES[settings.dtype] + settings.kv_bytes(self.slot_bytes)
+        needed = self.weight_bytes + self.kv_bytes
         name = settings.hardware
         memory = hardware(name).memory
         if needed > memory:

@@ -14,6 +14,7 @@ from minifuse.cores import processor, usable_cores
 from minifuse.errors import UsageError
 from minifuse.memory.profile import Profile
 from minifuse.model.text.config import ModelConfig
+from minifuse.output import write_whole
 
 __all__ = ["CHUNK", "SATURATING", "KeptProfile"]
 
@@ -62,33 +63,21 @@ class KeptProfile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.path.parent).close()
         except (OSError, ValueError) as error:
-            raise self._unwritable(error) from None
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(
+                f"The profile cannot be written to the cache folder {self.path.parent} ({reason}): set XDG_CACHE_HOME "
+                "to a folder that you may write to, or give --out FILE."
+            ) from None
 
     def write(self, text: str) -> None:
         """Write the file as a whole: a reader finds the old text or the new one.
 
         Raises:
-            UsageError: it cannot be written.
+            MachineError: the disk is full.
+            UsageError: it may not be written there.
         """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".", suffix=".json")
-            try:
-                with open(number, "w", encoding="utf-8") as file:
-                    file.write(text)
-                os.replace(name, self.path)
-            except BaseException:
-                os.unlink(name)
-                raise
-        except (OSError, ValueError) as error:
-            raise self._unwritable(error) from None
-
-    def _unwritable(self, error: Exception) -> UsageError:
-        reason = getattr(error, "strerror", None) or error
-        return UsageError(
-            f"The profile cannot be written to the cache folder {self.path.parent} ({reason}): set XDG_CACHE_HOME to a "
-            "folder that you may write to, or give --out FILE."
-        )
+        self.check()
+        write_whole(self.path, text)
 
 
 def _folder() -> Path:

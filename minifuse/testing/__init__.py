@@ -8,15 +8,16 @@ A stage of your own is put through all of them by
     def test_my_stage():
         check_laws(batching="mine")                  # with every memory and attention it fits
 
-Each law is a function in `minifuse.testing.laws` that raises `LawBroken`; its `law` is the law's name. What a memory of
-your own can hold is counted by a function that you register with `minifuse.testing.capacity.count_slots`.
+Each law is a function in `minifuse.testing.laws` that raises `LawBroken`; its `law` is the law's name. Register a law
+of your own with `law`, and a function that counts what a memory of your own can hold with `count_slots`.
 """
 
 from minifuse.testing.capacity import can_serve, count_slots
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.laws import LAWS, SUBJECTS, laws_of
 from minifuse.testing.observation import Observation
-from minifuse.testing.observe import observe
+from minifuse.testing.observed import observe
+from minifuse.testing.own_laws import law
 from minifuse.testing.search import check_laws, put_through
 from minifuse.testing.subject import Case, Subject
 from minifuse.testing.texts import TEXTS
@@ -32,6 +33,7 @@ __all__ = [
     "can_serve",
     "check_laws",
     "count_slots",
+    "law",
     "laws_of",
     "observe",
     "put_through",

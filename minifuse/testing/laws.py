@@ -17,12 +17,14 @@ from minifuse.execute.link import Link
 from minifuse.plan import Plan
 from minifuse.report import NOT_FINITE, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import Stages, check_settings
 from minifuse.testing.capacity import is_counted
+from minifuse.testing.drawn import own_options
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.observation import Observation
-from minifuse.testing.observe import observe
+from minifuse.testing.observed import observe
 from minifuse.testing.overtaking import check_overtaking
+from minifuse.testing.own_laws import check_own_laws
 from minifuse.testing.subject import Case, Subject, alike
 from minifuse.testing.texts import TEXTS
 from minifuse.testing.told import check_trace
@@ -36,7 +38,7 @@ SUBJECTS = (TEXTS, GRAPHS)
 
 def of_one_run(case: Case, seen: Observation) -> None:
     """The laws that one run shows: refuse early, in turn, exact, conservation, budget, progress, time, counting,
-    overtaking.
+    overtaking, and those of a researcher's own.
 
     The run itself has been checked for ghost, counting, layout, pure, queue, window, together, reasons and, of graphs,
     order and pinned.
@@ -51,6 +53,7 @@ def of_one_run(case: Case, seen: Observation) -> None:
     check_trace(seen)
     check_overtaking(case, seen)
     case.of_one_run(seen)
+    check_own_laws(case, seen)
 
 
 def _refuse_early(case: Case, seen: Observation) -> None:
@@ -113,9 +116,11 @@ def _conservation(seen: Observation) -> None:
 
 
 def _budget(case: Case, seen: Observation) -> None:
-    limit = case.settings.get("batching.token_budget")
+    limit, option = case.token_budget, case.settings.get("batching.token_budget")
+    if limit is not None and option is not None and limit > option:
+        raise LawBroken("budget", f"the policy has a token_budget of {limit}, and its option is {option}")
     for step in seen.steps:
-        if step.usage.reserved + step.usage.kept > case.capacity:
+        if max(step.usage.reserved + step.usage.kept, step.usage.capacity) > case.capacity:
             raise LawBroken("budget", f"step {step.plan.step} has {step.usage} set aside of {case.capacity}")
         if limit is not None and step.plan.num_computed > limit:
             raise LawBroken("budget", f"step {step.plan.step} computes {step.plan.num_computed} tokens of {limit}")
@@ -131,13 +136,21 @@ def _progress(case: Case, seen: Observation) -> None:
     if taken > case.most_steps:
         raise LawBroken("progress", f"{taken} steps were taken for work that needs at most {case.most_steps}")
     patience = max(request.arrival_s for request in case.requests)
-    patience += len(case.requests) * case.settings.get("batching.window", 0.0)
+    patience += len(case.requests) * _longest_wait(case)
     patience += sum(request.delay_s for request in case.requests)
     computing = sum(step.ended_s - step.started_s for step in seen.steps)
     if seen.steps and seen.steps[-1].ended_s > computing + patience + 1e-9:
         raise LawBroken("progress", f"{seen.steps[-1].ended_s} s went by, {computing} s of them computing")
     if empty := [step.plan.step for step in seen.steps if not step.plan.work and not step.plan.moves]:
         raise LawBroken("progress", f"the steps {empty} neither compute nor move anything")
+
+
+def _longest_wait(case: Case) -> float:
+    """Seconds that a policy may let a request wait for others: its window, or options of its own in seconds."""
+    options = vars(check_settings(case.row, case.settings)["batching"])
+    own = [name for name, (_, field) in own_options(case.row).items() if field.metadata["unit"] == "s"]
+    names = {"window", *(name.removeprefix("batching.") for name in own)}
+    return sum(options.get(name) or 0.0 for name in names)
 
 
 def _time(case: Case, seen: Observation) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ class Observation:
     handed: list[Event] = field(default_factory=list)  # every event, as a run that keeps none hands them on
     costs: dict[int, float] = field(default_factory=dict)  # seconds of each plan on a device of its own
     usage_at_end: KVUsage | None = None
-    arrived_s: dict[str, float] = field(default_factory=dict)
+    arrived_s: dict[str, float] = field(default_factory=dict)  # when the policy received each request
     proposals: list[Proposed] = field(default_factory=list)
     plans: dict[int, Plan] = field(default_factory=dict)  # in the order in which they were submitted
     happened: list[tuple[float, Plan | StepReport]] = field(default_factory=list)  # plans submitted, steps completed
@@ -38,13 +37,10 @@ class Observation:
     room_at_start: int = 0
 
     def never_arrived(self, request: Request) -> bool:
-        """Whether it was aborted before its time had come, or before the request that it follows had ended."""
-        before = (
-            -math.inf if request.after is None else self.ended_s.get(request.after, math.inf)
-        )  # inf: it was refused
-        arrival_s, aborted_s = max(request.arrival_s, before + request.delay_s), self.ended_s.get(request.id, math.inf)
+        """Whether it was aborted before the policy received it."""
         ended = self.answers.get(request.id)
-        return ended is not None and ended.finish_reason is FinishReason.ABORTED and aborted_s <= arrival_s
+        aborted = ended is not None and ended.finish_reason is FinishReason.ABORTED
+        return aborted and request.id not in self.arrived_s
 
 
 class Proposed(NamedTuple):

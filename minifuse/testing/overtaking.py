@@ -21,7 +21,7 @@ def check_overtaking(case: Case, seen: Observation) -> None:
     And the trace tells by how many the most overtaken one was: law "counting". Under a policy with the option
     `batching.starve`, a request that waits is overtaken for so long at most: by none that arrives later than that.
     """
-    starve: float | None = getattr(check_settings(case.row, case.settings)["batching"], "starve", None)
+    starve: float | None = vars(check_settings(case.row, case.settings)["batching"]).get("starve")
     passed, late = _overtaken_by(case, seen, math.inf if starve is None else starve)
     if late:
         name, other = late[0]

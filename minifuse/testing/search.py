@@ -9,38 +9,34 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
 from hypothesis import seed as seeded
 
-from minifuse.errors import LawBroken, StageFailed, UsageError
+from minifuse.errors import CheckerFailed, LawBroken, UsageError
 from minifuse.fault import Hung
 from minifuse.parsing import did_you_mean, one_of
 from minifuse.request import GREEDY, Request
-from minifuse.stages import KINDS, kinds_of, stage
-from minifuse.techniques import TECHNIQUES, Technique, for_model
-from minifuse.testing.capacity import is_counted
+from minifuse.stages import KINDS, stage
+from minifuse.techniques import Technique
+from minifuse.testing.drawn import cases
+from minifuse.testing.failure import failure
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
-from minifuse.testing.observe import PATIENCE_S, observe
-from minifuse.testing.statements import names_of
+from minifuse.testing.mixes import applying, can_be_computed
+from minifuse.testing.observed import PATIENCE_S, observe
 from minifuse.testing.subject import Case, Subject
 
 __all__ = [
-    "LEFT_OUT",
     "NO_LIMIT",
     "Limit",
     "Search",
     "check_laws",
     "compared_laws",
-    "kinds_of",
-    "mixes_of",
-    "names_of",
     "put_through",
-    "uncounted",
 ]
 
-LEFT_OUT = "The law refuse early was left out of memories that no count_slots is registered for"
+MOST_REFUSED = 20  # scenarios in which the stages cannot be made, before the first in which they can
+MOST_SMALLER = 300  # scenarios that hypothesis tries when one has been found
 PHASES = (Phase.generate, Phase.shrink)
-Mixes = list[tuple[Subject, Technique]]
 Say = Callable[[int, str], None]  # the number of the scenario, and what it is put through
 
 
@@ -68,7 +64,7 @@ class _OutOfTime(BaseException):
 
 
 class _Unusable(BaseException):
-    """Ends it, too: a stage cannot be made."""
+    """Ends it, too: a stage cannot be made, or a law failed."""
 
 
 class Search:
@@ -101,6 +97,7 @@ class Search:
         self.say = say
         self.number = 0  # scenarios tried until a law was broken
         self.out_of_time = False
+        self._num_refused = self._num_smaller = 0
         self._smallest: tuple[Case, LawBroken, Law] | None = None
         self._last: tuple[Case, LawBroken, Law] | None = None
 
@@ -110,6 +107,7 @@ class Search:
         Raises:
             LawBroken: on the smallest scenario found that breaks a law. Its `seen` is the run in which it shows.
             UsageError: a stage cannot be made.
+            CheckerFailed: a law failed.
         """
 
         @settings(
@@ -122,9 +120,14 @@ class Search:
             report_multiple_bugs=False,
             **hypothesis_settings,
         )
-        @given(self.subject.scenarios(self.row))
-        def attempt(scenario: Any) -> None:
-            self._attempt(self.subject.case(self.row, scenario))
+        @given(cases(self.subject, self.row))
+        def attempt(case: Case | UsageError) -> None:
+            if isinstance(case, UsageError):
+                self._num_refused += 1
+                if not self.number and self._num_refused == MOST_REFUSED:
+                    raise _Unusable from case
+                reject()
+            self._attempt(case)
 
         try:
             (attempt if seed is None else seeded(seed)(attempt))()
@@ -149,10 +152,16 @@ class Search:
             raise _OutOfTime
         if searching:
             self.number += 1
+        else:
+            self._num_smaller += 1
+            if self._num_smaller > MOST_SMALLER:
+                raise _OutOfTime
         try:
             found = self._broken(case, self._laws_for_now())
-        except UsageError as error:
-            raise _Unusable from error
+        except (UsageError, CheckerFailed) as error:
+            if searching:
+                raise _Unusable from error
+            return  # a smaller scenario, which tells nothing of the law
         if found is None or (self._smallest is not None and found[0].law != self._smallest[1].law):
             return
         self._last = (case, *found)
@@ -183,10 +192,12 @@ class Search:
         except LawBroken as broken:
             broken.seen = broken.seen or seen
             return broken, law
-        except UsageError:
-            raise  # a stage cannot be made
+        except (UsageError, CheckerFailed):
+            raise  # a stage cannot be made, or a law failed
         except (Exception, SystemExit) as error:
-            failed = StageFailed("contract", f"{type(error).__name__}: {error}", seen)
+            failed = failure(error, case.row, seen, in_law=seen is not None)
+            if isinstance(failed, CheckerFailed):
+                raise failed from error
             failed.__cause__ = error
             return failed, law
         return None
@@ -204,7 +215,10 @@ class Search:
                 if isinstance(broken.__cause__, Hung) or time.monotonic() > self.limit.shrink_until:
                     return case, broken, law
                 simpler = simplify(case)
-                found = None if simpler is None else self._broken(simpler, laws)
+                try:
+                    found = None if simpler is None else self._broken(simpler, laws)
+                except (UsageError, CheckerFailed):
+                    continue
                 if simpler is not None and found is not None and found[0].law == broken.law:
                     case, (broken, law) = simpler, found
         return case, broken, law
@@ -242,7 +256,7 @@ def _changed(name: str, change: Callable[[Request], Request], case: Case) -> Cas
 
 
 def _plain(request: Request) -> Request:
-    return replace(request, sampling=GREEDY, stop_ids=(), priority=0)
+    return replace(request, sampling=GREEDY, stop_ids=(), priority=0, user=None)
 
 
 def _shorter(request: Request) -> Request:
@@ -251,24 +265,6 @@ def _shorter(request: Request) -> Request:
 
 def _briefer(request: Request) -> Request:
     return replace(request, max_new_tokens=(request.max_new_tokens + 1) // 2)
-
-
-def mixes_of(name: str) -> Mixes:
-    """The techniques, then the other valid mixes, that a stage is in; of a technique those that it is."""
-    kinds, bare = kinds_of(name), name.rpartition(".")[2]
-    found: Mixes = []
-    for subject in SUBJECTS:
-        own = TECHNIQUES.get(name)
-        alike = for_model(own, subject.kind).stages if own is not None and subject.kind in own.serves else None
-        for row in subject.mixes():
-            if row.stages == alike or any(row.stages[kind] == bare for kind in kinds):
-                found.append((subject, row))
-    return sorted(found, key=lambda mix: mix[1].name not in TECHNIQUES)
-
-
-def uncounted(mixes: Mixes) -> list[str]:
-    """The memories in these mixes that no count of slots is registered for: "refuse early" is left out of theirs."""
-    return sorted({row.memory for _, row in mixes if not is_counted(row.memory)})
 
 
 def check_laws(examples: int = 25, **only: str) -> str:
@@ -287,17 +283,17 @@ def check_laws(examples: int = 25, **only: str) -> str:
         if kind not in KINDS:
             raise UsageError(f"check_laws was given {kind}={name!r}{did_you_mean(kind, KINDS)}: give {one_of(KINDS)}.")
         stage(kind, name)
-    found = {subject.noun: (subject, list(subject.mixes(**only))) for subject in SUBJECTS}
-    if not any(rows for _, rows in found.values()):
+    mixes = [(subject, row) for subject in SUBJECTS for row in subject.mixes(**only) if can_be_computed(row)]
+    if not mixes:
         raise UsageError(f"No valid mix has {only}: is the stage registered, and is there one that it fits?")
-    for subject, rows in found.values():
-        for row in rows:
-            put_through(subject, row, examples, derandomize=True)
-    names = names_of(*(subject for subject, rows in found.values() if rows))
-    held = "; ".join(f"for {noun} {', '.join(row.name for row in rows)}" for noun, (_, rows) in found.items() if rows)
-    without = uncounted([(subject, row) for subject, rows in found.values() for row in rows])
-    left_out = f" {LEFT_OUT}: {', '.join(without)}." if without else ""
-    return f"The laws {', '.join(names)} held on {examples} scenarios each: {held}.{left_out}"
+    for subject, row in mixes:
+        put_through(subject, row, examples, derandomize=True)
+    names, left_out = applying(mixes)
+    nouns = dict.fromkeys(subject.noun for subject, _ in mixes)
+    rows = {noun: ", ".join(row.name for subject, row in mixes if subject.noun == noun) for noun in nouns}
+    held = "; ".join(f"for {noun} {held}" for noun, held in rows.items())
+    without = f" Left out: {'; '.join(f'{law} needs {what}' for law, what in left_out.items())}." if left_out else ""
+    return f"The laws {', '.join(names)} held on {examples} scenarios each: {held}.{without}"
 
 
 def put_through(

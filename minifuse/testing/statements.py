@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import NamedTuple
 
 from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.subject import Subject
 from minifuse.testing.texts import TEXTS
 
-__all__ = ["STATEMENTS", "Statement", "names_of", "statement"]
+__all__ = ["OWN_LAWS", "STATEMENTS", "OwnLaw", "Statement", "is_of_kit", "names_of", "statement"]
 
 
 class Statement(NamedTuple):
@@ -231,16 +232,44 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     ),
 }
 
+
+class OwnLaw(NamedTuple):
+    """A law in words, and the function that checks it."""
+
+    says: str
+    function: Callable[..., str | None]
+
+    @property
+    def _code(self) -> CodeType:
+        return self.function.__code__
+
+    @property
+    def file(self) -> str:
+        return self._code.co_filename
+
+    @property
+    def line(self) -> int:
+        return self._code.co_firstlineno
+
+
+OWN_LAWS: dict[str, OwnLaw] = {}  # of a researcher's own, by name: `minifuse.testing.own_laws`
 _OTHER = Statement("a law that a stage has of its own", "the stage", {}, "The laws")
+
+
+def is_of_kit(law: str) -> bool:
+    """Whether a law of the kit has this name."""
+    return any(law in names.split(", ") for names in STATEMENTS)
 
 
 def statement(law: str) -> Statement:
     """The words of the law with this name, as `LawBroken` carries it."""
+    if law in OWN_LAWS:
+        return _OTHER._replace(says=OWN_LAWS[law].says)
     return next((words for names, words in STATEMENTS.items() if law in names.split(", ")), _OTHER)
 
 
 def names_of(*subjects: Subject) -> list[str]:
-    """The names of the laws that are checked on these subjects."""
+    """The names of the kit's laws that are checked on these subjects."""
     every = [name for names in STATEMENTS for name in names.split(", ")]
     special = {name for subject in (TEXTS, GRAPHS) for name in subject.law_names}
     own = {name for subject in subjects for name in subject.law_names}

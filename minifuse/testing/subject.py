@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from hypothesis.strategies import SearchStrategy
@@ -18,6 +19,7 @@ from minifuse.execute.link import Link
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence, by_request
+from minifuse.serve.assembly import make_batching
 from minifuse.stages import Kind, Memory, Reader, RunPlan, stages
 from minifuse.techniques import TECHNIQUES, Technique, for_model, mix
 
@@ -40,9 +42,8 @@ class Scenario:
     shared: bool = False  # whether the workers share one device
 
     def settings(self, row: Technique) -> dict[str, Any]:
-        """The options that the stages of `row` have, over its own."""
-        known = row.option_names - row.options.keys()
-        settings = {name: value for name, value in self.options if name in known}
+        """The options of the stages of `row`: those that it sets, and those drawn that its stages have."""
+        settings = {name: value for name, value in self.options if name in row.option_names} | {**row.options}
         if settings.get("batching.order") != "priority":
             settings.pop("batching.ageing", None)  # it is refused under any other order
         return settings
@@ -150,6 +151,11 @@ class Case(ABC):
         """How long a plan takes."""
         seconds: float = self.scenario.seconds(plan)
         return seconds
+
+    @cached_property
+    def token_budget(self) -> int | None:
+        """Tokens of an iteration, at most, as the policy itself says; None: as many as the work has."""
+        return make_batching(self.row, self.settings).token_budget
 
     @property
     @abstractmethod

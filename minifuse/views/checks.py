@@ -97,7 +97,7 @@ def check_request(event: Event) -> None:
     for name in ("max_new_tokens", "history_tokens"):
         _number(event.get(name, 0), name)
     _need(_is_number(event.get("priority", 0)), "the priority is no number")
-    for name in ("after", "conversation", "group", "text"):
+    for name in ("after", "conversation", "group", "user", "text"):
         if event.get(name) is not None:
             check_text(event[name], name)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from minifuse.arrivals import LARGEST
 from minifuse.errors import ModelError, UsageError
 from minifuse.parsing import Fields, read_lines
 from minifuse.request import Request, Sampling
@@ -17,17 +16,17 @@ from minifuse.workload.synthetic import DEFAULTS, RequestDefaults
 
 __all__ = ["Encode", "ReadTree", "read_jsonl"]
 
-ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of token ids
-
 
 class Encode(Protocol):
-    """Makes tokens of a text; of one that `continues` others, without special tokens around it."""
+    """Makes token ids of a text: as `minifuse.model.text.tokenizer.Tokenizer.encode` does."""
 
-    def __call__(self, text: str, *, continues: bool = False) -> Sequence[int]: ...
+    def __call__(self, text: str, *, continues: bool = ...) -> Sequence[int]: ...
 
+
+ReadTree = Callable[[str], Any]  # a tree written as text -> nested tuples of token ids
 
 _FIELDS = (
-    *("id", "prompt", "prompt_token_ids", "max_new_tokens", "arrival_s", "priority", "conversation", "think_s"),
+    *("id", "prompt", "prompt_token_ids", "max_new_tokens", "arrival_s", "priority", "user", "conversation", "think_s"),
     *("eos_token_id", "ignore_eos", "temperature", "top_k", "top_p", "seed"),
 )
 
@@ -40,6 +39,7 @@ def read_jsonl(
     *,
     tree: ReadTree | None = None,
     limit: Callable[[Sequence[int]], int] | None = None,
+    begun: Collection[str] = (),
 ) -> list[Request]:
     """Requests from a file of JSON objects, one per line, in the file's order.
 
@@ -60,15 +60,18 @@ def read_jsonl(
         {"tree": "(3 (2 12) (2 (1 5) (2 7)))"}
 
     Lines of one conversation are its turns, in the file's order. Each but the first arrives `think_s` seconds after the
-    answer to the one before, though not before an `arrival_s` of its own, and continues the text so far:
+    answer to the one before, though not before an `arrival_s` of its own, and continues the text so far. Without a
+    `user` it has that of the turn before it:
 
         {"id": "ask", "prompt": "Hello", "conversation": "c"}
         {"id": "ask-again", "prompt": " And then?", "conversation": "c", "think_s": 2.5}
 
-    `limit` gives `max_new_tokens` by the prompt, for a line without it.
+    `limit` gives `max_new_tokens` by the prompt, for a line without it. `begun` are conversations that have a text
+    already: their first turn here continues it.
 
     A request that can never be served (an empty prompt, a token out of the vocabulary, no token to generate, a text
-    that `encode` cannot encode) is built as it is: the engine will refuse it and serve the rest.
+    that `encode` cannot encode, a number that is too large) is built as it is: the engine will refuse it and serve the
+    rest.
 
     Raises:
         UsageError: the file cannot be read, holds no request, or has a line that is not a request.
@@ -77,7 +80,7 @@ def read_jsonl(
         name, source = str(source), read_lines(Path(source))
     requests: list[Request] = []
     taken: dict[str, str] = {}
-    last: dict[str, str] = {}  # conversation -> its last turn so far
+    last: dict[str, Request] = {}  # conversation -> its last turn so far
     index = 0
     for number, line in enumerate(source, start=1):
         if not line.strip():
@@ -87,8 +90,10 @@ def read_jsonl(
         if tree is not None and "tree" in fields:
             prompts = [_tree_request(fields, f"r{index}", tree, own, len(requests))]
         else:
-            continues = fields.text("conversation", None) in last
-            prompts = _request(fields, f"r{index}", partial(encode, continues=continues), own, len(requests))
+            conversation = fields.text("conversation", None)
+            later = conversation in last or conversation in begun
+            how = partial(encode, continues=True) if later else encode
+            prompts = _request(fields, f"r{index}", how, own, len(requests))
         if limit is not None and "max_new_tokens" not in fields:
             prompts = [replace(prompt, max_new_tokens=limit(prompt.prompt)) for prompt in prompts]
         _take(taken, prompts, fields)
@@ -107,24 +112,26 @@ def _take(taken: dict[str, str], prompts: list[Request], fields: Fields) -> None
         taken[name] = fields.where
 
 
-def _in_turn(last: dict[str, str], prompts: list[Request], fields: Fields) -> list[Request]:
+def _in_turn(last: dict[str, Request], prompts: list[Request], fields: Fields) -> list[Request]:
     """The request of a line behind the last turn of its conversation, if there was one; and note it as the last."""
     conversation = prompts[0].conversation
-    if conversation == "":
-        raise fields.error('conversation is "": give it a name, or leave it out')
+    for name in ("conversation", "user"):
+        if getattr(prompts[0], name) == "":
+            raise fields.error(f'{name} is "": give it a name, or leave it out')
     if conversation is not None and len(prompts) > 1:
         raise fields.error("conversation is given beside several prompts: give the prompts of a turn one line each")
-    after = None if conversation is None else last.get(conversation)
-    if after is None and "think_s" in fields:
-        before = "this is its first turn" if conversation is not None else "it names no conversation"
-        raise fields.error(f"think_s is given, and {before}: leave it out, or give arrival_s instead")
+    before = None if conversation is None else last.get(conversation)
+    if before is None and "think_s" in fields:
+        why = "this is its first turn" if conversation is not None else "it names no conversation"
+        raise fields.error(f"think_s is given, and {why}: leave it out, or give arrival_s instead")
+    if before is not None:
+        arrival_s = fields.number("arrival_s", 0.0, low=0)
+        delay_s = fields.number("think_s", 0.0, low=0)
+        user = prompts[0].user or before.user
+        prompts = [replace(prompts[0], after=before.id, arrival_s=arrival_s, delay_s=delay_s, user=user)]
     if conversation is not None:
-        last[conversation] = prompts[0].id
-    if after is None:
-        return prompts
-    arrival_s = fields.number("arrival_s", 0.0, low=0, high=LARGEST)
-    delay_s = fields.number("think_s", 0.0, low=0, high=LARGEST)
-    return [replace(prompt, after=after, arrival_s=arrival_s, delay_s=delay_s) for prompt in prompts]
+        last[conversation] = prompts[0]
+    return prompts
 
 
 class _Line(Fields):
@@ -156,7 +163,7 @@ def _tree_request(
 
 
 def _request(
-    fields: Fields, default_id: str, encode: Callable[[str], Sequence[int]], defaults: RequestDefaults, num_before: int
+    fields: Fields, default_id: str, encode: Encode, defaults: RequestDefaults, num_before: int
 ) -> list[Request]:
     """The request of a line, as its prompts."""
     if ("prompt" in fields) == ("prompt_token_ids" in fields):
@@ -195,17 +202,18 @@ def _first(fields: Fields, defaults: RequestDefaults, num_before: int) -> Reques
     return Request(
         id="",
         prompt=(),
-        max_new_tokens=fields.integer("max_new_tokens", defaults.max_new_tokens),
+        max_new_tokens=fields.integer("max_new_tokens", 1) if "max_new_tokens" in fields else defaults.max_new_tokens,
         stop_ids=fields.integers("eos_token_id", defaults.stop_ids, or_one=True),
         ignore_eos=fields.flag("ignore_eos", defaults.ignore_eos),
         sampling=sampling,
-        arrival_s=fields.number("arrival_s", defaults.arrival_s, low=0, high=LARGEST),
+        arrival_s=fields.number("arrival_s", defaults.arrival_s, low=0),
         priority=fields.integer("priority", 0),
         conversation=fields.text("conversation", None),
+        user=fields.text("user", None),
     )
 
 
-def _encoded(text: str, encode: Callable[[str], Sequence[int]], where: str) -> tuple[Sequence[int], str | None]:
+def _encoded(text: str, encode: Encode, where: str) -> tuple[Sequence[int], str | None]:
     """The token ids of a text, or the problem of a request whose text has none."""
     try:
         return encode(text), None

@@ -9,12 +9,13 @@ from itertools import accumulate
 from typing import Protocol
 
 from minifuse.errors import UsageError
-from minifuse.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int
+from minifuse.parsing import LONGEST_S, did_you_mean, one_of, parse_duration, parse_float, parse_int, quoted
 
-__all__ = ["Arrival", "Lengths", "Lognormal", "Uniform", "parse_arrival", "parse_lengths"]
+__all__ = ["Arrival", "Lengths", "Lognormal", "Uniform", "parse_arrival", "parse_lengths", "parse_users"]
 
 MAX_LENGTH = 1 << 20  # no law draws more tokens than this
 MAX_SIGMA = 5.0
+MOST_USERS, MOST_SHARE = 1000, 10**6
 CV_RANGE = (1e-3, 100.0)  # beyond, the gamma law is a constant or a single burst
 
 _ARRIVALS = ("none", "constant:500ms", "poisson:50ms", "gamma:50ms:cv=2", "gamma:50ms:burstiness=0.25")
@@ -107,7 +108,7 @@ def parse_arrival(text: str) -> Arrival:
             return Arrival(_mean_gap(gap), cv=shape**-0.5)
         case [law, *_]:
             hint = did_you_mean(law, ("none", "constant", "poisson", "gamma"))
-            raise UsageError(f'The arrival law is "{text}"{hint}: give {one_of(_ARRIVALS)}.')
+            raise UsageError(f"The arrival law is {quoted(text)}{hint}: give {one_of(_ARRIVALS)}.")
     raise AssertionError  # split never returns an empty list
 
 
@@ -134,14 +135,31 @@ def parse_lengths(text: str) -> Lengths:
             return parse_lengths(f"fixed:{only}")
         case [law, *_]:
             hint = did_you_mean(law, ("fixed", "uniform", "lognormal"))
-            raise UsageError(f'The length law is "{text}"{hint}: give {one_of(_LENGTHS)}.')
+            raise UsageError(f"The length law is {quoted(text)}{hint}: give {one_of(_LENGTHS)}.")
     raise AssertionError  # split never returns an empty list
+
+
+def parse_users(text: str) -> tuple[int, ...]:
+    """The share of each user in the requests: `4` are four users of equal shares.
+
+    >>> parse_users("3"), parse_users("8:1:1")
+    ((1, 1, 1), (8, 1, 1))
+
+    Raises:
+        UsageError: it is anything else.
+    """
+    shares = text.split(":")
+    if len(shares) == 1:
+        return (1,) * parse_int(text, "The number of users", 1, MOST_USERS)
+    if len(shares) > MOST_USERS:
+        raise UsageError(f"The shares of {len(shares)} users are given: give those of at most {MOST_USERS}.")
+    return tuple(parse_int(share, "The share of a user", 1, MOST_SHARE) for share in shares)
 
 
 def _mean_gap(text: str) -> float:
     gap = parse_duration(text, "The gap between arrivals")
     if gap == 0:
-        raise UsageError(f'The gap between arrivals is "{text}": give one above 0, or the law none.')
+        raise UsageError(f"The gap between arrivals is {quoted(text)}: give one above 0, or the law none.")
     if gap > LONGEST_S:
-        raise UsageError(f'The gap between arrivals is "{text}": give at most {LONGEST_S:g}s.')
+        raise UsageError(f"The gap between arrivals is {quoted(text)}: give at most {LONGEST_S:g}s.")
     return gap

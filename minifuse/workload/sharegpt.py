@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minifuse.errors import UsageError
-from minifuse.parsing import one_of
+from minifuse.parsing import one_of, read_bounded
 from minifuse.workload.conversations import LONGEST, Turn
 from minifuse.workload.files import Encode
 
@@ -36,7 +36,8 @@ def read_sharegpt(path: str, encode: Encode, count: int, max_context: int, min_t
 
     A turn is what the human has written and the answer to it. Consecutive messages of one side are joined by a line
     break, those without text are left out. Answers before the first message of the human are dropped, and so is a last
-    message without an answer. Of an answer only the number of tokens counts: the model gives one of its own.
+    message without an answer. Of an answer only the number of tokens counts, without special tokens: the model gives
+    one of its own.
 
     Args:
         max_context: the model's; longer conversations, and those of more than 16384 tokens, are too long.
@@ -70,19 +71,20 @@ def _turns(messages: Sequence[Message], encode: Encode) -> Iterator[Turn]:
         for is_answer, run in groupby((message for message in messages if message[1].strip()), key=lambda one: one[0])
     ]
     first = 1 if joined and joined[0][0] else 0
-    num_turns = 0
+    begun = False
     for (_, prompt), (_, answer) in zip(joined[first::2], joined[first + 1 :: 2], strict=False):
-        tokens, num_answer = tuple(encode(prompt, continues=num_turns > 0)), len(encode(answer, continues=True))
+        tokens, num_answer = encode(prompt, continues=True), len(encode(answer, continues=True))
         if tokens and num_answer:  # a tokenizer may know none of the letters
-            num_turns += 1
-            yield tokens, num_answer
+            yield tuple(tokens if begun else encode(prompt)), num_answer
+            begun = True
 
 
 def _read(path: str) -> Iterator[list[Message]]:
     """The messages of each conversation."""
     give = "give a JSON file as of ShareGPT, a list of conversations"
     try:
-        listed = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        with Path(path).open("rb") as file:
+            listed = json.loads(read_bounded(file, path).decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): {give}.") from None
     except UnicodeDecodeError as error:

@@ -14,17 +14,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from minifuse.errors import UsageError
-from minifuse.request import GREEDY, Request, Sampling, by_request
+from minifuse.request import DEFAULT, GREEDY, Request, Sampling, by_request
 from minifuse.workload.laws import Arrival, Lengths
 
-__all__ = ["RequestDefaults", "arrival_times", "arrive", "gather", "synthetic"]
+__all__ = ["RequestDefaults", "arrival_times", "arrive", "gather", "share_out", "synthetic"]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults:
     """The values of what a request leaves out."""
 
-    max_new_tokens: int = 128
+    max_new_tokens: int = DEFAULT
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     sampling: Sampling = GREEDY  # to its seed `read_jsonl` adds the number of prompts before: equal ones should differ
@@ -96,6 +96,22 @@ def arrive(requests: Iterable[Request], arrival: Arrival, seed: int = 0) -> list
     grouped = by_request(requests)
     times = arrival_times(len(grouped), arrival, seed)
     return [replace(prompt, arrival_s=time) for time, prompts in zip(times, grouped, strict=True) for prompt in prompts]
+
+
+def share_out(requests: Iterable[Request], shares: Sequence[int], seed: int = 0) -> list[Request]:
+    """The same requests, each of one of the users u0, u1, ..., drawn with these shares.
+
+    All prompts of a request, and all turns of a conversation, are of one user.
+    """
+    rng, users = _stream(seed, "users"), [f"u{i}" for i in range(len(shares))]
+    drawn: dict[str, str] = {}
+    found = []
+    for request in requests:
+        key = request.conversation or request.group or request.id
+        if key not in drawn:
+            drawn[key] = rng.choices(users, shares)[0]
+        found.append(replace(request, user=drawn[key]))
+    return found
 
 
 def arrival_times(n: int, arrival: Arrival, seed: int = 0) -> list[float]:

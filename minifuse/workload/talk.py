@@ -62,7 +62,7 @@ def talk(
     """`count` conversations as their turns (see `as_requests`), and the right answer to each turn.
 
     Args:
-        limit: tokens of an answer, at most.
+        limit: tokens of an answer, at most; DEFAULT is that of `Request`.
     """
     turns_rng, alone = random.Random(f"minifuse turns of crowd {seed}"), iter(crowd(count, seed))
     conversations: list[list[Task]] = []

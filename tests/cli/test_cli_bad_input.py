@@ -121,7 +121,6 @@ def test_a_bad_value_is_refused_by_its_flag(minifuse: Cli, command: tuple[str, .
         (["compare", "orca", "serial", "--set", "batching.window=1s"], ["none of these", "batching.max_batch"]),
         (["compare", "orca", "serial", "--set", "batching.max_batch=0"], ["at least 1"]),
         (["compare", "orca", "fusion", "--set", "memory.slots=4", "--max-batch", "3"], ["memory.slots", "both given"]),
-        (["compare", "naive", "serial", "--max-batch", "3"], ["--max-batch", "none of these techniques"]),
         (["explain", "orka"], ['did you mean "orca"']),
         (["explain", "memory.static"], ["memory.static"]),
         (["explain", "tokne", "budget"], ["'tokne budget'", 'did you mean "token budget"', "minifuse explain lists"]),

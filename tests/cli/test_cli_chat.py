@@ -166,8 +166,8 @@ def test_a_chat_that_fills_the_context_says_so(talk: Cli, tiny: str) -> None:
 def test_a_disk_that_is_full_takes_no_answer_away(talk: Cli, tmp_path: Path, monkeypatch: Any, tiny: str) -> None:
     opened = History._open
 
-    def full(self: History, file: Any) -> None:
-        opened(self, file)
+    def full(self: History, file: Any, version: int) -> None:
+        opened(self, file, version)
         file.execute(f"PRAGMA max_page_count={file.execute('PRAGMA page_count').fetchone()[0]}")
 
     monkeypatch.setattr(History, "_open", full)

@@ -20,16 +20,19 @@ Cli = Callable[..., Any]
 VIRTUAL = ("--model", "random:small", "--clock", "virtual", "--requests", 3, "--output-length", 4)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no luck"), LawBroken("progress", "it stands still"), MemoryError()])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(RuntimeError("no luck"), 1), (LawBroken("progress", "it stands still"), 1), (MemoryError(), 3)],
+)
 def test_a_technique_that_fails_is_named_and_the_others_go_on(
-    minifuse: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception
+    minifuse: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
     def fail(*_: Any) -> None:
         raise error
 
     monkeypatch.setattr(Static, "propose", fail)
     outcome = minifuse("compare", "orca", "static", "fusion", *VIRTUAL, "--json")
-    assert outcome.code == 1
+    assert outcome.code == code
     compared = outcome.json()
     assert [row["technique"] for row in compared["techniques"]] == ["orca", "fusion"]
     (failed,) = compared["failed"]
@@ -37,14 +40,14 @@ def test_a_technique_that_fails_is_named_and_the_others_go_on(
     assert " ".join(str(error).split()) in failed["error"]
     assert outcome.err.count("error: static failed, and has no row: ") == 1
     outcome = minifuse("compare", "static", "orca", *VIRTUAL)
-    assert outcome.code == 1
+    assert outcome.code == code
     assert [line.split()[0] for line in outcome.out.splitlines() if line][:3] == ["tokens", "technique", "orca"]
 
 
 def test_without_any_row_there_is_no_table(minifuse: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minifuse.cli.compare.build_engine", _fail_with_a_trace(monkeypatch))
     outcome = minifuse("compare", "static", "orca", *VIRTUAL)
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (3, "")
     assert outcome.err.count(" failed, and has no row: ") == 2
 
 
@@ -113,8 +116,9 @@ def metrics(speed: float, ttft: float = 1.0, **counts: Any) -> Metrics:
     found: Metrics = {
         "requests": {"stop": 4, "length": 0},
         "throughput": {"tokens_per_s": speed, "requests_per_s": speed / 10},
-        "ttft_s": {"p50": ttft},
-        "e2e_s": {"p50": ttft},
+        "ttft_s": {"p50": ttft, "p99": counts.pop("late", 2 * ttft)},
+        "e2e_s": {"p50": ttft, "p99": 2 * ttft},
+        "itl_s": {"p99": 0.1},
         "queueing_s": {"mean": counts.pop("queueing", 0.0)},
         "tokens": {"output": 40, "computed": 100, "idle": 0, "recomputed": 0},
         "iterations": 50,
@@ -144,7 +148,7 @@ def metrics(speed: float, ttft: float = 1.0, **counts: Any) -> Metrics:
 )
 def test_the_reason_is_what_the_counts_tell(worse: dict[str, Any], words: str) -> None:
     lead, why = leaders([("b", metrics(50.0, **worse)), ("a", metrics(100.0))], "transformer", "virtual")
-    assert lead == "a leads on tokens/s: 2 times that of b; all are level on TTFT, within 2%."
+    assert lead == "a leads on tokens/s: 2 times that of b; all are level on median TTFT, within 2%."
     assert words in why
 
 
@@ -177,9 +181,36 @@ def test_a_busy_machine_is_told() -> None:
 def test_nothing_to_explain() -> None:
     rows = [("a", metrics(100.0)), ("b", metrics(100.0))]
     assert leaders(rows, "cells", "virtual") == [
-        "All are level on tokens/s, within 2%; all are level on end-to-end time, within 2%.",
+        "All are level on tokens/s, within 2%; all are level on median end-to-end time, within 2%.",
         "There is no difference to explain.",
     ]
+
+
+def test_what_differs_for_the_slowest_alone_is_a_difference() -> None:
+    rows = [("a", metrics(100.0, late=2.0)), ("b", metrics(100.0, late=9.0, queueing=3.0))]
+    assert leaders(rows, "transformer", "virtual")[1:] == [
+        "a has the shortest 99th percentile of TTFT: 2 s, against 9 s of b.",
+        "What tells b from a: requests waited 3 s in the mean for their first step (a: 0 s).",
+    ]
+
+
+def test_what_differs_for_one_user_alone_is_a_difference() -> None:
+    groups = {
+        name: {"user": {"ann": metrics(1.0), None: metrics(1.0, ttft, queueing=ttft)}, "priority": {0: metrics(1.0)}}
+        for name, ttft in (("a", 90.0), ("b", 1.0))
+    }
+    level = [("a", metrics(100.0)), ("b", metrics(100.0))]
+    named = "b has the shortest median TTFT of those without a user: 1 s, against 90 s of a."
+    assert leaders(level, "transformer", "virtual", groups)[1:] == [
+        named,
+        "What tells a from b: requests of those without a user waited 90 s in the mean for their first step (b: 1 s).",
+    ]
+    faster = [("a", metrics(150.0)), ("b", metrics(100.0))]
+    _, other, why = leaders(faster, "transformer", "virtual", groups)
+    assert other == named
+    assert why.startswith("No count alone tells b from a")
+    alike = {name: {"user": {"ann": metrics(1.0), "ben": metrics(1.0)}} for name in "ab"}
+    assert leaders(level, "transformer", "virtual", alike)[1:] == ["There is no difference to explain."]
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 11, 12, 15, 80])

@@ -64,6 +64,14 @@ def test_it_ends_the_process_where_it_must_not_be_raised(process: Cli, tmp_path:
     assert done.err.endswith(f"{words}.\n") or f"{words}, " in done.err
 
 
+def test_a_second_signal_of_another_kind_ends_the_process_at_once(process: Cli, tmp_path: Path) -> None:
+    code = (CTRL_C + TWICE).replace("SIGINT", "SIGTERM")
+    run = ("run", "--batching", "interrupted", "--model", "random:small", "--clock", "virtual")
+    done = process("--plugin", plugin(tmp_path, code), *run)
+    assert (done.code, done.out) == (143, "")
+    assert done.err.endswith("twice: ended at once, without what was still to be written.\n")
+
+
 def test_a_key_that_was_hit_twice_loses_nothing(process: Cli, tmp_path: Path) -> None:
     run = ("run", "--batching", "interrupted", "--model", "random:small", "--clock", "virtual", "--json")
     done = process("--plugin", plugin(tmp_path, CTRL_C + AGAIN), *run)

@@ -302,6 +302,22 @@ def test_max_batch_is_the_size_of_the_batch_whatever_its_name(
     assert most == 3
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("orca", "naive"), "note: naive has no batch size, which --max-batch could set.\n"),
+        (("naive", "serial"), "note: naive and serial have no batch size, which --max-batch could set.\n"),
+        (("orca", "static"), ""),
+    ],
+)
+def test_compare_tells_who_has_no_batch_size(minifuse: Cli, names: tuple[str, ...], told: str) -> None:
+    virtual = ("--model", "random:small", "--clock", "virtual", "--requests", 2, "--output-length", 2)
+    outcome = minifuse("compare", *names, *virtual, "--max-batch", 1, "--json")
+    assert outcome.code == 0
+    assert [row["technique"] for row in outcome.json()["techniques"]] == [*names]
+    assert "".join(line for line in outcome.err.splitlines(keepends=True) if "--max-batch" in line) == told
+
+
 def test_compare_gives_max_batch_to_all_who_have_one(minifuse: Cli) -> None:
     laws = ("--requests", 12, "--prompt-length", 4, "--output-length", 20, "--ignore-eos")
     typed = ("compare", "orca", "fusion", "serial", "--model", "random:small", "--clock", "virtual", *laws, "--json")

@@ -175,8 +175,8 @@ def test_a_disk_that_is_full_takes_no_answer_away(
     minifuse("run", "--prompts", requests(*FACTS), "--state", state)
     opened = History._open
 
-    def full(self: History, file: sqlite3.Connection) -> None:
-        opened(self, file)
+    def full(self: History, file: sqlite3.Connection, version: int) -> None:
+        opened(self, file, version)
         file.execute(f"PRAGMA max_page_count={file.execute('PRAGMA page_count').fetchone()[0]}")
 
     monkeypatch.setattr(History, "_open", full)

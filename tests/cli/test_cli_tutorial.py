@@ -106,16 +106,6 @@ def test_bad_input_is_refused_in_a_sentence(typed: list[str], words: list[str], 
     assert not [*folder.iterdir()]
 
 
-def test_a_folder_that_cannot_be_written_to_is_told(
-    minifuse: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(source: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tutorial.shutil, "copyfile", full)
-    minifuse("tutorial", "01").refused("cannot be written to this folder (No space left on device)")
-
-
 def test_the_wheel_has_the_chapters_where_they_are_read() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     forced = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]

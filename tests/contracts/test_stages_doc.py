@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import pickle
 import re
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import Phase
@@ -24,7 +26,8 @@ from minifuse.errors import LawBroken
 from minifuse.serve.assembly import Stages
 from minifuse.stages import Attention, Batching, Kind, Memory
 from minifuse.techniques import mix, technique
-from minifuse.testing import TEXTS, capacity, put_through, search
+from minifuse.testing import TEXTS, capacity, mixes, put_through, search
+from minifuse.testing.statements import OWN_LAWS
 
 DOC = Path(__file__).parents[2] / "docs" / "stages.md"
 SHOWN: dict[Kind, tuple[str, str]] = {
@@ -65,6 +68,9 @@ def test_it_keeps_the_laws(kind: Kind, plugin: Path) -> None:
     put_through(TEXTS, mix(technique("orca"), **{kind: SHOWN[kind][1]}), 2, derandomize=True)
 
 
+NO_COUNT = "a count of slots (count_slots)"
+
+
 @pytest.mark.parametrize("kind", ["memory"])
 def test_its_memory_is_checked_without_a_count_and_with_it(
     kind: Kind, plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -73,15 +79,15 @@ def test_its_memory_is_checked_without_a_count_and_with_it(
     count.write_text(_shown("boxes: count"))
     monkeypatch.setitem(sys.modules, "minifuse_plugin_boxes_count", sys)
     monkeypatch.setattr(capacity, "_COUNTS", {**capacity._COUNTS})
-    monkeypatch.setattr(search, "mixes_of", lambda name: [(TEXTS, mix(technique("orca"), memory="boxes"))])
+    monkeypatch.setattr(mixes, "mixes_of", lambda name: [(TEXTS, mix(technique("orca"), memory="boxes"))])
     typed = ["check", "--plugin", str(plugin), "boxes", "--scenarios", "2", "--json"]
     assert main(typed) == 0
     verdict = json.loads(capsys.readouterr().out)
-    assert (verdict["uncounted"], "refuse early" in verdict["laws"]) == (["boxes"], False)
+    assert (verdict["left_out"]["refuse early"], "refuse early" in verdict["laws"]) == (NO_COUNT, False)
     del register_of_stages._STAGES["memory"]["boxes"]
     assert main([*typed, "--plugin", str(count)]) == 0
     verdict = json.loads(capsys.readouterr().out)
-    assert (verdict["uncounted"], "refuse early" in verdict["laws"]) == ([], True)
+    assert ("refuse early" in verdict["left_out"], "refuse early" in verdict["laws"]) == (False, True)
 
 
 @pytest.mark.parametrize("kind", ["memory"])
@@ -136,3 +142,48 @@ def test_every_law_that_it_names_is_one() -> None:
     named = set(re.findall(r"\*([a-z ]+)\*", DOC.read_text().replace("**", "")))
     assert named
     assert named <= laws
+
+
+def test_the_table_has_every_attribute_and_its_default() -> None:
+    rows = re.findall(r"^\| (`[a-zA-Z_`, ]+`) \| (\w+) \| (.+?) \| .+ \|$", DOC.read_text(), re.MULTILINE)
+    told = {
+        (kind, name): default
+        for names, of, default in rows
+        for name in re.findall(r"\w+", names)
+        for kind in (register_of_stages.KINDS if of == "all" else [of])
+    }
+    told.pop(("batching", "grows"))  # of a base class
+    members = {
+        (kind, name)
+        for kind, protocol in PROTOCOLS.items()
+        for base in (protocol, register_of_stages.Stage)
+        for name, value in {**vars(base)["__annotations__"], **vars(base)}.items()
+        if not name.startswith("_") and not inspect.isfunction(value)
+    }
+    assert told.keys() == members
+    for kind, defaults in register_of_stages.DEFAULTS.items():
+        for name, value in defaults.items():
+            shown = '`{"transformer"}`' if name == "serves" else str(value)
+            assert told[kind, name] == shown, (kind, name)
+
+
+@pytest.mark.parametrize("kind", ["batching"])
+def test_its_law_holds_of_its_policy_and_is_named_where_it_does_not(
+    kind: Kind, plugin: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    law = plugin.with_name("fewest_law.py")
+    law.write_text(_shown("fewest_law.py"))
+    monkeypatch.setitem(sys.modules, "minifuse_plugin_fewest_law", sys)
+    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+    monkeypatch.setattr(mixes, "mixes_of", lambda name: [(TEXTS, mix(technique("orca"), batching="fewest-tokens"))])
+    typed = ["check", "--plugin", str(plugin), "--plugin", str(law), "fewest-tokens", "--scenarios", "12"]
+    with patch.dict(OWN_LAWS, clear=True):
+        assert main([*typed, "--json"]) == 0
+        assert "fewest first" in json.loads(capsys.readouterr().out)["laws"]
+        del register_of_stages._STAGES["batching"]["fewest-tokens"]
+        plugin.write_text(plugin.read_text().replace("key=lambda s: s.", "key=lambda s: -s."))
+        assert main(typed) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert 'fewest-tokens breaks the law "fewest first"' in told
+    assert "the law no request is admitted while one that asks for fewer tokens waits" in told
+    assert "read fewest_first (fewest_law.py, line 6)" in told

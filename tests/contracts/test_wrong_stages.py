@@ -33,7 +33,7 @@ from minifuse.serve.assembly import Stages
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, mix, technique
 from minifuse.testing import GRAPHS
-from minifuse.testing.observe import observe
+from minifuse.testing.observed import observe
 from minifuse.testing.texts.case import TextCase
 from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
 from minifuse.testing.texts.scenario import TextScenario

@@ -26,7 +26,7 @@ from minifuse.serve.run import Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import serving, technique
 from minifuse.testing.laws import LAWS
-from minifuse.testing.observe import observe
+from minifuse.testing.observed import observe
 from minifuse.testing.replay import ReplayExecutor
 from minifuse.testing.texts import TextCase, TextScenario, models
 from minifuse.testing.texts import case as case_module

@@ -34,12 +34,6 @@ def fork():
     return os.fork()
 
 
-def forks_below():
-    import _posixsubprocess
-
-    return _posixsubprocess.__name__
-
-
 def runs_a_program():
     import subprocess
 
@@ -91,11 +85,6 @@ def lists_a_folder():
     import os
 
     return os.listdir("/")
-
-
-def follows_a_link(path):
-    with open(path) as file:
-        return file.read()
 
 
 def writes_results():
@@ -160,68 +149,8 @@ def calls_c():
     return ctypes.CDLL(None).getpid()
 
 
-def looks_for_the_guard():
-    import gc
-
-    return len(gc.get_objects())
-
-
 def never_returns_from_itself():
     return never_returns_from_itself()
-
-
-def patches_the_paths(path):
-    import os
-    import posixpath
-
-    posixpath._joinrealpath = lambda *_: (os.__file__, True)
-    os.fspath = lambda _: os.__file__
-    return open(path).read()
-
-
-def has_two_paths():
-    import os
-    from io import FileIO
-
-    class Path:
-        told = iter(["/etc/passwd"])
-
-        def __fspath__(self):
-            return next(self.told, os.__file__)
-
-    return FileIO(Path()).read(10).decode()
-
-
-def has_a_text_of_its_own():
-    import os
-
-    class Path(str):
-        def startswith(self, *_):
-            return True
-
-        def split(self, *_):
-            return []
-
-    return os.read(os.open(Path("/etc/passwd"), os.O_RDONLY), 10).decode()
-
-
-def reads_below_a_folder():
-    import os
-
-    folder = os.open(os.path.dirname(os.__file__), os.O_RDONLY)
-    return os.open("os.py", os.O_RDONLY, dir_fd=folder)
-
-
-def loads_c_by_another_name():
-    import _imp
-    import os
-    import sysconfig
-    from importlib.machinery import ModuleSpec
-
-    place = os.path.join(
-        sysconfig.get_path("stdlib"), "lib-dynload", "_ctypes" + sysconfig.get_config_var("EXT_SUFFIX")
-    )
-    return _imp.create_dynamic(ModuleSpec("other._ctypes", None, origin=place)).__name__
 
 
 def unpickles():
@@ -351,6 +280,19 @@ def returns_a_large_number():
 
 def raises_half_a_character():
     raise ValueError("\ud800\x1b[31m")
+
+
+def looks_for_the_guard():
+    import gc
+
+    return len(gc.get_objects())
+
+
+def looks_at_frames():
+    try:
+        raise ValueError
+    except ValueError as error:
+        return error.__traceback__.tb_frame.f_lineno
 
 
 def sleeps():

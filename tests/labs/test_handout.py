@@ -199,11 +199,11 @@ HOSTILE = {
     "patches": "import minifuse.labs.judge as judge\njudge.judge = lambda *a, **k: []\n",
     "reads": "print(open('{grader}/lab/tests/hidden/properties.py').read())\n",
     "loops": "while True:\n    pass\n",
+    "loops at the end": "import itertools\nmoves = window_offset = lambda *all: sum(itertools.repeat(1))\n",
     "forks": "import os\nwhile True:\n    os.fork()\n",
     "memory": "x = [0] * 10**10\n",
     "nothing": "",
-    "paths": "import posixpath\nposixpath._joinrealpath = lambda *a: (posixpath.__file__, True)\n"
-    "raise ValueError(open('{grader}/secret.txt').read())\n",
+    "secret": "raise ValueError(open('{grader}/secret.txt').read())\n",
 }
 
 
@@ -217,20 +217,6 @@ def test_a_hostile_submission_gets_nothing(name: str, grader: Path, tmp_path: Pa
     assert [one["score"] for one in results["tests"]] == [0] * len(SHUFFLE.points)
     assert "def test_" not in json.dumps(results)
     assert "a secret of the course" not in json.dumps(results)
-
-
-def test_wrong_answers_save_no_steps(grader: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    text = (SHUFFLE.folder / "solution.py").read_text()
-    cheat = (
-        "\n\nright = window_offset\n\n\n"
-        "def window_offset(live, stays):\n"
-        "    return right(live, stays) if len(live) < 100 else min(stays, len(live) - sum(live))\n"
-    )
-    (tmp_path / "in" / "solution.py").write_text(text + cheat)
-    failed = {one["name"] for one in graded(grader, tmp_path / "in", tmp_path)["tests"] if not one["score"]}
-    assert "is linear" not in failed
-    assert "windows of any buffers" in failed
 
 
 def test_a_submission_needs_one_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every lab: the reference gets all points, the skeleton none, each wrong solution fails the one test it is for."""
+"""Every lab: the reference gets all points, the skeleton none, each wrong solution fails what it is wrong in."""
 
 from __future__ import annotations
 
@@ -6,25 +6,44 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from minifuse.labs import judge as judging
 from minifuse.labs.judge import Outcome, Work, judge
 from minifuse.labs.lab import Lab, labs
 from minifuse.labs.skeleton import skeleton
 from minifuse.labs.submission import StudentFault, Submission
+from minifuse.plan import Move
 from minifuse.replay.page import write_page
 from minifuse.replay.workload import TracedRun
 
 LABS = labs()
+SHUFFLE = next(lab for lab in LABS if lab.number == 4)
 WRONG = [(lab, name) for lab in LABS for name in lab.wrong]
 
 
-def outcomes(lab: Lab, file: Path) -> list[Outcome]:
-    found = judge(lab, file, seed="ci")
+def outcomes(lab: Lab, file: Path, seed: str = "ci") -> list[Outcome]:
+    found = judge(lab, file, seed=seed)
     assert [one.what for one in found if one.broke] == []
     return found
+
+
+@pytest.fixture
+def reference_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose solution.py may import the reference that lies beside it, as wrong solutions do."""
+    monkeypatch.setattr(judging, "Work", partial(Work, names=False))
+    return tmp_path
+
+
+def failures(lab: Lab, name: str, folder: Path, seed: str) -> dict[str, str]:
+    """The tests that a wrong solution fails, and what is told of each."""
+    shutil.copy(lab.folder / "solution.py", folder / "reference.py")
+    file = shutil.copy(lab.folder / "wrong" / f"{name}.py", folder / "solution.py")
+    return {one.test.name: one.what for one in outcomes(lab, file, seed) if not one.held}
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
@@ -81,11 +100,11 @@ def test_labs_2_to_8_need_no_torch() -> None:
     assert ran.stdout.split() == ["2", "3", "4", "5", "6", "7", "8"], ran.stderr
 
 
-def test_a_run_of_graphs_that_is_not_right_has_a_page(tmp_path: Path) -> None:
+def test_a_run_of_graphs_that_is_not_right_has_a_page(reference_beside: Path) -> None:
     """Lab 5 runs an engine of its own, whose events could once be read one time only: the page had none."""
     (lab,) = [one for one in LABS if one.number == 5]
-    shutil.copy(lab.folder / "solution.py", tmp_path / "reference.py")
-    file = tmp_path / "solution.py"
+    shutil.copy(lab.folder / "solution.py", reference_beside / "reference.py")
+    file = reference_beside / "solution.py"
     file.write_text(
         "import reference\n\n\nclass Scheduler(reference.Scheduler):\n"
         "    def __init__(self, types, max_tasks):\n"
@@ -94,7 +113,7 @@ def test_a_run_of_graphs_that_is_not_right_has_a_page(tmp_path: Path) -> None:
     (found,) = judge(lab, file, only="runs_in_the_engine")
     assert not found.held
     assert found.events is not None
-    page = tmp_path / "page.html"
+    page = reference_beside / "page.html"
     write_page([TracedRun("solution", found.events)], page)
     assert "encoder" in page.read_text()
 
@@ -143,11 +162,51 @@ def test_lab_9_wants_a_kernel(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.tutorials  # these take longer than all others of labs together
 @pytest.mark.parametrize(("lab", "name"), WRONG, ids=lambda one: one if isinstance(one, str) else one.folder.name)
-def test_a_wrong_solution_fails_the_test_that_it_is_for(lab: Lab, name: str, tmp_path: Path) -> None:
-    shutil.copy(lab.folder / "solution.py", tmp_path / "reference.py")
-    file = shutil.copy(lab.folder / "wrong" / f"{name}.py", tmp_path / "solution.py")
-    failed = {one.test.name: one.what for one in outcomes(lab, file) if not one.held}
-    assert failed.keys() == {lab.wrong[name]}, failed
+def test_a_wrong_solution_fails_what_it_is_wrong_in(lab: Lab, name: str, reference_beside: Path) -> None:
+    failed = failures(lab, name, reference_beside, "ci")
+    assert failed.keys() == lab.wrong[name], failed
+
+
+@pytest.mark.long  # hours: once a release
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
+def test_the_reference_gets_all_points_whatever_the_secret(lab: Lab, tmp_path: Path) -> None:
+    file = shutil.copy(lab.folder / "solution.py", tmp_path / "solution.py")
+    for number in range(50):
+        found = outcomes(lab, file, f"secret {number}")
+        assert {one.test.name: one.what for one in found if not one.held} == {}, number
+
+
+@pytest.mark.long  # hours: once a release
+@pytest.mark.parametrize(("lab", "name"), WRONG, ids=lambda one: one if isinstance(one, str) else one.folder.name)
+def test_a_wrong_solution_fails_whatever_the_secret(lab: Lab, name: str, reference_beside: Path) -> None:
+    for number in range(10):
+        failed = failures(lab, name, reference_beside, f"secret {number}")
+        assert failed.keys() == lab.wrong[name], (number, failed)
+
+
+def test_a_file_that_never_ends_is_graded_in_finite_time(tmp_path: Path) -> None:
+    """Lines are not counted in a loop of one line: the first test takes the limit of all, and no other is run."""
+    lab = Lab(shutil.copytree(SHUFFLE.folder, tmp_path / "lab"))
+    toml = (lab.folder / "lab.toml").read_text()
+    (lab.folder / "lab.toml").write_text(toml.replace("steps = 200000", "steps = 200000\nseconds = 1"))
+    (lab.folder / "solution.py").write_text("while True: pass\n")
+    first, *others = judge(lab, lab.folder / "solution.py")
+    assert "was stopped: all tests have 1 s together" in first.what
+    assert others
+    assert all("This was not run" in one.what and not one.points for one in others)
+
+
+def test_a_target_on_the_device_is_no_block_of_the_host() -> None:
+    """Lab 6 once looked for a chunk's copy by the target of any move: one to the device may have the same number."""
+    (lab,) = [lab for lab in LABS if lab.number == 6]
+    tiers = object.__new__(lab.module(lab.folder / "stage.py").ValuedTiers)
+    dropped, newcomer = SimpleNamespace(arriving=True), SimpleNamespace(host=None)
+    tiers.size, tiers.by_host_block, tiers.free = 4, {3: dropped}, lambda chunk: None
+    tiers.on_host, tiers.host = SimpleNamespace(chunks={}), SimpleNamespace(take=lambda: 3)
+    upload = Move("swap_in", 40, 12, 4, source_tier="host")
+    moves = [upload, Move("swap_out", 0, 12, 4, target_tier="host")]
+    tiers._give_host_block(newcomer, dropped, moves)
+    assert (moves, newcomer.host, dropped.arriving) == ([upload], 3, False)
 
 
 def test_a_test_that_breaks_is_told_and_the_others_are_judged(tmp_path: Path) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
+import shutil
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from helpers import sentence
 
 from minifuse.errors import MachineError, UsageError
-from minifuse.memory.history import History, ModelIdentity, Turn
+from minifuse.memory.history import APPLICATION, History, ModelIdentity, Turn
 
 TINY = ModelIdentity("tiny", "ab12")
 FIRST, SECOND = Turn((5, 6), (7, 3), "stop"), Turn((8,), (9, 9, 9), "length")
@@ -51,7 +54,9 @@ def test_a_process_that_is_killed_leaves_all_that_add_has_returned_from(path: Pa
             history = History(path)
             history.add("c", TINY, [FIRST])
             history._file.execute("BEGIN IMMEDIATE")
-            history._file.execute("INSERT INTO turn VALUES ('c', 1, '[1]', '[2]', 'stop')")  # and is not committed
+            history._file.execute(
+                "INSERT INTO turn VALUES ('c', 1, '[1]', '[2]', 'stop', 'ab')"
+            )  # and is not committed
             os.kill(os.getpid(), signal.SIGKILL)
         finally:
             os._exit(1)
@@ -109,6 +114,16 @@ def _cut_off(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
+def _schema_without_text(path: Path) -> None:
+    History(path).close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE turn", b"CREATE TABLE t\xffrn"))
+
+
+def _other_schema(path: Path) -> None:
+    History(path).close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE log", b"CREATE TABLE lag"))
+
+
 def _folder(path: Path) -> None:
     path.mkdir()
 
@@ -118,9 +133,11 @@ def _folder(path: Path) -> None:
     [
         (_not_sqlite, ["is not a state file", "give one that --state made"]),
         (_of_another_program, ["of another program"]),
-        (_of_the_future, ["of version 7", "with version 1"]),
+        (_of_the_future, ["of version 7", "with version 2"]),
         (_damaged, ["is damaged", "restore it"]),
         (_cut_off, ["is damaged", "restore it"]),
+        (_schema_without_text, ["is damaged", "with no other state.sqlite-wal beside it"]),
+        (_other_schema, ["is damaged", "restore it"]),
         (_folder, ["cannot be opened", "give a file in a folder that exists"]),
     ],
 )
@@ -211,9 +228,10 @@ def test_a_disk_that_fails_when_a_turn_is_committed(path: Path) -> None:
         assert again.turns("c") == [FIRST, SECOND]
 
 
-def test_a_file_that_was_removed_while_it_was_in_use(path: Path) -> None:
+@pytest.mark.parametrize("ending", ["", "-wal"])
+def test_a_file_that_was_removed_while_it_was_in_use(ending: str, path: Path) -> None:
     with History(path) as history:
-        path.unlink()
+        Path(f"{path}{ending}").unlink()
         with pytest.raises(MachineError) as error:
             history.add("c", TINY, [FIRST])
         sentence(error.value, str(path), "has been removed")
@@ -256,3 +274,152 @@ def test_turns_without_the_model_that_they_belong_to_are_damage(path: Path) -> N
         with pytest.raises(MachineError, match="is damaged \\('c' has turns, and no model\\)"):
             history.model("c")
         assert history.model("another") is None
+
+
+def _read(path: Path) -> dict[str, list[Turn]]:
+    with History(path) as history:
+        assert all(history.model(name) == TINY for name in history.conversations())
+        return {name: history.turns(name) for name in history.conversations()}
+
+
+def _killed(path: Path, turns: range, emptied: Callable[[int], bool]) -> list[bytes]:
+    """A process adds turns and is killed, so that FILE-wal stays. Returns copies of the file before each turn."""
+    child = os.fork()
+    if child == 0:
+        try:
+            history = History(path)
+            for i in turns:
+                if emptied(i):
+                    history._empty_log(history._file)
+                shutil.copy(path, f"{path}.{i}")
+                history.add(f"c{i % 3}", TINY, [Turn((i,) * 400, (i, i), "stop")])
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    return [Path(f"{path}.{i}").read_bytes() for i in turns]
+
+
+def test_a_copy_that_is_put_back_beside_the_log_of_another_time_is_refused(path: Path) -> None:
+    """Or it is read with that log, if it is from the same time; and after a refusal it is as whole as before."""
+    log = Path(f"{path}-wal")
+    copies: list[bytes] = []
+    with History(path) as history:
+        history.add("c0", TINY, [FIRST])
+    for session in range(4):
+        with History(path) as history:
+            history.add("c1", TINY, [SECOND])
+        copies.append(path.read_bytes())
+        begin = 6 * session
+        copies += _killed(path, range(begin, begin + 6), lambda i: i % 7 == 5)
+        left, kept = path.read_bytes(), log.read_bytes()
+        with History(path) as history:
+            whole = {name: history.turns(name) for name in history.conversations()}
+        refused = 0
+        for copy in copies:
+            path.write_bytes(copy)
+            log.write_bytes(kept)
+            try:
+                assert _read(path) == whole
+            except UsageError as error:
+                refused += 1
+                sentence(error, str(path), "state.sqlite-wal", "move that away, or put both back")
+                assert (path.read_bytes(), log.read_bytes()) == (copy, kept)
+                log.unlink()
+                turns = sum(map(len, _read(path).values()))
+                assert turns < sum(map(len, whole.values()))
+        assert refused >= 7 * session
+        path.write_bytes(left)
+        log.write_bytes(kept)
+        assert _read(path) == whole
+        assert sorted(file.suffix for file in path.parent.glob("state.sqlite*") if not file.suffix[1:].isdigit()) == [
+            ".sqlite"
+        ]
+
+
+def test_the_log_is_emptied_when_it_is_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minifuse.memory.history.LOG_BYTES", 50_000)
+    longest = 0
+    with History(path) as history:
+        for _ in range(40):
+            history.add("c", TINY, [FIRST])
+            longest = max(longest, Path(f"{path}-wal").stat().st_size)
+    assert 50_000 < longest < 100_000
+    assert _read(path) == {"c": [FIRST] * 40}
+
+
+VERSION_1 = """
+CREATE TABLE conversation (name TEXT PRIMARY KEY, model TEXT NOT NULL, digest TEXT NOT NULL);
+CREATE TABLE turn (conversation TEXT NOT NULL, number INTEGER NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL,
+    finish_reason TEXT NOT NULL, PRIMARY KEY (conversation, number));
+INSERT INTO conversation VALUES ('c', 'tiny', 'ab12');
+INSERT INTO turn VALUES ('c', 0, '[5, 6]', '[7, 3]', 'stop');
+"""
+
+
+def test_a_file_of_version_1_is_read_and_goes_on(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version=1; {VERSION_1}")
+    copy = path.read_bytes()
+    with History(path) as history:
+        history.add("c", TINY, [SECOND])
+    assert _read(path) == {"c": [FIRST, SECOND]}
+    _killed(path, range(3), lambda i: False)
+    path.write_bytes(copy)
+    with pytest.raises(UsageError, match="put both back"):
+        History(path)
+    Path(f"{path}-wal").unlink()
+    assert _read(path) == {"c": [FIRST]}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A small state file: four conversations, one of which has more turns than a page."""
+    path = tmp_path_factory.mktemp("whole") / "state.sqlite"
+    with History(path) as history:
+        for i in range(4):
+            history.add(f"conversation {i}", TINY, [FIRST, SECOND])
+        history.add("long", TINY, [Turn(tuple(range(i, i + 60)), (i,), "stop") for i in range(20)])
+    return path.read_bytes()
+
+
+def _wrong(data: bytes, right: dict[str, list[Turn]], path: Path) -> str | None:
+    """What is wrong with the way in which a damaged file is read; None: it is read right, or refused in a sentence."""
+    path.write_bytes(data)
+    try:
+        with History(path) as history:
+            for name, turns in right.items():
+                try:
+                    if (history.model(name), history.turns(name)) != (TINY, turns):
+                        return f"{name} is read wrong"
+                except MachineError as error:
+                    sentence(error, str(path), "is damaged")
+            if history.conversations() != sorted(right):
+                return "other names are read"
+            history.add("new", TINY, [FIRST])
+    except (UsageError, MachineError) as error:
+        sentence(error, str(path))
+        return None
+    return None
+
+
+def _fuzz(whole: bytes, offsets: Iterable[int], draw: random.Random, path: Path) -> None:
+    path.write_bytes(whole)
+    right = _read(path)
+    for offset in offsets:
+        data = bytearray(whole)
+        data[offset] ^= draw.choice((1, 0x80, 0xFF, 1 << draw.randrange(8)))
+        for left in path.parent.glob("state.sqlite-*"):
+            left.unlink()
+        assert (wrong := _wrong(bytes(data), right, path)) is None, f"{wrong}, with byte {offset} {data[offset]:02x}"
+
+
+def test_a_byte_that_has_changed_is_noticed_or_changes_nothing(whole: bytes, path: Path) -> None:
+    draw = random.Random(0)
+    written = [i for i, byte in enumerate(whole) if byte]
+    _fuzz(whole, [*range(16, 100, 3), *draw.sample(written, 150)], draw, path)
+
+
+@pytest.mark.long
+def test_any_byte_that_has_changed_is_noticed_or_changes_nothing(whole: bytes, path: Path) -> None:
+    _fuzz(whole, range(len(whole)), random.Random(1), path)

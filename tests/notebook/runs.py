@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from minifuse.notebook.asks import asks, turns
-from minifuse.notebook.play import Played, play
+from minifuse.notebook.played import Played, play
+from minifuse.notebook.prompts import asks, turns
 from minifuse.request import Request
 
 __all__ = ["RUNS", "TEXTS", "few", "many", "run_of", "talks"]

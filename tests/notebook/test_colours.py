@@ -10,9 +10,9 @@ from itertools import combinations
 import pytest
 
 from minifuse.errors import UsageError
-from minifuse.notebook.asks import asks, turns
 from minifuse.notebook.colours import HUES, owner_colour
-from minifuse.notebook.play import play
+from minifuse.notebook.played import play
+from minifuse.notebook.prompts import asks, turns
 from minifuse.replay.page import PAGE
 
 from .runs import run_of

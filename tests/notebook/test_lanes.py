@@ -14,7 +14,7 @@ from minifuse.errors import UsageError
 from minifuse.notebook.colours import owner_colour
 from minifuse.notebook.lanes import LOOKS, draw_lanes
 from minifuse.notebook.picture import Picture
-from minifuse.notebook.play import Played
+from minifuse.notebook.played import Played
 from minifuse.trace import Event
 from minifuse.views.timeline import ENDED, HELD, IDLE, PREPROCESSING, PROMPT, READY, RUNNING, SUSPENDED, WAITING
 

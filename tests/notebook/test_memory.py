@@ -14,10 +14,10 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from minifuse.errors import UsageError
-from minifuse.notebook.asks import asks
 from minifuse.notebook.colours import owner_colour, tint
 from minifuse.notebook.memory import draw_memory
-from minifuse.notebook.play import Played, play
+from minifuse.notebook.played import Played, play
+from minifuse.notebook.prompts import asks
 from minifuse.trace import Event, whole_tables
 
 from .runs import run_of

@@ -14,10 +14,10 @@ import pytest
 from IPython.display import HTML
 
 from minifuse.errors import UsageError
-from minifuse.notebook.asks import asks, turns
 from minifuse.notebook.colours import colour_numbers
 from minifuse.notebook.page import Page, replay
-from minifuse.notebook.play import play
+from minifuse.notebook.played import play
+from minifuse.notebook.prompts import asks, turns
 from minifuse.replay.record import TracedRun, record
 
 from .runs import run_of

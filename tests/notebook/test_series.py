@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from minifuse.errors import UsageError
-from minifuse.notebook.asks import asks
-from minifuse.notebook.play import Played, play
+from minifuse.notebook.played import Played, play
+from minifuse.notebook.prompts import asks
 from minifuse.notebook.series import SERIES, draw_series
 from minifuse.trace import Event
 

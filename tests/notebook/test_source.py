@@ -16,7 +16,7 @@ from minifuse.errors import UsageError
 from minifuse.kernels.slots import _slots_kernel
 from minifuse.memory.shuffle import __name__ as shuffle
 from minifuse.notebook import show_source
-from minifuse.notebook.play import Played
+from minifuse.notebook.played import Played
 from minifuse.options import _hints
 from minifuse.parsing import parse_size
 from minifuse.place import BlockTables, Extent

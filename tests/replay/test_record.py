@@ -223,6 +223,7 @@ def test_a_trace_without_its_end_has_a_notice(tmp_path: Path) -> None:
         ({"max_new_tokens": 9}, "a has other limits of their answers (2 and 9)"),
         ({"arrival_s": 0.125}, "a has other arrival times (0.0 and 0.125)"),
         ({"priority": 3}, "a has other priorities (0 and 3)"),
+        ({"user": "ann"}, "a has other users (None and ann)"),
         ({"text": "two"}, "a has other prompts"),
     ],
 )

@@ -50,6 +50,25 @@ def test_kv_memory_of_less_than_a_token() -> None:
     sentence(error.value, "63 bytes", "64 bytes", "random:toy", "float16", "--kv-memory")
 
 
+def test_simulated_hardware_holds_what_its_memory_leaves() -> None:
+    """LLaMA-7B in float16 has 13.5 GB of weights, and 512 KiB of KV a token."""
+    source = resolve("random:llama-7b")
+    settings = Settings(clock="virtual", hardware="a100-40g", dtype="float16")
+    assert source.config.num_parameters == 6_738_149_376
+    assert (
+        build_engine(technique("orca"), source, settings).memory.capacity == 42_960
+    )  # (36e9 - 13,476,298,752) / 2**19
+    own = replace(settings, dtype="float64")
+    stored = build_engine(technique("orca"), SOURCE, own, small_model("llama")).memory
+    assert stored.capacity == 64 * 2**20 // 256  # its KV takes memory of this machine
+    cells = resolve("lstm:hidden=1024")
+    assert build_engine(technique("cellular"), cells, settings, cells.outline("float16")).memory.capacity == 2**20
+    large = resolve("random:llama-2-70b")
+    with pytest.raises(UsageError) as error:
+        build_engine(technique("orca"), large, settings)
+    sentence(error.value, "take 139.3 GB", "a100-40g has 40 GB", "shorter --dtype", "--hardware")
+
+
 @pytest.mark.parametrize("problem", [RuntimeError("out of memory"), MemoryError()])
 def test_kv_memory_that_does_not_fit_the_machine(problem: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:

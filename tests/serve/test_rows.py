@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers import sentence
 
 import minifuse
 from minifuse.errors import MachineError, UsageError
@@ -43,6 +44,32 @@ def test_rows_are_what_the_metrics_sum_up() -> None:
         assert summary(values) == pytest.approx(metrics[name]), name
     assert sum(row["output_tokens"] for row in rows) == metrics["tokens"]["output"]
     assert {row["tpot_s"] is None for row in rows if row["output_tokens"] == 1} == {True}
+
+
+@pytest.mark.parametrize("by", ["user", "priority", "conversation"])
+def test_rows_by_group_are_what_the_rows_of_their_requests_sum_up(by: str) -> None:
+    turns = [
+        minifuse.Request(f"t{i}", (1, 2), 3, priority=i % 2, user="ann" if i else None, conversation=f"c{i % 3}")
+        for i in range(6)
+    ]
+    run = served(*turns)
+    rows, groups = run.rows(), run.rows(by=by)
+    assert {group[by] for group in groups} == {row[by] for row in rows}
+    for group in groups:
+        own = [row for row in rows if row[by] == group[by]]
+        assert (group["requests"], group["finished"]) == (len(own), len(own))
+        assert group["output_tokens"] == sum(row["output_tokens"] for row in own)
+        for name in ("ttft_s", "tpot_s", "e2e_s", "normalized_latency_s"):
+            values = summary(row[name] for row in own if row[name] is not None)
+            assert {part: group[f"{name}.{part}"] for part in values or {}} == pytest.approx(values), name
+    if by == "priority":
+        assert [group[by] for group in groups] == [1, 0]
+
+
+def test_rows_by_what_is_no_group() -> None:
+    with pytest.raises(UsageError) as error:
+        served().rows(by="usr")
+    sentence(error.value, "'usr'", "user", "priority", "conversation")
 
 
 def test_what_never_happened_is_none() -> None:

@@ -21,6 +21,16 @@ def test_the_default_budget_holds_at_least_4096_slots() -> None:
     assert Settings().kv_bytes(2**14) == 64 * 2**20  # exactly 4096 of 16 KiB
 
 
+def test_on_simulated_hardware_the_weights_leave_the_rest_of_90_percent() -> None:
+    on_a100 = Settings(clock="virtual", hardware="a100-40g", dtype="float16")
+    assert on_a100.kv_bytes(2**19, weights=13 * 10**9) == 36 * 10**9 - 13 * 10**9
+    assert on_a100.kv_bytes(100, weights=0) == 2**20 * 100  # no more slots than that: the books grow with them
+    assert on_a100.kv_bytes(2**19, weights=36 * 10**9) == 4096 * 2**19  # no fewer: whether they fit is checked apart
+    assert on_a100.kv_bytes(2**19) == 4096 * 2**19  # KV is really stored
+    assert Settings(clock="virtual").kv_bytes(128, weights=1) == 64 * 2**20  # `cpu` has a memory of no size
+    assert Settings(clock="virtual", hardware="a100-40g", kv_memory=1000).kv_bytes(100, weights=1) == 1000
+
+
 def test_a_given_budget_is_kept_whatever_the_slots() -> None:
     assert Settings(kv_memory=1000).kv_bytes(2**19) == 1000
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from full_disk import full_disk
 from helpers import sentence
 
-from minifuse.errors import UsageError
+from minifuse.errors import MachineError, UsageError
 from minifuse.memory.profile import Profile
 from minifuse.simulate import profiles
 from minifuse.simulate.profiles import KeptProfile
@@ -77,17 +77,12 @@ def test_a_folder_in_its_place_is_damage_too() -> None:
     sentence(error.value, str(kept.path), "minifuse calibrate")
 
 
-def test_a_write_that_fails_leaves_the_old_file_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_file_whole() -> None:
     kept = _kept()
     kept.write(PROFILE.text())
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(UsageError) as error:
-        kept.write("new")
-    sentence(error.value, "No space left", str(kept.path.parent), "XDG_CACHE_HOME", "--out")
+    with full_disk(16), pytest.raises(MachineError) as error:
+        kept.write("new" * 100)
+    sentence(error.value, "File too large", str(kept.path))
     assert kept.read("toy") == PROFILE
     assert [path.name for path in kept.path.parent.iterdir()] == [kept.path.name]
 

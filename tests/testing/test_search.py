@@ -14,14 +14,15 @@ import pytest
 from hypothesis import Phase
 from hypothesis import strategies as st
 
-from minifuse.errors import LawBroken, StageFailed, UsageError
+from minifuse.errors import CheckerFailed, LawBroken, StageFailed, UsageError
 from minifuse.fault import Hung
 from minifuse.request import Request
 from minifuse.testing import GRAPHS, check_laws, observe, search
 from minifuse.testing.alarm import alarm
 from minifuse.testing.graphs import GraphScenario
 from minifuse.testing.graphs.recipes import Recipe
-from minifuse.testing.search import Limit, Search, compared_laws, mixes_of
+from minifuse.testing.mixes import mixes_of
+from minifuse.testing.search import Limit, Search, compared_laws
 from minifuse.testing.subject import Case
 
 ROW = next(row for row in GRAPHS.mixes() if row.name == "graph-padded")  # the cheapest of all
@@ -105,15 +106,27 @@ def test_what_is_broken_only_now_and_then_is_told_as_it_was() -> None:
 
 
 @pytest.mark.usefixtures("no_runs")
-def test_an_error_is_told_with_its_cause() -> None:
+def test_a_law_that_fails_is_at_fault() -> None:
     def fails(case: Case, seen: Any) -> None:
         raise ZeroDivisionError("division by zero")
 
-    failed = _found(fails)
-    assert isinstance(failed, StageFailed)
-    assert (failed.law, failed.what) == ("contract", "ZeroDivisionError: division by zero")
-    assert isinstance(failed.__cause__, ZeroDivisionError)
-    assert failed.seen is not None
+    with pytest.raises(CheckerFailed, match=r"at test_search.py, line \d+, in fails \(ZeroDivisionError: division by"):
+        Search(CHAINS, ROW, [fails]).run(50, seed=0)
+
+
+@pytest.mark.usefixtures("no_runs")
+def test_a_law_that_fails_on_a_smaller_scenario_hides_nothing() -> None:
+    met: list[int] = []
+
+    def fails_on_few(case: Case, seen: Any) -> None:
+        if met and len(case.requests) < met[0]:
+            raise ZeroDivisionError
+        if any(request.structure.size > 3 for request in case.requests):
+            met.append(len(case.requests))
+            raise LawBroken("exact", "a large graph")
+
+    assert _found(fails_on_few).what == "a large graph"
+    assert met[0] > 1
 
 
 def test_a_run_that_breaks_is_seen_up_to_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,7 +210,7 @@ def read_text(text: str) -> Any:
 
 
 def read(*lines: object, **options: Any) -> list[Request]:
-    def encode(text: str, *, continues: bool = False) -> tuple[int, ...]:
+    def encode(text: str) -> tuple[int, ...]:
         return tuple(map(ord, text))
 
     return read_jsonl([json.dumps(line) for line in lines], encode, name="t.jsonl", tree=read_text, **options)
@@ -255,7 +255,7 @@ def test_bad_trees(line: object, message: str) -> None:
 
 def test_a_model_without_trees_knows_no_such_field() -> None:
     with pytest.raises(UsageError, match='unknown field "tree"'):
-        read_jsonl(['{"tree": 1}'], lambda text, continues=False: ())
+        read_jsonl(['{"tree": 1}'], lambda text: ())
 
 
 def test_a_limit_by_the_prompt() -> None:

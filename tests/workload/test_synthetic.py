@@ -8,7 +8,9 @@ import random
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,10 @@ from hypothesis import strategies as st
 
 from minifuse.errors import UsageError
 from minifuse.request import Request, Sampling, by_request
+from minifuse.workload.conversations import conversations, parse_asked
 from minifuse.workload.files import read_jsonl
-from minifuse.workload.laws import Arrival, Lognormal, Uniform, parse_arrival, parse_lengths
-from minifuse.workload.synthetic import RequestDefaults, arrive, synthetic
+from minifuse.workload.laws import Arrival, Lognormal, Uniform, parse_arrival, parse_lengths, parse_users
+from minifuse.workload.synthetic import RequestDefaults, arrive, share_out, synthetic
 
 ARRIVALS = st.sampled_from(["none", "constant:500ms", "poisson:50ms", "gamma:50ms:cv=2", "gamma:1s:burstiness=4"])
 LENGTHS = st.sampled_from(["7", "fixed:3", "uniform:1:9", "lognormal:20:0.8", "lognormal:20:1:max=25"])
@@ -272,10 +275,43 @@ def test_a_group_arrives_as_one() -> None:
     assert arrive([], Arrival(2.0)) == by_request([]) == []
 
 
+def test_users_have_their_shares_whole_requests_and_conversations() -> None:
+    prompts = synthetic(3000, Uniform(1, 1), Uniform(1, 1), 9, prompts_per_request=2)
+    shared = share_out(prompts, (8, 1, 1), seed=5)
+    assert [replace(request, user=None) for request in shared] == prompts
+    assert all(len({prompt.user for prompt in request}) == 1 for request in by_request(shared))
+    counts = Counter(request.user for request in shared[::2])
+    assert counts.keys() == {"u0", "u1", "u2"}
+    assert all(abs(counts[f"u{i}"] - 300 * share) < 75 for i, share in enumerate((8, 1, 1)))  # over four deviations
+    assert share_out(prompts[:100], (8, 1, 1), seed=5) == shared[:100]
+    assert share_out(prompts[:100], (8, 1, 1), seed=6) != shared[:100]
+    turns = share_out(conversations(parse_asked("sharegpt:scale=0.05"), 20, 9, 2048), (1, 1))
+    of_each = {(turn.conversation, turn.user) for turn in turns}
+    assert len(of_each) == 20
+    assert {user for _, user in of_each} == {"u0", "u1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0", ["number of users", '"0"', "from 1 to 1000"]),
+        ("four", ["number of users", '"four"']),
+        ("1:0", ["share of a user", '"0"', "from 1 to 1000000"]),
+        ("1:", ["share of a user", '""']),
+        (":".join("1" * 1001), ["1001 users", "at most 1000"]),
+    ],
+)
+def test_users_refused(text: str, words: list[str]) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_users(text)
+    for word in words:
+        assert word in str(error.value)
+
+
 # --- request files
 
 
-def encode(text: str, *, continues: bool = False) -> list[int]:
+def encode(text: str, continues: bool = False) -> list[int]:
     return [ord(letter) for letter in text]
 
 
@@ -287,9 +323,19 @@ def read(*lines: str | dict[str, Any], **options: Any) -> list[Request]:
 def test_a_request_with_every_field() -> None:
     line = {
         "id": "a", "prompt_token_ids": [5, 6], "max_new_tokens": 9, "arrival_s": 2, "priority": -1, "conversation": "c",
-        "eos_token_id": [1, 2], "ignore_eos": True, "temperature": 1, "top_k": 40, "top_p": 0.9, "seed": 8,
+        "user": "ann", "eos_token_id": [1, 2], "ignore_eos": True, "temperature": 1, "top_k": 40, "top_p": 0.9,
+        "seed": 8,
     }  # fmt: skip
-    assert read(line) == [Request("a", (5, 6), 9, (1, 2), True, Sampling(1.0, 40, 0.9, 8), 2.0, -1, "c")]
+    sampling = Sampling(1.0, 40, 0.9, 8)
+    assert read(line) == [Request("a", (5, 6), 9, (1, 2), True, sampling, 2.0, -1, "c", user="ann")]
+
+
+def test_a_turn_without_a_user_has_that_of_the_turn_before() -> None:
+    turns = [{"prompt": "a", "conversation": "c", "user": "ann"}, {"prompt": "b", "conversation": "c"}]
+    ben = {"prompt": "c", "conversation": "c", "user": "ben"}
+    found = read(*turns, {"prompt": "d", "conversation": "d"}, ben, {"prompt": "e", "conversation": "c"})
+    assert [request.user for request in found] == ["ann", "ann", None, "ben", "ben"]
+    assert [request.user for request in read({"prompt": ["a", "b"], "user": "ann"})] == ["ann", "ann"]
 
 
 def test_what_a_line_leaves_out_has_its_default() -> None:
@@ -316,7 +362,7 @@ def test_what_only_the_engine_can_refuse_is_built() -> None:
     requests = read({"prompt": ""}, {"prompt_token_ids": []}, {"prompt_token_ids": [-1, 10**30], "max_new_tokens": -2},
                     {"prompt": "x", "max_new_tokens": 0})  # fmt: skip
     assert [r.prompt for r in requests] == [(), (), (-1, 10**30), (120,)]
-    assert [r.max_new_tokens for r in requests] == [128, 128, -2, 0]
+    assert [r.max_new_tokens for r in requests] == [256, 256, -2, 0]
 
 
 def test_files(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from minifuse.workload.talk import Talk, parse_talk, talk
 TURNS = Talk(turns=3, reaction=0.01)
 
 
-def encode(text: str, *, continues: bool = False) -> tuple[int, ...]:
+def encode(text: str, continues: bool = False) -> tuple[int, ...]:
     return tuple(text.encode())
 
 

@@ -122,6 +122,10 @@ class CellModel:
         if self.limits is not None:
             self.limits(request)
 
+    def fit(self, request: Request) -> Request:
+        """The request as it is: there is no context to fit into."""
+        return request
+
     def begin(self, request: Request) -> Sequence:
         """The sequence of a new request, with its graph. Raises as `unfold`."""
         return Sequence(request, graph=self.unfold(request))

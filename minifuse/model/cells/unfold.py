@@ -14,9 +14,12 @@ from minifuse.cell_graph import CellGraph, Node, Output, Zeros
 from minifuse.errors import RequestRefused
 from minifuse.model.cells.config import GO, CellConfig
 from minifuse.model.cells.trees import unfold_tree
+from minifuse.parsing import brief
 from minifuse.request import Request
 
 __all__ = ["CellLimits", "Unfolding"]
+
+MOST_NEW_TOKENS = 1 << 20
 
 # The outputs h, c and word of each node of a chain: the same in every graph.
 _States: list[tuple[Output, Output, Output]] = []
@@ -82,9 +85,13 @@ class CellLimits:
             raise RequestRefused(f"{name} has an empty prompt: give at least one token.")
         if kind == "seq2seq" and request.max_new_tokens < 1:
             raise RequestRefused(f"{name} asks for {request.max_new_tokens} new tokens: ask for at least 1.")
+        if kind == "seq2seq" and request.max_new_tokens > MOST_NEW_TOKENS:  # each is a node, and all are made at once
+            raise RequestRefused(
+                f"{name} asks for {brief(request.max_new_tokens)} new tokens: ask for at most {MOST_NEW_TOKENS:,}."
+            )
         bad = next((token for token in request.prompt if not 0 <= token < vocab_size), None)
         if bad is not None:
             raise RequestRefused(
-                f"{name} has the token id {bad}, and the vocabulary is 0 to {vocab_size - 1}: "
+                f"{name} has the token id {brief(bad)}, and the vocabulary is 0 to {vocab_size - 1}: "
                 "give ids of this vocabulary."
             )

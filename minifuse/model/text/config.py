@@ -118,11 +118,11 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
-        """Read a Hugging Face `config.json`.
+        """Read a Hugging Face `config.json`; a field that is missing has transformers' default.
 
         Raises:
-            ModelError: the architecture is not one of the four families, a field is missing or makes no sense, or the
-                checkpoint uses a variant that is not built here (named in the message).
+            ModelError: the architecture is not one of the four families, a field makes no sense, or the checkpoint
+                uses a variant that is not built here (named in the message).
         """
         kind = raw.get("model_type")
         named = raw.get("architectures")
@@ -198,51 +198,52 @@ def _rotary(fields: Fields, head_dim: int, max_context: int) -> Rotary:
 
 
 def _llama(fields: Fields) -> ModelConfig:
-    vocab_size, hidden = fields.whole("vocab_size"), fields.whole("hidden_size")
-    heads, max_context = fields.whole("num_attention_heads"), fields.whole("max_position_embeddings")
+    hidden, heads = fields.whole("hidden_size", 4096), fields.whole("num_attention_heads", 32)
+    max_context = fields.whole("max_position_embeddings", 2048)
     head_dim = fields.whole("head_dim", None) or _head_dim(hidden, heads)
     if (activation := fields.text("hidden_act", "silu")) != "silu":
         raise _unsupported(f"the activation {activation!r} in a LLaMA", "'silu'")
     return ModelConfig(
         family="llama",
-        vocab_size=vocab_size,
+        vocab_size=fields.whole("vocab_size", 32000),
         hidden_size=hidden,
-        num_layers=fields.whole("num_hidden_layers"),
+        num_layers=fields.whole("num_hidden_layers", 32),
         num_heads=heads,
         num_kv_heads=fields.whole("num_key_value_heads", None) or heads,
         head_dim=head_dim,
-        intermediate_size=fields.whole("intermediate_size"),
+        intermediate_size=fields.whole("intermediate_size", 11008),
         max_context=max_context,
         norm_eps=fields.number("rms_norm_eps", 1e-6, most=1.0),
         rotary=_rotary(fields, head_dim, max_context),
         attention_bias=fields.flag("attention_bias", False),
         mlp_bias=fields.flag("mlp_bias", False),
         tied_embeddings=fields.flag("tie_word_embeddings", False),
-        eos_ids=fields.token_ids("eos_token_id", vocab_size),
+        eos_ids=fields.token_ids("eos_token_id"),
     )
 
 
-def _gpt(fields: Fields, tied: bool) -> ModelConfig:
-    """What GPT-2 and GPT-J have in common, as GPT-2 has it."""
-    vocab_size = fields.whole("vocab_size")
-    hidden = fields.whole("n_embd", alias="hidden_size")
-    heads = fields.whole("n_head", alias="num_attention_heads")
+def _gpt(
+    fields: Fields, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int, max_context: int, tied: bool
+) -> ModelConfig:
+    """What GPT-2 and GPT-J have in common, as GPT-2 has it; the sizes are the defaults."""
+    hidden = fields.whole("n_embd", hidden_size, alias="hidden_size")
+    heads = fields.whole("n_head", num_heads, alias="num_attention_heads")
     return ModelConfig(
         family="gpt2",
-        vocab_size=vocab_size,
+        vocab_size=fields.whole("vocab_size", vocab_size),
         hidden_size=hidden,
-        num_layers=fields.whole("n_layer", alias="num_hidden_layers"),
+        num_layers=fields.whole("n_layer", num_layers, alias="num_hidden_layers"),
         num_heads=heads,
         num_kv_heads=heads,
         head_dim=_head_dim(hidden, heads),
         intermediate_size=fields.whole("n_inner", None) or 4 * hidden,
-        max_context=fields.whole("n_positions", alias="max_position_embeddings"),
+        max_context=fields.whole("n_positions", max_context, alias="max_position_embeddings"),
         norm_eps=fields.number("layer_norm_epsilon", 1e-5, most=1.0),
         activation=_activation(fields, "gelu_new"),
         attention_bias=True,
         mlp_bias=True,
         tied_embeddings=fields.flag("tie_word_embeddings", tied),
-        eos_ids=fields.token_ids("eos_token_id", vocab_size),
+        eos_ids=fields.token_ids("eos_token_id"),
     )
 
 
@@ -250,11 +251,11 @@ def _gpt2(fields: Fields) -> ModelConfig:
     by_layer = fields.flag("scale_attn_by_inverse_layer_idx", False)
     if by_layer or not fields.flag("scale_attn_weights", True):
         raise _unsupported("attention scaled by layer, or not at all", "plain scaling")
-    return _gpt(fields, tied=True)
+    return _gpt(fields, 50257, hidden_size=768, num_layers=12, num_heads=12, max_context=1024, tied=True)
 
 
 def _gptj(fields: Fields) -> ModelConfig:
-    config = _gpt(fields, tied=False)
+    config = _gpt(fields, 50400, hidden_size=4096, num_layers=28, num_heads=16, max_context=2048, tied=False)
     return replace(
         config,
         family="gptj",
@@ -268,29 +269,29 @@ def _gptj(fields: Fields) -> ModelConfig:
 def _opt(fields: Fields) -> ModelConfig:
     if not fields.flag("do_layer_norm_before", True):
         raise _unsupported("layer norm after the residual (OPT-350M)", "do_layer_norm_before: true")
-    vocab_size, hidden = fields.whole("vocab_size"), fields.whole("hidden_size")
-    if fields.whole("word_embed_proj_dim", hidden) != hidden:
+    hidden = fields.whole("hidden_size", 768)
+    if (fields.whole("word_embed_proj_dim", None) or hidden) != hidden:
         raise _unsupported("projected word embeddings (OPT-350M)", "word_embed_proj_dim equal to hidden_size")
     without = fields.flag("_remove_final_layer_norm", False)
     if without or not fields.flag("layer_norm_elementwise_affine", True):
         raise _unsupported("a layer norm without weights", "ordinary layer norms")
-    heads, bias = fields.whole("num_attention_heads"), fields.flag("enable_bias", True)
+    heads, bias = fields.whole("num_attention_heads", 12), fields.flag("enable_bias", True)
     return ModelConfig(
         family="opt",
-        vocab_size=vocab_size,
+        vocab_size=fields.whole("vocab_size", 50272),
         hidden_size=hidden,
-        num_layers=fields.whole("num_hidden_layers"),
+        num_layers=fields.whole("num_hidden_layers", 12),
         num_heads=heads,
         num_kv_heads=heads,
         head_dim=_head_dim(hidden, heads),
-        intermediate_size=fields.whole("ffn_dim"),
-        max_context=fields.whole("max_position_embeddings"),
+        intermediate_size=fields.whole("ffn_dim", 3072),
+        max_context=fields.whole("max_position_embeddings", 2048),
         activation=_activation(fields, "relu"),
         position_offset=2,
         attention_bias=bias,
         mlp_bias=bias,
         tied_embeddings=fields.flag("tie_word_embeddings", True),
-        eos_ids=fields.token_ids("eos_token_id", vocab_size),
+        eos_ids=fields.token_ids("eos_token_id"),
     )
 
 

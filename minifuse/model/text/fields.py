@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minifuse.errors import ModelError
+from minifuse.parsing import read_bounded
 
 __all__ = ["Fields", "read_object"]
 
@@ -24,7 +25,8 @@ def read_object(path: Path) -> dict[str, Any] | None:
         ModelError: the file cannot be read, or holds something else.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8-sig") as file:
+            raw = json.loads(read_bounded(file, str(path)))
     except FileNotFoundError:
         return None
     except RecursionError:
@@ -52,7 +54,7 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self.raw.get(name) is not None
 
-    def whole(self, name: str, default: int | None = REQUIRED, *, alias: str | None = None) -> Any:
+    def whole(self, name: str, default: int | None, *, alias: str | None = None) -> Any:
         """A whole number of at least 1, which may stand under another name too."""
         if alias is not None and alias in self.raw:
             if self.raw.get(name, self.raw[alias]) != self.raw[alias]:
@@ -90,16 +92,13 @@ class Fields:
             return value
         raise self.wrong(name, "a text")
 
-    def token_ids(self, name: str, vocab_size: int) -> tuple[int, ...]:
-        """One token id, a list of such, or none; each once, without those beyond the vocabulary.
-
-        Published files have such ids, as a GPT-2 whose `eos_token_id` is its `vocab_size`: that token is never sampled.
-        """
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """One token id, a list of such, or none; each once. Published ids may lie outside of the vocabulary."""
         value = self.raw.get(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if all(type(token) is int and token >= 0 for token in ids):
-            return tuple(dict.fromkeys(token for token in ids if token < vocab_size))
-        raise self.wrong(name, "a token id (0 or above), or a list of such")
+        if all(type(token) is int and 0 <= token <= LARGEST for token in ids):
+            return tuple(dict.fromkeys(ids))
+        raise self.wrong(name, "a token id, which is a whole number from 0, or a list of such")
 
     def object(self, name: str) -> Fields | None:
         """An object in this one; None: there is none, or an empty one."""

@@ -83,7 +83,7 @@ class TextSource:
                 f"The model {self.name} has no tokenizer.json, so it cannot read text: "
                 "give prompts as token ids (prompt_token_ids in a JSONL file)."
             )
-        return Tokenizer(self.directory / "tokenizer.json")
+        return Tokenizer(self.directory / "tokenizer.json", self.config.family)
 
 
 def resolve_text(name: str) -> TextSource:
@@ -110,16 +110,10 @@ def resolve_text(name: str) -> TextSource:
     if raw is None:
         raise ModelError(f"{directory} has no config.json: give a directory in Hugging Face's format.")
     config = ModelConfig.from_hf(raw, str(path))
-    return TextSource(name, replace(config, eos_ids=_stop_ids(directory, config)), directory)
-
-
-def _stop_ids(directory: Path, config: ModelConfig) -> tuple[int, ...]:
-    """The tokens that end an answer: those of generation_config.json alone where it is there, as in transformers."""
-    path = directory / "generation_config.json"
-    raw = read_object(path)
-    if raw is None:
-        return config.eos_ids
-    return Fields(raw, str(path), "its model").token_ids("eos_token_id", config.vocab_size)
+    generation = read_object(path := directory / "generation_config.json")
+    if generation is not None:  # it alone says what ends an answer, even if it names nothing
+        config = replace(config, eos_ids=Fields(generation, str(path), "its model").token_ids("eos_token_id"))
+    return TextSource(name, config, directory)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    prefix: str  # absent in older checkpoints
+    prefix: str
     layer: str
     top: dict[str, str]
     parts: dict[str, tuple[str, ...]]
@@ -125,14 +125,8 @@ def parameter_rows(parameter: str, config: ModelConfig) -> tuple[int, ...] | Non
 
 
 def without_prefix(name: str, config: ModelConfig) -> str:
-    """The name in checkpoints that were saved from the bare model, without its head.
-
-    >>> from minifuse.model.text.presets import preset
-    >>> without_prefix("model.layers.3.mlp.up_proj.weight", preset("small"))  # of an OPT: decoder.layers.3.fc1.weight
-    'layers.3.mlp.up_proj.weight'
-    """
-    model = _FAMILIES[config.family].prefix.partition(".")[0]
-    return name.removeprefix(f"{model}.")
+    """The name in checkpoints that were saved from the bare model, without its head, as older ones are."""
+    return name.removeprefix(_FAMILIES[config.family].prefix.partition(".")[0] + ".")
 
 
 def is_buffer(name: str, config: ModelConfig) -> bool:

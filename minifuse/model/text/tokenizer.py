@@ -7,35 +7,43 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from minifuse.errors import ModelError
+from minifuse.model.text.tokenizer_config import configure
 
 __all__ = ["UNFINISHED", "Tokenizer"]
 
 UNFINISHED = "\ufffd"  # what stands for the bytes of a letter whose last ones are still to come
 
 
-class Tokenizer:
-    """The tokenizer of a model, read from its `tokenizer.json` as transformers' AutoTokenizer reads it.
+# What stands for what, where text is cleaned up, in this order.
+CLEANED = {" .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m"}
+CLEANED |= {" 's": "'s", " 've": "'ve", " 're": "'re"}
 
-    Padding and truncation that the file was saved with do not apply: texts are encoded whole, one by one.
+
+class Tokenizer:
+    """The tokenizer of a model, read from its `tokenizer.json` and the files beside it, as transformers reads them.
+
+    Padding and truncation that are saved with it do not apply.
+
+    Args:
+        family: of the model, whose class of tokenizers is meant where the files name none.
 
     Raises:
         ModelError: the file is not a tokenizer.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, family: str = "llama") -> None:
         from tokenizers import Tokenizer as HFTokenizer
 
         self._path = path
         with self._named("cannot be read as a tokenizer"):
             self._tokenizer = HFTokenizer.from_file(str(path))
-            self._tokenizer.no_padding()
-            self._tokenizer.no_truncation()
+            self._cleans_up = configure(self._tokenizer, path, family)
 
     def encode(self, text: str, *, continues: bool = False) -> tuple[int, ...]:
-        """The tokens of a text.
+        """The token ids of a text, with the special tokens that the model begins or ends a text with.
 
         Args:
-            continues: the text goes on behind others, so that no special tokens are put around it.
+            continues: the text goes on behind another, as a later turn of a conversation does: without those tokens.
 
         Raises:
             ModelError: the tokenizer fails, as for a word that it neither has nor has a token for.
@@ -47,6 +55,8 @@ class Tokenizer:
         """The text of an answer, without special tokens such as EOS."""
         with self._named("cannot make a text of tokens"):
             text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        for before, after in CLEANED.items() if self._cleans_up else ():
+            text = text.replace(before, after)
         return text
 
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, list[int]]:
@@ -78,7 +88,7 @@ class Tokenizer:
         """Makes one error of all that the library raises: a bare Exception, or what is not even that if it panics."""
         try:
             yield
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, ModelError):
             raise
         except BaseException as error:
             why = " ".join(str(error).split())

@@ -59,7 +59,7 @@ class GraphCase(Case):
         return sum(len(self.reader.unfold(request)) for request in self.requests)
 
     def books(self, memory: Memory) -> GraphBooks:
-        return GraphBooks(self.row, self.settings, self.capacity, self._producing)
+        return GraphBooks(self.row, self.settings, memory.capacity, self._producing)
 
     @cached_property
     def _producing(self) -> set[str]:

@@ -78,6 +78,7 @@ def graph_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ()
             ignore_eos=draw(st.sampled_from([False, False, True])),
             arrival_s=draw(st.sampled_from([0.0, 0.0, 0.0, 0.005, 0.02, 0.035, 0.2])),
             priority=draw(st.sampled_from([0, 0, 1, 2, -1])),
+            user=(None, "u0", "u1")[i % 3],
             structure=Recipe(draw(st.sampled_from(kinds)), draw(st.integers(1, 6)), draw(st.integers(0, 99))),
         )
         for i in range(count)

@@ -10,6 +10,7 @@ from minifuse.errors import LawBroken
 from minifuse.plan import Plan
 from minifuse.serve.assembly import check_settings
 from minifuse.stages import stage
+from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 from minifuse.work import Work
@@ -30,9 +31,9 @@ def check_alike(case: Case, seen: Observation) -> None:
     """
     options: dict[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
     policy = stage("batching", case.row.batching)(check_settings(case.row, case.settings)["batching"])
-    if not options.get("share") or "chunk" not in options or (policy.workers, policy.depth) != (1, 1):
+    if lacks("alike", case.row) or not options["share"] or (policy.workers, policy.depth) != (1, 1):
         return
-    if case.settings.get("batching.token_budget") is not None:
+    if policy.token_budget is not None:
         return
     size = options["chunk"]
     texts = {name: tuple(sequence.tokens) for name, sequence in seen.answers.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
@@ -42,6 +43,7 @@ class TextBooks(Books):
         pads: memory keeps rectangles: in use is also what is between two sequences.
         reclaims: memory may drop the KV of evicted sequences, wherever it lies in the text: it counts as kept.
         threshold: the part of the device that may be in use.
+        of_conversations: nothing is kept but for conversations, and of evicted sequences.
     """
 
     def __init__(
@@ -54,13 +56,14 @@ class TextBooks(Books):
         pads: bool = False,
         reclaims: bool = False,
         threshold: float = 1.0,
+        of_conversations: bool = False,
     ) -> None:
         super().__init__()
         self.capacity = {"device": capacity, "host": host_capacity}
         self.num_slots = self.capacity | {"device": layers_in_turn * capacity}
         self.most = threshold * capacity
         self.slot_bytes = slot_bytes
-        self.pads, self.reclaims = pads, reclaims
+        self.pads, self.reclaims, self.of_conversations = pads, reclaims, of_conversations
         self.texts: dict[str, tuple[int, ...]] = {}  # the tokens of each live sequence
         self.turns: dict[str, int] = {}  # conversation, or evicted sequence -> tokens computed of its text, at most
         self.slots: dict[str, list[Slot]] = {}  # token by token, those being written included
@@ -265,8 +268,15 @@ class TextBooks(Books):
             most = usage.reserved
         if usage.used > most:
             raise LawBroken("conservation", f"{len(lying)} tokens lie on the device, and memory has {usage}")
-        if max(usage.kept, usage.kept_on_host) > sum(self.turns.values()):
+        if self.of_conversations and max(usage.kept, usage.kept_on_host) > sum(self.turns.values()):
             raise LawBroken("conservation", f"conversations have computed {self.turns} tokens, and memory has {usage}")
+        others = Counter(tier for tier, _ in self.contents.keys() - set(kept))
+        if usage.kept > others["device"] or usage.kept_on_host > others["host"]:
+            raise LawBroken(
+                "conservation",
+                f"{others['device']} slots of the device and {others['host']} of the host were written and are of no "
+                f"running sequence, and memory has {usage}",
+            )
 
     def _use_rows(self, shape: Rectangle, lying: Collection[Slot]) -> None:
         """In use are the rows of a plan's rectangle, as wide as they have become (a sequence may be behind the others

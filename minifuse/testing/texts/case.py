@@ -51,7 +51,7 @@ class TextCase(Case):
     @property
     def most_steps(self) -> int:
         """Even if every token recomputes the whole text, and each request is prepared in a step of its own."""
-        limit = self.settings.get("batching.token_budget") or math.inf
+        limit = self.token_budget or math.inf
         longest: dict[str | None, int] = {None: 0}  # text behind each request, at most
         lengths: list[int] = []
         for request in self.requests:
@@ -64,11 +64,12 @@ class TextCase(Case):
         pads = "rectangle" in memory.offers
         options = vars(check_settings(self.row, self.scenario.settings(self.row))["memory"])
         return TextBooks(
-            *(self.capacity, memory.host_capacity, self._slot_bytes),
+            *(memory.capacity, memory.host_capacity, self._slot_bytes),
             layers_in_turn=memory.layers_in_turn,
             pads=pads,
             reclaims=memory.reclaims,
             threshold=options.get("threshold", 1.0),
+            of_conversations="keep" in options,
         )
 
     @property

@@ -11,7 +11,7 @@ from minifuse.request import Request
 from minifuse.stages import stage
 from minifuse.techniques import technique
 from minifuse.testing.observation import Observation
-from minifuse.testing.observe import observe
+from minifuse.testing.observed import observe
 from minifuse.testing.texts.case import TextCase
 from minifuse.testing.texts.scenario import TextScenario
 

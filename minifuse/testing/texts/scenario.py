@@ -100,6 +100,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
             sampling=draw(samplings),
             arrival_s=draw(st.sampled_from(arrivals if kind == "few" else arrivals[:3])),
             priority=draw(st.sampled_from([0, 0, 1, 2, -1])),
+            user=(None, "u0", "u1")[i % 3],
         )
         for i in range(count)
     )
@@ -351,8 +352,10 @@ def _following(draw: st.DrawFn, requests: tuple[Request, ...]) -> tuple[Request,
 
 def _grouped(requests: tuple[Request, ...], start: int, size: int) -> tuple[Request, ...]:
     """The same, [start, start + size) being the prompts of one request."""
-    arrival, priority = requests[start].arrival_s, requests[start].priority
+    first = requests[start]
     return tuple(
-        replace(request, group="g", arrival_s=arrival, priority=priority) if start <= i < start + size else request
+        replace(request, group="g", arrival_s=first.arrival_s, priority=first.priority, user=first.user)
+        if start <= i < start + size
+        else request
         for i, request in enumerate(requests)
     )

@@ -16,6 +16,7 @@ from minifuse.plan import Plan
 from minifuse.report import StepReport
 from minifuse.serve.assembly import Stages, check_settings
 from minifuse.stages import stage
+from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 
@@ -111,7 +112,7 @@ def check_value(case: Case, seen: Observation) -> None:
     that share nothing.
     """
     row, options = case.row, _options(case)
-    if "memory.eviction" not in row.option_names or case.scenario.aborts or options["share"]:
+    if lacks("value", row) or case.scenario.aborts or options["share"]:
         return
     policy = stage("batching", row.batching)(check_settings(row, case.settings)["batching"])
     if (policy.workers, policy.depth) != (1, 1):

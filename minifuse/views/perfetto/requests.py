@@ -84,7 +84,7 @@ def _args(story: Story) -> dict[str, Any]:
         "end": story.reason,
         "evictions": len(story.evictions),
     }
-    for name in ("conversation", "group", "after"):
+    for name in ("conversation", "group", "user", "after"):
         if story.request.get(name) is not None:
             args[name] = story.request[name]
     return args

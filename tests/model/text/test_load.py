@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from helpers import RAW, model_directory, random_model, raw_config, sentence
 from safetensors.torch import load_file, save_file
 
@@ -113,21 +112,6 @@ def test_end_of_sequence_ids() -> None:
         return ModelConfig.from_hf(raw_config("llama", eos_token_id=value)).eos_ids
 
     assert (eos([3, 4]), eos(7), eos(0), eos(None), eos(...)) == ((3, 4), (7,), (0,), (), ())
-    assert (eos(37), eos([3, 37, 10**30])) == ((), (3,)), "beyond the vocabulary of 37 tokens"
-
-
-@pytest.mark.parametrize("config", [..., None, 5, 37])
-@pytest.mark.parametrize(
-    "generation", [None, {}, {"eos_token_id": None}, {"eos_token_id": 7}, {"eos_token_id": [7, 5]}]
-)
-def test_end_of_sequence_ids_are_those_of_transformers(config: Any, generation: Any, tmp_path: Path) -> None:
-    """generation_config.json counts alone where it is there, as for its `generate`."""
-    model_directory(tmp_path, "llama", eos_token_id=config)
-    if generation is not None:
-        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).generation_config.eos_token_id
-    listed = theirs if isinstance(theirs, list) else [] if theirs is None else [theirs]
-    assert resolve_text(str(tmp_path)).config.eos_ids == tuple(token for token in listed if token < 37)
 
 
 def test_random_weights_follow_the_seed() -> None:
@@ -203,20 +187,6 @@ def test_unsupported_architecture(tmp_path: Path) -> None:
     sentence(_config_error(tmp_path, raw), "'MambaForCausalLM'", "gpt2, gptj, llama, opt")
     sentence(_config_error(tmp_path, {"model_type": "bert"}), "'bert'")
     sentence(_config_error(tmp_path, {}), "architecture")
-
-
-@pytest.mark.parametrize(
-    ("family", "field"),
-    [
-        *[("llama", name) for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")],
-        *[("llama", name) for name in ("intermediate_size", "max_position_embeddings")],
-        *[(family, name) for family in ("gpt2", "gptj") for name in ("vocab_size", "n_embd", "n_layer", "n_head")],
-        *[("opt", name) for name in ("vocab_size", "hidden_size", "ffn_dim", "max_position_embeddings")],
-    ],
-)
-def test_missing_field(family: str, field: str, tmp_path: Path) -> None:
-    error = _config_error(tmp_path, raw_config(family, **{field: ...}))
-    sentence(error, f"{field!r}", "config.json", RAW[family]["architectures"][0])
 
 
 def test_missing_field_of_the_rope_scaling(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import LLAMA3_ROPE, layers_logits, raw_config
+from helpers import LLAMA3_ROPE, RAW, layers_logits, raw_config
 from torch import Tensor, nn
 from transformers.models.gptj.modeling_gptj import GPTJAttention
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from minifuse.errors import ModelError
 from minifuse.model.linear import Linear, packable
 from minifuse.model.text.checkpoint import write_weights
 from minifuse.model.text.config import ModelConfig
@@ -191,7 +190,7 @@ def test_greedy_tokens(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["llama tied", "gpt2", "opt"])
 def test_checkpoint_of_the_bare_model(case: str, tmp_path: Path) -> None:
-    """As GPT-2 and OPT were published: without the head and the prefix of its names; of an OPT, `decoder.` stays."""
+    """GPT-2 and OPT as published: saved without the head, every name without its prefix."""
     peer = _peer(CASES[case](random.Random(3)), 3)
     peer.base_model.save_pretrained(tmp_path)
     source = resolve_text(str(tmp_path))
@@ -235,22 +234,75 @@ def test_rope_of_older_configs() -> None:
     assert (plain.rotary.theta, plain.rotary.scaling) == (123.0, None)
 
 
-SIZES = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "ffn_dim"}
-SIZES |= {"max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions"}
+class Reads(dict[str, Any]):
+    """A config.json that notes which of its fields are read."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__(fields)
+        self.read: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return super().get(name, default)
 
 
-@pytest.mark.parametrize("family", ["Llama", "GPT2", "GPTJ", "OPT"])
-def test_a_field_that_is_left_out_has_the_default_of_transformers(family: str) -> None:
-    """Or is needed: sizes are not guessed."""
-    full = json.loads(json.dumps(getattr(transformers, f"{family}Config")().to_dict()))
-    whole = ModelConfig.from_hf(full)
-    for name in full.keys() - {"model_type", "eos_token_id"}:  # which token ends an answer has a test of its own
-        bare = {field: value for field, value in full.items() if field != name}
-        if name in SIZES:
-            with pytest.raises(ModelError, match=name):
-                ModelConfig.from_hf(bare)
-        else:
-            assert ModelConfig.from_hf(bare) == whole, name
+@pytest.mark.parametrize("family", RAW)
+def test_defaults_are_those_of_transformers(family: str) -> None:
+    """Every field that is read may be missing in config.json: then it has transformers' default."""
+    full = Reads(transformers.AutoConfig.for_model(family).to_dict())
+    config = ModelConfig.from_hf(full)
+    fields = full.read & {*full} - {"model_type", "eos_token_id"}
+    assert len(fields) > 8
+    for name in fields:
+        assert ModelConfig.from_hf({key: value for key, value in full.items() if key != name}) == config, name
+    bare = {"model_type": family, "eos_token_id": full["eos_token_id"]}
+    assert ModelConfig.from_hf(bare) == config
+
+
+def test_a_gptj_without_rotary_dim(tmp_path: Path) -> None:
+    """transformers rotates 64 dimensions, of heads of any size that has them."""
+    shape = {"n_embd": 256, "n_layer": 1, "n_head": 2, "n_positions": CONTEXT, "bos_token_id": None}
+    peer = _peer(transformers.GPTJConfig(vocab_size=50, eos_token_id=None, **shape), 1)
+    peer.save_pretrained(tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    assert raw.pop("rotary_dim") == 64
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    (tokens,) = _prompts(50, 40)
+    wanted = _peer_logits(transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), tokens)
+    got = layers_logits(load_weights(resolve_text(str(tmp_path)), "float32"), list(tokens))
+    assert torch.allclose(got, wanted, rtol=1e-3, atol=1e-3)
+
+
+ENDS: list[Any] = [..., None, 7, 90, [7, 8], [8, 90, 8]]  # of a vocabulary of 50
+
+
+@pytest.mark.parametrize("generation", [None, *ENDS])
+@pytest.mark.parametrize("config", ENDS)
+def test_end_tokens_are_those_of_generate(config: Any, generation: Any, tmp_path: Path) -> None:
+    """generation_config.json alone counts where there is one (None: there is none; ...: it lacks the field)."""
+    raw = {"model_type": "opt", "hidden_size": 8, "ffn_dim": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    for name, ids in (("config", config), ("generation_config", generation)):
+        if name == "config" or generation is not None:
+            own = {**raw, "vocab_size": 50} if name == "config" else {}
+            (tmp_path / f"{name}.json").write_text(json.dumps(own if ids is ... else {**own, "eos_token_id": ids}))
+    transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(tmp_path)).save_pretrained(
+        tmp_path / "weights"
+    )
+    (tmp_path / "weights" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    wanted = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).generation_config.eos_token_id
+    as_list = wanted if isinstance(wanted, list) else [] if wanted is None else [wanted]
+    assert resolve_text(str(tmp_path)).config.eos_ids == tuple(dict.fromkeys(as_list))
+
+
+def test_an_end_token_outside_of_the_vocabulary_never_comes(tmp_path: Path) -> None:
+    peer, _ = _peers("gpt2", 2, tmp_path)
+    vocab_size = peer.config.vocab_size
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": vocab_size}))
+    source = resolve_text(str(tmp_path))
+    request = Request("r", _prompts(vocab_size, 9)[0], NEW, source.config.eos_ids)
+    engine = build_engine(technique("orca"), source, Settings(dtype="float64"), load_weights(source, "float64"))
+    (answer,) = serve(engine, [request]).answers
+    assert list(answer.token_ids) == _peer_greedy(peer, request.prompt)
 
 
 # --- packed weights

@@ -41,8 +41,9 @@ class Device:
     """Slots with contents: what a test writes and copies, and whether it is still there."""
 
     def __init__(self, work: Any, num_blocks: int, size: int) -> None:
-        self.blocks = work.make("Blocks", num_blocks, size)
+        self.work, self.blocks = work, work.make("Blocks", num_blocks, size)
         self.num_blocks, self.size = num_blocks, size
+        self.steps = 0  # of the last write
         self.slots: list[int | None] = [None] * (num_blocks * size)
         self.tokens: dict[str, list[int]] = {}
         self.filled: dict[str, int] = {}
@@ -61,6 +62,7 @@ class Device:
         start = self.filled[name]
         self.log.append(f"blocks.write({name!r}, {start}, {stop})")
         copies: list[list[int]] | None = self.blocks("write", name, start, stop, form=COPIES)
+        self.steps = self.work.steps
         if copies is None:
             return None
         for source, target in copies:

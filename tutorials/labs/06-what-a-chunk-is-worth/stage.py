@@ -128,14 +128,18 @@ class ValuedTiers(Tiers):
 
     def _on_host(self, moves) -> list[Chunk]:
         """What lies on the host alone, and what this plan takes there."""
+        return [*self.on_host.chunks, *self._leaving(moves)]
+
+    def _leaving(self, moves) -> dict:
+        """The chunks that this plan takes to the host, and their moves. Targets of other moves are on the device."""
         leaving = [move for move in moves if move.moment == "first" and move.target_tier == "host"]
-        return [*self.on_host.chunks, *(self.by_host_block[move.target // self.size] for move in leaving)]
+        return {self.by_host_block[move.target // self.size]: move for move in leaving}
 
     def _give_host_block(self, chunk, dropped, moves) -> None:
         if dropped is not None and dropped in self.on_host.chunks:
             self.drop(dropped)
         elif dropped is not None:  # the plan was to copy it: it is not copied
-            (move,) = [one for one in moves if self.by_host_block.get(one.target // self.size) is dropped]
+            move = self._leaving(moves)[dropped]
             moves.remove(move)
             del self.by_host_block[move.target // self.size]
             dropped.arriving = False

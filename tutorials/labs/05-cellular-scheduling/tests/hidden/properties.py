@@ -212,17 +212,18 @@ def test_turns_take_few_steps(work):
     steps, few = [], work.random.randint(90, 110)
     for size in (few, 2 * few, 4 * few):
         scheduler, kinds = added(work, [("leaf", line(1))] * size, 2)
+        queue = {name: [*range(size)] if name == "leaf" else [] for name in TYPES}
         total, left = 0, size
         while left:
             tasks = ask_schedule(scheduler, 0, TYPES, 2, kinds)
             total += work.steps
+            _, right = algorithm(queue, {"leaf": 0}, 2)
+            if [sorted(task) for task in tasks] != right:
+                raise Unmet(f"with {left} of {size} subgraphs of one node left, schedule(0) is {tasks}, not {right}.")
             for _ in tasks:
                 scheduler("completed", 0, form=None)
                 total += work.steps
-            done = sum(map(len, tasks))
-            if not done:
-                raise Unmet(f"schedule(0) is [], and {left} of {size} subgraphs of one node are left.")
-            left -= done
+            left -= sum(map(len, tasks))
         steps.append(total)
     if steps[2] > 2.5 * steps[1] + 200:
         raise Unmet(

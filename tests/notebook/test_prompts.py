@@ -8,8 +8,8 @@ import pytest
 
 from minifuse.errors import ModelError, UsageError
 from minifuse.model.source import resolve
-from minifuse.notebook.asks import asks, turns
-from minifuse.notebook.play import play
+from minifuse.notebook.played import play
+from minifuse.notebook.prompts import asks, turns
 from minifuse.workload.cells import RESERVED
 
 TINY = resolve("tiny")

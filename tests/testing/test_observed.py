@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from minifuse.stages import Kind, register
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, Observation, observe
 from minifuse.testing.fingerprint import fingerprint
+from minifuse.testing.laws import of_one_run
 from minifuse.testing.texts import TextScenario
 from minifuse.testing.watched import _check_layout
 from minifuse.work import Span
@@ -29,6 +31,26 @@ SCENARIO = TextScenario(
 
 def _observe(kind: Kind, name: str) -> Observation:
     return observe(TEXTS.case(mix(technique("orca"), **{kind: name}), SCENARIO))
+
+
+def test_a_request_that_is_aborted_as_it_arrives_has_arrived() -> None:
+    """Copies that take no time complete in the instant in which a request arrives and is admitted."""
+    first = Request("r0", (1, 2, 3, 4), max_new_tokens=2, conversation="a")
+    scenario = TextScenario(
+        requests=(first, Request("r1", (1,), max_new_tokens=3, arrival_s=0.02)),
+        options=(("memory.chunk", 2), ("memory.ahead", 1.0)),
+        model="gptj",
+        capacity=24,
+        aborts=((3, "r1"),),
+    )
+    case = TEXTS.case(technique("pensieve"), scenario)
+    seen = observe(case)
+    assert seen.ended_s["r1"] == seen.arrived_s["r1"] == 0.02
+    assert any("r1" in step.plan.admitted for step in seen.steps)
+    assert not seen.never_arrived(case.requests[1])
+    of_one_run(case, seen)
+    before = observe(TEXTS.case(technique("pensieve"), replace(scenario, aborts=((2, "r1"),))))
+    assert before.never_arrived(case.requests[1])
 
 
 @pytest.mark.usefixtures("own_register")

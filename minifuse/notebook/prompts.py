@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from minifuse.errors import UsageError
 from minifuse.model.source import Source, resolve
-from minifuse.parsing import MANY
+from minifuse.parsing import MANY, plain
 from minifuse.request import Request
 from minifuse.workload.cells import RESERVED
 from minifuse.workload.laws import Uniform
@@ -17,6 +17,7 @@ from minifuse.workload.synthetic import RequestDefaults, synthetic
 __all__ = ["Prompt", "asks", "turns"]
 
 Prompt = str | int | tuple[int, int]
+MAX_NEW_TOKENS = 24  # or what the context has room for
 
 
 def asks(
@@ -24,7 +25,7 @@ def asks(
     every: float = 0.0,
     arrivals: Sequence[float] | None = None,
     names: Sequence[str] | None = None,
-    max_new_tokens: int = 24,
+    max_new_tokens: int | None = None,
     model: str = "tiny",
 ) -> list[Request]:
     """Requests, one for each prompt, which is one of these:
@@ -39,7 +40,7 @@ def asks(
         every: seconds from one arrival to the next; the first request arrives at 0.
         arrivals: instead, when each arrives, in seconds.
         names: the ids of the requests; without any, r0, r1, ...
-        max_new_tokens: of an answer, at most, where its length is not given.
+        max_new_tokens: of an answer, at most, where its length is not given; None: 24, or the room in the context.
         model: that is to serve them, as for `play`.
 
     >>> [(one.id, len(one.prompt), one.arrival_s) for one in asks("sort 7 2 5", (3, 8), every=0.5)]
@@ -54,14 +55,14 @@ def asks(
     for what, given in (("arrivals", arrivals), ("names", names)):
         if given is not None and (isinstance(given, str) or len(given) != len(prompts)):
             raise UsageError(f"{what} is {given!r:.60}, for {len(prompts)} prompts: give one for each.")
-    times = [every * i for i in range(len(prompts))] if arrivals is None else [*arrivals]
-    for what, time in [("every", every), *(("an arrival", time) for time in times)]:
-        if not isinstance(time, (int, float)) or not 0 <= time < math.inf:
-            raise UsageError(f"{what} is {time!r}: give seconds, from 0.")
+    times = [every * i for i in range(len(prompts))] if arrivals is None else [plain(time) for time in arrivals]
+    _check_seconds("every", every)
+    for time in times:
+        _check_seconds("an arrival", time)
     source = resolve(model)
+    requests = [_request(plain(prompt), i, source, max_new_tokens) for i, prompt in enumerate(prompts)]
     return [
-        replace(_request(prompt, i, source, max_new_tokens), id=names[i] if names else f"r{i}", arrival_s=times[i])
-        for i, prompt in enumerate(prompts)
+        replace(request, id=names[i] if names else f"r{i}", arrival_s=times[i]) for i, request in enumerate(requests)
     ]
 
 
@@ -70,7 +71,7 @@ def turns(
     *prompts: Prompt,
     start: float = 0.0,
     pause: float = 0.0,
-    max_new_tokens: int = 24,
+    max_new_tokens: int | None = None,
     model: str = "tiny",
 ) -> list[Request]:
     """The turns of one conversation: each request follows the one before it, with all of its text in front.
@@ -87,26 +88,36 @@ def turns(
     Raises:
         UsageError: as `asks`.
     """
-    if not isinstance(pause, (int, float)) or not 0 <= pause < math.inf:
-        raise UsageError(f"pause is {pause!r}: give seconds, from 0.")
-    names = [f"{conversation}.{i}" for i in range(len(prompts))]
-    first = asks(*prompts, arrivals=[start] * len(prompts), names=names, max_new_tokens=max_new_tokens, model=model)
-    turns = [
-        replace(one, conversation=conversation, after=before, delay_s=pause if before else 0.0)
-        for one, before in zip(first, [None, *names], strict=False)
+    _check_seconds("start", start)
+    _check_seconds("pause", pause)
+    source = resolve(model)
+    return [
+        replace(
+            _request(plain(prompt), i, source, max_new_tokens, continues=i > 0),
+            id=f"{conversation}.{i}",
+            arrival_s=start,
+            conversation=conversation,
+            after=f"{conversation}.{i - 1}" if i else None,
+            delay_s=pause if i else 0.0,
+        )
+        for i, prompt in enumerate(prompts)
     ]
-    for i, prompt in enumerate(prompts[1:], start=1):
-        if isinstance(prompt, str):
-            turns[i] = replace(turns[i], prompt=resolve(model).tokenizer().encode(prompt, continues=True))
-    return turns
 
 
-def _request(prompt: Prompt, number: int, source: Source, max_new_tokens: int) -> Request:
+def _check_seconds(what: str, value: object) -> None:
+    if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise UsageError(f"{what} is {value!r}: give seconds, from 0.")
+
+
+def _request(
+    prompt: Prompt, number: int, source: Source, max_new_tokens: int | None, continues: bool = False
+) -> Request:
     """A request of this prompt, or of random tokens: other ones for another number."""
-    eos_ids = source.config.eos_ids
+    eos_ids, by_default = source.config.eos_ids, max_new_tokens is None
+    most = MAX_NEW_TOKENS if max_new_tokens is None else plain(max_new_tokens)
     if isinstance(prompt, str):
-        return Request("", source.tokenizer().encode(prompt), max_new_tokens, eos_ids)
-    lengths = (prompt, max_new_tokens) if isinstance(prompt, int) else prompt
+        return Request("", source.tokenizer().encode(prompt, continues=continues), most, eos_ids, clip=by_default)
+    lengths = (prompt, most) if isinstance(prompt, int) else prompt
     if not (isinstance(lengths, tuple) and len(lengths) == 2 and all(map(_is_count, lengths))):
         raise UsageError(
             f"A prompt is {prompt!r:.60}: give a text, a number of tokens, or a pair of numbers, of the tokens of "
@@ -116,7 +127,7 @@ def _request(prompt: Prompt, number: int, source: Source, max_new_tokens: int) -
     defaults = RequestDefaults(stop_ids=eos_ids or RESERVED, ignore_eos=exactly)  # neither is to be drawn
     of_prompt, of_answer = (Uniform(length, length) for length in lengths)
     drawn = synthetic(1, of_prompt, of_answer, source.config.vocab_size, seed=number, defaults=defaults)[0]
-    return replace(drawn, stop_ids=eos_ids)
+    return replace(drawn, stop_ids=eos_ids, clip=by_default and not exactly)
 
 
 def _is_count(value: object) -> bool:

@@ -19,19 +19,18 @@ from minifuse.errors import MachineError, MinifuseError, UsageError
 from minifuse.model.source import resolve
 from minifuse.naive.oracle import answer
 from minifuse.notebook import play as play_in_a_line
-from minifuse.notebook.asks import asks
+from minifuse.notebook import played
 from minifuse.notebook.colours import owner_colour
 from minifuse.notebook.lanes import draw_lanes
 from minifuse.notebook.memory import draw_memory
-from minifuse.notebook.play import play
+from minifuse.notebook.played import play
+from minifuse.notebook.prompts import asks
 from minifuse.notebook.series import draw_series
 from minifuse.request import Sampling
 from minifuse.simulate.cost import HARDWARE
 from minifuse.trace import read_trace
 
 from .runs import TEXTS, few, run_of, talks
-
-play_module = sys.modules["minifuse.notebook.play"]
 
 
 def command_line(*arguments: str) -> tuple[int, str]:
@@ -235,8 +234,8 @@ def test_what_are_no_requests_is_refused(requests: Any) -> None:
 
 
 def test_an_interrupted_run_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    serve = play_module.serve
-    monkeypatch.setattr(play_module, "serve", lambda *given: replace(serve(*given), interrupted=True))
+    serve = played.serve
+    monkeypatch.setattr(played, "serve", lambda *given: replace(serve(*given), interrupted=True))
     with pytest.raises(KeyboardInterrupt):
         play("orca", few())
 

@@ -15,6 +15,7 @@ from minifuse.request import FinishReason, Request
 from minifuse.serve.assembly import Stages
 from minifuse.stages import Memory, RunPlan
 from minifuse.testing.alarm import alarm
+from minifuse.testing.failure import failure
 from minifuse.testing.fingerprint import fingerprint, state
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Books, Case
@@ -43,6 +44,7 @@ def observe(
 
     Raises:
         LawBroken: a law was broken on the way; its `seen` is the run so far.
+        CheckerFailed: what checks the run failed itself.
     """
     stages = Stages.of(case.row, case.capacity, case.settings)
     books, clock = case.books(stages.memory), VirtualClock()
@@ -69,7 +71,7 @@ def observe(
     except Hung as hung:
         raise StageFailed("progress", f"a run did not end within {PATIENCE_S:g} s, and hangs", seen) from hung
     except Exception as error:
-        raise StageFailed("contract", f"{type(error).__name__}: {error}", seen) from error
+        raise failure(error, case.row, seen, in_law=False) from error
     return seen
 
 

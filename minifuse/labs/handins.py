@@ -1,0 +1,74 @@
+"""What a class has handed in: one file each, and which lab they are of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from minifuse.errors import UsageError
+from minifuse.labs.lab import Lab, labs
+
+__all__ = ["SUBMITTED", "files_in", "hand_ins", "lab_of", "lab_with_number"]
+
+SUBMITTED = "solution.py"
+SAYS = re.compile(rb'^(?:\xef\xbb\xbf)?\s*"""Lab (\d+):')  # as every skeleton begins
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder that may be the one handed in."""
+    return [path for path in sorted(folder.rglob(SUBMITTED)) if path.is_file() and not path.is_symlink()]
+
+
+def hand_ins(places: Iterable[str]) -> dict[str, Path]:
+    """The file of each place, which is a file, or a folder with a single solution.py somewhere in it.
+
+    Raises:
+        UsageError: a place is not there, or has none or several.
+    """
+    found: dict[str, Path] = {}
+    for place in places:
+        path = Path(place)
+        if not path.exists():
+            raise UsageError(f"{place} is not there: give folders with a {SUBMITTED}, or files.")
+        files = files_in(path) if path.is_dir() else [path]
+        if len(files) != 1:
+            raise UsageError(f"{place} has {len(files)} files {SUBMITTED}: give folders with one, or files.")
+        found[str(path)] = files[0]
+    return found
+
+
+def lab_with_number(text: str) -> Lab:
+    """The installed lab of this number.
+
+    Raises:
+        UsageError: there is none.
+    """
+    known = {lab.number: lab for lab in labs()}
+    if not text.isdecimal() or int(text) not in known:
+        raise UsageError(f"There is no lab {text!r}: give one of {', '.join(f'{one:02}' for one in known)}.")
+    return known[int(text)]
+
+
+def lab_of(files: Mapping[str, Path], number: str | None = None) -> Lab:
+    """The installed lab of this number; without one, as a lab.toml beside the files or their first lines tell.
+
+    Raises:
+        UsageError: they tell none, or several.
+    """
+    if number is not None:
+        return lab_with_number(number)
+    told = set()
+    for name, path in files.items():
+        if (path.parent / "lab.toml").is_file():
+            told.add(Lab(path.parent).number)
+            continue
+        try:
+            with path.open("rb") as file:
+                told |= {int(one) for one in SAYS.findall(file.read(100))}
+        except OSError as error:
+            raise UsageError(f"{name} cannot be read ({error.strerror}): give files that you may read.") from None
+    if len(told) != 1:
+        what = f"These are of the labs {sorted(told)}" if told else "These do not say which lab they are of"
+        raise UsageError(f"{what}: give --lab NN.")
+    return lab_with_number(str(told.pop()))

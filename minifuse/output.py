@@ -1,0 +1,112 @@
+"""Files and folders for the user, each written beside its place and renamed: there is a whole one, or none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from minifuse.errors import MachineError, MinifuseError, UsageError
+
+__all__ = ["unwritten", "whole_file", "whole_folder", "write_whole"]
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what the machine lacks; all else is a wrong place
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file as a whole, see `whole_file`."""
+    with whole_file(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """Open a file that takes the place of `path` when the block has ended; if the block raises, nothing changes.
+
+    A pipe or a device has no place that could be taken, and is written to directly.
+
+    Raises:
+        MachineError: the disk is full or fails; it names the file.
+        UsageError: nothing may be written there.
+    """
+    with _named(path):
+        if path.exists() and not path.is_file():
+            with path.open("w", encoding="utf-8") as file:
+                yield file
+            return
+        place = path.resolve()  # a link stays one
+        part = _beside(place)
+        try:
+            with part.open("x", encoding="utf-8") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())  # some disks say only now that they are full
+            if place.exists():
+                part.chmod(stat.S_IMODE(place.stat().st_mode))
+            part.replace(place)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder whose contents are those of `folder` when the block has ended; if the block raises, nothing changes.
+
+    Args:
+        folder: a new one, or an empty one, which stays the same folder: a shell may be in it.
+
+    Raises:
+        MachineError: the disk is full or fails; it names the folder.
+        UsageError: nothing may be written there.
+    """
+    import shutil
+
+    with _named(folder):
+        there = folder.is_dir()
+        if not there:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        part = _beside(folder / "new" if there else folder)
+        left = [part]  # to be removed if the block raises
+        try:
+            part.mkdir()
+            yield part
+            if there:
+                for entry in sorted(part.iterdir()):
+                    left.append(entry.rename(folder / entry.name))
+                part.rmdir()
+            else:
+                part.rename(folder)
+        except BaseException:
+            for path in left:
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            raise
+
+
+def unwritten(path: Path, error: Exception) -> MinifuseError:
+    """The sentence for a file or folder that could not be written."""
+    reason = getattr(error, "strerror", None) or error
+    if getattr(error, "errno", None) in FULL:
+        return MachineError(
+            f"{path} could not be written ({reason}), and is left as it was: free some room, or give another place."
+        )
+    return UsageError(f"{path} cannot be written ({reason}): give a place that exists and that you may write to.")
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise unwritten(path, error) from None
+
+
+def _beside(path: Path) -> Path:
+    """A new name in the same folder, and so on the same disk."""
+    return path.with_name(f".minifuse-{os.urandom(6).hex()}.part")

@@ -1,0 +1,45 @@
+"""Which laws apply to a technique: some are about an option, or a claim, that its stages may not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minifuse.stages import stage
+from minifuse.techniques import Technique
+from minifuse.testing.capacity import is_counted
+
+__all__ = ["lacks"]
+
+
+def lacks(law: str, row: Technique) -> str | None:
+    """What the stages of `row` lack for a law to apply; None: it applies.
+
+    >>> from minifuse.techniques import technique
+    >>> lacks("window", technique("orca")), lacks("window", technique("dynamic"))
+    ('the option batching.window', None)
+    """
+    needed, has = NEEDS.get(law, ("", lambda row: True))
+    return None if has(row) else needed
+
+
+def _has(*names: str) -> Callable[[Technique], bool]:
+    return lambda row: row.option_names.issuperset(names)
+
+
+_CHUNKS = ("memory.share", "memory.chunk", "memory.keep")
+_VALUE = (*_CHUNKS, "memory.eviction", "memory.ahead", "memory.reserve", "memory.profile")
+NEEDS: dict[str, tuple[str, Callable[[Technique], bool]]] = {
+    "refuse early": ("a count of slots (count_slots)", lambda row: is_counted(row.memory)),
+    "queue": ("the option batching.order", _has("batching.order")),
+    "window": ("the option batching.window", _has("batching.window")),
+    "together": (
+        "the claim starts_together, or the option batching.unify",
+        lambda row: stage("batching", row.batching).starts_together or _has("batching.unify")(row),
+    ),
+    "overtaking": (
+        "the claim overtaken_at_most, or the option batching.starve",
+        lambda row: stage("batching", row.batching).overtaken_at_most is not None or _has("batching.starve")(row),
+    ),
+    "value": ("the options memory.eviction, chunk, share and others of tiered", _has(*_VALUE)),
+    "alike": ("the options memory.share, chunk and keep", _has(*_CHUNKS)),
+}

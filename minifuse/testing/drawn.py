@@ -1,0 +1,77 @@
+"""Options of stages that are not minifuse's own, drawn within what they declare."""
+
+from __future__ import annotations
+
+from dataclasses import Field, fields, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from minifuse.errors import UsageError
+from minifuse.fault import is_own
+from minifuse.options import NoOptions, accepts, bare_type
+from minifuse.serve.assembly import Stages
+from minifuse.stages import stage
+from minifuse.techniques import Technique
+from minifuse.testing.subject import Case, Subject
+
+__all__ = ["cases", "own_options", "values_of"]
+
+
+@st.composite
+def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageError:
+    """A technique on a scenario, or the reason why its stages cannot be made with what was drawn.
+
+    Options that the subject's scenarios do not know, or that a stage declares otherwise, are drawn as declared. Where
+    the stages refuse these together, they have their defaults.
+    """
+    scenario = draw(subject.scenarios(row))
+    if not row.options and all(is_own(stage(kind, name)) for kind, name in row.stages.items()):
+        return subject.case(row, scenario)
+    own = {name: declared for name, declared in own_options(row).items() if name not in row.options}
+    known = dict(scenario.options)
+    taken = {name for name, (cls, field) in own.items() if name in known and accepts(cls, field.name, known[name])}
+    drawn = {name: draw(st.sampled_from(values_of(*declared))) for name, declared in own.items() if name not in taken}
+    defaults = {name: field.default for name, (_, field) in own.items()}
+    for options in (known | drawn, known | defaults):
+        case = subject.case(row, replace(scenario, options=tuple(options.items())))
+        try:
+            Stages.of(row, case.capacity, case.settings)
+        except UsageError as error:
+            refused = error
+            continue
+        if row.options.items() <= case.settings.items():
+            return case
+        refused = UsageError(f"{', '.join(row.options)} cannot be tried in this mix: give other values, or none.")
+    return refused
+
+
+def own_options(row: Technique) -> dict[str, tuple[type[Any], Field[Any]]]:
+    """The options, as `stage.option`, that stages of `row` declare which are not minifuse's own."""
+    found: dict[str, tuple[type[Any], Field[Any]]] = {}
+    for kind, name in row.stages.items():
+        options = stage(kind, name).Options
+        for field in () if options is NoOptions else fields(options):
+            owner = next(base for base in options.__mro__ if field.name in vars(base).get("__annotations__", {}))
+            if not is_own(owner):
+                found[f"{kind}.{field.name}"] = options, field
+    return found
+
+
+def values_of(options: type[Any], field: Field[Any]) -> list[Any]:
+    """Values of an option to be tried: its default first, then others in its range, near its ends and the default.
+
+    Where no range is declared, any number from the default on is in it; of words without choices, none but the default.
+    """
+    kind, metadata = bare_type(options, field.name), field.metadata
+    default: Any = field.default
+    least = default if metadata["minimum"] is None else metadata["minimum"]
+    ends = [end for end in (least, metadata["maximum"]) if end is not None]
+    values: list[Any] = [default, *metadata["choices"]]
+    if kind is bool:
+        values += [False, True]
+    elif kind in (int, float):
+        values += [least + step for step in (0, 1, 2, 4) if least is not None and kind is int]
+        values += [*ends, sum(ends) / 2] if kind is float and ends else ends
+        values += [default * 2] if default else []
+    return list(dict.fromkeys(value for value in values if accepts(options, field.name, value)))

@@ -1,0 +1,60 @@
+"""Whose mistake an error is that was raised in an observed run or in a law: a stage's, or the law's."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from minifuse.errors import CheckerFailed, StageFailed
+from minifuse.stages import stage
+from minifuse.techniques import Technique
+from minifuse.testing.observation import Observation
+
+__all__ = ["failure"]
+
+# What fails here was given something wrong by a stage. The other rooms serve stages and laws alike.
+AT_WORK = {"batching", "memory", "attention", "contracts", "execute", "engine", "lifecycle", "arrivals", "in_flight"}
+COMPUTES = {"ghost", "models", "scripted"}  # of the laws' own code: runs the plans of stages
+LIBRARIES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<")
+
+
+def failure(
+    error: BaseException, row: Technique, seen: Observation | None, *, in_law: bool
+) -> StageFailed | CheckerFailed:
+    """The error to raise instead: `StageFailed` if the deepest code that tells is a stage's, else `CheckerFailed`.
+
+    Args:
+        in_law: whether a law was called, not a run observed: then code that is not minifuse's is a law, else a stage.
+    """
+    what = f"{type(error).__name__}: {error}"
+    frames = list(_frames(error))
+    stages = {stage(kind, name).__module__ for kind, name in row.stages.items()}
+    told = (of_law for frame, _ in reversed(frames) if (of_law := _is_of_law(frame, stages, in_law)) is not None)
+    if not next(told, in_law):
+        return StageFailed("contract", what, seen)
+    frame, line = frames[-1]
+    where = f"{Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_name}"
+    return CheckerFailed(f"A law failed at {where} ({what}): it is at fault, not the stages.")
+
+
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """The frames that an error passed through, the deepest last, each with its line."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
+
+
+def _is_of_law(frame: FrameType, stages: set[str], in_law: bool) -> bool | None:
+    """Whether a frame is of a law or its books; None: it may be of either, as that of a tuple of a plan."""
+    module = frame.f_globals.get("__name__", "")
+    package, *rooms = module.split(".")
+    if module in stages:
+        return False
+    if package != "minifuse":
+        return None if frame.f_code.co_filename.startswith(LIBRARIES) else in_law
+    if rooms[:1] == ["testing"] and rooms[-1] not in COMPUTES:
+        return True
+    return False if AT_WORK.intersection(rooms[:1]) else None

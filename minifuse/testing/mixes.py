@@ -1,0 +1,86 @@
+"""The techniques and mixes that a stage is put through the laws in, and the laws that apply to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from minifuse.contracts.seams import make_stage
+from minifuse.errors import UsageError
+from minifuse.fault import is_own
+from minifuse.parsing import unknown
+from minifuse.serve.assembly import check_settings
+from minifuse.stages import COMPUTED_WHOLE, kinds_of, stage
+from minifuse.techniques import TECHNIQUES, Technique, for_model
+from minifuse.testing.applies import lacks
+from minifuse.testing.laws import SUBJECTS
+from minifuse.testing.statements import OWN_LAWS, names_of
+from minifuse.testing.subject import Subject
+
+__all__ = ["Mixes", "applying", "can_be_computed", "mixes_of", "unclaimed_cuts", "with_options"]
+
+Mixes = list[tuple[Subject, Technique]]
+
+
+def mixes_of(name: str) -> Mixes:
+    """The techniques, then the other valid mixes, that a stage is in; of a technique those that it is."""
+    kinds, bare = kinds_of(name), name.rpartition(".")[2]
+    found: Mixes = []
+    for subject in SUBJECTS:
+        own = TECHNIQUES.get(name)
+        alike = for_model(own, subject.kind).stages if own is not None and subject.kind in own.serves else None
+        for row in subject.mixes():
+            if row.stages == alike or any(row.stages[kind] == bare for kind in kinds):
+                found.append((subject, row))
+    return sorted(found, key=lambda mix: mix[1].name not in TECHNIQUES)
+
+
+def can_be_computed(row: Technique) -> bool:
+    """Whether its attention keeps the budget of its policy, which one that computes whole rectangles cannot."""
+    return not stage("attention", row.attention).reads & COMPUTED_WHOLE or _budget(row) is None
+
+
+def _budget(row: Technique) -> int | None:
+    """The tokens that its policy has in an iteration, at most."""
+    cls = stage("batching", row.batching)
+    budget: int | None = make_stage("batching", cls, check_settings(row)["batching"]).token_budget
+    return budget
+
+
+def unclaimed_cuts(mixes: Mixes) -> list[str]:
+    """The policies that are not minifuse's own, have a budget by default, and do not declare that they cut prompts."""
+    rows = {row.batching: row for _, row in mixes if not is_own(stage("batching", row.batching))}
+    return [name for name, row in rows.items() if not stage("batching", name).cuts and _budget(row) is not None]
+
+
+def with_options(mixes: Mixes, given: Mapping[str, Any]) -> Mixes:
+    """Those of the mixes that have all of these options, `stage.option`, which have these values in each scenario.
+
+    Raises:
+        UsageError: no mix has one of them, or none all; or a value is not allowed.
+    """
+    known = dict.fromkeys(name for _, row in mixes for name in sorted(row.option_names))
+    for name in given:
+        if name not in known:
+            raise unknown("option of these stages", name, known)
+    found = [(subject, _with_options(row, given)) for subject, row in mixes if row.option_names.issuperset(given)]
+    if not found:
+        raise UsageError(f"No mix has all of {', '.join(given)}: give those of stages that fit together.")
+    return found
+
+
+def _with_options(row: Technique, given: Mapping[str, Any]) -> Technique:
+    options = check_settings(row, given)
+    typed = {name: getattr(options[kind], rest) for name in given for kind, _, rest in [name.partition(".")]}  # type: ignore[index]
+    return replace(row, options={**row.options, **typed})
+
+
+def applying(mixes: Mixes) -> tuple[dict[str, int], dict[str, str]]:
+    """Each law with the number of mixes that it applies to; and those that apply to none, with what the stages lack."""
+    names = [*names_of(*(subject for subject, _ in mixes)), *OWN_LAWS]
+    of_subject = {subject.noun: {*names_of(subject), *OWN_LAWS} for subject, _ in mixes}
+    lacking = {name: [lacks(name, row) for subject, row in mixes if name in of_subject[subject.noun]] for name in names}
+    counts = {name: reasons.count(None) for name, reasons in lacking.items()}
+    left_out = {name: str(lacking[name][0]) for name, count in counts.items() if not count}
+    return {name: count for name, count in counts.items() if count}, left_out

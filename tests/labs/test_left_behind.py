@@ -1,0 +1,100 @@
+"""No process of a student outlives what judges it, however that ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minifuse.labs import student
+from minifuse.labs.autograder import make_autograder
+from minifuse.labs.lab import labs
+
+SHUFFLE = next(lab for lab in labs() if lab.number == 4)
+LOOPS = "while True: pass\n"
+PATIENCE_S = 60
+AT_ONCE_S = 15  # by itself a process that loops goes on for 30 s
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process ends at its limit")
+
+
+def until(found: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    end = time.monotonic() + patience_s
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def students(judge: int) -> list[int]:
+    """The processes of student.py that this process has started."""
+    children = Path(f"/proc/{judge}/task/{judge}/children").read_text().split()
+    return [int(one) for one in children if b"student.py" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+def runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def command(what: str, folder: Path) -> list[str]:
+    shutil.copytree(SHUFFLE.folder, folder / "lab")
+    (folder / "lab" / "solution.py").write_text(LOOPS)
+    if what != "grade":
+        return [sys.executable, "-m", "minifuse", "lab", what, str(folder / "lab")]
+    make_autograder(SHUFFLE, folder / "ag", "secret")
+    results = ["--results", str(folder / "results.json")]
+    return [sys.executable, str(folder / "ag" / "grade.py"), "--submission", str(folder / "lab"), *results]
+
+
+@pytest.mark.parametrize(
+    ("what", "number"),
+    [
+        ("check", signal.SIGTERM),
+        ("check", signal.SIGHUP),
+        ("check", signal.SIGKILL),
+        ("score", signal.SIGKILL),
+        ("grade", signal.SIGKILL),
+    ],
+)
+def test_a_students_process_ends_with_the_judge(what: str, number: signal.Signals, tmp_path: Path) -> None:
+    with subprocess.Popen(command(what, tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as judge:
+        until(lambda: students(judge.pid))
+        (process,) = students(judge.pid)
+        judge.send_signal(number)
+        judge.wait(PATIENCE_S)
+        until(lambda: not runs(process), AT_ONCE_S)
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(0, 0), (100, -signal.SIGALRM)])
+def test_a_students_process_ends_with_its_pipe_and_at_its_limit(seconds: int, code: int, tmp_path: Path) -> None:
+    """By itself: sleeping counts, too."""
+    (tmp_path / "solution.py").write_text(f"import time\n\n\ndef sleep():\n    time.sleep({seconds})\n")
+    (read_calls, calls), (replies, write_replies) = os.pipe(), os.pipe()
+    settings = {
+        "judge": os.getpid(),
+        "file": str(tmp_path / "solution.py"),
+        "withheld": [],
+        "sentence": "",
+        "alone": "",
+    }
+    settings |= {"imports": [], "names": False, "steps": 10, "memory_mb": 100, "seconds": 1, "patience": 1.0}
+    settings |= {"calls": read_calls, "replies": write_replies}
+    started = [sys.executable, "-I", "-B", "-u", student.__file__, json.dumps(settings)]
+    with subprocess.Popen(started, pass_fds=(read_calls, write_replies)) as process:
+        os.close(read_calls)
+        os.close(write_replies)
+        for call in ({"do": "load"}, {"do": "call", "name": "sleep"}):
+            os.write(calls, (json.dumps({**call, "number": 1, "forget": []}) + "\n").encode())
+        os.close(calls)
+        assert process.wait(PATIENCE_S) == code
+    os.close(replies)

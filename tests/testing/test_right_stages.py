@@ -1,0 +1,136 @@
+"""Right stages that are odd keep the laws, and what is wrong with them is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from testing.right_stages import Lingers, Radix, StallFree
+
+from minifuse.errors import LawBroken, UsageError
+from minifuse.options import option
+from minifuse.report import KVUsage
+from minifuse.serve.assembly import Stages
+from minifuse.stages import register
+from minifuse.techniques import Technique, mix, technique
+from minifuse.testing import TEXTS, check_laws, put_through, search
+from minifuse.testing.drawn import cases, own_options, values_of
+from minifuse.testing.mixes import can_be_computed, mixes_of, unclaimed_cuts, with_options
+from minifuse.testing.search import Search, compared_laws
+
+pytestmark = pytest.mark.usefixtures("own_register")
+STAGES: list[Any] = [StallFree, Lingers, Radix]
+many = pytest.mark.parametrize("examples", [5, pytest.param(150, marks=pytest.mark.long)])
+
+
+def _row(stage: Any, base: str = "vllm") -> Technique:
+    return mix(technique(base), **{stage.kind: register(stage).name})
+
+
+@many
+@pytest.mark.parametrize(
+    ("stage", "base"),
+    [(StallFree, "vllm"), (StallFree, "pensieve"), (Lingers, "vllm"), (Radix, "vllm"), (Radix, "pensieve")],
+)
+def test_they_keep_the_laws(stage: Any, base: str, examples: int) -> None:
+    Search(TEXTS, _row(stage, base), compared_laws(TEXTS), first=0).run(examples, derandomize=True)
+
+
+def _twice(memory: Any) -> KVUsage:
+    usage = Radix.usage(memory)
+    return usage._replace(kept=min(2 * usage.kept, usage.capacity - usage.reserved))
+
+
+@pytest.mark.parametrize(
+    ("stage", "wrong", "law"),
+    [
+        (Lingers, {"patience": property(lambda self: 9 * self.options.linger)}, "progress"),
+        (Radix, {"usage": _twice}, "conservation"),
+    ],
+)
+def test_what_is_wrong_with_them_is_told(
+    stage: Any, wrong: dict[str, Any], law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+    with pytest.raises(LawBroken) as broken:
+        Search(TEXTS, _row(type(stage.__name__, (stage,), wrong)), ()).run(60, derandomize=True)
+    assert broken.value.law == law
+
+
+def test_options_are_drawn_as_a_stage_declares_them() -> None:
+    """Also those that the kit knows by name, where it would draw what the stage does not take."""
+    own = own_options(mix(_row(Lingers), memory=register(Radix).name))
+    assert set(own) == {"batching.linger", "batching.token_budget", "memory.page", "memory.eviction"}
+    assert {name: values_of(*declared) for name, declared in own.items()} == {
+        "batching.linger": [0.5, 0.0, 1.0],
+        "batching.token_budget": [512, 1, 2, 3, 5, 1024],
+        "memory.page": [16, 1, 2, 3, 5, 32],
+        "memory.eviction": ["lru", "fifo"],
+    }
+
+
+@settings(max_examples=30, derandomize=True, database=None)
+@given(st.data())
+def test_what_the_stages_refuse_together_is_not_tried(data: st.DataObject) -> None:
+    """Memory has 12 tokens or more, and a block 16 if it is not drawn."""
+    register(Radix)
+    case = data.draw(cases(TEXTS, mix(technique("vllm"), memory="radix")))
+    if not isinstance(case, UsageError):
+        assert case.settings["memory.page"] <= case.capacity
+        Stages.of(case.row, case.capacity, case.settings)
+
+
+@dataclass(frozen=True)
+class _TooLarge:
+    page: int = option(10**6, "tokens in a block", minimum=10**6)
+    eviction: str = option("lru", "whose block is taken")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"missing": lambda self: ()}, "is called as missing"),
+        ({"Options": _TooLarge}, "memory.page is 1000000, and memory holds"),
+    ],
+)
+def test_stages_that_can_never_be_made_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        put_through(TEXTS, _row(type("Radix", (Radix,), wrong)), 3, derandomize=True)
+
+
+def test_a_policy_with_a_budget_is_mixed_with_no_attention_that_computes_whole_rectangles() -> None:
+    register(StallFree)
+    assert unclaimed_cuts(mixes_of("stall-free")) == ["stall-free"]
+    computed = {row.attention for _, row in mixes_of("stall-free") if can_be_computed(row)}
+    assert computed == {"per_sequence", "paged", "packed"}
+    with pytest.raises(UsageError, match=r"token_budget of the batching 'stall-free' is 8, .* declares cuts = True"):
+        Stages.of(mix(technique("static"), batching="stall-free"), 64)
+    assert "+padded." not in check_laws(1, batching="stall-free", memory="padded")
+
+
+def test_options_that_are_given_are_tried_alone() -> None:
+    register(Radix)
+    mixes = with_options(mixes_of("radix"), {"memory.page": "2", "batching.token_budget": "3"})
+    assert {row.batching for _, row in mixes} >= {"iteration", "fluid"}
+    assert all(row.options["memory.page"] == 2 and row.options["batching.token_budget"] == 3 for _, row in mixes)
+    subject, row = mixes[0]
+    tried: list[Any] = []
+    Search(subject, row, [lambda case, seen: tried.append(case.settings)]).run(4, derandomize=True)
+    assert {(one["memory.page"], one["batching.token_budget"]) for one in tried} == {(2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"memory.pages": "2"}, 'did you mean "memory.page"'),
+        ({"memory.page": "0"}, "from 1 to 32"),
+        ({"batching.unify": "on", "batching.window": "1s"}, "No mix has all of"),
+    ],
+)
+def test_options_that_cannot_be_given(given: dict[str, str], words: str) -> None:
+    register(Radix)
+    with pytest.raises(UsageError, match=words):
+        with_options(mixes_of("radix"), given)
