@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minifuse.techniques import TECHNIQUES
 from minifuse.trace import read_trace
 
 Cli = Callable[..., Any]
@@ -43,10 +44,11 @@ TECHNIQUES["fair"] = replace(TECHNIQUES["orca"], name="fair", batching="fair")
 
 
 @pytest.fixture
-def fair(tmp_path: Path) -> Path:
+def fair(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "fair.py"
     path.write_text(FAIR)
-    return path
+    yield path
+    TECHNIQUES.pop("fair", None)  # `afresh` forgets its stage
 
 
 def test_a_fair_policy_is_told_from_another_by_its_users(afresh: Cli, fair: Path) -> None:
