@@ -12,13 +12,13 @@
 Importing this imports no torch; loading weights does.
 """
 
-from typing import TYPE_CHECKING
-
 from minifuse import ctrl_c
 
 ctrl_c.install()  # of the command line alone; before the imports below, which take a tenth of a second
 
 __version__ = "0.1.0"
+
+from typing import TYPE_CHECKING
 
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError

@@ -175,8 +175,8 @@ ONE_ID_EACH = "give one id for each prompt, or one string for the whole request"
         ("[1, 2]", "[1, 2] is not an object: give one JSON object on each line"),
         ("3", "3 is not an object: give one JSON object on each line"),
         ('{"promt": "x"}', 'unknown field "promt" (did you mean "prompt"?): give id, prompt, prompt_token_ids, '
-         "max_new_tokens, arrival_s, priority, conversation, think_s, eos_token_id, ignore_eos, temperature, top_k, "
-         "top_p or seed"),
+         "max_new_tokens, arrival_s, priority, user, conversation, think_s, eos_token_id, ignore_eos, temperature, "
+         "top_k, top_p or seed"),
         (f'{{{P}, "seed": 1, "seed": 2}}', 'field "seed" stands here twice: give it once'),
         (f'{{{P}, "prompt_token_ids": [1]}}', "both prompt and prompt_token_ids are given: give exactly one of them"),
         ("{}", "no prompt or prompt_token_ids is given: give exactly one of them"),

@@ -102,7 +102,8 @@ def _show_names() -> None:
 
 def _term(term: Term) -> Explanation:
     facts: list[tuple[str, list[Line]]] = [("part of", [(term.chapter,)]), ("defined in", [(term.defined_in,)])]
-    return Explanation(((", ".join(term.names), "bold"), f": {term.meaning}."), "", facts, [])
+    commands = [] if term.command is None else [term.command]
+    return Explanation(((", ".join(term.names), "bold"), f": {term.meaning}."), "", facts, commands)
 
 
 def _option(wanted: str, kind_wanted: str) -> list[Explanation]:

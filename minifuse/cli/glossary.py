@@ -18,6 +18,7 @@ class Term:
 
     names: tuple[str, ...]
     meaning: str
+    command: str | None  # that runs it, where it is the name of a mechanism
     defined_in: str
     chapter: str
 
@@ -55,6 +56,10 @@ def terms() -> tuple[Term, ...]:
             chapter = line.removeprefix("## ")
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and len(cells) == 3 and cells[0] != "term" and not cells[0].startswith("---"):
-            names, meaning, where = cells
-            found.append(Term(tuple(names.split(", ")), meaning.replace("`", ""), where.replace("`", ""), chapter))
+            names, told, where = cells
+            meaning, shown, arguments = told.partition(": `minifuse ")
+            command = f"minifuse {arguments.rstrip('`')}" if shown else None
+            found.append(
+                Term(tuple(names.split(", ")), meaning.replace("`", ""), command, where.replace("`", ""), chapter)
+            )
     return tuple(found)

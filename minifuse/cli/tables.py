@@ -154,8 +154,8 @@ COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {
     ),
 }
 LEGEND = {
-    "transformer": "TTFT, TPOT, ITL (between two tokens), norm. (end-to-end time per output token):\n"
-    "ms; KV: peak in use; differ: answers unlike those of the first row.",
+    "transformer": "TTFT, TPOT, ITL, norm. (end-to-end time per output token): ms; KV: peak in use;\n"
+    "differ: answers unlike those of the first row.",
     "cells": "e2e (end-to-end time), queue (arrival to first start): ms; states: peak in use;\n"
     "differ: answers or results unlike those of the first row.",
 }

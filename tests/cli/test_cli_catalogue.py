@@ -17,6 +17,7 @@ from minifuse.model.cells.config import BUILT_IN
 from minifuse.simulate.cost import HARDWARE
 from minifuse.stages import KINDS, Kind, stages
 from minifuse.techniques import TECHNIQUES
+from minifuse.trace import read_trace
 
 Cli = Callable[..., Any]
 
@@ -86,6 +87,46 @@ def test_every_term_of_the_glossary_is_explained(minifuse: Cli, term: Term) -> N
         text = " ".join(outcome.out.split())
         assert f"{', '.join(term.names)}: {term.meaning}." in text
         assert f"defined in {term.defined_in}" in text
+
+
+MECHANISMS = [term for term in terms() if term.command is not None]
+
+
+@pytest.mark.parametrize("term", MECHANISMS, ids=lambda term: term.names[0])
+def test_what_papers_call_a_mechanism_has_a_command_that_runs(minifuse: Cli, term: Term) -> None:
+    assert term.chapter == "Which paper is which option"
+    assert f"run it\n    {term.command}\n" in minifuse("explain", *term.names[0].split()).out
+    assert (PACKAGE / term.defined_in).exists()
+    given = (term.command or "").split()[1:]
+    model = () if {"--model", "--workload"} & {*given} else ("--model", "random:small")
+    memory = ("--kv-memory", "1MiB") if "--kv-memory" in given and model else ()  # its tokens are larger than tiny's
+    outcome = minifuse(*given, *model, *memory, "--clock", "virtual", "--requests", 6, "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json()["metrics"]["requests"]["total"] >= 6
+
+
+def test_every_mechanism_of_the_glossary_has_a_command() -> None:
+    chapter = [term for term in terms() if term.chapter == "Which paper is which option"]
+    assert chapter == MECHANISMS
+    assert len(chapter) >= 20
+
+
+def test_chunked_prefill_computes_a_piece_of_a_prompt_beside_single_tokens(minifuse: Cli, tmp_path: Path) -> None:
+    """Sarathi-Serve, of both rows: a budget, no token of an answer delayed by a prompt, prompts in several pieces."""
+    for name in ("chunked prefill", "vLLM V1"):
+        (command,) = (term.command for term in MECHANISMS if name in term.names)
+        assert command is not None
+        path = tmp_path / "trace.jsonl"
+        load = ("--requests", 8, "--prompt-length", "40", "--output-length", "20", "--arrival", "poisson:5ms")
+        minifuse(*command.split()[1:], "--model", "random:small", "--clock", "virtual", *load, "--trace", path)
+        steps = [event for event in read_trace(path) if event["event"] == "step"]
+        spans = [[stop - start for _, start, stop in step["work"]] for step in steps]
+        assert max(map(sum, spans)) == 16
+        assert any(1 in lengths and 1 < max(lengths) < 40 for lengths in spans)
+        begun: set[str] = set()
+        for step in steps:
+            assert begun <= {work[0] for work in step["work"]}
+            begun = (begun | step["tokens"].keys()) - step["finished"].keys()
 
 
 def test_the_glossary_is_read_whole_and_names_each_term_once() -> None:

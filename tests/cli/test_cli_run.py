@@ -17,7 +17,7 @@ Cli = Callable[..., Any]
 SMALL = ("--requests", 3, "--prompt-length", "uniform:2:6", "--output-length", "uniform:3:9")
 OUTPUT = {
     *("id", "group", "prompt_token_ids", "token_ids", "text", "finish_reason"),
-    *("conversation", "priority", "prompt_tokens", "history_tokens", "output_tokens"),
+    *("conversation", "user", "priority", "prompt_tokens", "history_tokens", "output_tokens"),
     *("arrival_s", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s", "normalized_latency_s"),
 }
 
@@ -242,7 +242,7 @@ def test_virtual_time_with_a_real_model_says_what_the_model_says(minifuse: Cli, 
 
 def test_compare_shows_one_row_for_each(minifuse: Cli, wordless: Path) -> None:
     names = serving("transformer")
-    outcome = minifuse("compare", *names, "--model", wordless, *SMALL, "--dtype", "float64", "--max-batch", 2)
+    outcome = minifuse("compare", *names, "--model", wordless, *SMALL, "--dtype", "float64")
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
     assert [line.split()[0] for line in lines[2 : 2 + len(names)]] == list(names)

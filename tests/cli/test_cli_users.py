@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minifuse.techniques import TECHNIQUES
 from minifuse.trace import read_trace
 
 Cli = Callable[..., Any]
@@ -43,10 +44,11 @@ TECHNIQUES["fair"] = replace(TECHNIQUES["orca"], name="fair", batching="fair")
 
 
 @pytest.fixture
-def fair(tmp_path: Path) -> Path:
+def fair(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "fair.py"
     path.write_text(FAIR)
-    return path
+    yield path
+    TECHNIQUES.pop("fair", None)  # `afresh` forgets its stage
 
 
 def test_a_fair_policy_is_told_from_another_by_its_users(afresh: Cli, fair: Path) -> None:
@@ -90,7 +92,7 @@ def test_a_run_and_its_trace_tell_the_same_by_priority(minifuse: Cli, requests: 
 def test_many_groups_are_cut(minifuse: Cli) -> None:
     typed = (*VIRTUAL, "--workload", "sharegpt:scale=0.01", "--requests", 23, "--by", "conversation")
     shown = minifuse("run", *typed).err
-    assert " 3 more are left out: --json has all." in shown
+    assert " 3 more are left out: --json has all." in " ".join(shown.split())
     assert len(minifuse("run", *typed, "--json").json()["groups"]) == 23
 
 
@@ -107,7 +109,7 @@ def test_groups_of_cells(minifuse: Cli) -> None:
         (("run", *VIRTUAL, "--by", "user"), ["--by is user", "no request has one", "--users 4"]),
         (("compare", "orca", "vllm", *VIRTUAL, "--by", "conversation"), ["no request has one", "--workload sharegpt"]),
         (("run", *VIRTUAL, "--by", "usr"), ['--by is "usr"', 'mean "user"']),
-        (("run", *VIRTUAL, "--users", "0"), ["--users", "from 1 to 1000"]),
+        (("run", *VIRTUAL, "--users", "0"), ["number of users", "from 1 to 1000"]),
         (("run", "count", "--users", "2"), ["--users is for synthetic requests", "typed prompts"]),
     ],
 )
