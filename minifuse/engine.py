@@ -66,8 +66,8 @@ class Engine(Lifecycle):
             self.now = max(self.now, self.clock.now())  # a real clock starts when first read
             self._thread, self._has_run = threading.get_ident(), True
         try:
-            while self.unfinished:
-                yield self.turn()
+            while not self._ends():
+                yield self.turn() if self.unfinished else []
             self.trace.end((), self.now, self.answers)
         finally:
             self._thread = None

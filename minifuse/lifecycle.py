@@ -193,9 +193,18 @@ class Lifecycle:
                 )
             self._served = True
 
+    def _ends(self) -> bool:
+        """Whether nothing is left to do. An engine that serves a list closes then, once all ends have been told."""
+        with self._lock:
+            if self.unfinished or (self._served and self.ended_between):
+                return False
+            self._closed |= self._served
+            return True
+
     def close(self) -> None:
         """Stop the threads, and end the trace: the engine takes no more requests."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         self.executor.close()
         self.trace.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from helpers import asks, make_engine, make_real_engine, run_all, schedule, sentence
@@ -14,7 +15,7 @@ from minifuse.metrics import compute_metrics
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Phase, Sequence
-from minifuse.serve.run import serve
+from minifuse.serve.run import Answer, serve
 from minifuse.techniques import serving
 
 ABORTED = FinishReason.ABORTED
@@ -147,6 +148,119 @@ def test_serve_answers_what_its_callbacks_submit_and_abort() -> None:
     found = [(answer.request.id, answer.finish_reason, len(answer.token_ids)) for answer in served.answers]
     assert found == [("a", FinishReason.LENGTH, 3), ("b", ABORTED, 1), ("later", FinishReason.LENGTH, 1)]
     assert [answer.finish_s for answer in served.answers] == [3.0, 1.0, 2.0]
+
+
+# --- every request has an answer, whichever callback submits or aborts
+
+
+def test_what_is_aborted_before_the_first_turn_is_answered_and_so_are_its_followers() -> None:
+    engine = make_engine()
+    told: list[str] = []
+
+    def on_answer(answer: Answer) -> None:
+        told.append(answer.request.id)
+        if answer.request.id == "refused":
+            engine.abort("a")
+            engine.abort("g")
+
+    requests = [
+        *(asks("a", 2, 4), asks("b", 1, 2, after="a"), asks("c", 1, 2, after="b")),
+        *(asks("g/0", 1, 2, group="g"), asks("g/1", 1, 2, group="g")),
+        asks("refused", (), 4),
+    ]
+    served = serve(engine, requests, on_answer)
+    reasons = {answer.request.id: answer.finish_reason for answer in served.answers}
+    assert reasons == dict.fromkeys(["a", "b", "c", "g/0", "g/1"], ABORTED) | {"refused": FinishReason.REFUSED}
+    assert told == ["refused", "a", "b", "c", "g/0", "g/1"]
+    assert [answer.finish_s for answer in served.answers] == [0.0] * 5 + [None]
+
+
+@pytest.mark.parametrize("when", ["refused", "a", "far", "last", "late"])
+def test_what_the_callback_of_an_answer_submits_and_aborts_is_answered(when: str) -> None:
+    """Whichever answer it is: of a refused request, an aborted one, the last of the list, one submitted meanwhile."""
+    engine = make_engine()
+    told: list[str] = []
+
+    def on_answer(answer: Answer) -> None:
+        told.append(answer.request.id)
+        if answer.request.id == "refused":
+            engine.abort("far")
+        if answer.request.id == "last":
+            engine.submit(asks("late", 1, 1))
+        if answer.request.id == when:
+            engine.submit(asks("new", 1, 2))
+            engine.submit(asks("gone", 1, 2, at=50.0))
+            engine.submit(asks("follows", 1, 2, after="gone"))
+            engine.abort("gone")
+
+    requests = [asks("refused", ()), asks("far", 1, 1, at=90.0), asks("a", 1, 1), asks("last", 1, 3)]
+    requests = [*requests[1:], requests[0]]
+    served = serve(engine, requests, on_answer)
+    reasons = {answer.request.id: answer.finish_reason for answer in served.answers}
+    gone = dict.fromkeys(["far", "gone", "follows"], ABORTED)
+    answered = dict.fromkeys(["a", "last", "late", "new"], FinishReason.LENGTH)
+    assert reasons == answered | gone | {"refused": FinishReason.REFUSED}
+    assert sorted(told) == sorted(answer.request.id for answer in served.answers) == sorted(reasons)
+    assert sum(event["event"] == "end" for event in served.trace.events()) == 1
+
+
+def test_an_aborted_request_has_the_time_of_its_first_token_whichever_plan_is_told_first() -> None:
+    """Two plans end together; the callback of the first aborts what the second has given its first token."""
+    engine = make_engine("instances", settings={"batching.instances": 2})
+
+    def on_answer(answer: Answer) -> None:
+        if answer.request.id == "a":
+            engine.abort("b")
+
+    a, b = serve(engine, [asks("a", 1, 1), asks("b", 1, 9)], on_answer).answers
+    assert (b.finish_reason, len(b.token_ids), b.first_token_s) == (ABORTED, 1, a.first_token_s)
+
+
+def test_an_interrupt_loses_no_answer_to_what_a_callback_has_submitted() -> None:
+    """Both end with one plan, and Ctrl-C comes between; what is submitted and aborted after that is answered, too."""
+    engine = make_engine()
+
+    def on_answer(answer: Answer) -> None:
+        if answer.request.id == "refused":
+            engine.submit(asks("new", 1, 2))
+        if answer.request.id == "a":
+            raise KeyboardInterrupt
+        if answer.request.id == "new":
+            engine.submit(asks("newer", 1, 2))
+            engine.submit(asks("gone", 1, 2))
+            engine.abort("gone")
+
+    served = serve(engine, [asks("a", 1, 2), asks("refused", ())], on_answer)
+    assert {answer.request.id: answer.finish_reason for answer in served.answers} == {
+        "a": FinishReason.LENGTH,
+        "refused": FinishReason.REFUSED,
+        "new": FinishReason.LENGTH,
+        "newer": FinishReason.INTERRUPTED,
+        "gone": ABORTED,
+    }
+
+
+def test_a_run_that_has_ended_refuses_what_another_thread_submits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the last answer and the end of `serve` a request would be taken, and never answered."""
+    engine = make_engine()
+    end, outcomes = engine.trace.end, []
+
+    def submit() -> None:
+        try:
+            engine.submit(asks("b", 1, 1))
+        except UsageError as error:
+            outcomes.append(str(error))
+
+    def ending(*arguments: Any) -> None:
+        other = threading.Thread(target=submit)
+        other.start()
+        other.join()
+        end(*arguments)
+
+    monkeypatch.setattr(engine.trace, "end", ending)
+    assert [answer.request.id for answer in serve(engine, [asks("a", 1, 2)]).answers] == ["a"]
+    assert len(outcomes) == 1
+    assert "closed" in outcomes[0]
 
 
 # --- from another thread, in real time: a run that is not woken would sleep for eleven days

@@ -136,7 +136,8 @@ def serve(
     some: each has an answer as well.
 
     Args:
-        on_answer: called as each request ends, refused ones first.
+        on_answer: called as each request ends, refused ones first; not for requests that are submitted while a run is
+            given up.
         on_step: called after every iteration.
         on_failure: called with what a stage or the model raised in the middle of the run, when every request has an
             answer: those that had not ended are interrupted. Without it, that is raised then.
@@ -164,7 +165,7 @@ def serve(
     interrupted = False
     later = count(len(requests))  # the numbers of the requests that are submitted while the engine runs
 
-    def ended(name: str, at: float | None) -> None:
+    def ended(name: str, at: float | None, tell: Callable[[Answer], None] = on_answer) -> None:
         sequence = engine.finished[name]
         assert sequence.finish_reason is not None
         answer = Answer(
@@ -176,26 +177,30 @@ def serve(
         answers[index[name] if name in index else index.setdefault(name, next(later))] = answer
         if conversations is not None:
             conversations.keep(sequence)
-        on_answer(answer)
+        tell(answer)
 
-    def ended_between() -> None:
+    def ended_between(tell: Callable[[Answer], None] = on_answer) -> None:
         """Answer requests that ended otherwise than with an iteration: refused on arrival, aborted, interrupted."""
         while engine.ended_between:
             name = engine.ended_between.popleft()
             sequence = engine.finished[name]
-            ended(name, sequence.ended_s if sequence.finish_reason is FinishReason.ABORTED else None)
+            ended(name, sequence.ended_s if sequence.finish_reason is FinishReason.ABORTED else None, tell)
 
     def given_up(stages_failed: bool = False) -> None:
         """The run ends before its requests have: answer every one of them."""
         engine.interrupt(stages_failed=stages_failed)
         ended_between()
-        for i, request in enumerate(requests):  # finished, or not even submitted, when a callback was interrupted
-            if i not in answers and index.get(request.id) == i:
-                ended(request.id, engine.now)
-            elif i not in answers:
+        for name in list(engine.finished):  # with the plan whose callback was interrupted
+            if index.get(name) not in answers:
+                ended(name, engine.now)
+        for i, request in enumerate(requests):  # not even submitted then
+            if i not in answers:
                 answers[i] = Answer(request, (), FinishReason.INTERRUPTED)
                 on_answer(answers[i])
-        for request in engine.arrivals.withdraw_all():  # submitted by `on_answer` meanwhile
+        engine.close()
+        # What callbacks have submitted and aborted meanwhile is answered and not told: it could go on for ever.
+        ended_between(tell=lambda answer: None)
+        for request in engine.arrivals.withdraw_all():
             answers[next(later)] = Answer(request, (), FinishReason.INTERRUPTED)
 
     # Computing and waiting may be interrupted; the books in between are never left half written.
@@ -214,7 +219,7 @@ def serve(
                     for i, request in numbered.items():
                         answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
                         on_answer(answers[i])
-            ended_between()  # what `on_answer` has aborted
+            ended_between()  # aborted by the callback of a refused one
             turns = engine.turns()
             while True:
                 try:
@@ -224,14 +229,10 @@ def serve(
                     given_up(stages_failed=True)
                     break
                 if reports is None:
-                    ended_between()  # what another thread has aborted since the last turn
-                    if not engine.unfinished:
-                        break
-                    turns = engine.turns()  # `on_answer` has submitted more meanwhile
-                    continue
+                    break
+                for report in reports:  # of all before a callback may abort one
+                    first |= {name: report.ended_s for name in report.tokens if name not in first}
                 for report in reports:
-                    for name in report.tokens:
-                        first.setdefault(name, report.ended_s)
                     for name in report.finished:
                         ended(name, report.ended_s)
                     ended_between()
