@@ -46,7 +46,7 @@ def observe(
     """
     stages = Stages.of(case.row, case.capacity, case.settings)
     books, clock = case.books(stages.memory), VirtualClock()
-    run = run or case.runner()
+    run = run or (case.replay({}) if case.scenario.replayed else case.runner())
     if stages.batching.depth > 1:
         run = case.running_ahead(run)
     watch_time(stages.memory, clock)
