@@ -21,6 +21,7 @@ from minifuse.request import FinishReason, Request, Sequence
 from minifuse.serve.assembly import Stages
 from minifuse.testing.capacity import is_counted
 from minifuse.testing.graphs import GRAPHS
+from minifuse.testing.load import crowd_of
 from minifuse.testing.observation import Observation
 from minifuse.testing.observe import observe
 from minifuse.testing.overtaking import check_overtaking
@@ -39,8 +40,8 @@ def of_one_run(case: Case, seen: Observation) -> None:
     """The laws that one run shows: refuse early, in turn, exact, conservation, budget, progress, time, counting,
     overtaking.
 
-    The run itself has been checked for ghost, counting, layout, pure, queue, window, together, reasons and, of graphs,
-    order and pinned.
+    The run itself has been checked for ghost, counting, layout, pure, queue, window, together, work conserving, reasons
+    and, of graphs, order and pinned.
     """
     _refuse_early(case, seen)
     _in_turn(case, seen)
@@ -299,6 +300,17 @@ def _same_outcome(one: Sequence, two: Sequence) -> bool:
     )
 
 
+def under_load(case: Case, seen: Observation) -> None:
+    """The laws of one run hold where many requests wait, too."""
+    crowd = crowd_of(case)
+    run = observe(crowd)
+    try:
+        of_one_run(crowd, run)
+    except LawBroken as broken:
+        broken.seen = broken.seen or run
+        raise
+
+
 def interrupted(case: Case, seen: Observation) -> None:
     """Interrupted half-way, a run answers every request with the beginning of its answer, and memory holds nothing."""
     if not seen.steps:
@@ -320,10 +332,12 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
     "blind": blind,
     "batch_of_one": batch_of_one,
     "interrupted": interrupted,
+    "under_load": under_load,
 }
 NAMES = (  # as `LawBroken` carries them
     *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
-    *("queue", "window", "together", "reasons", "overtaking", "time", "same in simulation", "blind", "batch of one"),
+    *("queue", "window", "together", "work conserving", "reasons", "overtaking", "time"),
+    *("same in simulation", "blind", "batch of one"),
 )
 
 
