@@ -121,6 +121,7 @@ def _mixes(name: str) -> tuple[Any, Tally]:
     """The mixes that a stage is in, and an empty tally of them. Imports torch and hypothesis."""
     try:
         from minifuse.cli.verdict import Tally
+        from minifuse.testing.claims import unclaimed
         from minifuse.testing.search import mixes_of, uncounted
         from minifuse.testing.statements import names_of
     except ModuleNotFoundError as error:
@@ -136,7 +137,7 @@ def _mixes(name: str) -> tuple[Any, Tally]:
     laws, without = names_of(*(subject for subject, _ in mixes)), uncounted(mixes)
     if without:
         laws.remove("refuse early")
-    return mixes, Tally({}, len(mixes), laws, without)
+    return mixes, Tally({}, len(mixes), laws, without, unclaimed(name))
 
 
 def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress, since: float) -> bool:
@@ -154,7 +155,8 @@ def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress
             progress.say(f"mix {number + 1} of {len(mixes)}, {name}", f"scenario {tried} of {each}, {law}")
 
         first = sum(shares[:number]) if options.quick else None
-        search = Search(subject, row, compared_laws(subject), first=first, limit=limit, say=say)
+        laws, long = compared_laws(subject), not options.quick
+        search = Search(subject, row, laws, first=first, long=long, limit=limit, say=say)
         search.run(each, options.seed)
         if search.out_of_time:
             return True
@@ -208,6 +210,7 @@ def _document(
         "quick": options.quick,
         "seed": options.seed,
         "uncounted": [] if tally is None else tally.uncounted,
+        "unclaimed": [] if tally is None else tally.unclaimed,
         "laws": [] if tally is None else tally.laws,
         "mixes": {} if tally is None else tally.tried,
         "scenarios": 0 if tally is None else tally.scenarios,

@@ -39,13 +39,14 @@ LONGEST = 3 * WIDEST - 10  # of what happened
 class Tally:
     """How far a check has come: scenarios tried, by mix; of how many mixes; and on which laws.
 
-    `uncounted`: the memories that the law "refuse early" was left out of.
+    `uncounted`: the memories that the law "refuse early" was left out of. `unclaimed`: what the policy leaves open.
     """
 
     tried: dict[str, int]
     mixes: int
     laws: list[str]
     uncounted: list[str] = field(default_factory=list)
+    unclaimed: list[str] = field(default_factory=list)
 
     @property
     def scenarios(self) -> int:
@@ -102,7 +103,11 @@ def _told(verdict: str, tally: Tally, advice: str) -> list[str]:
     mixes = ", ".join(f"{mix} ({number})" for mix, number in tally.tried.items() if number) or "none"
     if tally.uncounted:
         lines += _wrapped(f"{LEFT_OUT}: {', '.join(tally.uncounted)} (docs/stages.md).")
-    return [*lines, *_wrapped(f"mixes  {mixes}", 7), "", *_wrapped(advice)]
+    lines += [*_wrapped(f"mixes  {mixes}", 7), ""]
+    if tally.unclaimed:
+        about = " or ".join(tally.unclaimed)
+        lines += _wrapped(f"warning: the policy claims nothing about {about}, so no law checked that (docs/stages.md).")
+    return [*lines, *_wrapped(advice)]
 
 
 def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, again: str) -> str:
@@ -112,7 +117,7 @@ def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, a
     lines += _wrapped(f"the law   {statement(broken.law).says}", 10)
     lines += _wrapped(f"happened  {shortened(brief(broken.what), LONGEST)}", 10)
     if seen is not None:
-        lines += [*_wrapped(f"where     {_where(seen)}", 10), ""]
+        lines += [*_wrapped(f"where     {shortened(_where(seen), 2 * LONGEST)}", 10), ""]
         lines += [*_run(seen, broken.what, _width(), places=kinds != ["batching"]), ""]
     lines += _listed("look at", [str(place) for place in look_at(broken, kinds)])
     lines += _listed("read", read(broken.law, seen.case.row if seen is not None else None))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from minifuse.request import Request
+from minifuse.request import GREEDY, Request
 from minifuse.testing.subject import Case
 
 __all__ = ["crowd_of", "long_run_of"]
@@ -44,6 +44,8 @@ def _shifted(requests: tuple[Request, ...], later_s: float, number: int, longest
             id=names[request.id],
             prompt=request.prompt[: 2 * longest],
             max_new_tokens=min(request.max_new_tokens, longest),
+            stop_ids=(),
+            sampling=GREEDY,
             arrival_s=request.arrival_s + later_s * (request.after is None),
             after=names[request.after] if request.after else None,
             group=request.group and f"{request.group}{number}",

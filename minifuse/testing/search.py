@@ -20,6 +20,7 @@ from minifuse.stages import KINDS, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model
 from minifuse.testing.capacity import is_counted
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
+from minifuse.testing.load import long_run_of
 from minifuse.testing.observe import PATIENCE_S, observe
 from minifuse.testing.statements import names_of
 from minifuse.testing.subject import Case, Subject
@@ -39,8 +40,10 @@ __all__ = [
 ]
 
 LEFT_OUT = "The law refuse early was left out of memories that no count_slots is registered for"
+MOST_DRAWN, MANY = 8, 50  # requests of a scenario that was drawn, and of one that soon has been made smaller
 PHASES = (Phase.generate, Phase.shrink)
 Mixes = list[tuple[Subject, Technique]]
+Found = tuple[LawBroken, Law]  # a broken law, with the function that finds it
 Say = Callable[[int, str], None]  # the number of the scenario, and what it is put through
 
 
@@ -80,6 +83,7 @@ class Search:
     Args:
         laws: that compare runs; those of one run are always checked.
         first: deal the laws out: scenario i is tried on number `first` + i of them alone. None: each on all.
+        long: also check the laws of one run on a long run, made from the last scenario.
         say: is told what is about to be checked.
     """
 
@@ -90,6 +94,7 @@ class Search:
         laws: Sequence[Law],
         *,
         first: int | None = None,
+        long: bool = False,
         limit: Limit = NO_LIMIT,
         say: Say = lambda number, law: None,
     ) -> None:
@@ -97,10 +102,12 @@ class Search:
         self.row = row
         self.laws = laws
         self.first = first
+        self.long = long
         self.limit = limit
         self.say = say
         self.number = 0  # scenarios tried until a law was broken
         self.out_of_time = False
+        self._tried: Case | None = None  # the last scenario
         self._smallest: tuple[Case, LawBroken, Law] | None = None
         self._last: tuple[Case, LawBroken, Law] | None = None
 
@@ -136,6 +143,8 @@ class Search:
         except Exception:  # that a scenario breaks the law only now and then is an error of its own to hypothesis
             if self._smallest is None:
                 raise
+        if self.long and self._tried is not None and self._smallest is None and not self.out_of_time:
+            self._try_long(long_run_of(self._tried))
         if self._smallest is not None and self._last is not None:
             # Hypothesis ends with the smallest by its own measure, of which requests may be left out as well.
             case, broken, _ = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
@@ -149,12 +158,14 @@ class Search:
             raise _OutOfTime
         if searching:
             self.number += 1
+            self._tried = case
         try:
             found = self._broken(case, self._laws_for_now())
         except UsageError as error:
             raise _Unusable from error
         if found is None or (self._smallest is not None and found[0].law != self._smallest[1].law):
             return
+        case, found = self._itself(case, found)
         self._last = (case, *found)
         if self._smallest is None:
             self._smallest = self._smaller(case, *found)  # which is soon done, where hypothesis may run out of time
@@ -164,6 +175,18 @@ class Search:
             raise _OutOfTime  # each smaller scenario would hang as long
         raise _Found
 
+    def _itself(self, case: Case, found: Found) -> tuple[Case, Found]:
+        """The case whose own run breaks the law, if that is another, as the crowd that was made from a scenario."""
+        broken, _ = found
+        other = case if broken.seen is None else broken.seen.case
+        again = None if other is case or isinstance(broken.__cause__, Hung) else self._broken(other, [])
+        return (other, again) if again is not None and again[0].law == broken.law else (case, found)
+
+    def _try_long(self, case: Case) -> None:
+        found = self._broken(case, [])
+        if found is not None:
+            self._last = self._smallest = self._smaller(case, *found)
+
     def _laws_for_now(self) -> Sequence[Law]:
         if self._smallest is not None:
             return [law for law in self.laws if law is self._smallest[2]]
@@ -171,8 +194,8 @@ class Search:
             return self.laws
         return [self.laws[(self.first + self.number) % len(self.laws)]]
 
-    def _broken(self, case: Case, laws: Sequence[Law]) -> tuple[LawBroken, Law] | None:
-        """The law that a scenario breaks, with the function that finds it."""
+    def _broken(self, case: Case, laws: Sequence[Law]) -> Found | None:
+        """The law that a scenario breaks."""
         seen, law = None, cast(Law, of_one_run)
         try:
             self._say(law)
@@ -218,17 +241,25 @@ def _size(case: Case) -> tuple[int, ...]:
 def _ways(case: Case) -> Iterator[Callable[[Case], Case | None]]:
     """What may make this case, or one that has been made simpler already, simpler; None: nothing is left to do."""
     names = [request.id for request in reversed(case.requests)]
-    yield from (partial(_without, name) for name in names)
+    few = 1 if len(names) <= MANY else len(names) // 8  # one by one would take long
+    for size in (len(names) // 2, len(names) // 4, few) if len(names) > MOST_DRAWN else (1,):
+        yield from (partial(_without, frozenset(names[i : i + size])) for i in range(0, len(names), size))
+    if len(names) > MANY:
+        return
     yield from (partial(_without_abort, abort) for abort in case.scenario.aborts)
     yield from (partial(_changed, name, change) for name in names for change in (_plain, _shorter, _briefer))
 
 
-def _without(name: str, case: Case) -> Case | None:
-    """One of the requests is left out, unless another follows it."""
-    left = tuple(request for request in case.requests if request.id != name)
-    if not left or any(request.after == name for request in left):
+def _without(names: frozenset[str], case: Case) -> Case | None:
+    """Some of the requests are left out, and those that follow them."""
+    left: dict[str | None, Request] = {}
+    for request in case.requests:
+        if request.id not in names and (request.after is None or request.after in left):
+            left[request.id] = request
+    if not left:
         return None
-    return case.with_requests(left, tuple(abort for abort in case.scenario.aborts if abort[1] != name))
+    aborts = tuple(abort for abort in case.scenario.aborts if abort[1] in left)
+    return case.with_requests(tuple(left.values()), aborts)
 
 
 def _without_abort(abort: tuple[int, str], case: Case) -> Case | None:
@@ -292,7 +323,7 @@ def check_laws(examples: int = 25, **only: str) -> str:
         raise UsageError(f"No valid mix has {only}: is the stage registered, and is there one that it fits?")
     for subject, rows in found.values():
         for row in rows:
-            put_through(subject, row, examples, derandomize=True)
+            put_through(subject, row, examples, long=True, derandomize=True)
     names = names_of(*(subject for subject, rows in found.values() if rows))
     held = "; ".join(f"for {noun} {', '.join(row.name for row in rows)}" for noun, (_, rows) in found.items() if rows)
     without = uncounted([(subject, row) for subject, rows in found.values() for row in rows])
@@ -301,18 +332,25 @@ def check_laws(examples: int = 25, **only: str) -> str:
 
 
 def put_through(
-    subject: Subject, row: Technique, examples: int, *, dealt: int | None = None, **hypothesis_settings: Any
+    subject: Subject,
+    row: Technique,
+    examples: int,
+    *,
+    dealt: int | None = None,
+    long: bool = False,
+    **hypothesis_settings: Any,
 ) -> None:
     """Check the laws on so many scenarios for a row, each observed once for all of them.
 
     Args:
         dealt: check only two of the laws that compare runs, the one of this number and the next, each with `examples`
             scenarios of its own.
+        long: see `Search`.
     """
     compared = compared_laws(subject)
     some = compared if dealt is None else (compared * 2)[dealt % len(compared) :][:2]
     for laws in [compared] if dealt is None else [[law] for law in some]:
-        Search(subject, row, laws).run(examples, **hypothesis_settings)
+        Search(subject, row, laws, long=long).run(examples, **hypothesis_settings)
 
 
 def compared_laws(subject: Subject) -> list[Law]:
