@@ -143,11 +143,16 @@ class Search:
         except Exception:  # that a scenario breaks the law only now and then is an error of its own to hypothesis
             if self._smallest is None:
                 raise
-        if self.long and self._tried is not None and self._smallest is None and not self.out_of_time:
-            self._try_long(long_run_of(self._tried))
+        told: tuple[Case, LawBroken, Law] | None = None
         if self._smallest is not None and self._last is not None:
             # Hypothesis ends with the smallest by its own measure, of which requests may be left out as well.
-            case, broken, _ = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
+            told = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
+        elif self.long and self._tried is not None and not self.out_of_time:
+            case = long_run_of(self._tried)
+            found = self._broken(case, [])
+            told = None if found is None else self._smaller(case, *found)
+        if told is not None:
+            case, broken, _ = told
             broken.add_note(f"{case}, the smallest scenario found")
             raise broken
 
@@ -168,7 +173,8 @@ class Search:
         case, found = self._itself(case, found)
         self._last = (case, *found)
         if self._smallest is None:
-            self._smallest = self._smaller(case, *found)  # which is soon done, where hypothesis may run out of time
+            # Which is soon done, where hypothesis may run out of time.
+            self._smallest = self._last = self._smaller(case, *found)
         elif _size(case) < _size(self._smallest[0]):
             self._smallest = (case, *found)
         if isinstance(found[0].__cause__, Hung):
@@ -181,11 +187,6 @@ class Search:
         other = case if broken.seen is None else broken.seen.case
         again = None if other is case or isinstance(broken.__cause__, Hung) else self._broken(other, [])
         return (other, again) if again is not None and again[0].law == broken.law else (case, found)
-
-    def _try_long(self, case: Case) -> None:
-        found = self._broken(case, [])
-        if found is not None:
-            self._last = self._smallest = self._smaller(case, *found)
 
     def _laws_for_now(self) -> Sequence[Law]:
         if self._smallest is not None:

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,31 @@ class Loops(Iteration):
     def rank(self, sequence):
         while True:
             pass
+"""
+
+UNCLAIMED = """
+from dataclasses import dataclass
+
+from minifuse.batching.policy import QueuePolicy
+from minifuse.options import option
+from minifuse.stages import register
+
+
+@register
+class Newest(QueuePolicy):
+    '''The newest first.'''
+
+    name = "newest"
+
+    @dataclass(frozen=True)
+    class Options:
+        max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
+
+    def rank(self, sequence):
+        return -self.num_received
+
+    def admission(self, sequence, joining, now):
+        return self._batch_full(sequence, joining)
 """
 
 
@@ -134,6 +160,22 @@ def test_an_error_of_a_plugin_is_shown_with_its_line(minifuse: Cli, plugin: Path
         f"Divides.admission  (faulty.py, line {FAULTY[: FAULTY.index('return super')].count(chr(10)) + 1})" in shown.out
     )
     _fits(shown.out)
+
+
+def test_a_policy_that_claims_nothing_is_warned_of(
+    minifuse: Cli, plugin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.write_text(UNCLAIMED)
+    row = replace(TECHNIQUES["orca"], name="newest-first", batching="newest")
+    monkeypatch.setitem(TECHNIQUES, "newest-first", row)
+    typed = ("check", "newest-first", "--scenarios", 1)
+    held = minifuse(*typed, "--plugin", plugin)
+    assert held.code == 0
+    assert "the order of admission (overtaken_at_most) or how full its batch is" in " ".join(held.out.split())
+    assert len(minifuse(*typed, "--json").json()["unclaimed"]) == 2
+    monkeypatch.setattr(stages.stage("batching", "newest"), "work_conserving", True)
+    assert len(minifuse(*typed, "--json").json()["unclaimed"]) == 1
+    assert "warning" not in minifuse("check", "graph-padded", "--scenarios", 1).out
 
 
 def test_a_plugin_that_hangs_is_shown_with_its_line(

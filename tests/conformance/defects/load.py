@@ -1,4 +1,4 @@
-"""What goes wrong in the queue: where many wait, among the prompts of one request, and in how far the batch is filled."""
+"""What goes wrong in the queue: where many wait, in the prompts of a request, and in how full the batch is."""
 
 from __future__ import annotations
 
