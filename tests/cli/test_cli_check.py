@@ -20,6 +20,8 @@ from minifuse.errors import LawBroken
 from minifuse.request import Request
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import TEXTS, observe, search
+from minifuse.testing.claims import unclaimed
+from minifuse.testing.load import crowd_of
 from minifuse.testing.statements import statement
 from minifuse.testing.texts import TextScenario
 from minifuse.views.observed import decided, timeline
@@ -82,8 +84,10 @@ class Newest(QueuePolicy):
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hypothesis finds is not made smaller by it, but only by leaving requests out; and no time runs out."""
+    """What hypothesis finds is not made smaller by it, but only by leaving requests out; no time runs out; and a long
+    run has the length of a crowd."""
     monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+    monkeypatch.setattr(search, "long_run_of", crowd_of)
     monkeypatch.setattr(importlib.import_module("minifuse.cli.check"), "QUICK_S", 600.0)
 
 
@@ -168,14 +172,14 @@ def test_a_policy_that_claims_nothing_is_warned_of(
     plugin.write_text(UNCLAIMED)
     row = replace(TECHNIQUES["orca"], name="newest-first", batching="newest")
     monkeypatch.setitem(TECHNIQUES, "newest-first", row)
-    typed = ("check", "newest-first", "--scenarios", 1)
-    held = minifuse(*typed, "--plugin", plugin)
+    held = minifuse("check", "--plugin", plugin, "newest-first", "--scenarios", 1)
     assert held.code == 0
     assert "the order of admission (overtaken_at_most) or how full its batch is" in " ".join(held.out.split())
-    assert len(minifuse(*typed, "--json").json()["unclaimed"]) == 2
-    monkeypatch.setattr(stages.stage("batching", "newest"), "work_conserving", True)
-    assert len(minifuse(*typed, "--json").json()["unclaimed"]) == 1
-    assert "warning" not in minifuse("check", "graph-padded", "--scenarios", 1).out
+    assert len(unclaimed("newest-first")) == len(unclaimed("batching.newest")) == 2
+    monkeypatch.setattr(stages.stage("batching", "newest"), "overtaken_at_most", 0)
+    assert unclaimed("newest") == ["how full its batch is (work_conserving)"]
+    assert not unclaimed("static")  # it is minifuse's own
+    assert not unclaimed("paged")
 
 
 def test_a_plugin_that_hangs_is_shown_with_its_line(
