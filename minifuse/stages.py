@@ -165,6 +165,7 @@ class Batching(Stage, Protocol):
     granularity: str  # what a node of a cell graph is: a "cell", or a single "operator"
     # What the policy claims, and the laws hold it to. A class that says nothing claims nothing.
     overtaken_at_most: int | None  # later arrivals admitted while a request waits, under first come, first served
+    work_conserving: bool  # whether no request waits while the batch has a place and memory room; of the object, too
     starts_together: bool  # whether the prompts of one request are admitted together
     in_step: bool  # whether an iteration with work on a running sequence has work on all of them
     apart: bool  # whether prompts are computed by plans of their own, before they join the sequences that run
@@ -268,6 +269,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "batching": {
         "serves": frozenset({"transformer"}),
         "overtaken_at_most": None,
+        "work_conserving": False,
         "starts_together": False,
         "in_step": False,
         "apart": False,

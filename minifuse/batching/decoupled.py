@@ -33,6 +33,7 @@ class Decoupled(Rebatch):
 
     name = "decoupled"
     apart: ClassVar[bool] = True
+    work_conserving = False  # what waits for a place has its prompt computed first
     overtaken_at_most = None  # by prompts that are similar in length to the first
 
     @dataclass(frozen=True)

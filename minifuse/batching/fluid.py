@@ -27,6 +27,7 @@ class Fluid(QueuePolicy):
     """
 
     name = "fluid"
+    work_conserving: ClassVar[bool] = True
     cuts: ClassVar[bool] = True
     grows = True  # on a memory whose sequences all stay, none is evicted
 

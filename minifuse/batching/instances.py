@@ -25,6 +25,7 @@ class Instances(Queued):
 
     name: ClassVar[str] = "instances"
     starts_together: ClassVar[bool] = True
+    work_conserving: ClassVar[bool] = True
 
     @dataclass(frozen=True)
     class Options(QueueOptions):

@@ -24,6 +24,7 @@ class Iteration(QueuePolicy):
     """
 
     name = "iteration"
+    work_conserving: ClassVar[bool] = True
     in_step: ClassVar[bool] = True
 
     @dataclass(frozen=True)

@@ -67,6 +67,11 @@ class Mlfq(QueuePolicy):
         self.proposed_s = 0.0  # when the iteration that runs was proposed
         self.evicted = Ranked()  # those of the queue that have run before
 
+    @property
+    def work_conserving(self) -> bool:
+        """Without a reserve on the host, for which new prompts are held back."""
+        return not self.options.host_reserve
+
     def rank(self, sequence: Sequence) -> tuple[int, float]:
         turn = self.turns[sequence.id]
         return turn.level, turn.entered_s

@@ -39,6 +39,12 @@ class Rebatch(QueuePolicy):
         )
         refill: bool = option(True, "replace what has finished at once, or else run the batch to completion")
 
+    @property
+    def work_conserving(self) -> bool:
+        """With `refill`: otherwise what has finished leaves its place empty until the batch has run."""
+        refill: bool = self.options.refill
+        return refill
+
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         full = self._batch_full(sequence, joining)
         if full is None and self.running and not self.options.refill:

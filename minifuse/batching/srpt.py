@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.options import option
@@ -27,6 +28,7 @@ class Srpt(QueuePolicy):
     """
 
     name = "srpt"
+    work_conserving: ClassVar[bool] = True
     grows = True
 
     @dataclass(frozen=True)

@@ -135,6 +135,7 @@ def _mixes(name: str, given: Mapping[str, str]) -> tuple[Any, Tally]:
     try:
         from minifuse.cli.verdict import Tally
         from minifuse.testing import mixes as of
+        from minifuse.testing.claims import unclaimed
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "hypothesis":
             raise
@@ -149,7 +150,7 @@ def _mixes(name: str, given: Mapping[str, str]) -> tuple[Any, Tally]:
     found = [mix for mix in of.with_options(mixes, given) if of.can_be_computed(mix[1])]
     if not found:
         raise UsageError(f"No mix of {name!r} can keep its token_budget: give none, or choose other stages.")
-    return found, Tally({}, len(found), *of.applying(found), uncut)
+    return found, Tally({}, len(found), *of.applying(found), uncut, unclaimed(name))
 
 
 def _search_reading(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress) -> bool:
@@ -178,7 +179,8 @@ def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress
             progress.say(f"mix {number + 1} of {len(mixes)}, {name}", f"scenario {tried} of {each}, {law}")
 
         first = sum(shares[:number]) if options.quick else None
-        search = Search(subject, row, compared_laws(subject), first=first, limit=limit, say=say)
+        laws, long = compared_laws(subject), not options.quick
+        search = Search(subject, row, laws, first=first, long=long, limit=limit, say=say)
         search.run(each, options.seed)
         if search.out_of_time:
             return True
@@ -235,6 +237,7 @@ def _document(
         "laws": [] if tally is None else [*tally.laws],
         "in_mixes": {} if tally is None else tally.laws,
         "left_out": {} if tally is None else tally.left_out,
+        "unclaimed": [] if tally is None else tally.unclaimed,
         "uncut": [] if tally is None else tally.uncut,
         "unread": [] if tally is None else tally.unread,
         "mixes": {} if tally is None else tally.tried,

@@ -43,6 +43,7 @@ class Tally:
     laws: dict[str, int]  # with the number of mixes that each applies to
     left_out: dict[str, str]  # laws that apply to none, with what the stages lack
     uncut: list[str]  # policies that always have a budget, and do not declare `cuts`
+    unclaimed: list[str]  # what the policy claims nothing about
     unread: list[str] = field(default_factory=list)  # options that a stage of a plugin never read
 
     @property
@@ -103,6 +104,9 @@ def _told(verdict: str, tally: Tally, advice: str) -> list[str]:
     if tally.left_out:
         lines += _wrapped(f"not    {', '.join(left_out)}", 7)
     lines += [*_wrapped(f"mixes  {mixes}", 7), ""]
+    if tally.unclaimed:
+        about = " or ".join(tally.unclaimed)
+        lines += _wrapped(f"warning: the policy claims nothing about {about}, so no law checked that (docs/stages.md).")
     for name in tally.uncut:
         lines += _wrapped(
             f"warning: {name} always has a token_budget, and was mixed with no attention that computes whole "
@@ -120,7 +124,7 @@ def broken_text(name: str, kinds: list[Kind], broken: LawBroken, tally: Tally, a
     lines += _wrapped(f"the law   {statement(broken.law).says}", 10)
     lines += _wrapped(f"happened  {shortened(brief(broken.what), LONGEST)}", 10)
     if seen is not None:
-        lines += [*_wrapped(f"where     {_where(seen)}", 10), ""]
+        lines += [*_wrapped(f"where     {shortened(_where(seen), 2 * LONGEST)}", 10), ""]
         lines += [*_run(seen, broken.what, _width(), places=kinds != ["batching"]), ""]
     lines += _listed("look at", [str(place) for place in look_at(broken, kinds)])
     lines += _listed("read", read(broken.law, seen.case.row if seen is not None else None))

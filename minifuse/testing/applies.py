@@ -40,6 +40,7 @@ NEEDS: dict[str, tuple[str, Callable[[Technique], bool]]] = {
         "the claim overtaken_at_most, or the option batching.starve",
         lambda row: stage("batching", row.batching).overtaken_at_most is not None or _has("batching.starve")(row),
     ),
+    "work conserving": ("the claim work_conserving", lambda row: stage("batching", row.batching).work_conserving),
     "value": ("the options memory.eviction, chunk, share and others of tiered", _has(*_VALUE)),
     "alike": ("the options memory.share, chunk and keep", _has(*_CHUNKS)),
 }

@@ -10,15 +10,16 @@ from types import FunctionType
 from typing import Any
 
 from minifuse.cell_graph import CellGraph
+from minifuse.request import Request
 from minifuse.stages import Memory
 
 __all__ = ["fingerprint", "state"]
 
 
 def _by_identity() -> dict[type, Any]:
-    """Graphs and tensors by identity: what a graph has found out about its own shape is no change."""
+    """Requests are frozen; what a graph has found out about its own shape is no change; tensors are large."""
     torch = sys.modules.get("torch")  # without which there are no tensors
-    kinds = (CellGraph,) if torch is None else (CellGraph, torch.Tensor)
+    kinds = (Request, CellGraph) if torch is None else (Request, CellGraph, torch.Tensor)
     return {**copyreg.dispatch_table, **dict.fromkeys(kinds, lambda held: (int, (id(held),)))}
 
 

@@ -24,8 +24,9 @@ from minifuse.testing.watched import WatchedExecutor, WatchedPolicy, WatchedTrac
 
 __all__ = ["observe"]
 
-MAX_STEPS = 2000
+MAX_STEPS = 2000  # or as many as a long scenario needs
 PATIENCE_S = 10.0  # for a run of some milliseconds
+LEAST_PACE = 50  # steps a second, where a scenario is long
 
 
 def observe(
@@ -48,7 +49,7 @@ def observe(
     """
     stages = Stages.of(case.row, case.capacity, case.settings)
     books, clock = case.books(stages.memory), VirtualClock()
-    run = run or case.runner()
+    run = run or (case.replay({}) if case.scenario.replayed else case.runner())
     if stages.batching.depth > 1:
         run = case.running_ahead(run)
     watch_time(stages.memory, clock)
@@ -62,14 +63,15 @@ def observe(
         reader=case.reader,
         trace=trace,
     )
+    patience_s = max(PATIENCE_S, case.most_steps / LEAST_PACE)
     try:
-        with alarm(PATIENCE_S):
+        with alarm(patience_s):
             _serve(engine, case, books, seen, policy, interrupt_after)
     except LawBroken as broken:
         broken.seen = broken.seen or seen
         raise
     except Hung as hung:
-        raise StageFailed("progress", f"a run did not end within {PATIENCE_S:g} s, and hangs", seen) from hung
+        raise StageFailed("progress", f"a run did not end within {patience_s:g} s, and hangs", seen) from hung
     except Exception as error:
         raise failure(error, case.row, seen, in_law=False) from error
     return seen
@@ -93,8 +95,10 @@ def _serve(
         told_of_all = len(seen.plans) - len(seen.steps) == sum(engine.in_flight.num_plans)
         while aborts and aborts[0][0] <= len(seen.steps) and told_of_all:
             _abort(engine, aborts.popleft()[1], books, seen)
-        if len(seen.steps) > MAX_STEPS:
-            raise LawBroken("progress", f"after {MAX_STEPS} steps {len(engine.sequences)} requests are unfinished")
+        if len(seen.steps) > max(MAX_STEPS, case.most_steps):
+            raise LawBroken(
+                "progress", f"after {len(seen.steps)} steps {len(engine.sequences)} requests are unfinished"
+            )
         # Copies behind everything that are under way then never land: what memory holds for them is held for ever.
         behind = engine.in_flight.num_plans[-1]
         if interrupt_after is not None and len(seen.steps) >= interrupt_after and not behind:

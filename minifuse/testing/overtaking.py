@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from itertools import product
+from typing import NamedTuple
 
 from minifuse.errors import LawBroken
 from minifuse.metrics import compute_metrics
@@ -18,53 +21,66 @@ __all__ = ["check_overtaking"]
 def check_overtaking(case: Case, seen: Observation) -> None:
     """Under first come, first served, no request is overtaken by more than the policy claims (`overtaken_at_most`).
 
-    And the trace tells by how many the most overtaken one was: law "counting". Under a policy with the option
+    A policy that claims 0 admits those that arrive at the same moment in the order in which it received them, too. The
+    trace tells by how many the most overtaken one was: law "counting". Under a policy with the option
     `batching.starve`, a request that waits is overtaken for so long at most: by none that arrives later than that.
     """
-    starve: float | None = vars(check_settings(case.row, case.settings)["batching"]).get("starve")
-    passed, late = _overtaken_by(case, seen, math.inf if starve is None else starve)
-    if late:
-        name, other = late[0]
-        raise LawBroken(
-            "overtaking", f"{name} had waited for {starve} s when {other} arrived, which was admitted first"
-        )
-    most = max(map(len, passed.values()), default=0)
+    starts_s = {step.plan.step: step.started_s for step in seen.steps}
+    counts = Counter(name for name, _ in _overtaken_by(case, seen, starts_s).later)
+    most = max(counts.values(), default=0)
     told = compute_metrics(seen.handed)["most_overtaken"]
     if told != most:
-        raise LawBroken("counting", f"the metrics have {told} requests that overtook one, and {most} did: {passed}")
+        raise LawBroken("counting", f"the metrics have {told} requests that overtook one, and {most} did: {counts}")
+    starve: float | None = vars(check_settings(case.row, case.settings)["batching"]).get("starve")
     claimed: int | None = stage("batching", case.row.batching).overtaken_at_most
+    # A plan that waits behind another of its worker starts late: the policy has admitted when it was made.
+    found = _overtaken_by(case, seen, seen.submitted_s)
+    for (name, other), waited_s in found.later.items():
+        if starve is not None and waited_s > starve + 1e-9:
+            raise LawBroken(
+                "overtaking", f"{name} had waited for {starve} s when {other} arrived, which was admitted first"
+            )
     if claimed is None or case.settings.get("batching.order") == "priority":
         return
-    for name, others in passed.items():
-        if len(others) > claimed:
-            raise LawBroken(
-                "overtaking",
-                f"{name} was overtaken by {others}, and the policy {case.row.batching} claims at most {claimed} "
-                "(overtaken_at_most)",
-            )
+    claims = f"the policy {case.row.batching} claims at most {claimed} (overtaken_at_most)"
+    for name, count in Counter(name for name, _ in found.later).items():
+        if count > claimed:
+            others = [other for one, other in found.later if one == name]
+            raise LawBroken("overtaking", f"{name} was overtaken by {others}, and {claims}")
+    for name, other in found.together if claimed == 0 else ():
+        raise LawBroken("overtaking", f"{other}, received after {name} at the same moment, overtook it, and {claims}")
 
 
-def _overtaken_by(case: Case, seen: Observation, patience: float) -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
-    """Of each request those that arrived after it, and were admitted while it waited, at first or after an eviction.
+class _Overtaken(NamedTuple):
+    """Pairs of a request, and another that was admitted for the first time while it waited.
 
-    And all pairs of a request, and another that arrived more than `patience` after the wait had begun.
+    `later`: the other arrived later, so many seconds after the wait began. `together`: it arrived at the same moment,
+    and was received after it.
     """
+
+    later: dict[tuple[str, str], float]
+    together: list[tuple[str, str]]
+
+
+def _overtaken_by(case: Case, seen: Observation, when_s: Mapping[int, float]) -> _Overtaken:
+    """Count the waits, at first and after each eviction, where what a step admits is admitted at these times."""
     arrived = {request.id for request in case.requests if not seen.never_arrived(request)}
     arrival_s = {name: seen.answers[name].request.arrival_s for name in seen.answers.keys() & arrived}
+    order = {name: (arrival_s[name], i) for i, name in enumerate(seen.arrived_s) if name in arrival_s}
     waits = {name: [[arrival_s[name], seen.ended_s.get(name, math.inf)]] for name in arrival_s}
     began_s: dict[str, float] = {}
-    for step in sorted(seen.steps, key=lambda step: step.started_s):
-        for name in step.plan.evicted:
-            waits[name].append([step.started_s, seen.ended_s.get(name, math.inf)])
-        for name in step.plan.admitted:
-            began_s.setdefault(name, step.started_s)
-            waits[name][-1][1] = min(waits[name][-1][1], step.started_s)
-    passed: dict[str, list[str]] = {name: [] for name in arrival_s}
-    late = []
-    for name, (other, began) in product(arrival_s, began_s.items()):
+    for plan in sorted((step.plan for step in seen.steps), key=lambda plan: when_s[plan.step]):
+        now = when_s[plan.step]
+        for name in plan.evicted:
+            waits[name].append([now, seen.ended_s.get(name, math.inf)])
+        for name in plan.admitted:
+            began_s.setdefault(name, now)
+            waits[name][-1][1] = min(waits[name][-1][1], now)
+    found = _Overtaken({}, [])
+    for name, (other, began) in product(order, began_s.items()):
         starts = [start for start, stop in waits[name] if start <= began < stop]
         if starts and arrival_s[other] > arrival_s[name]:
-            passed[name].append(other)
-            if arrival_s[other] > max(starts) + patience + 1e-9:
-                late.append((name, other))
-    return passed, late
+            found.later[name, other] = arrival_s[other] - max(starts)
+        elif starts and order[other] > order[name]:
+            found.together.append((name, other))
+    return found

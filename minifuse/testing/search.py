@@ -21,6 +21,7 @@ from minifuse.techniques import Technique
 from minifuse.testing.drawn import cases
 from minifuse.testing.failure import failure
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
+from minifuse.testing.load import long_run_of
 from minifuse.testing.mixes import applying, can_be_computed
 from minifuse.testing.observed import PATIENCE_S, observe
 from minifuse.testing.subject import Case, Subject
@@ -36,7 +37,9 @@ __all__ = [
 
 MOST_REFUSED = 20  # scenarios in which the stages cannot be made, before the first in which they can
 MOST_SMALLER = 300  # scenarios that hypothesis tries when one has been found
+MOST_DRAWN, MANY = 8, 50  # requests of a scenario that was drawn, and of one that soon has been made smaller
 PHASES = (Phase.generate, Phase.shrink)
+Found = tuple[LawBroken, Law]  # a broken law, with the function that finds it
 Say = Callable[[int, str], None]  # the number of the scenario, and what it is put through
 
 
@@ -76,6 +79,7 @@ class Search:
     Args:
         laws: that compare runs; those of one run are always checked.
         first: deal the laws out: scenario i is tried on number `first` + i of them alone. None: each on all.
+        long: also check the laws of one run on a long run, made from the last scenario.
         say: is told what is about to be checked.
     """
 
@@ -86,6 +90,7 @@ class Search:
         laws: Sequence[Law],
         *,
         first: int | None = None,
+        long: bool = False,
         limit: Limit = NO_LIMIT,
         say: Say = lambda number, law: None,
     ) -> None:
@@ -93,11 +98,13 @@ class Search:
         self.row = row
         self.laws = laws
         self.first = first
+        self.long = long
         self.limit = limit
         self.say = say
         self.number = 0  # scenarios tried until a law was broken
         self.out_of_time = False
         self._num_refused = self._num_smaller = 0
+        self._tried: Case | None = None  # the last scenario
         self._smallest: tuple[Case, LawBroken, Law] | None = None
         self._last: tuple[Case, LawBroken, Law] | None = None
 
@@ -139,9 +146,16 @@ class Search:
         except Exception:  # that a scenario breaks the law only now and then is an error of its own to hypothesis
             if self._smallest is None:
                 raise
+        told: tuple[Case, LawBroken, Law] | None = None
         if self._smallest is not None and self._last is not None:
             # Hypothesis ends with the smallest by its own measure, of which requests may be left out as well.
-            case, broken, _ = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
+            told = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
+        elif self.long and self._tried is not None and not self.out_of_time:
+            case = long_run_of(self._tried)
+            found = self._broken(case, [])
+            told = None if found is None else self._smaller(case, *found)
+        if told is not None:
+            case, broken, _ = told
             broken.add_note(f"{case}, the smallest scenario found")
             raise broken
 
@@ -152,6 +166,7 @@ class Search:
             raise _OutOfTime
         if searching:
             self.number += 1
+            self._tried = case
         else:
             self._num_smaller += 1
             if self._num_smaller > MOST_SMALLER:
@@ -164,14 +179,23 @@ class Search:
             return  # a smaller scenario, which tells nothing of the law
         if found is None or (self._smallest is not None and found[0].law != self._smallest[1].law):
             return
+        case, found = self._itself(case, found)
         self._last = (case, *found)
         if self._smallest is None:
-            self._smallest = self._smaller(case, *found)  # which is soon done, where hypothesis may run out of time
+            # Which is soon done, where hypothesis may run out of time.
+            self._smallest = self._last = self._smaller(case, *found)
         elif _size(case) < _size(self._smallest[0]):
             self._smallest = (case, *found)
         if isinstance(found[0].__cause__, Hung):
             raise _OutOfTime  # each smaller scenario would hang as long
         raise _Found
+
+    def _itself(self, case: Case, found: Found) -> tuple[Case, Found]:
+        """The case whose own run breaks the law, if that is another, as the crowd that was made from a scenario."""
+        broken, _ = found
+        other = case if broken.seen is None else broken.seen.case
+        again = None if other is case or isinstance(broken.__cause__, Hung) else self._broken(other, [])
+        return (other, again) if again is not None and again[0].law == broken.law else (case, found)
 
     def _laws_for_now(self) -> Sequence[Law]:
         if self._smallest is not None:
@@ -180,8 +204,8 @@ class Search:
             return self.laws
         return [self.laws[(self.first + self.number) % len(self.laws)]]
 
-    def _broken(self, case: Case, laws: Sequence[Law]) -> tuple[LawBroken, Law] | None:
-        """The law that a scenario breaks, with the function that finds it."""
+    def _broken(self, case: Case, laws: Sequence[Law]) -> Found | None:
+        """The law that a scenario breaks."""
         seen, law = None, cast(Law, of_one_run)
         try:
             self._say(law)
@@ -232,17 +256,25 @@ def _size(case: Case) -> tuple[int, ...]:
 def _ways(case: Case) -> Iterator[Callable[[Case], Case | None]]:
     """What may make this case, or one that has been made simpler already, simpler; None: nothing is left to do."""
     names = [request.id for request in reversed(case.requests)]
-    yield from (partial(_without, name) for name in names)
+    few = 1 if len(names) <= MANY else len(names) // 8  # one by one would take long
+    for size in (len(names) // 2, len(names) // 4, few) if len(names) > MOST_DRAWN else (1,):
+        yield from (partial(_without, frozenset(names[i : i + size])) for i in range(0, len(names), size))
+    if len(names) > MANY:
+        return
     yield from (partial(_without_abort, abort) for abort in case.scenario.aborts)
     yield from (partial(_changed, name, change) for name in names for change in (_plain, _shorter, _briefer))
 
 
-def _without(name: str, case: Case) -> Case | None:
-    """One of the requests is left out, unless another follows it."""
-    left = tuple(request for request in case.requests if request.id != name)
-    if not left or any(request.after == name for request in left):
+def _without(names: frozenset[str], case: Case) -> Case | None:
+    """Some of the requests are left out, and those that follow them."""
+    left: dict[str | None, Request] = {}
+    for request in case.requests:
+        if request.id not in names and (request.after is None or request.after in left):
+            left[request.id] = request
+    if not left:
         return None
-    return case.with_requests(left, tuple(abort for abort in case.scenario.aborts if abort[1] != name))
+    aborts = tuple(abort for abort in case.scenario.aborts if abort[1] in left)
+    return case.with_requests(tuple(left.values()), aborts)
 
 
 def _without_abort(abort: tuple[int, str], case: Case) -> Case | None:
@@ -287,7 +319,7 @@ def check_laws(examples: int = 25, **only: str) -> str:
     if not mixes:
         raise UsageError(f"No valid mix has {only}: is the stage registered, and is there one that it fits?")
     for subject, row in mixes:
-        put_through(subject, row, examples, derandomize=True)
+        put_through(subject, row, examples, long=True, derandomize=True)
     names, left_out = applying(mixes)
     nouns = dict.fromkeys(subject.noun for subject, _ in mixes)
     rows = {noun: ", ".join(row.name for subject, row in mixes if subject.noun == noun) for noun in nouns}
@@ -297,18 +329,25 @@ def check_laws(examples: int = 25, **only: str) -> str:
 
 
 def put_through(
-    subject: Subject, row: Technique, examples: int, *, dealt: int | None = None, **hypothesis_settings: Any
+    subject: Subject,
+    row: Technique,
+    examples: int,
+    *,
+    dealt: int | None = None,
+    long: bool = False,
+    **hypothesis_settings: Any,
 ) -> None:
     """Check the laws on so many scenarios for a row, each observed once for all of them.
 
     Args:
         dealt: check only two of the laws that compare runs, the one of this number and the next, each with `examples`
             scenarios of its own.
+        long: see `Search`.
     """
     compared = compared_laws(subject)
     some = compared if dealt is None else (compared * 2)[dealt % len(compared) :][:2]
     for laws in [compared] if dealt is None else [[law] for law in some]:
-        Search(subject, row, laws).run(examples, **hypothesis_settings)
+        Search(subject, row, laws, long=long).run(examples, **hypothesis_settings)
 
 
 def compared_laws(subject: Subject) -> list[Law]:

@@ -153,9 +153,17 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         {"batching": ("propose",), "memory": ("room", "place"), "attention": ("layout",)},
         "Claims.",
     ),
+    "work conserving": Statement(
+        "under a policy with `work_conserving`, no request waits at two moments in a row at which none is admitted or "
+        "evicted, while the batch has a place, the iteration tokens left, and memory room for any that waits",
+        "the proposals, and trials of memory's room",
+        {"batching": ("admission", "propose", "_fill", "release"), "memory": ("room",), "attention": ("layout",)},
+        "Claims.",
+    ),
     "overtaking": Statement(
         "under a policy with `overtaken_at_most`, no more later arrivals are admitted while a request waits, "
-        "first or after an eviction, under first come, first served; under one with the option `batching.starve`, none "
+        "first or after an eviction, under first come, first served; under one that claims 0, those that arrive at one "
+        "moment are admitted in the order in which it received them; under one with the option `batching.starve`, none "
         "that arrives more than that after the wait began",
         "the reports, one by one",
         {"batching": ("rank", "admission", "propose", "victims"), "memory": ("room",), "attention": ("layout",)},

@@ -40,6 +40,7 @@ class Scenario:
     options: tuple[tuple[str, Any], ...]  # as `--set` takes them; those that a mix does not have are left out
     aborts: tuple[tuple[int, str], ...] = ()  # after so many steps this request is aborted
     shared: bool = False  # whether the workers share one device
+    replayed: bool = False  # no model computes: every token is -1, which ends no answer
 
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options of the stages of `row`: those that it sets, and those drawn that its stages have."""
@@ -192,6 +193,10 @@ class Case(ABC):
     @abstractmethod
     def expected(self, request: Request) -> Expected:
         """What the oracle makes of a request."""
+
+    @abstractmethod
+    def endless(self, request: Request) -> Expected:
+        """The answer of a request of which every token is -1."""
 
     def whole(self, request: Request, before: Sequence | None) -> Request:
         """A request as one that follows none: behind the text of the request that it follows, if that has ended."""

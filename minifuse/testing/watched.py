@@ -16,6 +16,7 @@ from minifuse.plan import Plan, Proposal
 from minifuse.report import Ran, StepReport
 from minifuse.request import Sequence
 from minifuse.stages import Batching, Memory, RunPlan
+from minifuse.testing.filling import FillBooks
 from minifuse.testing.fingerprint import fingerprint, state
 from minifuse.testing.observation import Observation, Proposed
 from minifuse.testing.subject import Books
@@ -75,6 +76,7 @@ class WatchedPolicy:
         self.growing = False  # whether it has proposed newcomers with no more memory than they need at once
         self.books = books
         self.waiting = waiting
+        self.filling = FillBooks(seen.case, policy, waiting)
         self.workers = policy.workers
         self.depth = policy.depth
         self.held: dict[str, Sequence] = {}
@@ -108,6 +110,7 @@ class WatchedPolicy:
         self.books.propose(worker, proposal)
         self.waiting.propose(proposal, now)
         self.growing |= proposal.growing
+        self.filling.propose(proposal, memory, now, growing=self.growing)
         return proposal
 
 

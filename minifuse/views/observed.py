@@ -18,6 +18,7 @@ __all__ = ["decided", "legend", "timeline"]
 
 BROKEN = "!!"
 CUT = "..."
+MOST_ROWS = 20  # of more, only what runs is shown, and what went wrong
 
 
 def timeline(seen: Observation, what: str, width: int) -> list[str]:
@@ -38,10 +39,18 @@ def timeline(seen: Observation, what: str, width: int) -> list[str]:
         first -= 1
         left -= widths[first]
     lines = []
-    for name, label in labels.items():
+    shown = [
+        name
+        for name in labels
+        if len(labels) <= MOST_ROWS or any(column.get(name, ".") != "." for column in columns[first:])
+    ]
+    for name in shown:
+        label = labels[name]
         cut = CUT if first and name == "step" else "   "
         cells = (f"{columns[i].get(name, ''):>{widths[i]}}" for i in range(first, len(columns)))
         lines.append(f"{label:<{indent}}{cut if first else ''}{''.join(cells)}".rstrip())
+    if len(shown) < len(labels):
+        lines.append(f"{len(labels) - len(shown)} others wait, have ended, or have not arrived")
     return lines
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,8 @@ from minifuse.errors import LawBroken
 from minifuse.request import Request
 from minifuse.techniques import TECHNIQUES
 from minifuse.testing import TEXTS, observe, search
+from minifuse.testing.claims import unclaimed
+from minifuse.testing.load import crowd_of
 from minifuse.testing.statements import statement
 from minifuse.testing.texts import TextScenario
 from minifuse.views.observed import decided, timeline
@@ -55,11 +58,38 @@ class Loops(Iteration):
             pass
 """
 
+UNCLAIMED = """
+from dataclasses import dataclass
+
+from minifuse.batching.policy import QueuePolicy
+from minifuse.options import option
+from minifuse.stages import register
+
+
+@register
+class Newest(QueuePolicy):
+    '''The newest first.'''
+
+    name = "newest"
+
+    @dataclass(frozen=True)
+    class Options:
+        max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
+
+    def rank(self, sequence):
+        return -self.num_received
+
+    def admission(self, sequence, joining, now):
+        return self._batch_full(sequence, joining)
+"""
+
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hypothesis finds is not made smaller by it, but only by leaving requests out."""
+    """What hypothesis finds is not made smaller by it, but only by leaving requests out; and a long run has the length
+    of a crowd."""
     monkeypatch.setattr(search, "PHASES", (Phase.generate,))
+    monkeypatch.setattr(search, "long_run_of", crowd_of)
 
 
 @pytest.fixture
@@ -137,6 +167,22 @@ def test_an_error_of_a_plugin_is_shown_with_its_line(minifuse: Cli, plugin: Path
         f"Divides.admission  (faulty.py, line {FAULTY[: FAULTY.index('return super')].count(chr(10)) + 1})" in shown.out
     )
     _fits(shown.out)
+
+
+def test_a_policy_that_claims_nothing_is_warned_of(
+    minifuse: Cli, plugin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.write_text(UNCLAIMED)
+    row = replace(TECHNIQUES["orca"], name="newest-first", batching="newest")
+    monkeypatch.setitem(TECHNIQUES, "newest-first", row)
+    held = minifuse("check", "--plugin", plugin, "newest-first", "--scenarios", 1)
+    assert held.code == 0
+    assert "the order of admission (overtaken_at_most) or how full its batch is" in " ".join(held.out.split())
+    assert len(unclaimed("newest-first")) == len(unclaimed("batching.newest")) == 2
+    monkeypatch.setattr(stages.stage("batching", "newest"), "overtaken_at_most", 0)
+    assert unclaimed("newest") == ["how full its batch is (work_conserving)"]
+    assert not unclaimed("static")  # it is minifuse's own
+    assert not unclaimed("paged")
 
 
 def test_a_plugin_that_hangs_is_shown_with_its_line(

@@ -101,6 +101,7 @@ def test_a_policy_that_wakes_itself(wakes: int, law: str) -> None:
         """Waits for a moment, again and again."""
 
         name = "waker"
+        work_conserving = False
         asked = 0
 
         def propose(self, worker: int, now: float, memory: Any) -> Proposal:

@@ -84,6 +84,22 @@ def test_requests_are_left_out_without_hypothesis(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("no_runs")
+def test_many_requests_are_left_out_in_parts() -> None:
+    tried: list[int] = []
+
+    def law(case: Case, seen: Any) -> None:
+        tried.append(len(case.requests))
+        if len(case.requests) > 12:
+            raise LawBroken("queue", "many")
+
+    many = tuple(Request(f"r{i}", (), structure=Recipe("chain", 1)) for i in range(300))
+    case = GRAPHS.case(ROW, replace(SCENARIO, requests=many))
+    smallest, _, _ = Search(CHAINS, ROW, [law])._smaller(case, LawBroken("queue", "many"), law)
+    assert len(smallest.requests) == 13
+    assert sum(count > 50 for count in tried) < 20  # each of which takes long to run
+
+
+@pytest.mark.usefixtures("no_runs")
 def test_another_law_that_a_smaller_scenario_breaks_is_not_told() -> None:
     def by_count(case: Case, seen: Any) -> None:
         if any(request.structure.size > 3 for request in case.requests):

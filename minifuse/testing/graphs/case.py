@@ -14,7 +14,7 @@ from minifuse.memory.state_storage import StateStorage
 from minifuse.model.cells.model import CellModel
 from minifuse.plan import Plan
 from minifuse.report import Ran
-from minifuse.request import Request, Sequence
+from minifuse.request import FinishReason, Request, Sequence
 from minifuse.serve.assembly import make_batching
 from minifuse.stages import Memory, RunPlan
 from minifuse.testing.capacity import slots_needed
@@ -81,6 +81,11 @@ class GraphCase(Case):
 
     def expected(self, request: Request) -> Expected:
         return expected_of(request)
+
+    def endless(self, request: Request) -> Expected:
+        count = sum(node.cell in self._producing for node in self.reader.unfold(request).nodes)
+        reason = FinishReason.LENGTH if count >= request.max_new_tokens else FinishReason.STOP
+        return Expected((-1,) * min(count, request.max_new_tokens), reason)
 
     def servable(self, prompts: tuple[Request, ...]) -> bool:
         needed = [self.slots_needed(request) for request in prompts]

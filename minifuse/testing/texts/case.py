@@ -113,6 +113,9 @@ class TextCase(Case):
         whole = FinishReason.LENGTH if len(tokens) == request.max_new_tokens else FinishReason.NAN
         return Expected(tokens, FinishReason.STOP if stopped else whole)
 
+    def endless(self, request: Request) -> Expected:
+        return Expected((-1,) * request.max_new_tokens, FinishReason.LENGTH)
+
     def servable(self, prompts: tuple[Request, ...]) -> bool:
         """Whether the prompts are no longer than the context, and can lie in memory together."""
         needed = slots_needed(self.row, tuple(map(Sequence, prompts)), self.settings)

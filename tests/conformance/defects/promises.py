@@ -54,7 +54,7 @@ def waits_without_a_reason(propose: Any, self: Dynamic, *arguments: Any) -> Prop
     return replace(propose(self, *arguments), reasons=())
 
 
-@defect("orca", "progress")
+@defect("orca", "progress", "work conserving")
 @instead_of(Iteration, "propose")
 def wakes_itself_for_ever(propose: Any, self: Iteration, worker: int, now: float, memory: Any) -> Proposal:
     """It waits for a fourth request, which never comes, and looks for it again and again."""

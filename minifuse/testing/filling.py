@@ -1,0 +1,81 @@
+"""Law "work conserving": whether a policy that claims to fill its batch leaves places empty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from minifuse.batching.policy import num_missing
+from minifuse.errors import LawBroken
+from minifuse.plan import Proposal
+from minifuse.request import Sequence
+from minifuse.serve.assembly import check_settings
+from minifuse.stages import Batching, Memory
+from minifuse.testing.subject import Case
+from minifuse.testing.waiting import WaitingBooks
+
+__all__ = ["FillBooks"]
+
+PATIENCE = 2  # moments in a row: prompts and single tokens may take turns, and an eviction admits none
+
+
+class FillBooks:
+    """Counts the moments in a row at which a request is left waiting that could have joined the batch.
+
+    It could have if the batch has a place, the iteration tokens left, and memory room for any of those that wait, so
+    that the order in which they are tried does not matter.
+    """
+
+    def __init__(self, case: Case, policy: Batching, waiting: WaitingBooks) -> None:
+        options = vars(check_settings(case.row, case.settings)["batching"])
+        sizes = [name.removeprefix("batching.") for name in case.row.batch_sizes if name.startswith("batching.")]
+        self.claimed = policy.work_conserving
+        self.places: float = options[sizes[0]] if sizes else math.inf
+        self.tokens = min(policy.token_budget or math.inf, waiting.max_tokens or math.inf)
+        self.waiting = waiting
+        self.now = -math.inf
+        self.changes = False  # whether a request has been admitted or evicted at this moment
+        self.left_out: list[str] = []  # at this moment, after the last proposal
+        self.num_idle = 0  # moments in a row with requests left out
+
+    def propose(self, proposal: Proposal, memory: Memory, now: float, *, growing: bool) -> None:
+        """A worker's proposal, which the books of what waits and runs know already."""
+        if not self.claimed:
+            return
+        if now > self.now:
+            self.num_idle = self.num_idle + 1 if self.left_out else 0
+            if self.num_idle == PATIENCE:
+                raise LawBroken(
+                    "work conserving",
+                    f"at {self.now} s, as before, {self.left_out} wait and none is admitted, although the batch has a "
+                    "place, the iteration tokens left and memory room; the policy claims work_conserving",
+                )
+            self.now, self.changes = now, False
+        self.changes |= bool(proposal.admit or proposal.evict)
+        could_join = not self.changes and not self._is_full(proposal) and not self._is_apart(proposal, memory)
+        units = self._units(self.waiting.waiting.values()) if could_join else []
+        fit = all(self._fits(prompts, memory, growing) for prompts in units)
+        self.left_out = [prompt.id for prompts in units for prompt in prompts] if fit else []
+
+    def _units(self, sequences: Iterable[Sequence]) -> list[list[Sequence]]:
+        """Each sequence alone, or those of one request together if the policy starts them so: each takes a place."""
+        units: dict[str, list[Sequence]] = {}
+        for one in sequences:
+            units.setdefault((self.waiting.together and one.request.group) or one.id, []).append(one)
+        return list(units.values())
+
+    def _is_full(self, proposal: Proposal) -> bool:
+        planned = sum(work.num_tokens for work in proposal.work)
+        return planned >= self.tokens or len(self._units(self.waiting.running.values())) >= self.places
+
+    def _is_apart(self, proposal: Proposal, memory: Memory) -> bool:
+        """Whether prompts run that a single token waits for, as it may: memory that keeps no KV has prompts alone."""
+        prompts = bool(proposal.work) and all(work.num_tokens > 1 for work in proposal.work)
+        return prompts and any(num_missing(memory.missing(one)) == 1 for one in self.waiting.waiting.values())
+
+    def _fits(self, prompts: list[Sequence], memory: Memory, growing: bool) -> bool:
+        """Whether memory has room for these newcomers, and for the next token of what runs if it is not reserved."""
+        room = memory.room()
+        if growing and any(room.extend(one) for one in self.waiting.running.values()):
+            return False
+        return not any(room.admit(one, growing=growing) for one in prompts)

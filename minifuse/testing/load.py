@@ -1,0 +1,53 @@
+"""Many short requests made from a scenario's few: a queue that is long, or a run that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+from minifuse.request import GREEDY, Request
+from minifuse.testing.subject import Case
+
+__all__ = ["crowd_of", "long_run_of"]
+
+NUM_ABORTS = 3
+
+
+def crowd_of(case: Case) -> Case:
+    """Forty requests within a quarter of a second, which is not enough to serve them: most of them wait."""
+    return _repeated(case, 40, seconds=0.25, longest=4)
+
+
+def long_run_of(case: Case) -> Case:
+    """Three hundred requests in a row, for about a thousand iterations or more."""
+    return _repeated(case, 300, seconds=12.0, longest=12)
+
+
+def _repeated(case: Case, count: int, seconds: float, longest: int) -> Case:
+    """The case's requests again and again, cut short, each time at another moment within so many seconds."""
+    rng = Random(repr(case.scenario))
+    requests: list[Request] = []
+    while len(requests) < count:
+        requests += _shifted(case.requests, rng.uniform(0, seconds), len(requests), longest)
+    aborts = tuple((rng.randint(1, count), rng.choice(requests).id) for _ in range(NUM_ABORTS))
+    crowd = case.with_requests(tuple(requests), aborts)
+    return type(case)(case.row, replace(crowd.scenario, replayed=True))
+
+
+def _shifted(requests: tuple[Request, ...], later_s: float, number: int, longest: int) -> Iterator[Request]:
+    """The same requests so much later, numbered from `number` on, in groups and conversations of their own."""
+    names = {request.id: f"r{number + i}" for i, request in enumerate(requests)}
+    for request in requests:
+        yield replace(
+            request,
+            id=names[request.id],
+            prompt=request.prompt[: 2 * longest],
+            max_new_tokens=min(request.max_new_tokens, longest),
+            stop_ids=(),
+            sampling=GREEDY,
+            arrival_s=request.arrival_s + later_s * (request.after is None),
+            after=names[request.after] if request.after else None,
+            group=request.group and f"{request.group}{number}",
+            conversation=request.conversation and f"{request.conversation}{number}",
+        )

@@ -1,0 +1,72 @@
+"""What goes wrong in the queue: where many wait, in the prompts of a request, and in how full the batch is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformance.defects.harness import Patch, defect, instead_of
+
+from minifuse.batching.instances import Instances
+from minifuse.batching.iteration import Iteration
+from minifuse.batching.policy import QueuePolicy
+from minifuse.plan import Proposal, Reason
+from minifuse.request import Sequence
+from minifuse.testing.waiting import WaitingBooks
+
+
+def _unseen(patch: Patch) -> None:
+    """Not for the law "queue" to see."""
+    patch.setattr(WaitingBooks, "_precedes", lambda *arguments: False)
+
+
+@defect("orca", "queue", check="under_load", batching__order="fcfs")
+@instead_of(QueuePolicy, "_fill")
+def the_newest_first_once_many_wait(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
+    if len(self.waiting) > 12:
+        for sequence in list(self.waiting):
+            self.waiting.rerank(sequence.id, lambda one: -one.request.arrival_s)
+    return fill(self, *arguments)
+
+
+@defect("vllm", "overtaking", check="under_load", batching__order="fcfs")
+def the_newest_first_once_many_wait_and_no_order(patch: Patch) -> None:
+    """As of a policy without the option, which claims that none is overtaken."""
+    _unseen(patch)
+    the_newest_first_once_many_wait(patch)
+
+
+@defect("orca", "overtaking", batching__order="fcfs")
+def the_prompts_of_a_request_reversed(patch: Patch) -> None:
+    _unseen(patch)
+    patch.setattr(
+        QueuePolicy,
+        "rank",
+        lambda self, sequence: (sequence.request.arrival_s, -self.num_received * (sequence.request.group is not None)),
+    )
+
+
+@defect("vllm", "work conserving")
+@defect("orca", "work conserving")
+@instead_of(Iteration, "admission")
+def half_of_the_batch_stays_empty(admission: Any, self: Iteration, *arguments: Any) -> Reason | None:
+    sequence, joining, _ = arguments
+    if len(self.running) + joining >= max(1, self.options.max_batch // 2):
+        return Reason("batch-full", sequence.id, "not admitted: the batch is full")
+    return None
+
+
+@defect("instances", "work conserving")
+@instead_of(Instances, "_why_waiting")
+def an_instance_that_serves_none(why: Any, self: Instances, memory: Any) -> Reason | None:
+    if self.waiting and 0 < self.num_idle < self.workers:
+        return Reason("batch-full", next(iter(self.waiting)).id, "not admitted: all instances are serving")
+    return why(self, memory)
+
+
+@defect("fluid", "work conserving")
+@instead_of(QueuePolicy, "_lacks")
+def room_that_is_not_used(lacks: Any, self: QueuePolicy, newcomer: Sequence, room: Any) -> Reason | None:
+    """One newcomer at a time, until it has its answer."""
+    if self.running:
+        return Reason("memory-full", newcomer.id, "not admitted: memory is in use")
+    return lacks(self, newcomer, room)

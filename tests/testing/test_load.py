@@ -1,0 +1,112 @@
+"""The crowds and the long runs that are made of small scenarios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from minifuse.batching.iteration import Iteration
+from minifuse.errors import LawBroken
+from minifuse.techniques import TECHNIQUES, for_model
+from minifuse.testing import GRAPHS, TEXTS, Case, Subject, observe
+from minifuse.testing.laws import of_one_run, under_load
+from minifuse.testing.load import crowd_of, long_run_of
+from minifuse.testing.search import Limit, Search
+
+
+def _on_some(subject: Subject, technique: str, examples: int, check: Callable[[Case], None]) -> None:
+    row = for_model(TECHNIQUES[technique], subject.kind)
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(subject.scenarios(row))
+    def attempt(scenario: Any) -> None:
+        check(subject.case(row, scenario))
+
+    attempt()
+
+
+def test_in_a_crowd_many_wait() -> None:
+    waiting: list[int] = []
+
+    def check(case: Case) -> None:
+        seen = observe(crowd_of(case))
+        admitted_s = {name: seen.submitted_s[step.plan.step] for step in seen.steps for name in step.plan.admitted}
+        waiting.append(
+            max(
+                sum(arrived_s <= now < admitted_s.get(name, now) for name, arrived_s in seen.arrived_s.items())
+                for now in (0.0, *seen.submitted_s.values())  # if all are refused, no step is made
+            )
+        )
+
+    _on_some(TEXTS, "orca", 20, check)
+    assert sum(count > 12 for count in waiting) > len(waiting) / 2
+
+
+@pytest.mark.parametrize(("subject", "technique"), [(TEXTS, "vllm"), (GRAPHS, "graph-merged")])
+def test_a_crowd_is_the_same_every_time_and_computes_nothing(
+    subject: Subject, technique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(case: Case) -> None:
+        crowd = crowd_of(case)
+        assert repr(crowd.scenario) == repr(crowd_of(case).scenario)
+        assert 40 <= len(crowd.requests) <= 50
+        monkeypatch.setattr(type(case), "runner", lambda self: pytest.fail("a model computes"))
+        of_one_run(crowd, observe(crowd))
+
+    _on_some(subject, technique, 3, check)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("technique", TECHNIQUES)
+@pytest.mark.parametrize("subject", [TEXTS, GRAPHS], ids=lambda subject: subject.kind)
+def test_laws_hold_on_a_long_run(subject: Subject, technique: str) -> None:
+    if subject.kind not in TECHNIQUES[technique].serves:
+        pytest.skip("it does not serve these models")
+
+    def check(case: Case) -> None:
+        long = long_run_of(case)
+        of_one_run(long, observe(long))
+
+    _on_some(subject, technique, 10, check)
+
+
+def test_what_shows_late_takes_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest first, once a hundred and fifty requests have come."""
+    rank = Iteration.rank
+    monkeypatch.setattr(
+        Iteration,
+        "rank",
+        lambda self, one: -self.num_received if self.num_received > 150 else rank(self, one),
+    )
+    short = TEXTS._replace(scenarios=lambda row: TEXTS.scenarios(row, ("few",)))
+    Search(short, TECHNIQUES["orca"], []).run(3, seed=0)
+    with pytest.raises(LawBroken) as broken:
+        Search(short, TECHNIQUES["orca"], [], long=True, limit=Limit(math.inf, -math.inf)).run(3, seed=0)
+    assert broken.value.law in ("queue", "overtaking")
+    assert len(broken.value.seen.case.requests) >= 300  # there was no time to make it smaller
+
+
+def test_a_crowd_is_told_as_the_scenario_that_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest first, once more than twelve wait."""
+    rank = Iteration.rank
+    monkeypatch.setattr(
+        Iteration,
+        "rank",
+        lambda self, one: -self.num_received if len(self.waiting) > 12 else rank(self, one),
+    )
+    with pytest.raises(LawBroken) as broken:
+        Search(TEXTS, TECHNIQUES["orca"], [under_load], limit=Limit(math.inf, -math.inf)).run(10, seed=0)
+    case = broken.value.seen.case
+    assert f"{case}, the smallest scenario found" in broken.value.__notes__
+    assert case.scenario.replayed
