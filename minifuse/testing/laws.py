@@ -23,6 +23,7 @@ from minifuse.testing.graphs import GRAPHS
 from minifuse.testing.observation import Observation
 from minifuse.testing.observe import observe
 from minifuse.testing.overtaking import check_overtaking
+from minifuse.testing.second_life import second_life
 from minifuse.testing.subject import Case, Subject, alike
 from minifuse.testing.texts import TEXTS
 from minifuse.testing.told import check_trace
@@ -313,10 +314,12 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
     "blind": blind,
     "batch_of_one": batch_of_one,
     "interrupted": interrupted,
+    "second_life": second_life,
 }
 NAMES = (  # as `LawBroken` carries them
     *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
     *("queue", "window", "together", "reasons", "overtaking", "time", "same in simulation", "blind", "batch of one"),
+    "second life",
 )
 
 
