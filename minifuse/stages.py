@@ -171,6 +171,7 @@ class Batching(Stage, Protocol):
     apart: bool  # whether prompts are computed by plans of their own, before they join the sequences that run
     one_plan: bool  # whether there is one worker, with one plan at a time, whatever the options
     cuts: bool  # whether the tokens of an iteration are bounded whatever the options, so that prompts may be cut
+    remembers: bool  # whether requests that have ended count in decisions about others, as in fair shares by user
 
     @property
     def token_budget(self) -> int | None:
@@ -275,6 +276,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "apart": False,
         "one_plan": False,
         "cuts": False,
+        "remembers": False,
     },
     "memory": {
         "serves": frozenset({"transformer"}),

@@ -27,6 +27,7 @@ from minifuse.testing.observation import Observation
 from minifuse.testing.observed import observe
 from minifuse.testing.overtaking import check_overtaking
 from minifuse.testing.own_laws import check_own_laws
+from minifuse.testing.second_life import second_life
 from minifuse.testing.subject import Case, Subject, alike
 from minifuse.testing.texts import TEXTS
 from minifuse.testing.told import check_trace
@@ -346,11 +347,12 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
     "batch_of_one": batch_of_one,
     "interrupted": interrupted,
     "under_load": under_load,
+    "second_life": second_life,
 }
 NAMES = (  # as `LawBroken` carries them
     *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
     *("queue", "window", "together", "work conserving", "reasons", "overtaking", "time"),
-    *("same in simulation", "blind", "batch of one"),
+    *("same in simulation", "blind", "batch of one", "second life"),
 )
 
 

@@ -3,11 +3,15 @@
 Attention is linear in the values, and with queries of zero it is a plain mean over what a token sees. So each token's
 shadow value is a tag of the text up to it, and what attention returns for a token must be the mean of its own prefix's
 tags. A slot that was overwritten, a mask one column too wide, a stale block: each shows as another mean.
+
+A slot that holds no token's KV holds NaN instead: one that was never written, that is about to be written, or that
+lies behind a sequence's text. What attention reads there and multiplies with 0 is NaN, too.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import replace
 from functools import lru_cache
 
@@ -62,6 +66,8 @@ class GhostRunner(TorchRunner):
         shadow = replace(model.config, num_layers=1)
         slots, host = cache.keys.shape[1], cache.host_keys.shape[1]
         self.ghost = KVStorage(shadow, slots, torch.float64, cache.device, host)
+        for kv in (self.ghost.keys, self.ghost.values, self.ghost.host_keys, self.ghost.host_values):
+            kv.fill_(math.nan)
         self.width = model.config.kv_size
         self.logits: dict[tuple[str, int], Tensor] = {}  # of every token drawn, by sequence and position
 
@@ -77,6 +83,23 @@ class GhostRunner(TorchRunner):
         for move in plan.moves:
             if move.moment == moment and move.wave == wave:
                 self.ghost.move(move)
+
+    def _poison(self, plan: Plan, sequences: dict[str, Sequence], wave: int) -> None:
+        """Put NaN into slots whose contents no work of a wave may depend on: those that it writes itself, and those
+        behind its texts.
+
+        A row of a rectangle, or a buffer of a region, is set to zero when it is handed over, and lies under a mask from
+        then on: there, what is behind a text is poisoned only with the plan that admits its sequence.
+        """
+        start, stop = plan.waves[wave]
+        slots: list[int] = []
+        for (name, first, last, _), place in zip(plan.work[start:stop], plan.places[start:stop], strict=True):
+            slots += place.slots(first, last)
+            if plan.shape is None or name in plan.admitted:
+                end = max(last, len(sequences[name].tokens))
+                slots += place.slots(end, place.capacity)
+        self.ghost.keys[:, slots] = math.nan
+        self.ghost.values[:, slots] = math.nan
 
     def _logits(
         self, plan: Plan, sequences: dict[str, Sequence], moves: MovesOfPlan | None
@@ -107,6 +130,7 @@ class GhostRunner(TorchRunner):
         waves = []
         for number, wave in enumerate(batch.waves):
             self._move(plan, "before", number)
+            self._poison(plan, sequences, number)
             waves.append(self.attention.attend(heads, None, self.ghost, 0, wave))
             self._move(plan, "after", number)
         # [tokens, num_kv_heads, group, head_dim]

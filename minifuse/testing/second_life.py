@@ -1,0 +1,106 @@
+"""Law "second life": what a technique decides does not depend on what it has served before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from minifuse.errors import LawBroken
+from minifuse.plan import Plan
+from minifuse.request import Request
+from minifuse.stages import stage
+from minifuse.testing.observation import Observation
+from minifuse.testing.observed import observe
+from minifuse.testing.subject import Case
+
+__all__ = ["second_life"]
+
+# Both lives lie between two powers of two: there, times and what is added to them are rounded alike in both.
+FIRST_S, SECOND_S, END_S = 1088.0, 1344.0, 1600.0
+AGAIN = "again "
+MOST_ABORTS = 2  # of requests that are suspended, beside those of the scenario
+
+
+def second_life(case: Case, seen: Observation) -> None:
+    """The same requests, served again by the same stages once the first have left, are decided alike.
+
+    Nothing may be kept meanwhile, and the policy not say that it remembers (`remembers`). Some requests are aborted
+    while they are suspended: then a place, or memory on either tier, is easily lost.
+    """
+    if stage("batching", case.row.batching).remembers:
+        return
+    if "memory.keep" in case.row.option_names:
+        case = type(case)(case.row, case.scenario.with_options(memory__keep=False))
+    aborts = (*case.scenario.aborts, *_while_suspended(seen))
+    requests = [_moved(request, FIRST_S) for request in case.requests]
+    again = [_moved(request, SECOND_S, AGAIN) for request in case.requests]
+    tokens = {(mark + name, at): token for (name, at), token in seen.tokens.items() for mark in ("", AGAIN)}
+
+    def served(these: Sequence[Request], aborts: Sequence[tuple[int, str]]) -> Observation:
+        lives = case.with_requests(tuple(these), tuple(aborts))
+        return observe(lives, run=case.replay(tokens), cost=_cost)
+
+    once = served(requests, aborts)
+    kept = once.usage_at_end
+    if kept is None or kept.kept or kept.kept_on_host or any(step.ended_s > SECOND_S for step in once.steps):
+        return
+    after = len(once.steps)
+    both = served([*requests, *again], [*aborts, *((after + steps, AGAIN + name) for steps, name in aborts)])
+    for found, expected in zip(_decided(both, after), _decided(once, 0), strict=False):
+        if found != expected:
+            broken = LawBroken("second life", f"served again, {found} was decided, and at first {expected}")
+            broken.seen = both
+            raise broken
+    if len(both.steps) != 2 * after:
+        raise LawBroken("second life", f"served again, the requests took {len(both.steps) - after} steps, not {after}")
+
+
+def _while_suspended(seen: Observation) -> Iterator[tuple[int, str]]:
+    """Aborts of requests that are suspended: each after the step with which it was evicted."""
+    evicted = [(number, name) for number, step in enumerate(seen.steps, 1) for name in step.plan.evicted]
+    yield from evicted[:MOST_ABORTS]
+
+
+def _moved(request: Request, later_s: float, mark: str = "") -> Request:
+    """The same request so much later, with another name."""
+    return replace(
+        request,
+        id=mark + request.id,
+        arrival_s=later_s + request.arrival_s,
+        group=request.group and mark + request.group,
+        conversation=request.conversation and mark + request.conversation,
+        after=request.after and mark + request.after,
+    )
+
+
+def _cost(plan: Plan) -> float:
+    """Seconds of a plan, whatever its number."""
+    return 0.005 + 0.001 * plan.num_computed
+
+
+def _decided(seen: Observation, after: int) -> Iterator[dict[str, Any]]:
+    """What each plan but for the first `after` decided, without slots: which of them are free first is no matter."""
+    plans = list(seen.plans.values())[after:]
+    first_s = seen.submitted_s[plans[0].step] if plans else 0.0
+    for plan in plans:
+        moved: Counter[tuple[Any, ...]] = Counter()
+        for move in plan.moves:
+            moved[move.kind, move.moment, move.wave] += move.num_tokens
+        yield {
+            "at": round(seen.submitted_s[plan.step] - first_s, 9),
+            "worker": plan.worker,
+            "work": [(_name(work.sequence), *work[1:]) for work in plan.work],
+            "admitted": [*map(_name, plan.admitted)],
+            "evicted": [*map(_name, plan.evicted)],
+            "reused": [(_name(one.sequence), *one[1:]) for one in plan.reused],
+            "computed": plan.num_computed,
+            "moved": dict(moved),
+            "waves": plan.waves,
+            "reasons": [(reason.code, _name(reason.sequence)) for reason in plan.reasons],
+        }
+
+
+def _name(name: str) -> str:
+    return name.removeprefix(AGAIN)
