@@ -110,6 +110,7 @@ class Submission:
     most_steps: int = 0
 
     def __enter__(self) -> Self:
+        self._text, self._buffer = "", b""
         self.budget = self.budget or Budget(self.limits.seconds)
         if self.budget.seconds <= 0:
             raise StudentFault(f"This was not run: what was run before took the {self.limits.seconds} s of all tests.")
@@ -154,7 +155,6 @@ class Submission:
         self._waiting.register(self._replies, selectors.EVENT_READ)
         assert self._process.stdout is not None
         self._waiting.register(self._process.stdout, selectors.EVENT_READ)
-        self._text, self._buffer = "", b""
         try:
             self._computed -= float(self._line(self.file.name, time.monotonic() + STARTS))
             self._ask({"do": "load"}, self.file.name, Any)

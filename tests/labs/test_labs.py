@@ -9,6 +9,7 @@ import tomllib
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -186,11 +187,11 @@ def test_a_wrong_solution_fails_whatever_the_secret(lab: Lab, name: str, referen
 
 def test_a_file_that_never_ends_is_graded_in_finite_time(tmp_path: Path) -> None:
     """Lines are not counted in a loop of one line: the first test takes the limit of all, and no other is run."""
-    lab = Lab(shutil.copytree(SHUFFLE.folder, tmp_path / "lab"))
-    toml = (lab.folder / "lab.toml").read_text()
-    (lab.folder / "lab.toml").write_text(toml.replace("steps = 200000", "steps = 200000\nseconds = 1"))
-    (lab.folder / "solution.py").write_text("while True: pass\n")
-    first, *others = judge(lab, lab.folder / "solution.py")
+    folder = shutil.copytree(SHUFFLE.folder, tmp_path / "lab")
+    toml = (folder / "lab.toml").read_text()
+    (folder / "lab.toml").write_text(toml.replace("steps = 200000", "steps = 200000\nseconds = 1"))
+    (folder / "solution.py").write_text("while True: pass\n")
+    first, *others = judge(Lab(folder), folder / "solution.py")
     assert "was stopped: all tests have 1 s together" in first.what
     assert others
     assert all("This was not run" in one.what and not one.points for one in others)
@@ -200,7 +201,7 @@ def test_a_target_on_the_device_is_no_block_of_the_host() -> None:
     """Lab 6 once looked for a chunk's copy by the target of any move: one to the device may have the same number."""
     (lab,) = [lab for lab in LABS if lab.number == 6]
     tiers = object.__new__(lab.module(lab.folder / "stage.py").ValuedTiers)
-    dropped, newcomer = SimpleNamespace(arriving=True), SimpleNamespace(host=None)
+    dropped, newcomer = Mock(arriving=True), Mock(host=None)
     tiers.size, tiers.by_host_block, tiers.free = 4, {3: dropped}, lambda chunk: None
     tiers.on_host, tiers.host = SimpleNamespace(chunks={}), SimpleNamespace(take=lambda: 3)
     upload = Move("swap_in", 40, 12, 4, source_tier="host")
