@@ -42,6 +42,7 @@ class Mlfq(QueuePolicy):
 
     name = "mlfq"
     grows = True
+    remembers = True  # the speed of the last iteration with a prompt
 
     @dataclass(frozen=True)
     class Options:

@@ -218,6 +218,18 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         },
         "Time.",
     ),
+    "second life": Statement(
+        "the same requests, served again by the same stages when the first have left, are decided alike, some aborted "
+        "while they are suspended: no place in the batch and no memory of either tier is lost (of stages that do not "
+        "say `remembers`, where nothing is kept)",
+        "a run of both lives, and one of the first alone",
+        {
+            "batching": ("release", "propose", "admission"),
+            "memory": ("release", "place", "commit"),
+            "attention": ("layout",),
+        },
+        "Claims.",
+    ),
     "blind": Statement(
         "later arrivals and unknown answer lengths change no earlier decision",
         "runs that differ only in those",
