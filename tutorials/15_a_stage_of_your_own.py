@@ -51,8 +51,8 @@ from minifuse.request import Sequence
 from minifuse.stages import Memory, register
 from minifuse.techniques import mix, technique
 from minifuse.testing import LAWS, TEXTS
-from minifuse.testing.overtaking import _overtaken_by, check_overtaking
 from minifuse.testing.mixes import mixes_of
+from minifuse.testing.overtaking import _overtaken_by, check_overtaking
 from minifuse.testing.search import Search
 from minifuse.testing.statements import names_of, statement
 from minifuse.work import Work

@@ -27,7 +27,7 @@ def _has(*names: str) -> Callable[[Technique], bool]:
 
 
 def _remembers(row: Technique) -> bool:
-    return stage("batching", row.batching).remembers or stage("memory", row.memory).remembers
+    return any(stage(kind, row.stages[kind]).remembers for kind in ("batching", "memory"))
 
 
 _CHUNKS = ("memory.share", "memory.chunk", "memory.keep")

@@ -51,7 +51,8 @@ def second_life(case: Case, seen: Observation) -> None:
         return
     after = len(once.steps)
     both = served([*requests, *again], [*aborts, *((after + steps, AGAIN + name) for steps, name in aborts)])
-    for found, expected in zip_longest(_decided(both, after), _decided(once, 0), fillvalue={}):
+    nothing: dict[str, Any] = {}
+    for found, expected in zip_longest(_decided(both, after), _decided(once, 0), fillvalue=nothing):
         for what in expected or found:
             if found.get(what) != expected.get(what):
                 moment = (expected or found)["at"]

@@ -65,7 +65,9 @@ class GhostRunner(TorchRunner):
         cleared: the attention reads rows, or buffers, whole, under a mask: it sets one to zero that is handed over.
     """
 
-    def __init__(self, model: Transformer, cache: KVStorage, attention: AttentionBackend, *, cleared: bool = False) -> None:
+    def __init__(
+        self, model: Transformer, cache: KVStorage, attention: AttentionBackend, *, cleared: bool = False
+    ) -> None:
         super().__init__(model, cache, attention)
         shadow = replace(model.config, num_layers=1)
         slots, host = cache.keys.shape[1], cache.host_keys.shape[1]

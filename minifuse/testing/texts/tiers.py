@@ -15,11 +15,12 @@ __all__ = ["check_kept", "check_swaps"]
 
 
 def check_swaps(case: Case, seen: Observation) -> None:
-    """With the option `preemption=swap` of a memory of blocks, the KV of an evicted sequence goes to the host as long as
-    it has blocks for it. A block is free again when the sequence has ended, or the plan has run that swaps it in.
+    """With `preemption=swap`, in blocks, the KV of an evicted sequence goes to the host while that has blocks for it.
 
-    >>> # blocks of 4, 3 of them on the host: a, evicted with 9 tokens, takes all, and b, evicted later, is dropped; once
-    >>> # the plan that admits a has run, they are free for b
+    A block is free again when the sequence has ended, or the plan has run that swaps it in.
+
+    >>> # blocks of 4, 3 of them on the host: a, evicted with 9 tokens, takes all, and b, evicted later, is dropped;
+    >>> # once the plan that admits a has run, they are free for b
     """
     options: dict[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
     if options.get("preemption") != "swap" or "block_size" not in options:
@@ -56,7 +57,7 @@ class _Stay(NamedTuple):
 
     begins: int  # the index of the event from which on they did
     ends: int
-    count: int
+    tokens: int
 
 
 def check_kept(case: Case, seen: Observation) -> None:
@@ -70,7 +71,7 @@ def check_kept(case: Case, seen: Observation) -> None:
     after = {request.id: request.after for request in case.requests}
     left: dict[str, int] = {}  # when each sequence left the device
     stays: list[_Stay] = []
-    for index, (now, event) in enumerate(seen.happened):
+    for index, (_, event) in enumerate(seen.happened):
         if not isinstance(event, Plan):
             left |= dict.fromkeys(event.finished, index)
             continue
@@ -81,7 +82,7 @@ def check_kept(case: Case, seen: Observation) -> None:
         left |= dict.fromkeys(event.evicted, index)
     least: Counter[int] = Counter()
     for stay in stays:
-        least.update(dict.fromkeys(range(stay.begins + 1, stay.ends), stay.count))
+        least.update(dict.fromkeys(range(stay.begins + 1, stay.ends), stay.tokens))
     for index, count in least.items():
         _, event = seen.happened[index]
         if not isinstance(event, Plan) and event.usage.kept + event.usage.kept_on_host < count:

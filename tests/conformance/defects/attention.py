@@ -189,7 +189,7 @@ def single_tokens_read_180_tokens_at_most(reads: Any, self: Any, plan: Any, *res
 
 @defect("vllm", "ghost")
 def what_lies_behind_a_text_is_multiplied_with_0(patch: Patch) -> None:
-    """Whole blocks are read, under a mask. NaN times 0 is NaN, and of what no token has written anything may lie there."""
+    """Whole blocks are read, under a mask: NaN times 0 is NaN, and behind a text anything may lie."""
 
     def reads(self: Any, plan: Any, rows: Any, span: Span, cache: Any) -> Any:
         first = rows.starts[span.start]
