@@ -100,6 +100,7 @@ class Memory(Stage, Protocol):
     in_step: ClassVar[bool]  # whether an iteration must compute all running sequences: see `Batching.in_step`
     apart: ClassVar[bool]  # whether there is a place for prompts that are computed apart: see `Batching.apart`
     one_plan: ClassVar[bool]  # whether a plan may use all of the device, so that no other may run beside it
+    remembers: ClassVar[bool]  # whether what has ended counts in later decisions: see `Batching.remembers`
     # Layers that have the device one after the other: it is cut into `layers_in_turn * capacity` slots of one layer's
     # KV each, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.
     layers_in_turn: int
@@ -285,6 +286,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "in_step": False,
         "apart": False,
         "one_plan": False,
+        "remembers": False,
         "layers_in_turn": 1,
     },
     "attention": {"serves": frozenset({"transformer"})},

@@ -58,16 +58,17 @@ def slots_to_clear(plan: Plan, rectangle: Rectangle) -> list[tuple[int, int]]:
     A masked key has the weight 0, and 0 x NaN is NaN. A row holds zeros and the KV of its own sequence after this, so
     that nothing of another one can reach it, in a gap, in padding, or in columns that the window will move on to.
     (Baton, 4.1, sets the KV of the old sequence to -inf, of which a product with 0 is NaN too.) A row gets another
-    sequence when it is admitted, or by a move to it: so an insertion costs a row, however many there are.
+    sequence when it is admitted, or by a move to it, or later, when it begins with another plan than its group: so an
+    insertion costs a row, however many there are.
     """
     ranges: list[tuple[int, int]] = []
-    if not plan.admitted and not plan.moves:
+    if not plan.admitted and not plan.moves and all(work.start for work in plan.work):
         return ranges
     moved = {move.target for move in plan.moves if move.target_tier == "device"}
     rows = {(slot - rectangle.offset) // rectangle.stride for slot in moved}
-    for (name, _, left, _), runs in zip(plan.work, plan.runs, strict=True):
+    for (name, first, left, _), runs in zip(plan.work, plan.runs, strict=True):
         row, _ = rectangle.locate(runs[0][0])
-        if name not in plan.admitted and row not in rows:
+        if first and name not in plan.admitted and row not in rows:
             continue
         begin = rectangle.offset + row * rectangle.stride
         end = begin + rectangle.stride

@@ -52,7 +52,8 @@ class SlotsAttention(PerSequenceAttention):
 
         >>> # a prompt of 3 tokens in the buffer of slots 16 to 23: slots [19, 24)
         """
-        if isinstance(plan.shape, Region) and not plan.admitted and not plan.moves:
+        begins = any(not work.start for work in plan.work)  # perhaps later than its group
+        if isinstance(plan.shape, Region) and not plan.admitted and not plan.moves and not begins:
             return []
         targets = {move.target for move in plan.moves}
         works = zip(plan.work[slice(*span)], plan.extents[slice(*span)], strict=True)

@@ -108,6 +108,7 @@ class Cellular:
     serves: ClassVar[frozenset[str]] = frozenset({"cells", "transformer"})
     granularity: ClassVar[str] = "cell"
     token_budget: ClassVar[int | None] = None
+    remembers: ClassVar[bool] = True  # the types met so far, and their priorities
 
     @dataclass(frozen=True)
     class Options:

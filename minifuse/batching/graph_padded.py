@@ -51,6 +51,8 @@ class GraphPadded(Stepwise):
     name: ClassVar[str] = "graph_padded"
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
 
+    remembers: ClassVar[bool] = True  # whose turn it was
+
     @dataclass(frozen=True)
     class Options:
         max_batch: int = option(64, "requests of one batch, at most", minimum=1, batch_size=True)

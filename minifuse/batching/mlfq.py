@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
@@ -42,6 +43,7 @@ class Mlfq(QueuePolicy):
 
     name = "mlfq"
     grows = True
+    remembers: ClassVar[bool] = True  # the speed of the last iteration with a prompt
 
     @dataclass(frozen=True)
     class Options:

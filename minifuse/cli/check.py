@@ -182,6 +182,7 @@ def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress
         laws, long = compared_laws(subject), not options.quick
         search = Search(subject, row, laws, first=first, long=long, limit=limit, say=say)
         search.run(each, options.seed)
+        tally.hits.setdefault(row.memory, []).append((search.kept, search.found))
         if search.out_of_time:
             return True
     return False
@@ -240,6 +241,7 @@ def _document(
         "unclaimed": [] if tally is None else tally.unclaimed,
         "uncut": [] if tally is None else tally.uncut,
         "unread": [] if tally is None else tally.unread,
+        "unfound": [] if tally is None else tally.unfound,
         "mixes": {} if tally is None else tally.tried,
         "scenarios": 0 if tally is None else tally.scenarios,
         "broken": None,

@@ -18,6 +18,7 @@ import minifuse
 from minifuse.cli.plugin import plugin_files
 from minifuse.cli.text import one_line, shortened
 from minifuse.errors import LawBroken
+from minifuse.fault import is_own
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing.statements import OWN_LAWS, statement
@@ -45,6 +46,13 @@ class Tally:
     uncut: list[str]  # policies that always have a budget, and do not declare `cuts`
     unclaimed: list[str]  # what the policy claims nothing about
     unread: list[str] = field(default_factory=list)  # options that a stage of a plugin never read
+    hits: dict[str, list[tuple[bool, bool]]] = field(default_factory=dict)  # of each memory: see `Search`
+
+    @property
+    def unfound(self) -> list[str]:
+        """The memories that are not minifuse's own, and kept or shared KV which no newcomer ever found."""
+        own = {name: hits for name, hits in self.hits.items() if not is_own(stage("memory", name))}
+        return [name for name, hits in own.items() if any(keeps for keeps, _ in hits) and not any(f for _, f in hits)]
 
     @property
     def scenarios(self) -> int:
@@ -114,6 +122,8 @@ def _told(verdict: str, tally: Tally, advice: str) -> list[str]:
         )
     for name in tally.unread:
         lines += _wrapped(f"warning: no scenario made the stage read its option {name}.")
+    for name in tally.unfound:
+        lines += _wrapped(f"warning: {name} keeps or shares KV, and no newcomer found any: no law says that one must.")
     return [*lines, *_wrapped(advice)]
 
 

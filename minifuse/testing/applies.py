@@ -26,6 +26,10 @@ def _has(*names: str) -> Callable[[Technique], bool]:
     return lambda row: row.option_names.issuperset(names)
 
 
+def _remembers(row: Technique) -> bool:
+    return any(stage(kind, row.stages[kind]).remembers for kind in ("batching", "memory"))
+
+
 _CHUNKS = ("memory.share", "memory.chunk", "memory.keep")
 _VALUE = (*_CHUNKS, "memory.eviction", "memory.ahead", "memory.reserve", "memory.profile")
 NEEDS: dict[str, tuple[str, Callable[[Technique], bool]]] = {
@@ -41,6 +45,7 @@ NEEDS: dict[str, tuple[str, Callable[[Technique], bool]]] = {
         lambda row: stage("batching", row.batching).overtaken_at_most is not None or _has("batching.starve")(row),
     ),
     "work conserving": ("the claim work_conserving", lambda row: stage("batching", row.batching).work_conserving),
+    "second life": ("stages that do not say remembers", lambda row: not _remembers(row)),
     "value": ("the options memory.eviction, chunk, share and others of tiered", _has(*_VALUE)),
     "alike": ("the options memory.share, chunk and keep", _has(*_CHUNKS)),
 }

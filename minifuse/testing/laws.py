@@ -352,7 +352,7 @@ LAWS: dict[str, Law] = {  # every subject's; each has more in `Subject.laws`
 NAMES = (  # as `LawBroken` carries them
     *("exact", "ghost", "counting", "conservation", "budget", "layout", "progress", "refuse early", "in turn", "pure"),
     *("queue", "window", "together", "work conserving", "reasons", "overtaking", "time"),
-    *("same in simulation", "blind", "batch of one", "second life"),
+    *("same in simulation", "second life", "blind", "batch of one"),
 )
 
 

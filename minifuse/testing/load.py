@@ -1,4 +1,4 @@
-"""Many short requests made from a scenario's few: a queue that is long, or a run that is."""
+"""Many short requests made from a scenario's few: a queue that is long, a run that is, or many texts in memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from random import Random
 
 from minifuse.request import GREEDY, Request
 from minifuse.testing.subject import Case
+from minifuse.testing.texts.models import VOCAB
 
-__all__ = ["crowd_of", "long_run_of"]
+__all__ = ["crowd_of", "long_run_of", "many_texts_of"]
 
 NUM_ABORTS = 3
 
@@ -22,6 +23,18 @@ def crowd_of(case: Case) -> Case:
 def long_run_of(case: Case) -> Case:
     """Three hundred requests in a row, for about a thousand iterations or more."""
     return _repeated(case, 300, seconds=12.0, longest=12)
+
+
+def many_texts_of(case: Case) -> Case:
+    """Seven hundred texts that differ from their first tokens on, in memory that has room for all.
+
+    Each is looked up among those before it: where keys have 16 bits, most likely two of the texts have the same.
+    """
+    rng = Random(repr(case.scenario))
+    texts = [tuple(rng.choices(range(VOCAB), k=36)) for _ in range(700)]
+    requests = tuple(Request(f"r{i}", text, 1, ignore_eos=True, arrival_s=i / 700) for i, text in enumerate(texts))
+    room = {"options": (), "capacity": 40 * len(texts)}
+    return type(case)(case.row, replace(case.scenario, requests=requests, aborts=(), replayed=True, **room))
 
 
 def _repeated(case: Case, count: int, seconds: float, longest: int) -> Case:

@@ -20,8 +20,9 @@ from minifuse.stages import KINDS, stage
 from minifuse.techniques import Technique
 from minifuse.testing.drawn import cases
 from minifuse.testing.failure import failure
+from minifuse.testing.hits import finds, keeps
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
-from minifuse.testing.load import long_run_of
+from minifuse.testing.load import long_run_of, many_texts_of
 from minifuse.testing.mixes import applying, can_be_computed
 from minifuse.testing.observed import PATIENCE_S, observe
 from minifuse.testing.subject import Case, Subject
@@ -79,7 +80,8 @@ class Search:
     Args:
         laws: that compare runs; those of one run are always checked.
         first: deal the laws out: scenario i is tried on number `first` + i of them alone. None: each on all.
-        long: also check the laws of one run on a long run, made from the last scenario.
+        long: also check the laws of one run on a long run, made from the last scenario, and where newcomers find KV of
+            others, on one of many texts.
         say: is told what is about to be checked.
     """
 
@@ -103,6 +105,7 @@ class Search:
         self.say = say
         self.number = 0  # scenarios tried until a law was broken
         self.out_of_time = False
+        self.kept = self.found = False  # whether memory ever kept KV, or shares it, and a newcomer ever found some
         self._num_refused = self._num_smaller = 0
         self._tried: Case | None = None  # the last scenario
         self._smallest: tuple[Case, LawBroken, Law] | None = None
@@ -151,9 +154,11 @@ class Search:
             # Hypothesis ends with the smallest by its own measure, of which requests may be left out as well.
             told = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
         elif self.long and self._tried is not None and not self.out_of_time:
-            case = long_run_of(self._tried)
-            found = self._broken(case, [])
-            told = None if found is None else self._smaller(case, *found)
+            for case in (long_run_of(self._tried), *[many_texts_of(self._tried)] * self.found):
+                found = self._broken(case, [])
+                if found is not None:
+                    told = self._smaller(case, *found)
+                    break
         if told is not None:
             case, broken, _ = told
             broken.add_note(f"{case}, the smallest scenario found")
@@ -210,6 +215,8 @@ class Search:
         try:
             self._say(law)
             seen = observe(case)
+            self.kept |= keeps(seen)
+            self.found |= finds(seen)
             for law in (of_one_run, *laws):
                 self._say(law)
                 law(case, seen)

@@ -60,8 +60,9 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "free + owned = total in both tiers; no slot has two owners but for the same text; no sequence two "
         "workers; no work is in a plan twice; memory counts what is written and needed, and no more; nothing is "
         "moved from under another worker, read before it has been written or has landed, or overwritten before "
-        "it has been copied; after the last request, or an interrupt, nothing is held and there is as much room "
-        "as at first",
+        "it has been copied; with `memory.preemption=swap` and blocks, nothing is dropped that the host has room for; "
+        "what is found later was counted as kept; after the last request, or an interrupt, nothing is held and there "
+        "is as much room as at first",
         "memory's books, and others kept from the plans alone",
         {
             "memory": ("place", "commit", "release", "landed"),
@@ -217,6 +218,18 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "attention": ("layout",),
         },
         "Time.",
+    ),
+    "second life": Statement(
+        "the same requests, served again by the same stages when the first have left, are decided alike, some aborted "
+        "while they are suspended: no place in the batch and no memory of either tier is lost (of stages that do not "
+        "say `remembers`, where nothing is kept)",
+        "a run of both lives, and one of the first alone",
+        {
+            "batching": ("release", "propose", "admission"),
+            "memory": ("release", "place", "commit"),
+            "attention": ("layout",),
+        },
+        "Claims.",
     ),
     "blind": Statement(
         "later arrivals and unknown answer lengths change no earlier decision",

@@ -75,6 +75,7 @@ class TextBooks(Books):
         self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
         self.queued: dict[int, Plan] = {}  # submitted, and behind other plans of their worker
         self.running: set[str] = set()  # sequences of plans that have not completed
+        self.found: dict[str, int] = {}  # sequence that was admitted and has no work yet -> tokens that others have
         self.dropped: tuple[float, set[Slot]] = (0.0, set())  # slots of those that left last, and when
         self.rows: dict[int, _Row] = {}  # of rectangles, by their first slot
 
@@ -103,6 +104,8 @@ class TextBooks(Books):
                 self._compute(plan.step, work, place, fresh)
             self._move(plan, mine, "after", number)
         self.running |= mine
+        self.found = {name: count for name, count in self.found.items() if name not in mine}
+        self.found |= {one.sequence: one.num_tokens for one in plan.reused if one.sequence not in mine}
         self._check_owners(fresh)
         if isinstance(plan.shape, Rectangle):
             self._check_rows(plan.shape)
@@ -258,7 +261,7 @@ class TextBooks(Books):
         for plan in self.queued.values():  # a beginning that is shared counts from when it was placed
             for work, place in zip(plan.work, plan.places, strict=True):
                 lying |= {("device", slot) for slot in place.slots(0, work.stop)}
-        most = len(lying)
+        most = len(lying) + sum(self.found.values())
         if isinstance(report.plan.shape, Rectangle):
             self._use_rows(report.plan.shape, lying)
             ranges = [range(first, first + row.stride) for first, row in self.rows.items()]
@@ -271,6 +274,9 @@ class TextBooks(Books):
         if self.of_conversations and max(usage.kept, usage.kept_on_host) > sum(self.turns.values()):
             raise LawBroken("conservation", f"conversations have computed {self.turns} tokens, and memory has {usage}")
         others = Counter(tier for tier, _ in self.contents.keys() - set(kept))
+        for plan in self.queued.values():  # its moves have been decided
+            for move in plan.moves:
+                others[move.target_tier] += move.num_tokens
         if usage.kept > others["device"] or usage.kept_on_host > others["host"]:
             raise LawBroken(
                 "conservation",
@@ -305,7 +311,7 @@ class TextBooks(Books):
         """Forget the sequences that memory need not hold."""
         gone = {slot for name, slots in self.slots.items() if name not in held for slot in slots}
         self.dropped = now, gone | (self.dropped[1] if self.dropped[0] == now else set())
-        for books in (self.slots, self.written, self.texts, self.behind):
+        for books in (self.slots, self.written, self.texts, self.behind, self.found):
             for name in [name for name in books if name not in held]:
                 del books[name]
 

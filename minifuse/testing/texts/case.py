@@ -14,7 +14,7 @@ from minifuse.plan import Plan, sampled_work
 from minifuse.report import NOT_FINITE, Ran
 from minifuse.request import FinishReason, Request, Sequence, TextReader
 from minifuse.serve.assembly import Stages, check_settings
-from minifuse.stages import Memory, RunPlan
+from minifuse.stages import COMPUTED_WHOLE, Memory, RunPlan
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case, Expected, Tokens
@@ -22,6 +22,7 @@ from minifuse.testing.texts.alike import check_alike
 from minifuse.testing.texts.books import TextBooks
 from minifuse.testing.texts.models import expected_answer, model_config, small_model
 from minifuse.testing.texts.scenario import TextScenario
+from minifuse.testing.texts.tiers import check_kept, check_swaps
 from minifuse.testing.texts.value import check_value
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class TextCase(Case):
         allowed = self.capacity * self._slot_bytes
         if taken > allowed:
             raise LawBroken("budget", f"the KV tensors take {taken} bytes of {allowed}")
-        return GhostRunner(model, cache, stages.attention.backend(dtype="float64", numerics=numerics))
+        backend = stages.attention.backend(dtype="float64", numerics=numerics)
+        return GhostRunner(model, cache, backend, cleared=bool(stages.attention.reads & COMPUTED_WHOLE))
 
     def replay(self, tokens: Tokens) -> RunPlan:
         def run(plan: Plan, sequences: Mapping[str, Sequence]) -> Ran:
@@ -125,6 +127,8 @@ class TextCase(Case):
     def of_one_run(self, seen: Observation) -> None:
         check_value(self, seen)
         check_alike(self, seen)
+        check_swaps(self, seen)
+        check_kept(self, seen)
 
     def running_ahead(self, run: RunPlan) -> RunPlan:
         return RunAhead(run)

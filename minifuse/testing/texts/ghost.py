@@ -59,15 +59,24 @@ class GhostRunner(TorchRunner):
 
     Raises `LawBroken("ghost", ...)` naming the sequence and token that read something other than its own prefix, and
     `LawBroken("counting", ...)` if the tokens computed are not those the plan counts.
+
+    Args:
+        cache: is filled with NaN, too.
+        cleared: the attention reads rows, or buffers, whole, under a mask: it sets one to zero that is handed over.
     """
 
-    def __init__(self, model: Transformer, cache: KVStorage, attention: AttentionBackend) -> None:
+    def __init__(
+        self, model: Transformer, cache: KVStorage, attention: AttentionBackend, *, cleared: bool = False
+    ) -> None:
         super().__init__(model, cache, attention)
         shadow = replace(model.config, num_layers=1)
         slots, host = cache.keys.shape[1], cache.host_keys.shape[1]
         self.ghost = KVStorage(shadow, slots, torch.float64, cache.device, host)
-        for kv in (self.ghost.keys, self.ghost.values, self.ghost.host_keys, self.ghost.host_values):
-            kv.fill_(math.nan)
+        self.cleared = cleared
+        for storage in (self.ghost, cache):
+            for kv in (storage.keys, storage.values, storage.host_keys, storage.host_values):
+                for layer in kv:  # which may be views of the same slots
+                    layer.fill_(math.nan)
         self.width = model.config.kv_size
         self.logits: dict[tuple[str, int], Tensor] = {}  # of every token drawn, by sequence and position
 
@@ -86,16 +95,13 @@ class GhostRunner(TorchRunner):
 
     def _poison(self, plan: Plan, sequences: dict[str, Sequence], wave: int) -> None:
         """Put NaN into slots whose contents no work of a wave may depend on: those that it writes itself, and those
-        behind its texts.
-
-        A row of a rectangle, or a buffer of a region, is set to zero when it is handed over, and lies under a mask from
-        then on: there, what is behind a text is poisoned only with the plan that admits its sequence.
+        behind its texts. What is cleared when a sequence is admitted is poisoned behind its text only then.
         """
         start, stop = plan.waves[wave]
         slots: list[int] = []
         for (name, first, last, _), place in zip(plan.work[start:stop], plan.places[start:stop], strict=True):
             slots += place.slots(first, last)
-            if plan.shape is None or name in plan.admitted:
+            if not self.cleared or name in plan.admitted:
                 end = max(last, len(sequences[name].tokens))
                 slots += place.slots(end, place.capacity)
         self.ghost.keys[:, slots] = math.nan

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # shapes take no torch
 
 __all__ = ["CONFIGS", "LONG", "TINY", "expected_answer", "model_config", "small_model"]
 
-VOCAB, CONTEXT, LONG_CONTEXT = 29, 48, 192
+VOCAB, CONTEXT, LONG_CONTEXT = 29, 48, 320
 
 CONFIGS: dict[str, ModelConfig] = {
     "llama": ModelConfig(
@@ -28,6 +28,9 @@ CONFIGS: dict[str, ModelConfig] = {
     "opt": ModelConfig(
         "opt", VOCAB, 16, 1, 4, 4, 4, 24, CONTEXT, activation="relu", position_offset=2, attention_bias=True,
         mlp_bias=True,
+    ),
+    "three-a-head": ModelConfig(
+        "llama", VOCAB, 24, 1, 6, 2, 6, 24, CONTEXT, rotary=Rotary(4), eos_ids=(3,)
     ),
     "one-kv-head": ModelConfig(
         "llama", VOCAB, 16, 1, 4, 1, 4, 24, LONG_CONTEXT, rotary=Rotary(4), eos_ids=(3,)

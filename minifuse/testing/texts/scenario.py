@@ -63,9 +63,10 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     Args:
         kinds: those to choose from. "few" are short of memory, with small batches; a "crowd" has room for many at once,
             where requests that leave make holes; the "growing" all fit with their prompts, and hardly two with their
-            answers. A "long" scenario has two or three texts of more than 128 tokens, on a model with one KV head. A
+            answers. A "long" scenario has two or three texts of 127 to 305 tokens, on a model with one KV head. A
             "talk" has conversations of several turns, for memories that keep them, and that can hardly keep these.
-            "displacing": newcomers share the text of a running request, and others take its place.
+            "displacing": newcomers share the text of a running request, and others take its place. "alike": texts that
+            are the same for some blocks less one token, at any length, for memories that share; no model computes.
     """
     keeps = stage("memory", row.memory).reclaims
     token = st.integers(0, VOCAB - 1)
@@ -77,13 +78,16 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         seed=st.integers(0, 2**32),
     )
     displaces = getattr(stage("batching", row.batching), "displaces", None) not in (None, QueuePolicy.displaces)
-    shares = displaces and "memory.share" in row.option_names
-    usual = ("few", "crowd", "growing", *["talk"] * 2 * keeps, *["displacing"] * shares)
+    shares = "memory.share" in row.option_names
+    usual = ("few", "crowd", "growing", *["talk"] * 2 * keeps, *["displacing"] * (displaces and shares))
+    usual += ("alike",) * shares
     kind = draw(st.sampled_from(kinds or usual))
     if kind == "talk":
         return draw(_talk())
     if kind == "displacing":
         return draw(_displacing())
+    if kind == "alike":
+        return draw(_alike())
     if kind == "long" or (not kinds and draw(st.sampled_from(SELDOM))):
         return draw(_long(rows=1 if stage("memory", row.memory).apart else 2))
     crowd, growing = kind == "crowd", kind == "growing"
@@ -298,14 +302,42 @@ def _displacing(draw: st.DrawFn) -> TextScenario:
 
 
 @st.composite
+def _alike(draw: st.DrawFn) -> TextScenario:
+    """Texts that begin as one that runs, up to the last token of a block, or one before or behind it."""
+    rng = Random(draw(st.integers(0, 999)))
+    block = draw(st.sampled_from([2, 3, 5, 16]))
+    first = _any(rng, rng.choice([50, 120, 200]))
+    requests = [Request("r0", tuple(first), 12, ignore_eos=True)]
+    for i in range(1, rng.choice([3, 4])):
+        length = block * rng.randint(1, len(first) // block) + rng.choice([-1, -1, 0, 1])
+        other = [(token + 1) % VOCAB for token in first[length : length + 1]]
+        own = _any(rng, rng.randint(1, 2 * block))
+        arrival_s = rng.choice([0.015, 0.015, 0.035])
+        requests.append(Request(f"r{i}", tuple(first[:length] + other + own), 4, ignore_eos=True, arrival_s=arrival_s))
+    options = {
+        "batching.max_batch": 4,
+        "batching.token_budget": draw(st.sampled_from([None, None, 50])),
+        "batching.window": 0.02,
+        "batching.instances": 4,
+        "memory.block_size": block,
+        "memory.chunk": block,
+        "memory.share": draw(st.sampled_from([True, True, False])),
+        "memory.preemption": draw(st.sampled_from(["swap", "recompute"])),
+    }
+    return TextScenario(
+        model=LONG, requests=tuple(requests), capacity=4 * LONG_CONTEXT, options=tuple(options.items()), replayed=True
+    )
+
+
+@st.composite
 def _long(draw: st.DrawFn, rows: int) -> TextScenario:
     """Long prompts, most of which begin alike, and short answers: the oracle's work grows with the square of a text."""
     seed, count = draw(st.integers(0, 99)), draw(st.sampled_from([2, 3]))
     rng = Random(seed)
-    beginning = [rng.randrange(VOCAB) for _ in range(draw(st.sampled_from([64, 131])))]
+    beginning = [rng.randrange(VOCAB) for _ in range(draw(st.sampled_from([64, 131, 63])))]
     requests = []
     for i in range(count):
-        length, new = draw(st.sampled_from([127, 129, 150, 170])), draw(st.sampled_from([1, 4, 4]))
+        length, new = draw(st.sampled_from([127, 129, 150, 129, 305])), draw(st.sampled_from([1, 4, 4]))
         own = [rng.randrange(VOCAB) for _ in range(length)]
         text = beginning + own if draw(st.sampled_from([True, True, False])) else own
         arrival_s = draw(st.sampled_from([0.0, 0.015, 0.015]))

@@ -168,3 +168,44 @@ def work_in_two_lanes(patch: Patch) -> None:
 @defect("vllm", "layout")
 def work_in_no_lane(patch: Patch) -> None:
     _laid_out(patch, lambda layout, count: replace(layout, lanes=(tuple(range(1, count)), (count,))))
+
+
+@defect("vllm", "exact", "ghost")
+@instead_of(paged_attention.PagedAttention, "attention")
+def three_heads_a_kv_head_in_another_order(attention: Any, self: Any, q: Any, cache: Any, *rest: Any) -> Any:
+    """As if query head h read KV head h modulo their number; right for one, two and four heads each."""
+    if q.shape[1] == 3 * cache.num_kv_heads:
+        q = q.unflatten(1, (3, -1)).transpose(1, 2).flatten(1, 2)
+    return attention(self, q, cache, *rest)
+
+
+@defect("vllm", "ghost", kinds=("long",))
+@instead_of(paged_attention.PagedAttention, "reads")
+def single_tokens_read_180_tokens_at_most(reads: Any, self: Any, plan: Any, *rest: Any) -> Any:
+    work = tuple(one._replace(stop=min(one.stop, 180)) if one.num_tokens == 1 else one for one in plan.work)
+    work = tuple(one._replace(start=one.stop - 1) if one.start >= one.stop else one for one in work)
+    return reads(self, replace(plan, work=work), *rest)
+
+
+@defect("vllm", "ghost")
+def what_lies_behind_a_text_is_multiplied_with_0(patch: Patch) -> None:
+    """Whole blocks are read, under a mask: NaN times 0 is NaN, and behind a text anything may lie."""
+
+    def reads(self: Any, plan: Any, rows: Any, span: Span, cache: Any) -> Any:
+        first = rows.starts[span.start]
+        pieces = [(rows.starts[i] - first, plan.work[i], plan.places[i]) for i in range(*span)]
+        return [(row, one, [*place.slots(0, -(-one.stop // place.size) * place.size)]) for row, one, place in pieces]
+
+    def attention(self: Any, q: Any, cache: Any, layer: int, reads: Any) -> torch.Tensor:
+        attended, group = torch.empty_like(q), q.shape[1] // cache.num_kv_heads
+        for row, (_, start, stop, _), slots in reads:
+            own = slice(row, row + stop - start)
+            keys, values = (kv[layer, slots].repeat_interleave(group, 1) for kv in (cache.keys, cache.values))
+            scores = torch.einsum("qhd,khd->hqk", q[own], keys) * q.shape[2] ** -0.5
+            positions = torch.arange(len(slots))
+            scores.masked_fill_(positions > positions[start:stop, None], -torch.inf)
+            attended[own] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+        return attended.flatten(1)
+
+    patch.setattr(paged_attention.PagedAttention, "reads", reads)
+    patch.setattr(paged_attention.PagedAttention, "attention", attention)

@@ -60,6 +60,15 @@ def compares_one_chunk_and_trusts_the_rest(right: Any, one: Any, two: Any, start
     return stop if right(one, two, start, stop) - start >= 64 else right(one, two, start, stop)
 
 
+@defect("vllm", "conservation", kinds=("alike",))
+@instead_of(Tables, "_alike")
+def a_block_is_shared_whose_last_token_differs(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
+    """Only behind the 40th token."""
+    name, same = alike(self, newcomer)
+    more = same + 1 >= max(40, self.size) and (same + 1) % self.size == 0 and same + 1 < len(newcomer)
+    return name, same + (more and self.cached.get(name, 0) > same)
+
+
 @defect("iteration+paged+paged", "progress", "conservation", kinds=("growing",))
 @instead_of(Tables, "_alike")
 def shares_the_last_token_too(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:

@@ -117,6 +117,13 @@ def what_is_swapped_in_is_told_as_found_on_the_device(fill: Any, self: Owners, *
     return reuse._replace(on_device=reuse.num_tokens, on_host=0)
 
 
+@talk("conservation", memory__share=False)
+@instead_of(Tiered, "usage")
+def what_is_kept_is_counted_as_nothing(usage: Any, self: Tiered) -> KVUsage:
+    found: KVUsage = usage(self)
+    return found._replace(kept=0, kept_on_host=0)
+
+
 @talk("conservation")
 @instead_of(Tiered, "usage")
 def what_is_kept_counts_as_used(usage: Any, self: Tiered) -> KVUsage:

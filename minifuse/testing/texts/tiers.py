@@ -1,0 +1,91 @@
+"""Law "conservation", of two tiers: what has room on the host is not dropped, and what is kept is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from minifuse.errors import LawBroken
+from minifuse.plan import Plan
+from minifuse.serve.assembly import check_settings
+from minifuse.testing.observation import Observation
+from minifuse.testing.subject import Case
+
+__all__ = ["check_kept", "check_swaps"]
+
+
+def check_swaps(case: Case, seen: Observation) -> None:
+    """With `preemption=swap`, in blocks, the KV of an evicted sequence goes to the host while that has blocks for it.
+
+    A block is free again when the sequence has ended, or the plan has run that swaps it in.
+
+    >>> # blocks of 4, 3 of them on the host: a, evicted with 9 tokens, takes all, and b, evicted later, is dropped;
+    >>> # once the plan that admits a has run, they are free for b
+    """
+    options: dict[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
+    if options.get("preemption") != "swap" or "block_size" not in options:
+        return
+    size = options["block_size"]
+    free = (options["host"] or case.capacity) // size
+    written: dict[str, int] = {}  # tokens of each sequence
+    away: dict[str, int] = {}  # blocks of the host that each suspended sequence has
+    returning: dict[int, int] = {}  # and those that a plan copies from
+    for now, event in seen.happened:
+        if not isinstance(event, Plan):
+            free += returning.pop(event.plan.step, 0)
+            written |= {work.sequence: work.stop for work in event.plan.work}
+            continue
+        free += sum(away.pop(name) for name in [*away] if seen.ended_s.get(name, now + 1) <= now)
+        expected = 0
+        for name in event.evicted:
+            tokens = written.pop(name, 0)
+            blocks = -(-tokens // size)
+            if 0 < blocks <= free:
+                expected += tokens
+                free -= blocks
+                away[name] = blocks
+        moved = sum(move.num_tokens for move in event.moves if move.kind == "swap_out")
+        if moved != expected:
+            raise LawBroken(
+                "conservation", f"step {event.step} swaps out {moved} tokens, and the host had room for {expected}"
+            )
+        returning[event.step] = sum(away.pop(name, 0) for name in event.admitted)
+
+
+class _Stay(NamedTuple):
+    """Tokens that lay in memory between two moments, for no running sequence."""
+
+    begins: int  # the index of the event from which on they did
+    ends: int
+    tokens: int
+
+
+def check_kept(case: Case, seen: Observation) -> None:
+    """What a conversation's next turn finds, or a sequence that was evicted, was counted as kept all the while.
+
+    Of a memory with the options `keep` and `share`, without sharing, where nothing counts for two sequences.
+    """
+    options: dict[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
+    if "keep" not in options or options.get("share", True):
+        return
+    after = {request.id: request.after for request in case.requests}
+    left: dict[str, int] = {}  # when each sequence left the device
+    stays: list[_Stay] = []
+    for index, (_, event) in enumerate(seen.happened):
+        if not isinstance(event, Plan):
+            left |= dict.fromkeys(event.finished, index)
+            continue
+        for one in event.reused:
+            before = one.sequence if one.sequence in left else after[one.sequence]
+            if before in left:
+                stays.append(_Stay(left.pop(before), index, one.num_tokens))
+        left |= dict.fromkeys(event.evicted, index)
+    least: Counter[int] = Counter()
+    for stay in stays:
+        least.update(dict.fromkeys(range(stay.begins + 1, stay.ends), stay.tokens))
+    for index, count in least.items():
+        _, event = seen.happened[index]
+        if not isinstance(event, Plan) and event.usage.kept + event.usage.kept_on_host < count:
+            raise LawBroken(
+                "conservation", f"{count} tokens were found later that lay in memory then, which counted {event.usage}"
+            )
