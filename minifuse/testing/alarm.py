@@ -21,8 +21,9 @@ MOST_TIMES = 6  # on the clock, the patience that there is of processor time: ot
 def alarm(patience_s: float) -> Iterator[None]:
     """Raise `Hung` in a block that has not ended after so many seconds, wherever it is, and again until it ends.
 
-    Seconds of processor time, or six times as many on the clock: a busy machine is not a hanging block. Where the system has no such alarm, in other threads than the main one, and inside another such block, it does
-    nothing. A block that is in the middle of a call into C is interrupted when that call returns.
+    They are seconds of processor time, or six times as many on the clock: a busy machine is not a hanging block. Where
+    the system has no such alarm, in other threads than the main one, and inside another such block, it does nothing. A
+    block that is in the middle of a call into C is interrupted when that call returns.
     """
     ours = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
     if not ours or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
