@@ -14,7 +14,7 @@ import torch
 from minifuse.clock import RealClock, VirtualClock
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError
-from minifuse.execute import RealExecutor, VirtualExecutor
+from minifuse.execute import RealExecutor, RunAhead, VirtualExecutor
 from minifuse.execute.link import Link
 from minifuse.execute.texts import torch_runner
 from minifuse.execute.virtual import placeholder_tokens
@@ -185,10 +185,12 @@ def make_real_engine(
     stages, clock = _stages(name, 200, {}, batching, memory, attention), RealClock()
     transfers = None
     if model is not None:
-        run = runner = torch_runner(small_model(model), stages.memory, stages.attention)
+        runner = torch_runner(small_model(model), stages.memory, stages.attention)
+        run = RunAhead(runner) if stages.batching.depth > 1 else runner
         transfers = runner.transfers
     executor = RealExecutor(
         *(run, clock, stages.batching.workers),
+        depth=stages.batching.depth,
         behind=transfers and transfers.behind,
         on_close=transfers and transfers.close,
     )
