@@ -26,6 +26,7 @@ from minifuse.testing.load import long_run_of, many_texts_of
 from minifuse.testing.mixes import applying, can_be_computed
 from minifuse.testing.observed import PATIENCE_S, observe
 from minifuse.testing.subject import Case, Subject
+from minifuse.testing.texts import TEXTS
 
 __all__ = [
     "NO_LIMIT",
@@ -154,7 +155,9 @@ class Search:
             # Hypothesis ends with the smallest by its own measure, of which requests may be left out as well.
             told = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
         elif self.long and self._tried is not None and not self.out_of_time:
-            for case in (long_run_of(self._tried), *[many_texts_of(self._tried)] * self.found):
+            makers = [long_run_of, *[many_texts_of] * (self.found and self.subject is TEXTS)]
+            for make in makers:
+                case = make(self._tried)
                 found = self._broken(case, [])
                 if found is not None:
                     told = self._smaller(case, *found)
