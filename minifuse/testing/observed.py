@@ -88,7 +88,7 @@ def _serve(
         seen.happened.append((report.ended_s, report))
         engine.memory.check_integrity()
         books.complete(report, _held(engine))
-        if len(seen.steps) % max(4, case.capacity // 1000) == 1:  # each costs what there is room for
+        if len(seen.steps) % max(4, case.capacity // 64) == 1:  # each costs what there is room for
             _check_free(case, engine.memory, policy.growing)
         seen.ended_s |= dict.fromkeys(report.finished, report.ended_s)
         # Plans that end together are committed together: the books must have been told of all of them before an abort.

@@ -257,7 +257,7 @@ def test_rows_that_change_hands_are_cleared(make: Callable[..., Case], rng: rand
     assert isinstance(rectangle, Rectangle)
     new.attend(PaddedAttention(), cache)
     before = new.cache(POISON)
-    case.attend(PaddedAttention(), before)  # which writes the same and clears nothing
+    case.attend(PaddedAttention(), before)  # which writes the same and clears only rows that begin with this plan
     taken = {rectangle.locate(place.slots(0, 1)[0])[0] for place in new.plan.places}
     own = {s for w, p in zip(new.plan.work, new.plan.places, strict=True) for s in p.slots(0, w.stop)}
     for row in taken:
@@ -298,8 +298,13 @@ def test_keys_and_values_are_written_in_their_slots_and_nowhere_else(name: str, 
         slots = torch.tensor(place.slots(work.start, work.stop))
         wanted.keys[LAYER, slots] = case.k[work.sequence][work.start : work.stop]
         wanted.values[LAYER, slots] = case.v[work.sequence][work.start : work.stop]
-        if name == "slots, with prompts" and work.start == 0 and isinstance(place, Extent):  # its buffer has been taken
-            rest = slice(place.offset + work.stop, place.offset + place.capacity)
+        if work.start == 0:  # its row, or its buffer, has been taken
+            rest: list[int] = []
+            if isinstance(case.plan.shape, Rectangle):
+                begin = case.plan.shape.slot(case.plan.shape.locate(place.slots(0, 1)[0])[0], 0)
+                rest = sorted({*range(begin, begin + case.plan.shape.stride)}.difference(place.slots(0, work.stop)))
+            elif name.startswith("slots") and isinstance(place, Extent):
+                rest = [*range(place.offset + work.stop, place.offset + place.capacity)]
             wanted.keys[LAYER, rest] = wanted.values[LAYER, rest] = 0
     assert torch.equal(cache.keys, wanted.keys)
     assert torch.equal(cache.values, wanted.values)

@@ -325,7 +325,7 @@ def _alike(draw: st.DrawFn) -> TextScenario:
         "memory.preemption": draw(st.sampled_from(["swap", "recompute"])),
     }
     return TextScenario(
-        model=LONG, requests=tuple(requests), capacity=4 * LONG_CONTEXT, options=tuple(options.items()), replayed=True
+        model=LONG, requests=tuple(requests), capacity=3 * LONG_CONTEXT, options=tuple(options.items()), replayed=True
     )
 
 

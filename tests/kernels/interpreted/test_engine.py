@@ -40,8 +40,8 @@ REQUESTS = (
     Request("c", (28,), 2, stop_ids=(3,), sampling=Sampling(temperature=1.0, top_k=9, seed=5), arrival_s=0.02),
 )
 CAPACITY = {"vllm, swapping": 8, "vllm, recomputing": 8}
-# Two models have one layer, and take half as long as the two of two layers, each of which meets one technique.
-MODELS = dict(zip(ROWS, cycle(("opt", "one-kv-head")), strict=False))
+# Three models have one layer, and take half as long as the two of two layers, each of which meets one technique.
+MODELS = dict(zip(ROWS, cycle(("opt", "one-kv-head", "three-a-head")), strict=False))
 MODELS |= {"orca": "llama", "vllm, swapping": "gptj", "dynamic": "opt"}
 
 
