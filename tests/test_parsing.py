@@ -152,7 +152,7 @@ def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
 # --- lines of request files
 
 
-def encode(text: str, continues: bool = False) -> list[int]:
+def encode(text: str, *, continues: bool = False) -> list[int]:
     return [ord(letter) for letter in text]
 
 
@@ -258,7 +258,7 @@ def test_ids_given_and_made_are_unique_over_groups_and_prompts(
 
 
 def test_a_text_for_a_model_without_a_tokenizer_is_that_requests_problem() -> None:
-    def none(text: str, continues: bool = False) -> list[int]:
+    def none(text: str, *, continues: bool = False) -> list[int]:
         raise ModelError("The model has no tokenizer.json: give prompt_token_ids.")
 
     ids, text = read({"prompt_token_ids": [1]}, {"prompt": "x"}, encode=none)
