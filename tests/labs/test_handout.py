@@ -94,7 +94,10 @@ sys.modules["torch"] = None
 peaks = {"grader": 0, "submission": 0}
 
 def note(name, process):
-    status = Path(f"/proc/{process}/status").read_text()
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:  # it has ended
+        return
     found = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
     peaks[name] = max([peaks[name], *found])
 
@@ -118,6 +121,15 @@ def grader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text, begin = (folder / "grade.py").read_text(), "from minifuse.labs.autograder import main\n"
     assert begin in text
     (folder / "grade.py").write_text(text.replace(begin, MEASURE + begin))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def impatient(grader: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A grader that gives each file a second for all tests."""
+    folder = shutil.copytree(grader, tmp_path_factory.mktemp("impatient") / "ag")
+    toml = folder / "lab" / "lab.toml"
+    toml.write_text(toml.read_text().replace("[limits]\n", "[limits]\nseconds = 1\n"))
     return folder
 
 
@@ -146,11 +158,11 @@ def test_it_grades_without_torch_in_768_mb(grader: Path, tmp_path: Path) -> None
     assert "submissions are kept from the hidden tests by " in results["told"]
 
 
-def test_what_a_submission_takes_is_measured(grader: Path, tmp_path: Path) -> None:
+def test_what_a_submission_takes_is_measured(impatient: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     text = (SHUFFLE.folder / "solution.py").read_text()
     (tmp_path / "in" / "solution.py").write_text(f"{text}\nheld = bytearray(300 << 20)\n")
-    assert graded(grader, tmp_path / "in", tmp_path)["peaks"][1] > 300 << 10
+    assert graded(impatient, tmp_path / "in", tmp_path)["peaks"][1] > 300 << 10
 
 
 def test_a_grader_that_fails_gives_no_points(grader: Path, tmp_path: Path) -> None:
@@ -208,11 +220,11 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_submission_gets_nothing(name: str, grader: Path, tmp_path: Path) -> None:
+def test_a_hostile_submission_gets_nothing(name: str, impatient: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     right = "" if name == "nothing" else (SHUFFLE.folder / "solution.py").read_text()
-    (tmp_path / "in" / "solution.py").write_text(right + HOSTILE[name].replace("{grader}", str(grader)))
-    results = graded(grader, tmp_path / "in", tmp_path)
+    (tmp_path / "in" / "solution.py").write_text(right + HOSTILE[name].replace("{grader}", str(impatient)))
+    results = graded(impatient, tmp_path / "in", tmp_path)
     assert results["score"] == 0
     assert [one["score"] for one in results["tests"]] == [0] * len(SHUFFLE.points)
     assert "def test_" not in json.dumps(results)
