@@ -56,29 +56,42 @@ def end_with(judge: int) -> None:
         raise SystemExit
 
 
-def confine(readable: Sequence[str], devices: Sequence[str]) -> None:
-    """Read nothing but what lies below these places, write to nothing but these devices, and start or reach nothing."""
+def confine(readable: Sequence[str], devices: Sequence[str], listed: Sequence[str]) -> None:
+    """Read nothing but what lies below these places, write to nothing but these devices, and start or reach nothing.
+
+    Args:
+        listed: folders whose contents may be listed, as an import does.
+
+    Raises:
+        OSError: this machine has a measure, and does not take it.
+    """
     if sys.platform != "linux":
         return
-    library, libc = seccomp(), ctypes.CDLL(None)
+    library, libc = seccomp(), ctypes.CDLL(None, use_errno=True)
     libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
     if version := landlock():
         every = struct.pack("Q", (1 << RIGHTS.get(version, 16)) - 1)
         ruleset = libc.syscall(CREATE_RULESET, every, len(every), 0)
-        for place in (*readable, *devices):
+        for place in (*readable, *devices, *listed):
             try:
                 below = os.open(place, os.O_PATH)
             except OSError:
                 continue  # not there
-            allowed = READ_FILE | (READ_DIR if os.path.isdir(place) else 0)
+            allowed = 0 if place in listed else READ_FILE
+            allowed |= READ_DIR if os.path.isdir(place) else 0
             allowed |= WRITE_FILE if place in devices else 0
             libc.syscall(ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, below), 0)
             os.close(below)
-        libc.syscall(RESTRICT_SELF, ruleset, 0)
+        _took("Landlock", libc.syscall(RESTRICT_SELF, ruleset, 0))
         os.close(ruleset)
     if library is not None:
         library.seccomp_init.restype = ctypes.c_void_p
         rules = ctypes.c_void_p(library.seccomp_init(ALLOW))
         for name in REFUSED.split():
             library.seccomp_rule_add(rules, REFUSE, library.seccomp_syscall_resolve_name(name.encode()), 0)
-        library.seccomp_load(rules)
+        _took("seccomp", library.seccomp_load(rules))
+
+
+def _took(measure: str, result: int) -> None:
+    if result != 0:
+        raise OSError(f"{measure} refuses to confine this process")

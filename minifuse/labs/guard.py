@@ -16,17 +16,29 @@ REFUSED = (  # beginnings of audit events: see "Audit events table" in Python's 
 FRAMES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 
 
-def guard() -> Callable[[Any], None]:
+def guard(look: Callable[[str | bytes], None] | None) -> Callable[[Any], None]:
     """Add an audit hook, which cannot be removed.
+
+    Args:
+        look: is called with each text that modules make functions of.
 
     Returns:
         What sets the function that traces, which nothing else may do from here on.
     """
     settrace, refusal, frames, refused = sys.settrace, PermissionError, FRAMES, REFUSED
-    tracing = counting = False
+    tracing = counting = looking = False
 
     def hook(event, arguments):  # type: ignore[no-untyped-def]
-        if event == "sys.settrace":
+        nonlocal looking
+        if event == "compile":
+            if look is None or looking or not counting or arguments[0] is None or arguments[1] != "<string>":
+                return
+            looking = True  # which compiles the text itself
+            try:
+                look(arguments[0])
+            finally:
+                looking = False
+        elif event == "sys.settrace":
             if not tracing:  # asked for by the file; or by Python, after OutOfSteps and where there is no room to count
                 room(50)
                 raise refusal("a lab may not change the count of steps")

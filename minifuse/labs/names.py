@@ -28,7 +28,7 @@ NAMES = words(  # that lead from these modules to the interpreter
 )
 INNER = words("sys os builtins bltns inspect contextlib thread pickle importlib")  # modules that a lab's own have
 PLAIN = words(  # names with two underlines that lead nowhere
-    """all name doc version slots match_args class init post_init new call len iter next reversed contains getitem
+    """all name qualname doc version slots match_args class init post_init new call len iter next reversed contains getitem
     setitem delitem missing bool int float index hash eq ne lt le gt ge repr str format add radd iadd sub rsub isub mul
     rmul imul truediv floordiv mod divmod pow matmul neg pos abs invert and or xor lshift rshift enter exit
     copy deepcopy future cause context"""
@@ -55,6 +55,30 @@ def look(tree: ast.AST, imports: Collection[str]) -> None:
                 )
         for name in named(node, imports):
             raise NotAllowed(f"line {line} has {name}, which no lab's file may use")
+
+
+def look_at_made(source: str | bytes) -> None:
+    """Look at a text that a module makes a function of, as `dataclasses` does: it may hold names that a file gave.
+
+    Raises:
+        NotAllowed: one could lead to what is refused, or to the count of steps.
+    """
+    nodes = [*ast.walk(ast.parse(source))]
+    bound = {node.arg for node in nodes if isinstance(node, ast.arg)}  # a field may be called locals
+    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    for node in nodes:
+        for name in named(node, ()):
+            own = name.startswith("__dataclass_") or (isinstance(node, ast.Name) and name in bound)
+            if not (own or _is_of_frozen(node)):
+                raise NotAllowed(f"a text that a module makes a function of has {name}, which no lab's file may use")
+
+
+def _is_of_frozen(node: ast.AST) -> bool:
+    """Whether it is how a frozen dataclass sets an attribute, or refuses to: `super(cls, self).__setattr__`."""
+    if not (isinstance(node, ast.Attribute) and node.attr in ("__setattr__", "__delattr__")):
+        return False
+    owner = node.value.func if isinstance(node.value, ast.Call) else node.value
+    return isinstance(owner, ast.Name) and (owner.id == "super" or owner.id.startswith("__dataclass_"))
 
 
 def _modules(node: ast.AST) -> list[str]:

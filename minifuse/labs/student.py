@@ -58,6 +58,8 @@ gettrace = sys.gettrace
 TOLD = 400  # characters of an error's text
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/proc/cpuinfo")  # that modules may need
 DEVICES = ("/dev/null", "/dev/urandom")
+# Of this project, wherever it is installed; and folders below Python's own modules, which stand in sys.path if needed.
+APART = ("minifuse", "tutorials", "tests", "site-packages", "dist-packages")
 OWN = ("json", "copy")  # others of this name are imported from then on: a change to them changes nothing here
 
 
@@ -140,6 +142,15 @@ def places(*more: str) -> list[str]:
     return sorted({os.path.join(one, "") for place in given for one in (place, os.path.realpath(place))})
 
 
+def contents(folder: str) -> list[str]:
+    """What lies in a folder that modules are imported from, but for the solutions and the hidden tests."""
+    return (
+        [os.path.join(folder, name) for name in os.listdir(folder) if name not in APART]
+        if os.path.isdir(folder)
+        else []
+    )
+
+
 def taken() -> int:
     """Bytes of addresses that this process has: torch reserves thousands of megabytes that it does not use."""
     try:
@@ -185,7 +196,8 @@ class Student:
                 sys.path.insert(0, self.folder)
             code = compile(tree, str(self.file), "exec")  # what was looked at, and not the file once more
         except (RecursionError, MemoryError):
-            raise NAMES.NotAllowed("an expression is nested too deeply for Python: write it in parts") from None
+            what = "an expression is nested too deeply, or the file is too large: write it in parts"
+            raise NAMES.NotAllowed(what) from None
         exec(code, vars(module))
 
     def do(self, call: dict[str, Any]) -> object:
@@ -248,8 +260,13 @@ class Student:
             where = f"{Path(error.filename or '').name}, line {error.lineno}"
         elif frames:
             where = f"{frames[-1].filename[len(self.folder) :]}, line {frames[-1].lineno}, in {frames[-1].name}"
-        text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())[:TOLD]
-        return {"type": type(error).__name__, "text": text, "where": where}
+        try:
+            text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())[:TOLD]
+        except BaseException as another:  # its __str__ is the student's
+            text = f"whose text cannot be made: {type(another).__name__}"
+        own = type(error).__module__ == self.file.stem  # a class of the file, which may have the name of one here
+        name = f"{self.file.stem}.{type(error).__name__}" if own else type(error).__name__
+        return {"type": name, "text": text, "where": where}
 
 
 def serve(settings: dict[str, Any]) -> None:
@@ -266,11 +283,13 @@ def serve(settings: dict[str, Any]) -> None:
             del sys.modules[name]
     for name in settings["imports"]:
         importlib.import_module(name)
-    readable = places(*sys.path) if settings["imports"] else places()
+    folders = places(*sys.path) if settings["imports"] else places()
+    readable = [path for folder in folders for path in contents(folder)]
     own = student.file if student.looks else student.folder
     limit(settings["memory_mb"], settings["seconds"])
-    confine([*readable, str(own), *LIBRARIES], DEVICES)
-    student.trace = GUARD.guard()
+    confine([*readable, str(own), *LIBRARIES], DEVICES, folders)
+    looks = student.looks and not student.imports  # libraries make texts of their own
+    student.trace = GUARD.guard(NAMES.look_at_made if looks else None)
     sys.modules["__main__"] = types.ModuleType("__main__")
     replies.write(f"{time.process_time()}\n")  # of its own, before the file is read
     replies.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from minifuse.request import GREEDY, Request
 from minifuse.testing.subject import Case
@@ -13,6 +14,7 @@ from minifuse.testing.texts.models import VOCAB
 __all__ = ["crowd_of", "long_run_of", "many_texts_of"]
 
 NUM_ABORTS = 3
+NUM_TEXTS, PROMPT, ANSWER = 1000, 36, 12  # of tokens; every context has room for both
 
 
 def crowd_of(case: Case) -> Case:
@@ -26,15 +28,27 @@ def long_run_of(case: Case) -> Case:
 
 
 def many_texts_of(case: Case) -> Case:
-    """Seven hundred texts that differ from their first tokens on, in memory that has room for all.
+    """A thousand texts that differ from their first tokens on, all in memory at once, which may share blocks.
 
-    Each is looked up among those before it: where keys have 16 bits, most likely two of the texts have the same.
+    Each is looked up among some hundreds before it: where keys have 16 bits, most likely two of them are the same.
     """
     rng = Random(repr(case.scenario))
-    texts = [tuple(rng.choices(range(VOCAB), k=36)) for _ in range(700)]
-    requests = tuple(Request(f"r{i}", text, 1, ignore_eos=True, arrival_s=i / 700) for i, text in enumerate(texts))
-    room = {"options": (), "capacity": 40 * len(texts)}
-    return type(case)(case.row, replace(case.scenario, requests=requests, aborts=(), replayed=True, **room))
+    texts = [tuple(rng.choices(range(VOCAB), k=PROMPT)) for _ in range(NUM_TEXTS)]
+    requests = tuple(
+        Request(f"r{i}", text, ANSWER, ignore_eos=True, arrival_s=0.4 * i / NUM_TEXTS) for i, text in enumerate(texts)
+    )
+    options: dict[str, Any] = dict.fromkeys(case.row.batch_sizes, NUM_TEXTS)
+    if "memory.share" in case.row.option_names:
+        options["memory.share"] = True
+    scenario = replace(
+        case.scenario,
+        requests=requests,
+        aborts=(),
+        replayed=True,
+        options=tuple(options.items()),
+        capacity=(PROMPT + ANSWER) * NUM_TEXTS,
+    )
+    return type(case)(case.row, scenario)
 
 
 def _repeated(case: Case, count: int, seconds: float, longest: int) -> Case:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from minifuse.labs import names
+from minifuse.labs import names, student
 from minifuse.labs.confine import confine, landlock, seccomp
+from minifuse.labs.lab import labs
 from minifuse.labs.submission import Budget, Limits, StudentFault, Submission, check_form
 
 FILE = Path(__file__).with_name("hostile.py")
@@ -127,7 +128,7 @@ def test_the_measures_by_themselves(attempt: str, told: str, tmp_path: Path) -> 
     (tmp_path / "given").write_text("x")
     code = (
         "import os, resource, runpy, socket, sys, encodings.idna\n"
-        f"runpy.run_path({confine.__code__.co_filename!r})['confine']([sys.argv[1]], ['/dev/null'])\n{attempt}"
+        f"runpy.run_path({confine.__code__.co_filename!r})['confine']([sys.argv[1]], ['/dev/null'], [])\n{attempt}"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert (ran.returncode == 0) == (not told), ran.stderr
@@ -256,6 +257,90 @@ def test_functions_that_python_makes_of_texts_are_counted(function: str, tmp_pat
     with Submission(file, LIMITS) as work:
         assert work.call(function) == 0
         assert work.steps > 100
+
+
+TEXT_IN_A_NAME = """
+import dataclasses
+@dataclasses.dataclass
+class Given:
+    a: int = 0
+field = dataclasses.fields(Given)[0]
+field.name, field.compare = "a, FOUND.append(().__class__.__subclasses__())", True
+shape = {"__dataclass_fields__": {"b": field}, "__dataclass_params__": type("P", (), {"frozen": False}), "a": 1}
+FOUND = []
+Made = dataclasses.dataclass(init=False, repr=False)(type("C", (type("B", (), shape),), {"__module__": __name__}))
+Made() == Made()
+"""
+
+
+def test_texts_that_functions_are_made_of_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "solution.py").write_text(TEXT_IN_A_NAME)
+    with pytest.raises(StudentFault, match="makes a function of has __subclasses__"):
+        Submission(tmp_path / "solution.py", LIMITS).__enter__()
+
+
+ORDINARY = """
+import dataclasses, enum, functools, typing
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class Point:
+    x: int
+    ys: list = dataclasses.field(default_factory=list)
+    def __post_init__(self): object.__repr__(self)
+@dataclasses.dataclass(kw_only=True)
+class Row(typing.Generic[typing.TypeVar("T")]):
+    x: int = 3
+class Pair(typing.NamedTuple):
+    x: int
+    y: int = 2
+class Color(enum.Enum):
+    RED = 1
+def work():
+    p = dataclasses.replace(Point(1), x=4)
+    try:
+        p.x = 5
+    except dataclasses.FrozenInstanceError:
+        return [p.x, Pair(1).y, Row().x, Color.RED.value, p < Point(9)]
+"""
+
+
+def test_ordinary_classes_are_made(tmp_path: Path) -> None:
+    (tmp_path / "solution.py").write_text(ORDINARY)
+    with Submission(tmp_path / "solution.py", LIMITS) as work:
+        assert work.call("work") == [4, 2, 3, 1, True]
+
+
+@CONFINED
+@pytest.mark.parametrize("path", [labs()[0].folder / "solution.py", Path(student.__file__)], ids=["lab", "package"])
+def test_a_library_opens_no_way_to_solutions(path: Path, tmp_path: Path) -> None:
+    """Where the project is installed among the libraries that a lab may use, too."""
+    assert path.is_file()
+    file = tmp_path / "solution.py"
+    file.write_text(f"import numpy\n\n\ndef work():\n    return open({str(path)!r}).read()\n")
+    limits = replace(LIMITS, imports=("numpy",))
+    with Submission(file, limits) as work, pytest.raises(StudentFault, match="Permission denied"):
+        work.call("work")
+
+
+ODD_ERRORS = """
+class OutOfSteps(Exception): pass
+class Silent(Exception):
+    def __str__(self): raise self
+def steps(): raise OutOfSteps("of mine")
+def silent(): raise Silent
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("steps", r"steps raised solution.OutOfSteps \(of mine\)"),
+        ("silent", r"silent raised solution.Silent \(whose text"),
+    ],
+)
+def test_errors_of_the_files_own_are_told(function: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "solution.py").write_text(ODD_ERRORS)
+    with Submission(tmp_path / "solution.py", LIMITS) as work, pytest.raises(StudentFault, match=told):
+        work.call(function)
 
 
 def test_all_that_a_file_computes_has_one_limit(tmp_path: Path) -> None:

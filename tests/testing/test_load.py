@@ -1,9 +1,11 @@
-"""The crowds and the long runs that are made of small scenarios."""
+"""The crowds, the long runs and the many texts that are made of small scenarios."""
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 
 import pytest
@@ -11,11 +13,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from minifuse.batching.iteration import Iteration
 from minifuse.errors import LawBroken
+from minifuse.memory import owners
+from minifuse.memory.tables import Tables
+from minifuse.request import Request
 from minifuse.techniques import TECHNIQUES, for_model
 from minifuse.testing import GRAPHS, TEXTS, Case, Subject, observe
 from minifuse.testing.laws import of_one_run, under_load
-from minifuse.testing.load import crowd_of, long_run_of
+from minifuse.testing.load import crowd_of, long_run_of, many_texts_of
 from minifuse.testing.search import Limit, Search
+from minifuse.testing.texts import TextScenario
 
 
 def _on_some(subject: Subject, technique: str, examples: int, check: Callable[[Case], None]) -> None:
@@ -110,3 +116,43 @@ def test_a_crowd_is_told_as_the_scenario_that_it_is(monkeypatch: pytest.MonkeyPa
     case = broken.value.seen.case
     assert f"{case}, the smallest scenario found" in broken.value.__notes__
     assert case.scenario.replayed
+
+
+MANY = {"model": "llama", "requests": (Request("r0", (1, 2), 1),), "capacity": 48, "options": ()}
+
+
+def _many(technique: str) -> Case:
+    return many_texts_of(TEXTS.case(TECHNIQUES[technique], TextScenario(**MANY)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("technique", ["vllm", "pensieve"])
+def test_many_texts_are_in_memory_at_once(technique: str) -> None:
+    seen = observe(_many(technique))
+    of_one_run(seen.case, seen)
+    assert len(seen.answers) == 1000
+    assert max(len(step.plan.work) for step in seen.steps) > 200
+
+
+def _key(tokens: list[int]) -> int:
+    return zlib.crc32(repr(tokens[:16]).encode()) & 0xFFFF
+
+
+def _by_key(self: Tables, tokens: list[int], stop: int) -> tuple[str, int]:
+    """A sequence whose first block has the same key of 16 bits."""
+    held = (name for name in self.pages if self.cached.get(name, 0) >= 16)
+    return next(((name, 16) for name in held if _key(self.sequences[name].tokens) == _key(tokens)), ("", 0))
+
+
+def test_many_texts_show_short_keys_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tables, "_longest", _by_key)
+    with pytest.raises(LawBroken) as broken:
+        observe(_many("vllm"))
+    assert broken.value.law in ("conservation", "counting")
+
+
+def test_many_texts_show_short_digests_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owners, "blake2b", lambda data, digest_size: blake2b(data, digest_size=2))
+    with pytest.raises(LawBroken) as broken:
+        observe(_many("pensieve"))
+    assert broken.value.law == "conservation"

@@ -111,7 +111,7 @@ def _key(tokens: Iterable[int]) -> int:
 def test_many_texts_are_served() -> None:
     case = many_texts_of(TEXTS.case(_row(Radix), _ONE))
     seen = observe(case)
-    assert len(seen.answers) == len(case.requests) == 700
+    assert len(seen.answers) == len(case.requests) == 1000
     of_one_run(case, seen)
 
 
