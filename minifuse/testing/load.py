@@ -28,14 +28,16 @@ def long_run_of(case: Case) -> Case:
 
 
 def many_texts_of(case: Case) -> Case:
-    """A thousand texts that differ from their first tokens on, all in memory at once, which may share blocks.
+    """A thousand different texts, half of them in memory at once, which may share blocks.
 
-    Each is looked up among some hundreds before it: where keys have 16 bits, most likely two of them are the same.
+    Each is looked up among hundreds before it: where keys have 16 bits, most likely two of them have the same.
     """
     rng = Random(repr(case.scenario))
     texts = [tuple(rng.choices(range(VOCAB), k=PROMPT)) for _ in range(NUM_TEXTS)]
+    arrivals_s = [i / 2000 + (i > NUM_TEXTS / 2) for i in range(NUM_TEXTS)]  # the others come when many have ended
     requests = tuple(
-        Request(f"r{i}", text, ANSWER, ignore_eos=True, arrival_s=0.4 * i / NUM_TEXTS) for i, text in enumerate(texts)
+        Request(f"r{i}", text, ANSWER, ignore_eos=True, arrival_s=now)
+        for i, (text, now) in enumerate(zip(texts, arrivals_s, strict=True))
     )
     options: dict[str, Any] = dict.fromkeys(case.row.batch_sizes, NUM_TEXTS)
     if "memory.share" in case.row.option_names:

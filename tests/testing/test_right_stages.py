@@ -199,3 +199,23 @@ def test_options_that_cannot_be_given(given: dict[str, str], words: str) -> None
     register(Radix)
     with pytest.raises(UsageError, match=words):
         with_options(mixes_of("radix"), given)
+
+
+SAME = (27, 12, 24, 28, 13, 1, 0, 1, 2, 3)
+TURNS = (
+    Request("c0", SAME, 2, conversation="c", arrival_s=0.03),
+    Request("c1", (7,), 1, conversation="c", after="c0", delay_s=0.02),
+    Request("d0", SAME, 2, conversation="d"),
+    Request("d1", (7,), 2, conversation="d", after="d0", delay_s=0.02),
+)
+
+
+def test_what_is_kept_may_lie_in_promised_slots() -> None:
+    """A turn is promised 14 slots and takes 13: the last token of the other conversation survives, uncounted."""
+    options = {"memory.chunk": 1, "memory.ahead": 0.0, "memory.reserve": 0.0, "batching.max_batch": 1}
+    options |= {"memory.keep": True, "memory.eviction": "cost", "memory.transfer": "blocking"}
+    scenario = TextScenario(requests=TURNS, options=tuple(options.items()), model="gptj", capacity=24)
+    case = TEXTS.case(mix(technique("vllm"), batching="iteration", memory="tiered"), scenario)
+    seen = observe(case)
+    of_one_run(case, seen)
+    assert any(step.usage.kept == 10 and step.usage.reserved == 14 for step in seen.steps)

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from minifuse.batching.policy import QueuePolicy
+from minifuse.fault import is_own
 from minifuse.memory.profile import Profile
 from minifuse.plan import Plan
 from minifuse.request import GREEDY, Phase, Request, Sampling
@@ -78,7 +79,8 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         seed=st.integers(0, 2**32),
     )
     displaces = getattr(stage("batching", row.batching), "displaces", None) not in (None, QueuePolicy.displaces)
-    shares = "memory.share" in row.option_names
+    memory = stage("memory", row.memory)
+    shares = "memory.share" in row.option_names or not is_own(memory)  # one of a plugin may, unasked
     usual = ("few", "crowd", "growing", *["talk"] * 2 * keeps, *["displacing"] * (displaces and shares))
     usual += ("alike",) * shares
     kind = draw(st.sampled_from(kinds or usual))
@@ -303,17 +305,24 @@ def _displacing(draw: st.DrawFn) -> TextScenario:
 
 @st.composite
 def _alike(draw: st.DrawFn) -> TextScenario:
-    """Texts that begin as one that runs, up to the last token of a block, or one before or behind it."""
+    """Texts that begin as one that runs, up to the last token of a block, or one before or behind it.
+
+    Some have another first token: their later blocks have the tokens of that text, and other KV.
+    """
     rng = Random(draw(st.integers(0, 999)))
     block = draw(st.sampled_from([2, 3, 5, 16]))
     first = _any(rng, rng.choice([50, 120, 200]))
     requests = [Request("r0", tuple(first), 12, ignore_eos=True)]
+    apart = rng.random() < 0.3
     for i in range(1, rng.choice([3, 4])):
         length = block * rng.randint(1, len(first) // block) + rng.choice([-1, -1, 0, 1])
         other = [(token + 1) % VOCAB for token in first[length : length + 1]]
         own = _any(rng, rng.randint(1, 2 * block))
         arrival_s = rng.choice([0.015, 0.015, 0.035])
-        requests.append(Request(f"r{i}", tuple(first[:length] + other + own), 4, ignore_eos=True, arrival_s=arrival_s))
+        text = first[:length] + other + own
+        if apart:
+            text[0] = (text[0] + 1) % VOCAB
+        requests.append(Request(f"r{i}", tuple(text), 4, ignore_eos=True, arrival_s=arrival_s))
     options = {
         "batching.max_batch": 4,
         "batching.token_budget": draw(st.sampled_from([None, None, 50])),
