@@ -33,13 +33,14 @@ def whole_file(path: Path) -> Iterator[TextIO]:
         MachineError: the disk is full or fails; it names the file.
         UsageError: nothing may be written there.
     """
-    with _named(path):
+    with _named(path) as ours:
         if path.exists() and not path.is_file():
             with path.open("w", encoding="utf-8") as file:
                 yield file
             return
         place = path.resolve()  # a link stays one
         part = _beside(place)
+        ours |= {str(part), str(place)}
         try:
             with part.open("x", encoding="utf-8") as file:
                 yield file
@@ -66,11 +67,12 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """
     import shutil
 
-    with _named(folder):
+    with _named(folder) as ours:
         there = folder.is_dir()
         if not there:
             folder.parent.mkdir(parents=True, exist_ok=True)
         part = _beside(folder / "new" if there else folder)
+        ours |= {str(part), str(folder.parent)}
         left = [part]  # to be removed if the block raises
         try:
             part.mkdir()
@@ -98,13 +100,23 @@ def unwritten(path: Path, error: Exception) -> MinifuseError:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _named(path: Path) -> Iterator[set[str]]:
+    """Tell what cannot be written by its path, but for an error of another file, and no error of the block's own.
+
+    Yields the other names that what is written has meanwhile.
+    """
+    if "\0" in str(path):
+        raise unwritten(path, ValueError("a zero byte in the name"))
+    ours = {str(path)}
     try:
-        yield
+        yield ours
     except BrokenPipeError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        raise unwritten(path, error) from None
+    except OSError as error:
+        name = None if error.filename is None else os.fspath(error.filename)
+        if name is None or any(name == one or name.startswith(f"{one}{os.sep}") for one in ours):
+            raise unwritten(path, error) from None
+        raise
 
 
 def _beside(path: Path) -> Path:

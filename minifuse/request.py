@@ -172,7 +172,7 @@ def check_name(text: str, what: str) -> str:
 
 def _check_types(request: Request) -> None:
     """Raise `RequestRefused` unless all fields have the types of their declarations, and numbers fit into tensors."""
-    name = f"Request {request.id!r}"
+    name = f"Request {brief(request.id)}"
     strange = [token for token in request.prompt if type(token) is not int and not _is_whole(token)]
     if strange:
         raise RequestRefused(

@@ -122,3 +122,11 @@ def test_entries_that_were_put_in_place_are_taken_away_again(tmp_path: Path, mon
     with pytest.raises(MachineError):
         block.__exit__(None, None, None)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_an_error_that_is_not_of_the_file_is_told_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="of the caller"), whole_file(tmp_path / "out.txt"):
+        raise ValueError("of the caller")
+    with pytest.raises(FileNotFoundError, match="other"), whole_file(tmp_path / "out.txt"):
+        (tmp_path / "nowhere" / "other").open()
+    assert [*tmp_path.iterdir()] == []

@@ -153,11 +153,12 @@ def score(options: ScoreOptions) -> int:
     from minifuse.labs.handins import hand_ins, lab_of
     from minifuse.labs.score import scores
 
-    files = hand_ins(options.hand_ins or [HERE])
+    files, without = hand_ins(options.hand_ins or [HERE])
     lab = lab_of(files, options.lab)
     scored = scores(lab, files, seed=_text("--seed", options.seed))
+    failed = {**scored.failed, **without}
     if options.json:
-        told = {"costs": scored.costs, "rows": scored.rows, "baselines": scored.baselines, "failed": scored.failed}
+        told = {"costs": scored.costs, "rows": scored.rows, "baselines": scored.baselines, "failed": failed}
         print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, **told}))
     else:
         from rich.table import Table
@@ -171,9 +172,9 @@ def score(options: ScoreOptions) -> int:
             table.add_row(f"({name})" if baseline else name, *values, style="dim" if baseline else None)
         console().print(table)
         console().print("\n(in brackets: baselines)")
-    for name, why in scored.failed.items():
-        tell(f"error: {name} has no score: {why}")
-    return int(bool(scored.failed))
+    for name, why in failed.items():
+        tell(f"error: {name} has no score: {why.rstrip('.')}.")
+    return int(bool(failed))
 
 
 @dataclass(frozen=True)
@@ -192,12 +193,14 @@ def similar(options: SimilarOptions) -> int:
     from minifuse.labs.similar import alike
     from minifuse.labs.skeleton import skeleton
 
-    files = hand_ins(options.hand_ins)
+    files, without = hand_ins(options.hand_ins)
     if not files:
         raise UsageError("No hand-ins are named: give folders with a solution.py, or files.")
     lab = lab_of(files, options.lab)
     reference = lab.folder / "solution.py"
     texts = {REFERENCE: reference.read_bytes()} | {name: _bytes(path) for name, path in files.items()}
+    for name, why in without.items():
+        tell(f"note: {name} is left out: {why}.")
     pairs = alike(texts, skeleton(texts[REFERENCE].decode()).encode())
     if options.json:
         print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, "pairs": [vars(one) for one in pairs]}))

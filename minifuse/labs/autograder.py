@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -218,6 +219,7 @@ def _given(here: Path) -> tuple[Lab, str]:
 
 def main(here: Path, arguments: list[str]) -> int:
     """What the folder's grade.py runs. Exit code 0: the submission was graded, whatever its points."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # temporary files are removed
     parser = argparse.ArgumentParser(prog="python grade.py", description="Grades a submission.")
     parser.add_argument("--submission", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--results", type=Path, required=True, metavar="FILE.json")
@@ -238,10 +240,25 @@ def main(here: Path, arguments: list[str]) -> int:
     except Exception:  # of the lab, which an instructor is to see; a submission may have brought it about
         write_whole(typed.results, json.dumps({"score": 0, "output": FAILED, "tests": []}, indent=1))
         raise
-    write_whole(typed.results, json.dumps(results, indent=1))
+    try:
+        _write(lab, results, typed.results, typed.classroom)
+    except MinifuseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _write(lab: Lab, results: dict[str, Any], file: Path, classroom: Path | None) -> None:
+    """Write the results of a submission, as Gradescope and as GitHub Classroom read them.
+
+    Raises:
+        MachineError: the disk is full.
+        UsageError: nothing may be written there.
+    """
+    write_whole(file, json.dumps(results, indent=1))
     most = sum(lab.points.values())
     print(f"{results['score']:g} of {most:g} points")
-    if typed.classroom is not None:
+    if classroom is not None:
         tests = [
             {
                 "name": one["name"],
@@ -253,5 +270,4 @@ def main(here: Path, arguments: list[str]) -> int:
         ]
         status = "pass" if results["score"] == most else "fail"
         told = {"version": 1, "status": status, "max_score": most, "tests": tests}
-        write_whole(typed.classroom, b64encode(json.dumps(told).encode()).decode())
-    return 0
+        write_whole(classroom, b64encode(json.dumps(told).encode()).decode())

@@ -20,22 +20,30 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob(SUBMITTED)) if path.is_file() and not path.is_symlink()]
 
 
-def hand_ins(places: Iterable[str]) -> dict[str, Path]:
+def hand_ins(places: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
     """The file of each place, which is a file, or a folder with a single solution.py somewhere in it.
 
+    Returns:
+        The files, and why a place has none: an empty folder of one student does not stop a class.
+
     Raises:
-        UsageError: a place is not there, or has none or several.
+        UsageError: a place is not there, or no place has a file.
     """
     found: dict[str, Path] = {}
+    without: dict[str, str] = {}
     for place in places:
         path = Path(place)
         if not path.exists():
             raise UsageError(f"{place} is not there: give folders with a {SUBMITTED}, or files.")
         files = files_in(path) if path.is_dir() else [path]
-        if len(files) != 1:
-            raise UsageError(f"{place} has {len(files)} files {SUBMITTED}: give folders with one, or files.")
-        found[str(path)] = files[0]
-    return found
+        if len(files) == 1:
+            found[str(path)] = files[0]
+        else:
+            without[str(path)] = f"it has {len(files)} files {SUBMITTED}"
+    if without and not found:
+        name, why = next(iter(without.items()))
+        raise UsageError(f"{name} has no hand-in ({why}): give folders with one {SUBMITTED}, or files.")
+    return found, without
 
 
 def lab_with_number(text: str) -> Lab:

@@ -22,6 +22,7 @@ from minifuse.trace import Event
 __all__ = ["Outcome", "Unmet", "Work", "judge", "of_student", "told"]
 
 PHASES = (Phase.generate, Phase.shrink)
+LONGEST = 2000  # characters of a sentence, which may quote what was returned
 
 
 class Unmet(AssertionError):
@@ -178,7 +179,8 @@ def of_student(error: BaseException) -> BaseException:
 def told(error: BaseException, lab: Lab) -> tuple[str, tuple[str, ...], list[Event] | None]:
     """What is told of an error: a sentence, a picture, the trace of the run in which it shows."""
     if isinstance(error, Unmet):
-        return error.what, tuple(error.picture), error.events
+        what = error.what if len(error.what) <= LONGEST else f"{error.what[:LONGEST]}..."
+        return what, tuple(line[:LONGEST] for line in error.picture), error.events
     if isinstance(error, LawBroken):
         return _law(error)
     if isinstance(error, StudentFault):

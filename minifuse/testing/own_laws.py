@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import TypeVar
 
 from minifuse.errors import CheckerFailed, LawBroken, UsageError
@@ -35,10 +36,13 @@ def law(name: str, says: str) -> Callable[[F], F]:
     A sentence that it returns is what is told of the law as broken. An error that it raises is the law's own.
 
     Raises:
-        UsageError: the name is no words in small letters, or another law has it; nothing says what the law demands.
+        UsageError: the name is no words in small letters, or another law has it; nothing says what the law demands;
+            it is put on something else than a function.
     """
 
     def register(function: F) -> F:
+        if not isinstance(function, FunctionType):
+            raise UsageError(f"The law {name!r} is put on {shown(function)}: put it on a function.")
         own = OwnLaw(says, function)
         known = OWN_LAWS.get(name)
         if is_of_kit(name) or (known is not None and (known.file, known.line) != (own.file, own.line)):
@@ -46,9 +50,9 @@ def law(name: str, says: str) -> Callable[[F], F]:
         OWN_LAWS[name] = own
         return function
 
-    if not NAME.fullmatch(name):
+    if not (isinstance(name, str) and NAME.fullmatch(name)):
         raise UsageError(f"A law has the name {name!r}: give words in small letters, such as 'fewest first'.")
-    if not says.strip():
+    if not (isinstance(says, str) and says.strip()):
         raise UsageError(f"The law {name!r} says nothing: give a sentence, which is shown where it is broken.")
     return register
 

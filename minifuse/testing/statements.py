@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import CodeType
 from typing import NamedTuple
 
 from minifuse.testing.graphs import GRAPHS
@@ -261,16 +260,12 @@ class OwnLaw(NamedTuple):
     function: Callable[..., str | None]
 
     @property
-    def _code(self) -> CodeType:
-        return self.function.__code__
-
-    @property
     def file(self) -> str:
-        return self._code.co_filename
+        return self.function.__code__.co_filename
 
     @property
     def line(self) -> int:
-        return self._code.co_firstlineno
+        return self.function.__code__.co_firstlineno
 
 
 OWN_LAWS: dict[str, OwnLaw] = {}  # of a researcher's own, by name: `minifuse.testing.own_laws`

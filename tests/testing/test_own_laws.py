@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -84,9 +85,16 @@ def test_one_that_fails_is_at_fault(function: Callable[..., Any], words: str, mo
         ("Mine!", "a", "small letters"),
         ("mine", " ", "says nothing"),
         ("two", "a", "already"),
+        (5, "a", "small letters"),
+        ("mine", None, "says nothing"),
     ],
 )
-def test_one_that_cannot_be_registered(name: str, says: str, words: str) -> None:
+def test_one_that_cannot_be_registered(name: Any, says: Any, words: str) -> None:
     law("two", "the first of two")(lambda case, seen: None)
     with pytest.raises(UsageError, match=words):
         law(name, says)(_forever)
+
+
+def test_one_that_is_no_function() -> None:
+    with pytest.raises(UsageError, match="put it on a function"):
+        law("mine", "a")(partial(_forever, 1))
