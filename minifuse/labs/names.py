@@ -29,8 +29,8 @@ NAMES = words(  # that lead from these modules to the interpreter
 INNER = words("sys os builtins bltns inspect contextlib thread pickle importlib")  # modules that a lab's own have
 PLAIN = words(  # names with two underlines that lead nowhere
     """all name qualname doc version slots match_args class init post_init new call len iter next reversed contains
-    getitem setitem delitem missing bool int float index hash eq ne lt le gt ge repr str format add radd iadd sub rsub isub mul
-    rmul imul truediv floordiv mod divmod pow matmul neg pos abs invert and or xor lshift rshift enter exit
+    getitem setitem delitem missing bool int float index hash eq ne lt le gt ge repr str format add radd iadd sub rsub
+    isub mul rmul imul truediv floordiv mod divmod pow matmul neg pos abs invert and or xor lshift rshift enter exit
     copy deepcopy future cause context"""
 )
 
