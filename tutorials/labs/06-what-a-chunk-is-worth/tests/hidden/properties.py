@@ -130,4 +130,8 @@ def test_victims_take_few_steps(work):
 
 def test_keeps_the_laws(work):
     """In the engine, under all laws, with hosts of all sizes, and with none: no KV is lost, no answer changes."""
+    tiers = {"free": 0, "both": [], "device": [["ann", 0, 32.0]], "host_free": 0, "host": []}
+    what, going, _ = ask_take(work, STRAIGHT, SIZE, tiers, NOW)
+    if (what, going) != ("drop", 0):
+        raise Unmet(f"take with {told(tiers)} returned {(what, going)}: no host has room, so the chunk is dropped.")
     keeps_the_laws(work, ROW, Valued, 25)
