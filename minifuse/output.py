@@ -40,7 +40,7 @@ def whole_file(path: Path) -> Iterator[TextIO]:
             return
         place = path.resolve()  # a link stays one
         part = _beside(place)
-        ours |= {str(part), str(place)}
+        ours += [part, place]
         try:
             with part.open("x", encoding="utf-8") as file:
                 yield file
@@ -72,7 +72,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         if not there:
             folder.parent.mkdir(parents=True, exist_ok=True)
         part = _beside(folder / "new" if there else folder)
-        ours |= {str(part), str(folder.parent)}
+        ours.append(part)
         left = [part]  # to be removed if the block raises
         try:
             part.mkdir()
@@ -100,23 +100,24 @@ def unwritten(path: Path, error: Exception) -> MinifuseError:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[set[str]]:
-    """Tell what cannot be written by its path, but for an error of another file, and no error of the block's own.
+def _named(path: Path) -> Iterator[list[Path]]:
+    """Name `path` in errors of writing it; errors of other files pass.
 
-    Yields the other names that what is written has meanwhile.
+    Yields:
+        The paths that are written. An error of one, of a folder above it or of a file below it is an error of `path`.
     """
     if "\0" in str(path):
         raise unwritten(path, ValueError("a zero byte in the name"))
-    ours = {str(path)}
+    ours = [path]
     try:
         yield ours
     except BrokenPipeError:
         raise
     except OSError as error:
-        name = None if error.filename is None else os.fspath(error.filename)
-        if name is None or any(name == one or name.startswith(f"{one}{os.sep}") for one in ours):
-            raise unwritten(path, error) from None
-        raise
+        at = None if error.filename is None else Path(os.fsdecode(error.filename))
+        if at is not None and not any(at.is_relative_to(one) or one.is_relative_to(at) for one in ours):
+            raise
+        raise unwritten(path, error) from None
 
 
 def _beside(path: Path) -> Path:

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from full_disk import full_disk
@@ -130,3 +131,17 @@ def test_an_error_that_is_not_of_the_file_is_told_as_it_is(tmp_path: Path) -> No
     with pytest.raises(FileNotFoundError, match="other"), whole_file(tmp_path / "out.txt"):
         (tmp_path / "nowhere" / "other").open()
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("block", [whole_file, whole_folder])
+@pytest.mark.parametrize("place", ["given/new", "given/new/er", "nowhere\0"])
+def test_a_place_that_cannot_be_is_told(
+    block: Callable[[Path], Any], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("given").touch()
+    for path in (Path(place), tmp_path / place):
+        with pytest.raises(UsageError) as error, block(path):
+            pass
+        shown = str(path).replace("\0", "\\x00")  # as messages show what a terminal would not
+        assert str(error.value).startswith(f"{shown} cannot be written (")
