@@ -173,7 +173,7 @@ def score(options: ScoreOptions) -> int:
         console().print(table)
         console().print("\n(in brackets: baselines)")
     for name, why in failed.items():
-        tell(f"error: {name} has no score: {why.rstrip('.')}.")
+        tell(f"error: {name} has no score: {why}")
     return int(bool(failed))
 
 
@@ -200,7 +200,7 @@ def similar(options: SimilarOptions) -> int:
     reference = lab.folder / "solution.py"
     texts = {REFERENCE: reference.read_bytes()} | {name: _bytes(path) for name, path in files.items()}
     for name, why in without.items():
-        tell(f"note: {name} is left out: {why}.")
+        tell(f"note: {name} is left out: {why}")
     pairs = alike(texts, skeleton(texts[REFERENCE].decode()).encode())
     if options.json:
         print_result(json.dumps({"schema": SCHEMA, "lab": lab.number, "pairs": [vars(one) for one in pairs]}))

@@ -57,9 +57,11 @@ def end_with(judge: int) -> None:
 
 
 def confine(readable: Sequence[str], devices: Sequence[str], listed: Sequence[str]) -> None:
-    """Read nothing but what lies below these places, write to nothing but these devices, and start or reach nothing.
+    """Refuse this process other files, the network and other processes.
 
     Args:
+        readable: places below which files are read.
+        devices: files that are written to, too.
         listed: folders whose contents may be listed, as an import does.
 
     Raises:
@@ -67,7 +69,7 @@ def confine(readable: Sequence[str], devices: Sequence[str], listed: Sequence[st
     """
     if sys.platform != "linux":
         return
-    library, libc = seccomp(), ctypes.CDLL(None, use_errno=True)
+    library, libc = seccomp(), ctypes.CDLL(None)
     libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
     if version := landlock():
         every = struct.pack("Q", (1 << RIGHTS.get(version, 16)) - 1)

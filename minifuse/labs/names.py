@@ -58,7 +58,9 @@ def look(tree: ast.AST, imports: Collection[str]) -> None:
 
 
 def look_at_made(source: str | bytes) -> None:
-    """Look at a text that a module makes a function of, as `dataclasses` does: it may hold names that a file gave.
+    """Look at the names in a text that a module, such as `dataclasses`, compiles.
+
+    A file may have given some of them.
 
     Raises:
         NotAllowed: one could lead to what is refused, or to the count of steps.

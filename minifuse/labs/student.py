@@ -143,12 +143,9 @@ def places(*more: str) -> list[str]:
 
 
 def contents(folder: str) -> list[str]:
-    """What lies in a folder that modules are imported from, but for the solutions and the hidden tests."""
-    return (
-        [os.path.join(folder, name) for name in os.listdir(folder) if name not in APART]
-        if os.path.isdir(folder)
-        else []
-    )
+    """List the paths in a folder of modules, without solutions and hidden tests."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [os.path.join(folder, name) for name in names if name not in APART]
 
 
 def taken() -> int:
