@@ -242,6 +242,8 @@ def test_an_option_that_is_never_read_is_named(minifuse: Cli, plugin: Path) -> N
     assert held.code == 0
     assert "warning: no scenario made the stage read its option batching.token_budget." in held.out
     assert held.out.count("its option") == 1
+    assert held.out.count("warning: the policy claims nothing") == 1
+    assert held.out.count("warning") == 2
     del stages._STAGES["batching"]["divides"]
     verdict = minifuse(*typed, "--json").json()
     assert (verdict["unread"], verdict["options"]) == (["batching.token_budget"], {"memory.block_size": "2"})

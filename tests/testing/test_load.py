@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from testing.right_stages import Node, Radix
 
 from minifuse.batching.iteration import Iteration
 from minifuse.errors import LawBroken
 from minifuse.memory import owners
 from minifuse.memory.tables import Tables
-from minifuse.request import Request
-from minifuse.techniques import TECHNIQUES, for_model
+from minifuse.request import Request, Sequence
+from minifuse.stages import register
+from minifuse.techniques import TECHNIQUES, Technique, for_model, mix
 from minifuse.testing import GRAPHS, TEXTS, Case, Subject, observe
 from minifuse.testing.laws import of_one_run, under_load
 from minifuse.testing.load import crowd_of, long_run_of, many_texts_of
@@ -118,41 +121,68 @@ def test_a_crowd_is_told_as_the_scenario_that_it_is(monkeypatch: pytest.MonkeyPa
     assert case.scenario.replayed
 
 
-MANY = {"model": "llama", "requests": (Request("r0", (1, 2), 1),), "capacity": 48, "options": ()}
+def _many(technique: Technique) -> Case:
+    scenario = TextScenario(model="llama", requests=(Request("r0", (1, 2), 1),), capacity=48, options=())
+    return many_texts_of(TEXTS.case(technique, scenario))
 
 
-def _many(technique: str) -> Case:
-    return many_texts_of(TEXTS.case(TECHNIQUES[technique], TextScenario(**MANY)))
+def _on(memory: type[Radix]) -> Technique:
+    return mix(TECHNIQUES["vllm"], memory=register(memory).name)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("technique", ["vllm", "pensieve"])
-def test_many_texts_are_in_memory_at_once(technique: str) -> None:
-    seen = observe(_many(technique))
-    of_one_run(seen.case, seen)
-    assert len(seen.answers) == 1000
+@pytest.mark.parametrize("name", ["vllm", "pensieve", "radix"])
+def test_many_texts_are_in_memory_at_once(name: str, own_register: None) -> None:
+    case = _many(_on(Radix) if name == "radix" else TECHNIQUES[name])
+    seen = observe(case)
+    of_one_run(case, seen)
+    assert len(seen.answers) == len(case.requests) == 1000
     assert max(len(step.plan.work) for step in seen.steps) > 200
 
 
-def _key(tokens: list[int]) -> int:
-    return zlib.crc32(repr(tokens[:16]).encode()) & 0xFFFF
+@cache
+def _digest(tokens: tuple[int, ...]) -> int:
+    return zlib.crc32(repr(tokens).encode()) & 0xFFFF
 
 
-def _by_key(self: Tables, tokens: list[int], stop: int) -> tuple[str, int]:
+def _key(tokens: Iterable[int]) -> int:
+    return _digest(tuple(tokens))
+
+
+def _by_path(memory: Radix, sequence: Sequence) -> list[Node]:
+    """The blocks of the tree that have the beginning of a text, by keys of 16 bits."""
+    path = [memory.root]
+    for start in range(0, len(sequence) - memory.size, memory.size):
+        key = _key(sequence.tokens[start : start + memory.size])
+        child = next((child for tokens, child in path[-1].children.items() if _key(tokens) == key), None)
+        if child is None:
+            break
+        path.append(child)
+    return path[1:]
+
+
+def _by_first_block(self: Tables, tokens: list[int], stop: int) -> tuple[str, int]:
     """A sequence whose first block has the same key of 16 bits."""
     held = (name for name in self.pages if self.cached.get(name, 0) >= 16)
-    return next(((name, 16) for name in held if _key(self.sequences[name].tokens) == _key(tokens)), ("", 0))
+    key = _key(tokens[:16])
+    return next(((name, 16) for name in held if _key(self.sequences[name].tokens[:16]) == key), ("", 0))
+
+
+def test_many_texts_show_short_keys_in_a_tree(own_register: None) -> None:
+    with pytest.raises(LawBroken) as broken:
+        observe(_many(_on(type("Digest", (Radix,), {"name": "digest-radix", "found": _by_path}))))
+    assert broken.value.law == "conservation"
 
 
 def test_many_texts_show_short_keys_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tables, "_longest", _by_key)
+    monkeypatch.setattr(Tables, "_longest", _by_first_block)
     with pytest.raises(LawBroken) as broken:
-        observe(_many("vllm"))
+        observe(_many(TECHNIQUES["vllm"]))
     assert broken.value.law in ("conservation", "counting")
 
 
 def test_many_texts_show_short_digests_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owners, "blake2b", lambda data, digest_size: blake2b(data, digest_size=2))
     with pytest.raises(LawBroken) as broken:
-        observe(_many("pensieve"))
+        observe(_many(TECHNIQUES["pensieve"]))
     assert broken.value.law == "conservation"

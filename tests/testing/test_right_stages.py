@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from testing.right_stages import Lingers, Node, Radix, StallFree
+from testing.right_stages import Lingers, Radix, StallFree
 
 from minifuse.cli.verdict import Tally
 from minifuse.errors import LawBroken, UsageError
 from minifuse.options import option
 from minifuse.report import KVUsage
-from minifuse.request import Request, Sequence
+from minifuse.request import Request
 from minifuse.serve.assembly import Stages
 from minifuse.stages import register
 from minifuse.techniques import Technique, mix, technique
 from minifuse.testing import TEXTS, check_laws, observe, put_through, search
 from minifuse.testing.drawn import cases, own_options, values_of
 from minifuse.testing.laws import of_one_run, second_life
-from minifuse.testing.load import many_texts_of
 from minifuse.testing.mixes import can_be_computed, mixes_of, unclaimed_cuts, with_options
 from minifuse.testing.search import Search, compared_laws
 from minifuse.testing.texts import TextScenario
@@ -84,45 +80,6 @@ def test_a_cache_that_never_hits_is_told() -> None:
         tried.run(12, derandomize=True)
         tally.hits[memory.name] = [(tried.kept, tried.found)]
     assert tally.unfound == ["blind-radix"]
-
-
-def _by_digest(memory: Radix, sequence: Sequence) -> list[Node]:
-    """The blocks of the tree that have the beginning of a text, by keys of 16 bits."""
-    path = [memory.root]
-    for start in range(0, len(sequence) - memory.size, memory.size):
-        key = _key(sequence.tokens[start : start + memory.size])
-        child = next((child for tokens, child in path[-1].children.items() if _key(tokens) == key), None)
-        if child is None:
-            break
-        path.append(child)
-    return path[1:]
-
-
-@cache
-def _digest(tokens: tuple[int, ...]) -> int:
-    return zlib.crc32(repr(tokens).encode()) & 0xFFFF
-
-
-def _key(tokens: Iterable[int]) -> int:
-    return _digest(tuple(tokens))
-
-
-@pytest.mark.long
-def test_many_texts_are_served() -> None:
-    case = many_texts_of(TEXTS.case(_row(Radix), _ONE))
-    seen = observe(case)
-    assert len(seen.answers) == len(case.requests) == 1000
-    of_one_run(case, seen)
-
-
-def test_many_texts_show_keys_that_are_too_short() -> None:
-    digest = type("Digest", (Radix,), {"name": "digest-radix", "found": _by_digest})
-    with pytest.raises(LawBroken) as broken:
-        observe(many_texts_of(TEXTS.case(_row(digest), _ONE)))
-    assert broken.value.law == "conservation"
-
-
-_ONE = TextScenario(model="llama", requests=(Request("r0", (1, 2), 1),), capacity=48, options=())
 
 
 def test_options_are_drawn_as_a_stage_declares_them() -> None:

@@ -69,7 +69,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
             "displacing": newcomers share the text of a running request, and others take its place. "alike": texts that
             are the same for some blocks less one token, at any length, for memories that share; no model computes.
     """
-    keeps = stage("memory", row.memory).reclaims
+    memory = stage("memory", row.memory)
     token = st.integers(0, VOCAB - 1)
     samplings = st.just(GREEDY) | st.builds(
         Sampling,
@@ -79,9 +79,8 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         seed=st.integers(0, 2**32),
     )
     displaces = getattr(stage("batching", row.batching), "displaces", None) not in (None, QueuePolicy.displaces)
-    memory = stage("memory", row.memory)
     shares = "memory.share" in row.option_names or not is_own(memory)  # one of a plugin may, unasked
-    usual = ("few", "crowd", "growing", *["talk"] * 2 * keeps, *["displacing"] * (displaces and shares))
+    usual = ("few", "crowd", "growing", *["talk"] * 2 * memory.reclaims, *["displacing"] * (displaces and shares))
     usual += ("alike",) * shares
     kind = draw(st.sampled_from(kinds or usual))
     if kind == "talk":
@@ -91,7 +90,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     if kind == "alike":
         return draw(_alike())
     if kind == "long" or (not kinds and draw(st.sampled_from(SELDOM))):
-        return draw(_long(rows=1 if stage("memory", row.memory).apart else 2))
+        return draw(_long(rows=1 if memory.apart else 2))
     crowd, growing = kind == "crowd", kind == "growing"
     arrivals = [0.0, 0.0, 0.005, 0.02, 0.055, 0.3]
     count = draw(st.sampled_from({"few": [2, 3, 5], "crowd": [5, 7], "growing": [3, 5]}[kind]))
@@ -131,9 +130,9 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
         "memory.watermark": draw(st.sampled_from([0.0, 0.2])),
         "memory.share": draw(st.booleans()),
     }
-    if keeps:  # drawn for these alone, so that other scenarios stay as they are
+    if memory.reclaims:  # drawn for these alone, so that other scenarios stay as they are
         options |= _kept(draw)
-    if stage("memory", row.memory).in_step:
+    if memory.in_step:
         options |= _shaped(draw)
     if "memory.turns" in row.option_names:
         options |= _in_waves(draw)
@@ -305,7 +304,7 @@ def _displacing(draw: st.DrawFn) -> TextScenario:
 
 @st.composite
 def _alike(draw: st.DrawFn) -> TextScenario:
-    """Texts that begin as one that runs, up to the last token of a block, or one before or behind it.
+    """Draw texts that share a running text's beginning, up to about a block's end.
 
     Some have another first token: their later blocks have the tokens of that text, and other KV.
     """
