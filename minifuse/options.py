@@ -101,7 +101,6 @@ def _convert(name: str, hint: Any, value: Any, metadata: Mapping[str, Any]) -> A
     kind = next(t for t in get_args(hint) if t is not type(None)) if optional else hint
     if optional and (value is None or value == "none"):
         return None
-    allowed = _allowed(kind, optional, metadata)
     try:
         if kind is bool:
             converted: Any = value if isinstance(value, bool) else {"on": True, "off": False}[value]
@@ -112,14 +111,14 @@ def _convert(name: str, hint: Any, value: Any, metadata: Mapping[str, Any]) -> A
             if converted != (value if not isinstance(value, str) else converted):
                 raise ValueError  # 2.5 is not a whole number
     except (ValueError, KeyError, TypeError, UsageError):
-        raise UsageError(f"{name} is {value!r}: give {allowed}.") from None
+        raise UsageError(f"{name} is {value!r}: give {_allowed(kind, optional, metadata)}.") from None
     most = LONGEST_S if metadata["unit"] == "s" else MANY if kind is int else None
     if most is not None and not abs(converted) <= most:
         raise UsageError(f"{name} is {value!r}: give at most {most:.0f}{metadata['unit']}.")
     minimum, maximum, choices = metadata["minimum"], metadata["maximum"], metadata["choices"]
     outside = (minimum is not None and not converted >= minimum) or (maximum is not None and not converted <= maximum)
     if outside or (choices and converted not in choices):
-        raise UsageError(f"{name} is {value!r}: give {allowed}.")
+        raise UsageError(f"{name} is {value!r}: give {_allowed(kind, optional, metadata)}.")
     return converted
 
 
@@ -148,10 +147,11 @@ def _as_typed(default: Any, metadata: Mapping[str, Any]) -> Any:
     return f"{default:g}s" if metadata["unit"] == "s" and default is not None else default
 
 
-def describe_options(cls: type) -> list[dict[str, Any]]:
+@cache
+def describe_options(cls: type) -> tuple[dict[str, Any], ...]:
     """Every option of a stage for `minifuse list` and `minifuse explain`: name, type, default, help."""
     if cls is NoOptions:
-        return []
+        return ()
     hints = _hints(cls)
     described = []
     for f in fields(cls):
@@ -166,4 +166,4 @@ def describe_options(cls: type) -> list[dict[str, Any]]:
                 "of_evictions": f.metadata["of_evictions"],
             }
         )
-    return described
+    return tuple(described)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection
+from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from minifuse.declarations import check_declared
@@ -315,10 +316,15 @@ def register(cls: StageClass) -> StageClass:
     return cls
 
 
-def stages(kind: Kind) -> dict[str, type[Any]]:
-    """Every registered stage of one kind, by name."""
+@cache
+def _register_shipped() -> None:
     for module in _MODULES:
         importlib.import_module(module)  # each registers its own on import
+
+
+def stages(kind: Kind) -> dict[str, type[Any]]:
+    """Every registered stage of one kind, by name."""
+    _register_shipped()
     return dict(_STAGES[kind])
 
 

@@ -108,11 +108,11 @@ def test_unknown_options() -> None:
 
 def test_no_options() -> None:
     assert isinstance(parse_options("memory 'plain'", NoOptions, {}), NoOptions)
-    assert describe_options(NoOptions) == []
+    assert describe_options(NoOptions) == ()
 
 
 def test_description() -> None:
-    described = describe_options(Options)
+    described = [{**option} for option in describe_options(Options)]
     assert [option.pop("batch_size") for option in described] == [True] + [False] * 7
     assert [option.pop("of_evictions") for option in described] == [False] * 7 + [True]
     assert described == [
