@@ -121,6 +121,10 @@ def grader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text, begin = (folder / "grade.py").read_text(), "from minifuse.labs.autograder import main\n"
     assert begin in text
     (folder / "grade.py").write_text(text.replace(begin, MEASURE + begin))
+    tests = folder / "lab" / "tests" / "hidden" / "properties.py"
+    text, laws = tests.read_text(), "keeps_the_laws(work, ROW, Shuffled)"
+    assert laws in text
+    tests.write_text(text.replace(laws, f"{laws[:-1]}, 3)"))
     return folder
 
 
