@@ -169,6 +169,13 @@ def _counts(
         f"{_share(bad, 'recomputed')} of its {unit} were computed again{evictions} ({best}: "
         f"{_share(good, 'recomputed')})",
     )
+    needed, fewer = (m["tokens"]["computed"] - m["tokens"]["idle"] - m["tokens"]["recomputed"] for m in (bad, good))
+    if needed and fewer:  # of the same texts
+        yield (
+            needed / fewer,
+            f"it found {bad['tokens']['reused']:,} {unit} in memory, and computed {needed:,} others ({best}: "
+            f"{good['tokens']['reused']:,} and {fewer:,})",
+        )
     steps = "batches" if kind == "cells" else "iterations"
     if bad["iterations"] and good["iterations"]:
         yield (

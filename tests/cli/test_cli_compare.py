@@ -120,7 +120,7 @@ def metrics(speed: float, ttft: float = 1.0, **counts: Any) -> Metrics:
         "e2e_s": {"p50": ttft, "p99": 2 * ttft},
         "itl_s": {"p99": 0.1},
         "queueing_s": {"mean": counts.pop("queueing", 0.0)},
-        "tokens": {"output": 40, "computed": 100, "idle": 0, "recomputed": 0},
+        "tokens": {"output": 40, "computed": 100, "idle": 0, "recomputed": 0, "reused": 0},
         "iterations": 50,
         "mean_batch_size": 2.0,
         "evictions": 0,
@@ -129,7 +129,9 @@ def metrics(speed: float, ttft: float = 1.0, **counts: Any) -> Metrics:
         "duration_s": 10.0,
         "other_cores": None,
     }
-    found["tokens"] |= {name: counts.pop(name) for name in ("computed", "idle", "recomputed") if name in counts}
+    found["tokens"] |= {
+        name: counts.pop(name) for name in ("computed", "idle", "recomputed", "reused") if name in counts
+    }
     return found | counts
 
 
@@ -141,6 +143,7 @@ def metrics(speed: float, ttft: float = 1.0, **counts: Any) -> Metrics:
             {"computed": 200, "recomputed": 100, "evictions": 7},
             "its tokens were computed again after 7 evictions",
         ),
+        ({"computed": 180, "reused": 20}, "it found 20 tokens in memory, and computed 180 others (a: 0 and 100)"),
         ({"iterations": 200, "mean_batch_size": 1.0}, "it took 200 iterations of 1 in the mean, and a 50 of 2"),
         ({"moving_s": 5.0}, "moves of KV took 50% of its time (a: 0%)"),
         ({}, "No count alone tells b from a"),
