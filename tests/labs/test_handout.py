@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from full_disk import full_disk
 
-from minifuse.errors import UsageError
+from minifuse.errors import MachineError, UsageError
 from minifuse.labs import handout
 from minifuse.labs.autograder import autograder_files, grade, make_autograder
 from minifuse.labs.handout import handed_out, write_files
@@ -179,6 +180,17 @@ def test_a_grader_that_fails_gives_no_points(grader: Path, tmp_path: Path) -> No
     assert (results["score"], results["tests"]) == (0, [])
     assert "The grader failed" in results["output"]
     assert "ZeroDivisionError" in results["told"]
+
+
+def test_a_full_disk_is_a_sentence_of_the_grader(impatient: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "solution.py").write_text("")
+    command = [sys.executable, "-I", str(impatient / "grade.py"), "--submission", str(tmp_path / "in"), "--results"]
+    with full_disk(1000):
+        ran = subprocess.run([*command, str(tmp_path / "r.json")], capture_output=True, text=True, check=False)
+    assert ran.returncode == MachineError.exit_code
+    assert re.fullmatch(r"note: .*\nerror: .*r\.json.*\n", ran.stderr), ran.stderr
+    assert not (tmp_path / "r.json").exists()
 
 
 def test_bad_input_of_a_grader_is_a_sentence(grader: Path, tmp_path: Path) -> None:

@@ -63,16 +63,22 @@ def command(what: str, folder: Path) -> list[str]:
         ("check", signal.SIGHUP),
         ("check", signal.SIGKILL),
         ("score", signal.SIGKILL),
+        ("grade", signal.SIGTERM),
         ("grade", signal.SIGKILL),
     ],
 )
 def test_a_students_process_ends_with_the_judge(what: str, number: signal.Signals, tmp_path: Path) -> None:
-    with subprocess.Popen(command(what, tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as judge:
+    command_line, temporary = command(what, tmp_path), tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command_line, env=environment, **silent) as judge:
         until(lambda: students(judge.pid))
         (process,) = students(judge.pid)
         judge.send_signal(number)
         judge.wait(PATIENCE_S)
         until(lambda: not runs(process), AT_ONCE_S)
+    assert number == signal.SIGKILL or not [*temporary.iterdir()]
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(0, 0), (100, -signal.SIGALRM)])
