@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
-from minifuse.errors import MinifuseError
+from minifuse.errors import MachineError, MinifuseError
 from minifuse.labs import student
 from minifuse.labs.form import has_form, told
 from minifuse.shipped import places
@@ -99,6 +99,7 @@ class Submission:
 
     Raises:
         StudentFault: whenever the file fails, takes too long, or returns what is not of the `form` asked for.
+        MachineError: the process cannot be started, or not be confined, on this machine.
     """
 
     file: Path
@@ -156,12 +157,22 @@ class Submission:
         assert self._process.stdout is not None
         self._waiting.register(self._process.stdout, selectors.EVENT_READ)
         try:
-            self._computed -= float(self._line(self.file.name, time.monotonic() + STARTS))
+            self._computed -= float(self._started())
             self._ask({"do": "load"}, self.file.name, Any)
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def _started(self) -> bytes:
+        """The first line of the process, which has run nothing of the file by then."""
+        try:
+            return self._line(self.file.name, time.monotonic() + STARTS)
+        except StudentFault:
+            self._process.kill()
+            assert self._process.stdout is not None
+            said = (self._text + self._process.stdout.read().decode(errors="replace")).strip().split("\n")[-1]
+            raise MachineError(f"The process of {self.file.name} could not be started: {_clean(said)}.") from None
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):

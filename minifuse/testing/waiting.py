@@ -171,7 +171,8 @@ class WaitingBooks:
         closes = max(self.idle_since, oldest + self.window)
         if now > closes + ROUNDING:
             raise LawBroken(
-                "window", f"nothing was proposed until {now:.9g} s, and the window of the oldest closed at {closes:.9g} s"
+                "window",
+                f"nothing was proposed until {now:.9g} s, and the window of the oldest closed at {closes:.9g} s",
             )
 
     def _precedes(self, one: Sequence, two: Sequence, now: float) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from minifuse.errors import MachineError
 from minifuse.labs import names, student
 from minifuse.labs.confine import confine, landlock, seccomp
 from minifuse.labs.lab import labs
@@ -68,6 +69,12 @@ def test_a_submission_may_not_wait_without_end() -> None:
     limits = replace(LIMITS, seconds=1)
     with pytest.raises(StudentFault, match="sleeps was stopped"), Submission(FILE, limits, names=False) as work:
         work.call("sleeps")
+
+
+def test_a_process_that_cannot_be_started_is_the_machines_fault() -> None:
+    limits = replace(LIMITS, imports=("no_such_module",))
+    with pytest.raises(MachineError, match=r"could not be started: .*No module named 'no_such_module'"):
+        Submission(FILE, limits, names=False).__enter__()
 
 
 @CONFINED
