@@ -47,8 +47,8 @@ class FillBooks:
             if self.num_idle == PATIENCE:
                 raise LawBroken(
                     "work conserving",
-                    f"at {self.now:.9g} s, as before, {self.left_out} wait and none is admitted, although the batch has "
-                    "a place, the iteration tokens left and memory room; the policy claims work_conserving",
+                    f"at {self.now:.9g} s, as before, {self.left_out} wait and none is admitted, although the batch "
+                    "has a place, the iteration tokens left and memory room; the policy claims work_conserving",
                 )
             self.now, self.changes = now, False
         self.changes |= bool(proposal.admit or proposal.evict)
