@@ -182,7 +182,7 @@ def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress
         laws, long = compared_laws(subject), not options.quick
         search = Search(subject, row, laws, first=first, long=long, limit=limit, say=say)
         search.run(each, options.seed)
-        tally.hits.setdefault(row.memory, []).append((search.kept, search.found))
+        tally.hits.setdefault(row.memory, []).append(search.hits)
         if search.out_of_time:
             return True
     return False
@@ -242,6 +242,7 @@ def _document(
         "uncut": [] if tally is None else tally.uncut,
         "unread": [] if tally is None else tally.unread,
         "unfound": [] if tally is None else tally.unfound,
+        "left": {} if tally is None else tally.left,
         "mixes": {} if tally is None else tally.tried,
         "scenarios": 0 if tally is None else tally.scenarios,
         "broken": None,

@@ -19,12 +19,14 @@ from minifuse.cli.plugin import plugin_files
 from minifuse.cli.text import one_line, shortened
 from minifuse.errors import LawBroken
 from minifuse.fault import is_own
+from minifuse.options import describe_options
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.testing.statements import OWN_LAWS, statement
 from minifuse.views.observed import decided, legend, timeline
 
 if TYPE_CHECKING:
+    from minifuse.testing.hits import Hits
     from minifuse.testing.observation import Observation
 
 __all__ = ["Place", "Tally", "broken_json", "broken_text", "held_text", "undecided_text"]
@@ -46,13 +48,29 @@ class Tally:
     uncut: list[str]  # policies that always have a budget, and do not declare `cuts`
     unclaimed: list[str]  # what the policy claims nothing about
     unread: list[str] = field(default_factory=list)  # options that a stage of a plugin never read
-    hits: dict[str, list[tuple[bool, bool]]] = field(default_factory=dict)  # of each memory: see `Search`
+    hits: dict[str, list[Hits]] = field(default_factory=dict)  # of each memory, by mix
 
     @property
     def unfound(self) -> list[str]:
         """The memories that are not minifuse's own, and kept or shared KV which no newcomer ever found."""
-        own = {name: hits for name, hits in self.hits.items() if not is_own(stage("memory", name))}
-        return [name for name, hits in own.items() if any(keeps for keeps, _ in hits) and not any(f for _, f in hits)]
+        own = self._of_plugins().items()
+        return [name for name, hits in own if any(one.kept for one in hits) and not any(one.found for one in hits)]
+
+    @property
+    def left(self) -> dict[str, str]:
+        """Of the memories that are not minifuse's own, and always keep KV: the runs that second life does not compare.
+
+        Where there is an option `keep`, that law turns it off.
+        """
+        told = {}
+        for name, hits in self._of_plugins().items():
+            left, runs = sum(one.left for one in hits), sum(one.runs for one in hits)
+            if left and all(option["name"] != "keep" for option in describe_options(stage("memory", name).Options)):
+                told[name] = f"{left} of {runs}"
+        return told
+
+    def _of_plugins(self) -> dict[str, list[Hits]]:
+        return {name: hits for name, hits in self.hits.items() if not is_own(stage("memory", name))}
 
     @property
     def scenarios(self) -> int:
@@ -124,6 +142,8 @@ def _told(verdict: str, tally: Tally, advice: str) -> list[str]:
         lines += _wrapped(f"warning: no scenario made the stage read its option {name}.")
     for name in tally.unfound:
         lines += _wrapped(f"warning: {name} keeps or shares KV, and no newcomer found any: no law says that one must.")
+    for name, runs in tally.left.items():
+        lines += _wrapped(f"warning: {name} kept KV at the end of {runs} runs, which second life does not compare.")
     return [*lines, *_wrapped(advice)]
 
 

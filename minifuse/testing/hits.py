@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from minifuse.testing.observation import Observation
 
-__all__ = ["finds", "keeps"]
+__all__ = ["Hits", "finds", "keeps"]
+
+
+class Hits(NamedTuple):
+    """What the scenarios of one mix showed of its memory."""
+
+    kept: bool  # it kept KV for later requests, or shares it
+    found: bool  # a newcomer found some
+    left: int  # runs at whose end it kept KV: second life compares none of them
+    runs: int
 
 
 def keeps(seen: Observation) -> bool:

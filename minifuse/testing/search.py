@@ -20,10 +20,11 @@ from minifuse.stages import KINDS, stage
 from minifuse.techniques import Technique
 from minifuse.testing.drawn import cases
 from minifuse.testing.failure import failure
-from minifuse.testing.hits import finds, keeps
+from minifuse.testing.hits import Hits, finds, keeps
 from minifuse.testing.laws import SUBJECTS, Law, laws_of, of_one_run
 from minifuse.testing.load import long_run_of, many_texts_of
 from minifuse.testing.mixes import applying, can_be_computed
+from minifuse.testing.observation import Observation
 from minifuse.testing.observed import PATIENCE_S, observe
 from minifuse.testing.subject import Case, Subject
 from minifuse.testing.texts import TEXTS
@@ -106,7 +107,7 @@ class Search:
         self.say = say
         self.number = 0  # scenarios tried until a law was broken
         self.out_of_time = False
-        self.kept = self.found = False  # whether memory ever kept KV, or shares it, and a newcomer ever found some
+        self.hits = Hits(False, False, 0, 0)
         self._num_refused = self._num_smaller = 0
         self._tried: Case | None = None  # the last scenario
         self._smallest: tuple[Case, LawBroken, Law] | None = None
@@ -155,7 +156,7 @@ class Search:
             # Hypothesis ends with the smallest by its own measure, of which requests may be left out as well.
             told = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
         elif self.long and self._tried is not None and not self.out_of_time:
-            makers = [long_run_of, *[many_texts_of] * (self.found and self.subject is TEXTS)]
+            makers = [long_run_of, *[many_texts_of] * (self.hits.found and self.subject is TEXTS)]
             for make in makers:
                 case = make(self._tried)
                 found = self._broken(case, [])
@@ -218,8 +219,7 @@ class Search:
         try:
             self._say(law)
             seen = observe(case)
-            self.kept |= keeps(seen)
-            self.found |= finds(seen)
+            self._note(seen)
             for law in (of_one_run, *laws):
                 self._say(law)
                 law(case, seen)
@@ -235,6 +235,12 @@ class Search:
             failed.__cause__ = error
             return failed, law
         return None
+
+    def _note(self, seen: Observation) -> None:
+        kept, found, left, runs = self.hits
+        usage = seen.usage_at_end
+        left += usage is not None and usage.kept + usage.kept_on_host > 0
+        self.hits = Hits(kept or keeps(seen), found or finds(seen), left, runs + 1)
 
     def _say(self, law: Law) -> None:
         searching = self._smallest is None

@@ -78,8 +78,10 @@ def test_a_cache_that_never_hits_is_told() -> None:
     for memory in (Radix, blind):
         tried = Search(TEXTS, _row(memory), ())
         tried.run(12, derandomize=True)
-        tally.hits[memory.name] = [(tried.kept, tried.found)]
+        tally.hits[memory.name] = [tried.hits]
     assert tally.unfound == ["blind-radix"]
+    assert tally.left.keys() == {"radix", "blind-radix"}
+    assert tally.hits["radix"][0].left > 2
 
 
 def test_options_are_drawn_as_a_stage_declares_them() -> None:
