@@ -41,9 +41,8 @@ def test_without_a_command_there_is_help(minifuse: Cli) -> None:
     assert "autograder" in outcome.out
 
 
-@pytest.mark.parametrize("number", ["4", "04"])
-def test_a_lab_is_started_checked_and_solved(number: str, minifuse: Cli, folder: Path) -> None:
-    assert minifuse("lab", "start", number, "mine").code == 0
+def test_a_lab_is_started_checked_and_solved(minifuse: Cli, folder: Path) -> None:
+    assert minifuse("lab", "start", "4", "mine").code == 0
     before = minifuse("lab", "check", "mine")
     assert before.code == 1
     assert before.out.count("not written ") - before.out.count("is not written ") == len(PUBLIC)

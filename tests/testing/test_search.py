@@ -58,7 +58,9 @@ def no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_one_run(case: Case, seen: Any) -> None:
         pass
 
-    monkeypatch.setattr(search, "observe", lambda case: SimpleNamespace(case=case, steps=[], plans={}))
+    monkeypatch.setattr(
+        search, "observe", lambda case: SimpleNamespace(case=case, steps=[], plans={}, usage_at_end=None)
+    )
     monkeypatch.setattr(search, "of_one_run", of_one_run)
 
 
