@@ -176,7 +176,7 @@ def test_its_law_holds_of_its_policy_and_is_named_where_it_does_not(
     monkeypatch.setitem(sys.modules, "minifuse_plugin_fewest_law", sys)
     monkeypatch.setattr(search, "PHASES", (Phase.generate,))
     monkeypatch.setattr(mixes, "mixes_of", lambda name: [(TEXTS, mix(technique("orca"), batching="fewest-tokens"))])
-    typed = ["check", "--plugin", str(plugin), "--plugin", str(law), "fewest-tokens", "--scenarios", "12"]
+    typed = ["check", "--plugin", str(plugin), "--plugin", str(law), "fewest-tokens", "--scenarios", "4"]
     with patch.dict(OWN_LAWS, clear=True):
         assert main([*typed, "--json"]) == 0
         assert "fewest first" in json.loads(capsys.readouterr().out)["laws"]
