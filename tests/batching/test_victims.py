@@ -93,7 +93,9 @@ def test_a_policy_that_names_others_breaks_progress(wrong: Callable[[PrefillFirs
     assert broken.value.law == "progress"
 
 
-@pytest.mark.parametrize("others", [{"memory": "paged", "attention": "paged"}, pytest.param({}, marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize(
+    "others", [{"memory": "paged", "attention": "paged"}, pytest.param({}, marks=pytest.mark.long)], ids=str
+)
 def test_the_toy_keeps_the_laws(evict_longest: type[EvictLongest], others: dict[str, str]) -> None:
     assert "queue" in check_laws(2, batching=evict_longest.name, **others)
 

@@ -58,9 +58,8 @@ def test_tokens_are_the_same_where_memory_is_short(name: str, right: dict[str, l
     assert play(name, few(), kv_memory="72KiB").tokens == right
 
 
-def test_processes_that_share_the_model_need_no_guard_for_main(right: dict[str, list[int]]) -> None:
+def test_processes_that_share_the_model_need_no_guard_for_main() -> None:
     """A notebook's cells are no module that another process could import."""
-    assert play("orca", few(), clock="real", tensor_parallel=2).tokens == right
     code = "from minifuse.notebook import asks, play\n"
     code += "print(play('orca', asks('sort 7 2 5'), clock='real', tensor_parallel=2).answers)"
     told = subprocess.run([sys.executable], input=code, capture_output=True, text=True, check=True, timeout=100)
