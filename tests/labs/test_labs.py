@@ -176,21 +176,21 @@ def test_a_wrong_solution_fails_what_it_is_wrong_in(lab: Lab, name: str, referen
     assert failed.keys() == lab.wrong[name], failed
 
 
-@pytest.mark.long  # hours: once a release
+@pytest.mark.long  # an hour: once a release
+@pytest.mark.parametrize("secret", range(50))
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.folder.name)
-def test_the_reference_gets_all_points_whatever_the_secret(lab: Lab, tmp_path: Path) -> None:
+def test_the_reference_gets_all_points_whatever_the_secret(lab: Lab, secret: int, tmp_path: Path) -> None:
     file = shutil.copy(lab.folder / "solution.py", tmp_path / "solution.py")
-    for number in range(50):
-        found = outcomes(lab, file, f"secret {number}")
-        assert {one.test.name: one.what for one in found if not one.held} == {}, number
+    found = outcomes(lab, file, f"secret {secret}")
+    assert {one.test.name: one.what for one in found if not one.held} == {}
 
 
-@pytest.mark.long  # hours: once a release
+@pytest.mark.long  # an hour: once a release
+@pytest.mark.parametrize("secret", range(10))
 @pytest.mark.parametrize(("lab", "name"), WRONG, ids=lambda one: one if isinstance(one, str) else one.folder.name)
-def test_a_wrong_solution_fails_whatever_the_secret(lab: Lab, name: str, reference_beside: Path) -> None:
-    for number in range(10):
-        failed = failures(lab, name, reference_beside, f"secret {number}")
-        assert failed.keys() == lab.wrong[name], (number, failed)
+def test_a_wrong_solution_fails_whatever_the_secret(lab: Lab, name: str, secret: int, reference_beside: Path) -> None:
+    failed = failures(lab, name, reference_beside, f"secret {secret}")
+    assert failed.keys() == lab.wrong[name], failed
 
 
 def test_a_file_that_never_ends_is_graded_in_finite_time(tmp_path: Path) -> None:
