@@ -242,7 +242,7 @@ def _document(
         "uncut": [] if tally is None else tally.uncut,
         "unread": [] if tally is None else tally.unread,
         "unfound": [] if tally is None else tally.unfound,
-        "left": {} if tally is None else tally.left,
+        "uncompared": {} if tally is None else tally.uncompared,
         "mixes": {} if tally is None else tally.tried,
         "scenarios": 0 if tally is None else tally.scenarios,
         "broken": None,

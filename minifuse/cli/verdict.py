@@ -57,8 +57,8 @@ class Tally:
         return [name for name, hits in own if any(one.kept for one in hits) and not any(one.found for one in hits)]
 
     @property
-    def left(self) -> dict[str, str]:
-        """Of the memories that are not minifuse's own, and always keep KV: the runs that second life does not compare.
+    def uncompared(self) -> dict[str, tuple[int, int]]:
+        """Of each memory of a plugin that keeps KV: the runs that second life does not compare, and all runs.
 
         Where there is an option `keep`, that law turns it off.
         """
@@ -66,7 +66,7 @@ class Tally:
         for name, hits in self._of_plugins().items():
             left, runs = sum(one.left for one in hits), sum(one.runs for one in hits)
             if left and all(option["name"] != "keep" for option in describe_options(stage("memory", name).Options)):
-                told[name] = f"{left} of {runs}"
+                told[name] = left, runs
         return told
 
     def _of_plugins(self) -> dict[str, list[Hits]]:
@@ -142,8 +142,10 @@ def _told(verdict: str, tally: Tally, advice: str) -> list[str]:
         lines += _wrapped(f"warning: no scenario made the stage read its option {name}.")
     for name in tally.unfound:
         lines += _wrapped(f"warning: {name} keeps or shares KV, and no newcomer found any: no law says that one must.")
-    for name, runs in tally.left.items():
-        lines += _wrapped(f"warning: {name} kept KV at the end of {runs} runs, which second life does not compare.")
+    for name, (left, runs) in tally.uncompared.items():
+        lines += _wrapped(
+            f"warning: {name} kept KV at the end of {left} of {runs} runs, which second life does not compare."
+        )
     return [*lines, *_wrapped(advice)]
 
 

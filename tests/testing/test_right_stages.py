@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from testing.right_stages import Lingers, Radix, StallFree
 
-from minifuse.cli.verdict import Tally
+from minifuse.cli.verdict import Tally, held_text
 from minifuse.errors import LawBroken, UsageError
 from minifuse.options import option
 from minifuse.report import KVUsage
@@ -80,8 +80,11 @@ def test_a_cache_that_never_hits_is_told() -> None:
         tried.run(12, derandomize=True)
         tally.hits[memory.name] = [tried.hits]
     assert tally.unfound == ["blind-radix"]
-    assert tally.left.keys() == {"radix", "blind-radix"}
-    assert tally.hits["radix"][0].left > 2
+    assert tally.uncompared.keys() == {"radix", "blind-radix"}
+    left, runs = tally.uncompared["radix"]
+    assert 2 < left < runs == 12
+    shown = " ".join(held_text("radix", tally, False, "", quick=False).split())
+    assert f"radix kept KV at the end of {left} of 12 runs, which second life does not compare." in shown
 
 
 def test_options_are_drawn_as_a_stage_declares_them() -> None:
