@@ -87,7 +87,9 @@ def test_the_readmes_model_is_served_alike_by_all_techniques_for_chains(afresh: 
     assert [row["metrics"]["requests"]["stop"] for row in rows] == [6, 6, 6]
 
 
-@pytest.mark.parametrize("others", [{"memory": "paged"}, pytest.param({}, marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize(
+    "others", [{"memory": "paged", "attention": "paged"}, pytest.param({}, marks=pytest.mark.long)], ids=str
+)
 def test_the_readmes_stage_keeps_the_laws(own_register: None, shortest: Path, others: dict[str, str]) -> None:
     load_plugin(str(shortest))
     assert "queue" in check_laws(2, batching="shortest-prompt", **others)

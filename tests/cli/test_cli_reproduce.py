@@ -133,10 +133,10 @@ def test_files_hold_what_is_shown(minifuse: Cli, tmp_path: Path) -> None:
 
 
 def test_a_load_test_as_json_with_typed_rates(minifuse: Cli, tmp_path: Path) -> None:
-    typed = ("--scale", "paper", "--hidden", "64", "--requests", "40", "--rates", "0.4,1.1", "--seed", "3")
+    typed = ("--scale", "paper", "--hidden", "16", "--requests", "12", "--rates", "0.4,1.1", "--seed", "3")
     said = minifuse("reproduce", "batchmaker-fig2.14", *typed, "--json", "--out", tmp_path)
     (figure,) = said.json()["figures"]
-    assert (figure["hidden"], figure["requests"], figure["seed"], figure["clock"]) == (64, 40, 3, "virtual")
+    assert (figure["hidden"], figure["requests"], figure["seed"], figure["clock"]) == (16, 12, 3, "virtual")
     curve = figure["panels"][0]["points"]
     assert [round(point["at"]["share"], 9) for point in curve] == [0.4, 1.1]
     assert {"cellular_p99_ms", "dynet_throughput", "fold_idle_share"} < set(curve[0]["measured"])
@@ -294,7 +294,7 @@ def test_the_time_left_is_told_from_what_has_been_measured(monkeypatch: pytest.M
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 def test_ctrl_c_while_measuring(start: Cli) -> None:
-    process: subprocess.Popen[str] = start("reproduce", "flover-fig7", "--scale", "quick", "--tokens", "60")
+    process: subprocess.Popen[str] = start("reproduce", "flover-fig7", "--scale", "quick", "--tokens", "16")
     assert process.stderr is not None
     while "one request alone" not in process.stderr.readline():
         assert process.poll() is None
