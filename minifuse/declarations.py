@@ -35,12 +35,11 @@ def nearest(name: str, cls: type[Any]) -> str | None:
 def check_declared(cls: type[Any]) -> None:
     """Raise `UsageError` if a class cannot be registered as a stage: its kind, its name, a member, its options."""
     kind, name = getattr(cls, "kind", None), getattr(cls, "name", None)
-    whose = f"The class {cls.__qualname__} ({class_site(cls)})"
     if not isinstance(kind, str) or kind not in MEMBERS:
         meant = did_you_mean(kind, MEMBERS) if isinstance(kind, str) else ""
-        raise UsageError(f"{whose} has the kind {kind!r}{meant}: give {', '.join(MEMBERS)}.")
+        raise UsageError(f"{_named(cls)} has the kind {kind!r}{meant}: give {', '.join(MEMBERS)}.")
     if not isinstance(name, str) or not name or name != "".join(name.split()):
-        raise UsageError(f"{whose} has the name {name!r}: give a word, which the command line takes.")
+        raise UsageError(f"{_named(cls)} has the name {name!r}: give a word, which the command line takes.")
     if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
         near = nearest(missing[0], cls)
         hint = f"is it misspelt as {near!r}? See" if near else "see"
@@ -56,22 +55,29 @@ def check_declared(cls: type[Any]) -> None:
         raise UsageError(
             f"The {kind} stage {name!r} has serves = {set(cls.serves)}: give {' or '.join(sorted(SERVED))}."
         )
-    _check_options(f"The Options of the {kind} stage {name!r} ({class_site(cls)})", cls.Options)
+    if (wrong := _wrong_options(cls.Options)) is not None:
+        raise UsageError(f"The Options of the {kind} stage {name!r} ({class_site(cls)}) {wrong}")
 
 
-def _check_options(whose: str, options: Any) -> None:
-    """Raise `UsageError` unless the options are a dataclass of `option`s."""
+def _named(cls: type[Any]) -> str:
+    """A class with its file and line, which are looked up in its source: for a refusal alone."""
+    return f"The class {cls.__qualname__} ({class_site(cls)})"
+
+
+def _wrong_options(options: Any) -> str | None:
+    """What is wrong unless the options are a dataclass of `option`s."""
     if options is NoOptions:
-        return
+        return None
     example = "@dataclass(frozen=True), and in it `size: int = option(8, 'what it means')`"
     if not isinstance(options, type) or not is_dataclass(options):
-        raise UsageError(f"{whose} are no dataclass: write {example}.")
+        return f"are no dataclass: write {example}."
     undone = [name for base in options.__mro__ for name, value in vars(base).items() if isinstance(value, Field)]
     plain = [field.name for field in fields(options) if "help" not in field.metadata]
     if undone or plain:
         why = "without a type, or below no @dataclass of its own" if undone else "without option(...)"
-        raise UsageError(f"{whose} have {(undone or plain)[0]!r} {why}: write {example}.")
+        return f"have {(undone or plain)[0]!r} {why}: write {example}."
     try:
         get_type_hints(options)
     except Exception as error:
-        raise UsageError(f"{whose} have a type that is unknown ({error}): import it.") from None
+        return f"have a type that is unknown ({error}): import it."
+    return None

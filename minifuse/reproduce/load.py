@@ -59,12 +59,14 @@ def sweep(
     workload: str,
     sizes: Sequence[int] = (),
     rates: Sequence[float] = (),
+    where: str = "",
 ) -> Load:
     """Choose each contender's largest batch by its capacity, then offer it a growing load.
 
     Args:
         sizes: largest batches to choose from, if not those of the bench.
         rates: ascending, if not those of the conditions or else of the bench.
+        where: what tells this sweep from others of the same workload and sizes, which are kept beside it.
     """
     by_key = {contender.key: contender for contender in contenders}
     most = bench.num_requests
@@ -87,7 +89,7 @@ def sweep(
     at = offered(wanted or bench.shares, load.peak)
     if wanted is None:
         at = with_moderate(at, min(curve.capacity for curve in curves.values()))
-    title = f"{workload}, batches of up to {', '.join(map(str, sizes or bench.sizes))}"
+    title = f"{workload}{where and f', {where}'}, batches of up to {', '.join(map(str, sizes or bench.sizes))}"
     load_at(
         *(curves, at, run, bench.rounds),
         *(lambda what: say(f"{workload}: {what}"), lambda: say.keep(curve_panel(title, load))),

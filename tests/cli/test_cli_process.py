@@ -194,7 +194,11 @@ CROWD = ("run", "--model", "random:small", "--clock", "virtual", "--output-lengt
 
 @posix
 def test_a_terminal_gets_colours_and_a_live_picture() -> None:
+    """And what is loaded is shown at once, and taken away."""
     sent = on_terminal(80, *CROWD)
+    assert sent.startswith("loading minifuse ...\r\x1b[2K")
+    assert LOADING.findall(sent)[1:] == ["loading random:small ...\r\x1b[2K"]
+    assert "loading" not in LOADING.sub("", sent)
     assert COLOUR.search(sent)
     plain = COLOUR.sub("", sent)
     assert "orca on random:small" in plain
@@ -223,14 +227,6 @@ def test_tables_fit_a_narrow_terminal(columns: int) -> None:
     tables = [line for line in lines if "\x1b" not in line and not line.startswith(whole)]
     assert len(tables) > 60
     assert max(map(len, tables)) <= columns
-
-
-@posix
-def test_what_is_loaded_is_shown_at_once_and_taken_away() -> None:
-    sent = on_terminal(80, *CROWD)
-    assert sent.startswith("loading minifuse ...\r\x1b[2K")
-    assert LOADING.findall(sent)[1:] == ["loading random:small ...\r\x1b[2K"]
-    assert "loading" not in LOADING.sub("", sent)
 
 
 @posix

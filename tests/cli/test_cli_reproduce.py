@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reproduce.figures import quickly
 
 from minifuse import reproduce as command
 from minifuse.cli import findings
 from minifuse.cli.text import time_left
-from minifuse.reproduce import EXPERIMENTS, contest
+from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.experiment import Column, Conditions, Experiment, Finding, Panel, Point, Say
 
 Cli = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before each run that is timed all garbage is collected, which takes most of a second beside so many tests."""
-    monkeypatch.setattr(contest.gc, "collect", lambda: None)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    quickly(monkeypatch)
 
 
 VIRTUAL = ("--scale", "paper", "--tokens", "4")  # no weights, no waiting
@@ -115,7 +115,8 @@ def test_tables_fit_a_terminal_and_files_are_named_after_the_figure(
     sweeps = len(progress.kept) if name.startswith("batchmaker") else 0  # each may add a rate, or end before the last
     assert 0 < progress.said <= progress.expected + sweeps
     assert progress.expected <= progress.said + 3 * sweeps
-    assert progress.kept or name == "batchmaker-fig2.5"  # which takes no time
+    kept = {"batchmaker-fig2.5": 0, "batchmaker-fig2.13": 2}  # takes no time; two numbers of workers
+    assert len(progress.kept) >= kept.get(name, 1)
 
 
 def test_files_hold_what_is_shown(minifuse: Cli, tmp_path: Path) -> None:
@@ -133,10 +134,10 @@ def test_files_hold_what_is_shown(minifuse: Cli, tmp_path: Path) -> None:
 
 
 def test_a_load_test_as_json_with_typed_rates(minifuse: Cli, tmp_path: Path) -> None:
-    typed = ("--scale", "paper", "--hidden", "64", "--requests", "40", "--rates", "0.4,1.1", "--seed", "3")
+    typed = ("--scale", "paper", "--hidden", "16", "--requests", "12", "--rates", "0.4,1.1", "--seed", "3")
     said = minifuse("reproduce", "batchmaker-fig2.14", *typed, "--json", "--out", tmp_path)
     (figure,) = said.json()["figures"]
-    assert (figure["hidden"], figure["requests"], figure["seed"], figure["clock"]) == (64, 40, 3, "virtual")
+    assert (figure["hidden"], figure["requests"], figure["seed"], figure["clock"]) == (16, 12, 3, "virtual")
     curve = figure["panels"][0]["points"]
     assert [round(point["at"]["share"], 9) for point in curve] == [0.4, 1.1]
     assert {"cellular_p99_ms", "dynet_throughput", "fold_idle_share"} < set(curve[0]["measured"])
@@ -294,7 +295,7 @@ def test_the_time_left_is_told_from_what_has_been_measured(monkeypatch: pytest.M
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 def test_ctrl_c_while_measuring(start: Cli) -> None:
-    process: subprocess.Popen[str] = start("reproduce", "flover-fig7", "--scale", "quick", "--tokens", "60")
+    process: subprocess.Popen[str] = start("reproduce", "flover-fig7", "--scale", "quick", "--tokens", "16")
     assert process.stderr is not None
     while "one request alone" not in process.stderr.readline():
         assert process.poll() is None

@@ -20,7 +20,8 @@ Cli = Callable[..., Any]
 
 DEADLINE_S = 60
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
-LONG = ("run", "--model", "random:small", "--requests", 400, "--prompt-length", 3)
+LONG = ("run", "--model", "random:small", "--requests", 2000, "--prompt-length", 3)
+VIRTUAL = ("--clock", "virtual")  # without torch, which takes a second to import
 
 
 class Terminal:
@@ -112,7 +113,7 @@ def test_a_chat_ends_in_the_middle_of_an_answer(terminal: Cli, tiny: str) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_picture_shows_the_cursor_again(number: signal.Signals, terminal: Cli) -> None:
-    run = terminal(*LONG, "--live")
+    run = terminal(*LONG, "--live", *VIRTUAL)
     run.until(HIDE)
     run.process.send_signal(number)
     assert run.code() == 128 + number
@@ -122,7 +123,7 @@ def test_a_picture_shows_the_cursor_again(number: signal.Signals, terminal: Cli)
 def test_temporary_traces_are_removed_and_the_page_is_written(start: Cli, tmp_path: Path) -> None:
     place, page = tmp_path / "temporary", tmp_path / "page.html"
     place.mkdir()
-    run = start(*LONG, "--replay", page, TMPDIR=str(place))
+    run = start(*LONG, *VIRTUAL, "--replay", page, TMPDIR=str(place))
     assert run.stdout.readline()
     assert [path.name for path in place.rglob("*.jsonl")] == ["orca.jsonl"]
     run.send_signal(signal.SIGTERM)
@@ -136,7 +137,7 @@ def test_temporary_traces_are_removed_and_the_page_is_written(start: Cli, tmp_pa
 def test_a_terminal_that_is_closed_leaves_no_temporary_traces(terminal: Cli, tmp_path: Path) -> None:
     place = tmp_path / "temporary"
     place.mkdir()
-    run = terminal(*LONG, "--replay", tmp_path / "page.html", TMPDIR=str(place))
+    run = terminal(*LONG, *VIRTUAL, "--replay", tmp_path / "page.html", TMPDIR=str(place))
     run.until("length")
     os.close(run.theirs)
     os.close(run.ours)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from minifuse.techniques import serving
 from minifuse.trace import decisions, read_trace
 
 Cli = Callable[..., Any]
 
-CROWD = ("run", "--requests", 12, "--max-new-tokens", 30, "--ignore-eos", "--json")
+CROWD = ("run", "--requests", 8, "--max-new-tokens", 20, "--ignore-eos", "--json")
 # Room for one answer and a half.
 SHORT = ("--technique", "vllm", "--kv-memory", "100KiB", "--set", "memory.block_size=4")
 
@@ -89,13 +90,13 @@ def test_swaps_beside_the_computing_show_in_virtual_time(minifuse: Cli, tmp_path
     assert "hidden" in shown
 
 
-def test_techniques_agree_to_the_bit_in_reference_numerics(minifuse: Cli, tiny: str) -> None:
-    """One technique of each form of memory; a law says it of all."""
-    names = ("naive", "static", "fusion", "vllm", "pensieve", "fluid")
-    typed = ("--requests", 5, "--max-new-tokens", 8, "--temperature", "1.5", "--numerics", "reference", "--json")
-    outcome = minifuse("compare", *names, *typed, "--dtype", "bfloat16")
+def test_all_techniques_agree_to_the_bit_in_reference_numerics(minifuse: Cli, tiny: str) -> None:
+    typed = ("--requests", 3, "--max-new-tokens", 4, "--temperature", "1.5", "--numerics", "reference", "--json")
+    outcome = minifuse("compare", *serving("transformer"), *typed, "--dtype", "bfloat16")
     assert (outcome.code, outcome.err) == (0, "")
-    assert {row["technique"]: row["differing"] for row in outcome.json()["techniques"]} == {key: [] for key in names}
+    assert {row["technique"]: row["differing"] for row in outcome.json()["techniques"]} == {
+        name: [] for name in serving("transformer")
+    }
     assert outcome.json()["numerics"] == "reference"
 
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
-from minifuse.reproduce import EXPERIMENTS
+import pytest
+
+from minifuse.model.text.presets import PRESETS
+from minifuse.reproduce import EXPERIMENTS, contest
 from minifuse.reproduce.curve import Contender, Curve, Outcome
 from minifuse.reproduce.experiment import Conditions, Finding, Say
 
 
 def found(name: str, **conditions: Any) -> Finding:
     return EXPERIMENTS[name].prepare(Conditions(**conditions))(Say())
+
+
+def quickly(patch: pytest.MonkeyPatch) -> None:
+    """Real time without what takes most of it: a larger model, and all garbage of the suite before each run."""
+    smaller = {"vocab_size": 512, "hidden_size": 128, "num_layers": 2, "head_dim": 16, "intermediate_size": 344}
+    rotary = replace(PRESETS["small"].rotary, dim=16)
+    patch.setitem(PRESETS, "small", replace(PRESETS["small"], **smaller, rotary=rotary))
+    patch.setattr(contest.gc, "collect", lambda: None)
 
 
 def outcome(throughput: float, p90: float = 1.0, **more: float) -> Outcome:

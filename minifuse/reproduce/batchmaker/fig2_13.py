@@ -44,7 +44,7 @@ def draw(setting: Setting, say: Say) -> Finding:
         )
         where = f"{workers} worker{'s' if workers > 1 else ''}"
         say(where)
-        load = sweep(setting, say, contenders, "wmt15")
+        load = sweep(setting, say, contenders, "wmt15", where=where)
         peak = paper.PEAK_13.get(workers) if scale == "paper" else None
         published: dict[str, dict[str, Value]] = {
             "one": {"max_batch": paper.DECODER_BATCH_13},

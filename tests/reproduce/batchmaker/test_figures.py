@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from reproduce.figures import found
+from reproduce.figures import found, quickly
 
 import minifuse.reproduce.batchmaker.paper as paper
 from minifuse.reproduce import EXPERIMENTS
@@ -19,6 +19,11 @@ SMALL = {"hidden": 4, "requests": 8}
 
 
 NAMES = [name for name in EXPERIMENTS if name.startswith("batchmaker")]
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    quickly(monkeypatch)
 
 
 @cache

@@ -37,7 +37,7 @@ def test_fig_7_has_the_papers_shape(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fig_8_has_the_papers_totals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fig8.INTERVALS, "paper", (20, 400, 5000))
+    monkeypatch.setitem(fig8.INTERVALS, "paper", (20, 5000))
     monkeypatch.setitem(fig8.RACED, "paper", (20,))
     finding = found("flover-fig8", scale="paper")
     points = finding.panels[0].points
@@ -50,7 +50,7 @@ def test_fig_8_has_the_papers_totals(monkeypatch: pytest.MonkeyPatch) -> None:
         published = point.paper["iterations"]  # of another draw of the arrivals
         assert published is None or point.measured["iterations"] == pytest.approx(published, rel=0.2)
     assert points[0].measured["overlap"] == pytest.approx(0.913, abs=0.05)
-    assert [point.measured.get("speedup") is not None for point in points] == [True, False, False]
+    assert [point.measured.get("speedup") is not None for point in points] == [True, False]
     assert any("32 instances together make 1.00 times" in note for note in finding.notes)
 
 
@@ -79,6 +79,6 @@ def test_fig_9_shows_what_the_shuffle_does() -> None:
 
 
 def test_the_same_seed_draws_the_same_lengths() -> None:
-    one, same, other = (found("flover-fig9", scale="paper", tokens=16, seed=seed).panels for seed in (3, 3, 4))
+    one, same, other = (found("flover-fig9", scale="paper", tokens=8, seed=seed).panels for seed in (3, 3, 4))
     assert one == same
     assert one != other

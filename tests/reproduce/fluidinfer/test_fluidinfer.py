@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from reproduce.figures import found
+from reproduce.figures import found, quickly
 
 from minifuse.reproduce import EXPERIMENTS
 from minifuse.reproduce.curve import crossing
@@ -20,6 +20,7 @@ NAMES = ("fluidinfer-fig11", "fluidinfer-fig12")
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few short requests of the smallest model."""
+    quickly(monkeypatch)
     scale = replace(setting.SCALES["paper"], models=("opt-125m",), machines=(("rtx-4090", 1),), lengths=0.05)
     monkeypatch.setitem(setting.SCALES, "paper", replace(scale, requests=6, shares=(0.5, 2.0)))
     quick = replace(setting.SCALES["quick"], requests=5, shares=(1.0,), rounds=2)
