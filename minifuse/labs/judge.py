@@ -57,7 +57,7 @@ class Work(Submission):
         self,
         cases: SearchStrategy[Any],
         demand: Callable[[Any], None],
-        examples: int = 100,
+        examples: int = 300,
     ) -> None:
         """Try a demand on cases that hypothesis makes up, and tell of the smallest that does not meet it.
 

@@ -14,7 +14,7 @@ ANY = st.one_of(DECODES, PROMPTS)
 @st.composite
 def cases(draw, runs=ANY):
     """max_batch, token_budget, and requests that run and wait; no more run than may."""
-    most, budget = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    most, budget = draw(st.integers(1, 6)), draw(st.integers(1, 3) | st.integers(1, 12))
     count = draw(st.integers(0, most))
     running = [ask(f"r{9 - i}", *draw(runs)) for i in range(count)]  # the order of names is not that of arrival
     lengths = draw(st.lists(st.integers(1, 9), min_size=not running, max_size=5))

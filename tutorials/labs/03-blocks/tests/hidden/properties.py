@@ -3,8 +3,9 @@
 from hypothesis import strategies as st
 from stage import ROW, Device, Students
 
-from minifuse.labs.engine import keeps_the_laws
+from minifuse.labs.engine import keeps_the_laws, run
 from minifuse.labs.judge import Unmet
+from minifuse.request import Request
 
 TEXTS = st.lists(st.integers(0, 1), min_size=2, max_size=9)
 ANY = st.lists(
@@ -16,12 +17,15 @@ ANY = st.lists(
     ),
     max_size=14,
 )
+WRITES = st.tuples(st.just("write"), st.integers(0, 1), st.integers(1, 5))
+GOES = st.tuples(st.just("release"), st.integers(0, 1))
 TWO = st.builds(
-    lambda text, first, rest: [("admit", text), ("write", 0, first), ("admit again", 0), *rest],
+    lambda text, first, then, rest: [("admit", text), ("write", 0, first), ("admit again", 0), *then, *rest],
     TEXTS,
     st.integers(1, 5),
+    st.one_of(st.tuples(), st.tuples(WRITES), st.tuples(GOES, WRITES)),
     ANY,
-)  # a second request shares what the first has written
+)  # a second request shares what the first has written; then one of them writes, or is left alone and writes
 OPS = st.one_of(ANY, TWO)
 
 
@@ -188,4 +192,10 @@ def test_writes_in_few_steps(work):
 
 def test_keeps_the_laws(work):
     """In the engine, under the laws of a run: requests are evicted, and come back."""
-    keeps_the_laws(work, ROW, Students, 20, compared=False)
+    lengths = work.random.sample(range(10, 20), 3)
+    requests = [Request(f"r{i}", (i + 1, i + 1), length, ignore_eos=True) for i, length in enumerate(lengths)]
+    found = run(work, ROW, Students, requests, kv_tokens=24, memory__block_size=2)
+    for step in found.steps:
+        for name, shared, _ in step.get("reused", ()):
+            raise Unmet(f"{name} was evicted, and admit returns {shared} when it comes back: its KV is gone.")
+    keeps_the_laws(work, ROW, Students, 30, compared=False)

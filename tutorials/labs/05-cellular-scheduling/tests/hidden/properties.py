@@ -202,8 +202,9 @@ def test_agrees_with_algorithm_1(work):
                 running[name] += len(right)
                 so_far.append(f"schedule({event})")
 
-    cases = st.tuples(st.lists(st.one_of(KIND, KIND, st.integers(0, 1)), max_size=24), st.integers(1, 3))
-    work.smallest(cases, demand, examples=70)
+    event = st.one_of(KIND, KIND, st.integers(0, 1))
+    events = st.one_of(st.lists(event, max_size=24), st.lists(event, min_size=12, max_size=24))
+    work.smallest(st.tuples(events, st.integers(1, 3)), demand, examples=200)
 
 
 def test_turns_take_few_steps(work):
