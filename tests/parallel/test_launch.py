@@ -104,7 +104,7 @@ def test_close_leaves_no_process_behind() -> None:
     sentence(refused.value, "stopped", "launch them again")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_follower_that_dies_is_named(workers: int) -> None:
     run = start()
     kill = at_step(6, run.followers.processes[0].kill, run)
@@ -176,14 +176,14 @@ class Slow(PerSequenceAttention):
 
     def batch(self, plan: Plan, sequences: dict[str, Sequence], cache: object) -> object:  # type: ignore[override]
         if plan.step == (6 if "follower" in sys.argv[0] else 4):
-            time.sleep(1.2)
+            time.sleep(0.6)
         return super().batch(plan, sequences, cache)  # type: ignore[arg-type]
 
 
 def test_a_rank_that_is_slow_or_was_suspended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "PAUSE_S", 0.02)
     monkeypatch.setattr(watch, "PATIENCE_S", 0.2)
-    with start(Slow(), timeout_s=1.0) as run:
+    with start(Slow(), timeout_s=0.5) as run:
         run_all(make_engine("orca", run=run), REQUESTS)
 
 
@@ -215,7 +215,7 @@ def test_an_interrupted_plan_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> No
     assert run.followers.processes[0].returncode == 0, "it had to be killed"
 
 
-ENDS = "os.kill(os.getpid(), signal.SIGKILL)", "raise ValueError", "pass"
+ENDS = "os.kill(os.getpid(), signal.SIGKILL)", "raise ValueError"
 ORPHANED = """
 import os, signal, sys
 from minifuse.attention.per_sequence import PerSequenceAttention
@@ -237,7 +237,7 @@ def test_followers_end_with_rank_0_however_it_ends() -> None:
     """The script needs no guard for `__main__`, because followers do not run it again."""
     script = subprocess.run([sys.executable, "-c", ORPHANED, *ENDS], capture_output=True, text=True, timeout=120)
     numbers = list(map(int, script.stdout.split()))
-    assert [os.waitstatus_to_exitcode(status) for status in numbers[1::2]] == [-signal.SIGKILL, 1, 0], script.stderr
+    assert [os.waitstatus_to_exitcode(status) for status in numbers[1::2]] == [-signal.SIGKILL, 1], script.stderr
     deadline = time.monotonic() + 60
     for pid in numbers[::2]:
         while is_running(pid):

@@ -31,7 +31,11 @@ def start(name: str = "llama", size: int = SIZE, timeout_s: float = 60.0) -> Par
     return launch(small_model(name), source, SlotsAttention(), CAPACITY, size, seed=7, timeout_s=timeout_s)
 
 
-@pytest.fixture(scope="module", params=[name for name, config in CONFIGS.items() if config.num_kv_heads % SIZE == 0])
+# `test_shard.py` has the shards of every family; here two processes serve them.
+FAMILIES = ["llama", "gptj", *(pytest.param(name, marks=pytest.mark.long) for name in ("opt", "three-a-head"))]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, ParallelRunner]]:
     """A pair of processes for each family, shared by the tests."""
     with start(request.param) as run:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from replay_runs import long_run
 
 from minifuse.model.source import resolve
 from minifuse.replay.page import assemble
@@ -103,6 +104,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory, traces: Traces) -> Pages:
     return make
 
 
+@pytest.fixture(scope="session")
+def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of 3000 iterations, and of hundreds of requests: more than there are pixels to draw them in."""
+    page = tmp_path_factory.mktemp("long") / "long.html"
+    page.write_text(assemble(long_run(3000)))
+    return page
+
+
 class Screen:
     """A page in the browser, and what a reader does with it."""
 
@@ -110,12 +119,29 @@ class Screen:
         self.driver = driver
         self.downloads = downloads  # a folder
         self.size = (0, 0)  # pixels that the page has
+        self.album: Path | None = None  # the page that is open, if all that tests did with it is `show`
 
     def open(self, page: Path, address: str = "") -> Screen:
         """Open a page from its file, as a reader does, and wait until it is shown."""
+        self.album = None
         self.driver.get("about:blank")
         self.driver.get(page.as_uri() + address)
-        self.until("return document.documentElement.dataset.ready === 'yes'")
+        self.driver.execute_async_script(
+            "if (document.documentElement.dataset.ready === 'yes') arguments[0]();"
+            "else document.addEventListener('replay', () => arguments[0]());"
+        )
+        return self
+
+    def show(self, page: Path, run: int, i: int = 0, request: str | None = None) -> Screen:
+        """Show a run of a page of several, which stays open from test to test: for tests that only read it."""
+        if self.album != page:
+            self.open(page, "#i=0")
+            self.album = page
+        self.js(
+            "const [run, i, request] = arguments; app.setRuns(app.runs[run], null, i); app.select(i);"
+            "app.selectRequest(request && app.main.requests.findIndex(({id}) => id === request))",
+            *(run, i, request),
+        )
         return self
 
     def js(self, script: str, *arguments: Any) -> Any:

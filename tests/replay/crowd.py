@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,16 @@ from minifuse.workload.cells import cell_workload
 
 __all__ = [
     *("BLOCKS", "FEW_SLOTS", "LAYERS", "ROOMY", "SHARE", "SHARE_SWAP", "SHORT", "SWAP", "TIERS", "WAVES"),
-    *("Options", "crowd_page", "crowd_trace"),
+    *("Options", "Run", "crowd_album", "crowd_page", "crowd_trace"),
 ]
 
 KV = 144 * 2**10  # bytes: 96 tokens of tiny
 SHORT = 130 * 2**10  # bytes: 86 tokens of tiny
 ROOMY = 64 * 2**20  # bytes: more than this crowd ever needs
 Options = tuple[tuple[str, Any], ...]  # of stages; a tuple, so that a run is made once
+Run = (  # arguments of `crowd_trace`
+    tuple[str] | tuple[str, Options] | tuple[str, Options, str] | tuple[str, Options, str, int]
+)
 FEW_SLOTS: Options = (("memory.slots", 3),)
 BLOCKS: Options = (("memory.block_size", 4),)
 SWAP: Options = (("memory.block_size", 4), ("memory.preemption", "swap"))
@@ -41,15 +45,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="minifuse-crowd-")
 
 
-@cache
-def _model(name: str = "tiny") -> tuple[Any, Any]:
-    source = resolve(name)
-    return source, source.load("float32", "cpu", 0)
-
-
 def _requests(name: str) -> list[Request]:
-    source, _ = _model()
-    encode = source.tokenizer().encode
+    encode = resolve("tiny").tokenizer().encode
     if name == "pensieve":  # three turns of six conversations, which do not all fit on the device
         turns = []
         for turn in range(3):
@@ -67,26 +64,43 @@ def _requests(name: str) -> list[Request]:
 
 
 @cache
-def crowd_trace(name: str, options: Options = (), model: str = "tiny", kv: int = 0) -> Path:
-    """The trace of a technique that serves the crowd with these options of stages, in `kv` bytes, or few."""
-    path = Path(_folder().name) / f"{name}-{model}-{kv}-{abs(hash(options))}.jsonl"
-    kv = kv or (700 * 2**10 if name == "pensieve" else KV)
+def crowd_trace(name: str, options: Options = (), model: str = "tiny", kv: int = 0, texts: bool = False) -> Path:
+    """The trace of a technique that serves the crowd with these options of stages, in `kv` bytes, or few.
+
+    Its answers have texts only if asked for: virtual time does without the weights, and how long answers are is given.
+    """
+    path = Path(_folder().name) / f"{name}-{model}-{kv}-{texts}-{abs(hash(options))}.jsonl"
+    source = resolve(model)
     if model == "tiny":
-        source, weights = _model()
+        kv = kv or (700 * 2**10 if name == "pensieve" else KV)
         settings = Settings(clock="virtual", kv_memory=kv, why=True, stage_options=dict(options))
         requests = _requests(name)
     else:
-        source, weights = _model(model)
         settings = Settings(clock="virtual", stage_options=dict(options))
         requests = cell_workload("wmt15:max=12", source.config.kind, 6, source.config.vocab_size)
+    weights = source.load("float32", "cpu", 0) if texts else source.outline("float32", 0)
     serve(build_engine(technique(name), source, settings, weights, path), requests)
     return path
 
 
 @cache
-def crowd_page(name: str, options: Options = (), model: str = "tiny", kv: int = 0) -> Path:
+def crowd_page(name: str, options: Options = (), model: str = "tiny", kv: int = 0, texts: bool = False) -> Path:
     """The page of that trace."""
-    trace = crowd_trace(name, options, model, kv)
-    page = trace.with_suffix(".html")
-    page.write_text(assemble(record([read_run(trace)])), encoding="utf-8")
+    return _page((crowd_trace(name, options, model, kv, texts),))
+
+
+def crowd_album(run: Run, runs: Iterable[Run]) -> tuple[Path, int]:
+    """The page of those of some runs that have one's requests, and its place among them: for `Screen.show`."""
+    alike = [crowd_trace(*one) for one in runs if _workload(*one) == _workload(*run)]
+    return _page(tuple(alike)), alike.index(crowd_trace(*run))
+
+
+def _workload(name: str, options: Options = (), model: str = "tiny", kv: int = 0) -> tuple[str, bool]:
+    return model, name == "pensieve"
+
+
+@cache
+def _page(traces: tuple[Path, ...]) -> Path:
+    page = traces[0].with_suffix(f".{len(traces)}-{abs(hash(traces))}.html")
+    page.write_text(assemble(record([*map(read_run, traces)])), encoding="utf-8")
     return page

@@ -41,8 +41,9 @@ def test_an_address_names_a_step_and_follows_the_reader(screen: Screen, pages: P
     ],
 )
 def test_what_an_address_names_in_vain_is_told(screen: Screen, pages: Pages, address: str, notice: str) -> None:
-    screen.open(pages("static", "vllm"), address)
-    assert notice in screen.text("notices")
+    screen.show(pages("static", "vllm"), 0)
+    screen.js("location.hash = arguments[0]", address)
+    screen.until("return document.getElementById('notices').textContent.includes(arguments[0])", notice)
 
 
 def test_an_address_without_an_iteration_begins_at_the_first(screen: Screen, pages: Pages) -> None:

@@ -56,11 +56,11 @@ def answer(screen: Screen, name: str) -> tuple[str, str]:
 
 
 def test_answers_grow_token_by_token_with_the_newest_marked(screen: Screen) -> None:
-    events = read_trace(crowd_trace("orca"))
+    events = read_trace(crowd_trace("orca", texts=True))
     told = next(event for event in events if event["event"] == "answer" and event["id"] == "r1")
     text, ends = told["text"], told["ends"]
     steps = columns("orca")
-    screen.open(crowd_page("orca"))
+    screen.open(crowd_page("orca", texts=True))
     count = 0
     for i, step in enumerate(steps):
         new = len(step.get("tokens", {}).get("r1", ()))
@@ -130,5 +130,5 @@ def test_markup_in_a_prompt_and_in_a_name_is_shown_and_never_executed(screen: Sc
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_texts_are_readable_on_their_ground(theme: str, screen: Screen) -> None:
     """A contrast of 4.5 at least, for what is told in words."""
-    screen.open(crowd_page("vllm", BLOCKS), f"#i=12&request=r1&theme={theme}")
+    screen.open(crowd_page("vllm", BLOCKS, texts=True), f"#i=12&request=r1&theme={theme}")
     assert screen.js(WEAK) == []

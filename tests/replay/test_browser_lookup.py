@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from replay_runs import long_run
-
-from minifuse.replay.page import assemble
 
 from .conftest import Pages, Screen
-from .crowd import FEW_SLOTS, SWAP, TIERS, Options, crowd_page
+from .crowd import FEW_SLOTS, SWAP, TIERS, Run, crowd_album, crowd_page
 
 # Columns in which the requests that are under way, or those that have ended, are others than their states tell.
 PRESENCE = """
@@ -47,9 +44,12 @@ return [labels, found];
 """
 
 
-@pytest.mark.parametrize(("name", "options"), [("vllm", SWAP), ("pensieve", TIERS), ("static", ()), ("instances", ())])
-def test_requests_are_found_in_each_column(screen: Screen, name: str, options: Options) -> None:
-    wrong, seen = screen.open(crowd_page(name, options)).js(PRESENCE)
+RUNS: list[Run] = [("vllm", SWAP), ("static",), ("instances",), ("pensieve", TIERS)]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_requests_are_found_in_each_column(screen: Screen, run: Run) -> None:
+    wrong, seen = screen.show(*crowd_album(run, RUNS)).js(PRESENCE)
     assert wrong == []
     assert seen, "requests must have ended while others are under way for the test to mean something"
 
@@ -67,37 +67,33 @@ def test_refused_requests_come_last(screen: Screen) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "width"),
-    [*(("long", 30), ("long", 5), ("long", 0.5), ("fusion", 100), ("fusion", 20), ("dynamic", 10)), ("pensieve", 10)],
+    ("kind", "widths"), [("long", (30, 5, 0.5)), ("fusion", (100, 20)), ("dynamic", (10,)), ("pensieve", (10,))]
 )
-def test_labels_are_those_of_the_columns_that_are_seen(screen: Screen, tmp_path: Path, kind: str, width: float) -> None:
+def test_labels_are_those_of_the_columns_that_are_seen(
+    screen: Screen, long_page: Path, kind: str, widths: tuple[float, ...]
+) -> None:
     """Also where iterations end in another order than that of their numbers, or waits or moves alone lie between."""
-    page = tmp_path / "long.html"
-    if kind == "long":
-        page.write_text(assemble(long_run(3000)))
-    else:
-        page = crowd_page(kind, {"fusion": FEW_SLOTS, "pensieve": TIERS}.get(kind, ()))
-    screen.open(page, f"#run={kind}&i=0&mode=iterations")
-    found: list[int] = []
-    for share in (0, 0.3, 0.9):
-        screen.js(
-            "const {axis} = app.a; axis.width = arguments[0]; axis.left = axis.total * arguments[1]", width, share
-        )
-        labels, expected = screen.js(TICKS, 900)
-        assert labels == expected
-        found += [int(one["label"]) for one in labels]
-    assert len(found) > 3
+    options = {"fusion": FEW_SLOTS, "pensieve": TIERS}.get(kind, ())
+    screen.open(long_page if kind == "long" else crowd_page(kind, options), f"#run={kind}&i=0&mode=iterations")
+    for width in widths:
+        found: list[int] = []
+        for share in (0, 0.3, 0.9):
+            screen.js(
+                "const {axis} = app.a; axis.width = arguments[0]; axis.left = axis.total * arguments[1]", width, share
+            )
+            labels, expected = screen.js(TICKS, 900)
+            assert labels == expected
+            found += [int(one["label"]) for one in labels]
+        assert len(found) > 3
     numbers = screen.js("return app.main.run.steps.filter(({wait}) => !wait).map(({n}) => n)")
     assert (numbers == sorted(numbers)) == (kind not in ("fusion", "pensieve"))
     alone = screen.js("return app.main.run.steps.filter(({w, wait}) => !w && !wait).map(({n}) => n)")
     assert bool({*alone} & {*found}) == (kind == "pensieve"), "a label stands at moves alone as well"
 
 
-def test_a_frame_asks_only_for_requests_that_are_there(screen: Screen, tmp_path: Path) -> None:
+def test_a_frame_asks_only_for_requests_that_are_there(screen: Screen, long_page: Path) -> None:
     """Not for the hundreds that have finished, or are yet to come."""
-    page = tmp_path / "long.html"
-    page.write_text(assemble(long_run(3000)))
-    screen.open(page, "#i=2000")
+    screen.open(long_page, "#i=2000")
     requests, asked, shown = screen.js(
         "const {main} = app; let count = 0; const {stateAt} = main;"
         "main.stateAt = function (i, r) { count++; return Object.getPrototypeOf(main).stateAt.call(main, i, r); };"

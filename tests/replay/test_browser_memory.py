@@ -13,7 +13,7 @@ from minifuse.trace import read_trace, whole_tables
 from minifuse.views.slot_books import books
 
 from .conftest import Screen
-from .crowd import BLOCKS, FEW_SLOTS, SHARE, SWAP, TIERS, WAVES, Options, crowd_page, crowd_trace
+from .crowd import BLOCKS, FEW_SLOTS, SHARE, SWAP, TIERS, WAVES, Run, crowd_album, crowd_page, crowd_trace
 from .memory_map import LEGEND, MAP, WORDS, centre, columns, moving, panels, point_at, read
 
 
@@ -32,21 +32,19 @@ def pixel(screen: Screen, tier: str, slot: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "model", "kinds"),
-    [
-        ("static", (), "tiny", ["rectangle"]),
-        ("orca", (), "tiny", ["line"]),
-        ("fusion", FEW_SLOTS, "tiny", ["region"]),
-        ("vllm", BLOCKS, "tiny", ["blocks"]),
-        ("vllm", SWAP, "tiny", ["blocks", "blocks"]),
-        ("cellular", (), "lstm", ["states"]),
-    ],
-)
-def test_a_memory_has_the_form_of_its_kind(
-    name: str, options: Options, model: str, kinds: list[str], screen: Screen
-) -> None:
-    screen.open(crowd_page(name, options, model), "#i=4")
+FORMS: dict[Run, list[str]] = {
+    ("static",): ["rectangle"],
+    ("orca",): ["line"],
+    ("fusion", FEW_SLOTS): ["region"],
+    ("vllm", BLOCKS): ["blocks"],
+    ("vllm", SWAP): ["blocks", "blocks"],
+    ("cellular", (), "lstm"): ["states"],
+}
+
+
+@pytest.mark.parametrize(("run", "kinds"), FORMS.items())
+def test_a_memory_has_the_form_of_its_kind(run: Run, kinds: list[str], screen: Screen) -> None:
+    screen.show(*crowd_album(run, FORMS), 4)
     assert [panel["kind"] for panel in panels(screen) if panel["kind"] != "rest"] == kinds
 
 

@@ -158,8 +158,7 @@ def beyond(shapes: list[Shape], edge: float, ground: set[str]) -> list[Shape]:
     return found
 
 
-@pytest.mark.parametrize("mode", ["iterations", "time"])
-@pytest.mark.parametrize("by", ["time", "token"])
+@pytest.mark.parametrize(("by", "mode"), [("time", "iterations"), ("token", "time")])
 def test_what_may_not_be_seen_yet_is_neither_printed_nor_saved(
     by: str, mode: str, screen: Screen, tmp_path: Path
 ) -> None:

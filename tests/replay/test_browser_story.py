@@ -10,7 +10,7 @@ import pytest
 from minifuse.trace import read_trace
 
 from .conftest import Screen
-from .crowd import FEW_SLOTS, SWAP, TIERS, WAVES, crowd_page, crowd_trace
+from .crowd import FEW_SLOTS, SWAP, TIERS, WAVES, Run, crowd_album, crowd_page, crowd_trace
 from .memory_map import columns
 
 
@@ -110,8 +110,9 @@ def test_a_name_selects_the_request_and_its_story_follows(screen: Screen) -> Non
 
 def test_a_story_has_every_admission_eviction_swap_and_end_of_the_trace(screen: Screen) -> None:
     steps = columns("vllm", SWAP)
+    page = crowd_page("vllm", SWAP)
     for r, name in enumerate({work[0] for step in steps for work in step.get("work", ())}):
-        screen.open(crowd_page("vllm", SWAP), f"#request={name}")
+        screen.show(page, 0, request=name)
         entries = story(screen)
         assert [entry["at"] for entry in entries] == sorted(entry["at"] for entry in entries)
         for kind in ("admitted", "evicted"):
@@ -126,14 +127,15 @@ def test_a_story_has_every_admission_eviction_swap_and_end_of_the_trace(screen: 
 
 def test_a_request_that_runs_beside_moves_alone_has_been_admitted(screen: Screen) -> None:
     """Its iteration ends later: the story does not say until then that it waits."""
-    screen.open(crowd_page("pensieve", TIERS))
+    page = crowd_page("pensieve", TIERS)
+    screen.show(page, 0)
     found = screen.js(
         "const m = app.main; return m.run.steps.flatMap((step, i) => (step.a ?? []).flatMap((r) =>"
         " i && m.stateAt(i - 1, r) === 'running' ? [[i, m.requests[r].id]] : []))"
     )
     assert found, "none is admitted while moves alone end"
     for i, name in found:
-        screen.open(crowd_page("pensieve", TIERS), f"#i={i - 1}&request={name}")
+        screen.show(page, 0, i - 1, name)
         assert " running" in screen.text("story-a")
         (now,) = (entry for entry in story(screen) if entry["now"])
         assert (now["kind"], now["at"]) == ("admitted", i)
@@ -190,13 +192,14 @@ def test_workers_are_called_by_what_they_do(screen: Screen) -> None:
     steps = columns("fusion", FEW_SLOTS)
     told = {name for step in steps for _, name, text in step["reasons"] if "worker" in text}
     said = ""
+    page = crowd_page("fusion", FEW_SLOTS)
     for name in sorted(told):
-        screen.open(crowd_page("fusion", FEW_SLOTS), f"#request={name}")
+        screen.show(page, 0, request=name)
         said += screen.text("story-a")
     assert "the main stream" in said
     assert "worker" not in said
     i = next(i for i, step in enumerate(steps) if any("worker 0" in text for _, _, text in step["reasons"]))
-    screen.open(crowd_page("fusion", FEW_SLOTS), f"#i={i}")
+    screen.show(page, 0, i)
     assert "the main stream" in screen.text("why-a")
     assert "worker" not in screen.text("why-a")
 
@@ -259,8 +262,9 @@ def test_what_came_during_an_iteration_waits_for_its_end(screen: Screen) -> None
 def test_of_every_wait_there_is_a_reason(screen: Screen) -> None:
     """In every column, of every request that waits then, is ready or is suspended."""
     states = set()
-    for name, options in (("fusion", FEW_SLOTS), ("vllm", SWAP), ("baton-pd", ())):
-        screen.open(crowd_page(name, options))
+    runs: list[Run] = [("fusion", FEW_SLOTS), ("vllm", SWAP), ("baton-pd",)]
+    for run in runs:
+        screen.show(*crowd_album(run, runs))
         found = screen.js(
             "const model = app.main; const found = [];"
             "for (let i = 0; i < model.length; i++) for (let r = 0; r < model.requests.length; r++) {"

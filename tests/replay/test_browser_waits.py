@@ -10,7 +10,7 @@ from minifuse.replay.record import read_run, record
 from minifuse.views.waits import reasons_of_waits
 
 from .conftest import Screen
-from .crowd import FEW_SLOTS, SWAP, crowd_page, crowd_trace
+from .crowd import FEW_SLOTS, SWAP, crowd_album, crowd_page, crowd_trace
 
 CROWDS: dict[str, Any] = {
     "vllm": ("vllm", SWAP),
@@ -21,10 +21,11 @@ CROWDS: dict[str, Any] = {
     "cells": ("graph-padded", (), "lstm"),
 }
 WAITING = ("waiting", "suspended", "ready")
-# Of every request: in each column its state, and the reason that the page gives; and all that its story tells.
+# Of every request: its name; in each column its state, and the reason that the page gives; and what its story tells.
 TOLD = """
 const model = window.app.main;
-return model.requests.map((_, r) => [
+return model.requests.map(({id}, r) => [
+  id,
   Array.from({length: model.length}, (_, i) => [model.stateAt(i, r), model.reasonAt(i, r)]),
   model.reasonsOf(r),
 ]);
@@ -36,12 +37,13 @@ def test_the_page_says_what_the_trace_says(screen: Screen, name: str) -> None:
     run = read_run(crowd_trace(*CROWDS[name]))
     (told,) = record([run])["runs"]
     waits = reasons_of_waits(run.history)
-    found = screen.open(crowd_page(*CROWDS[name])).js(TOLD)
+    found = screen.show(*crowd_album(CROWDS[name], CROWDS.values())).js(TOLD)
     ends = [step["t"][1] for step in told["steps"]]
     passed = [max(ends[: i + 1]) for i in range(len(ends))]
     waited = 0
-    for request, (columns, story) in zip(told["requests"], found, strict=True):
-        segments = [*waits.of(request["id"])]
+    assert len(found) == len(told["requests"])
+    for request, columns, story in found:
+        segments = [*waits.of(request)]
         starts = []
         for end, (state, reason) in zip(passed, columns, strict=True):
             if state not in WAITING:

@@ -18,7 +18,7 @@ from minifuse.trace import Event, read_trace, whole_tables
 from minifuse.views.slot_books import Slots, books, slots_of
 
 from .conftest import Screen
-from .crowd import FEW_SLOTS, Options, crowd_page, crowd_trace
+from .crowd import FEW_SLOTS, Run, crowd_album, crowd_page, crowd_trace
 from .memory_map import LEGEND, columns, point_at, read
 
 # The idle slots of every column: those that are computed, and those that lie between columns in use.
@@ -57,12 +57,11 @@ def idle_of(step: Event, held: Slots) -> tuple[set[int], set[int]]:
     return slots(shape["start"], shape["stop"]) - fresh, lying
 
 
-def compare(screen: Screen, page: Path, path: Path) -> list[tuple[set[int], set[int]]]:
+def compare(screen: Screen, path: Path) -> list[tuple[set[int], set[int]]]:
     """Raise AssertionError unless the page shows as idle what the shapes of the trace make so."""
     events = read_trace(path)
     steps = [event for event in whole_tables(events) if event["event"] in ("step", "wait")]
     right = []
-    screen.open(page)
     for step, (_, held, _), shown in zip(steps, books(events), screen.js(IDLE), strict=True):
         if step["event"] == "step" and step["shape"]:
             right.append(idle_of(step, held))
@@ -73,11 +72,16 @@ def compare(screen: Screen, page: Path, path: Path) -> list[tuple[set[int], set[
     return right
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("static", ()), ("dynamic", ()), ("baton", ()), ("baton-pd", ()), ("fusion", FEW_SLOTS)]
-)
-def test_idle_slots_are_those_of_the_shape_that_no_work_writes(name: str, options: Options, screen: Screen) -> None:
-    found = compare(screen, crowd_page(name, options), crowd_trace(name, options))
+RUNS: dict[str, Run] = {
+    **{name: (name,) for name in ("static", "dynamic", "baton", "baton-pd")},
+    "fusion": ("fusion", FEW_SLOTS),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_idle_slots_are_those_of_the_shape_that_no_work_writes(name: str, screen: Screen) -> None:
+    screen.show(*crowd_album(RUNS[name], RUNS.values()))
+    found = compare(screen, crowd_trace(*RUNS[name]))
     if name != "fusion":
         assert any(lying for _, lying in found)
     if name in ("static", "baton"):
@@ -97,7 +101,8 @@ def test_columns_may_be_numbered_to_the_left_of_the_first(screen: Screen, tmp_pa
     serve(build_engine(technique("baton"), source, settings, source.load("float32", "cpu", 0), path), requests)
     page = tmp_path / "embedded.html"
     page.write_text(assemble(record([read_run(path)])), encoding="utf-8")
-    compare(screen, page, path)
+    screen.open(page)
+    compare(screen, path)
     steps = [event for event in read_trace(path) if event["event"] == "step"]
     assert min(step["shape"].get("begin", 0) for step in steps) < 0, "the scenario is without what it is for"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .conftest import Screen
-from .crowd import FEW_SLOTS, ROOMY, SHARE, SWAP, WAVES, Options, crowd_page
+from .crowd import FEW_SLOTS, ROOMY, SHARE, SWAP, WAVES, Options, Run, crowd_album, crowd_page
 from .memory_map import LEGEND, MAP, WORDS, centre_in, columns, moving, panels, point_at, read
 
 # The arrows of the picture that is printed, in the colour of a kind of moves: lines, each followed by its head, whose
@@ -37,6 +37,7 @@ KINDS: list[tuple[str, Options, str, str]] = [
     ("fluid", WAVES, "offload", "offload"),
     ("baton-pd", (), "embed", "embed"),
 ]
+RUNS: list[Run] = [*dict.fromkeys((name, options) for name, options, *_ in KINDS)]
 
 
 def away(screen: Screen, point: list[float], tier: str, first: int, count: int, wave: int | None = None) -> float:
@@ -63,7 +64,7 @@ def _away(found: list[dict[str, Any]], point: list[float], tier: str, slot: int,
 def test_an_arrow_goes_from_the_source_to_the_target(name: str, options: Options, kind: str, screen: Screen) -> None:
     i = moving(name, options, kind)
     moves = [move for move in columns(name, options)[i]["moves"] if move[0] == kind]
-    screen.open(crowd_page(name, options), f"#i={i}&theme=light")
+    screen.show(*crowd_album((name, options), RUNS), i)
     arrows = screen.js(ARROWS, kind)
     assert len(arrows) == len(moves)
     for (_, source, target, count, tier, to_tier, *_), (start, end, tip) in zip(moves, arrows, strict=True):
@@ -79,7 +80,7 @@ def test_with_waves_an_arrow_goes_into_the_strip_that_gets_kv_and_out_of_the_one
 ) -> None:
     i = moving("fluid", WAVES, kind)
     moves = [move for move in columns("fluid", WAVES)[i]["moves"] if move[0] == kind]
-    screen.open(crowd_page("fluid", WAVES), f"#i={i}&theme=light")
+    screen.show(*crowd_album(("fluid", WAVES), RUNS), i)
     arrows = screen.js(ARROWS, kind)
     assert len(arrows) >= len(moves)  # one for each run of boxes
     reached = set()
@@ -102,7 +103,7 @@ def test_each_kind_of_move_is_drawn_named_and_counted(
     i = moving(name, options, kind)
     moves = [move for move in columns(name, options)[i]["moves"] if move[0] == kind]
     tokens = sum(move[3] for move in moves)
-    screen.open(crowd_page(name, options), f"#i={i}")
+    screen.show(*crowd_album((name, options), RUNS), i)
     assert f"{words}: {tokens} token" in read(screen, LEGEND)
     assert f"{words}: {tokens} token" in read(screen, WORDS)
     assert f"{words}: {tokens} token" in str(screen.find(MAP).get_attribute("aria-label"))

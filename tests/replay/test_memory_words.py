@@ -22,14 +22,15 @@ from .crowd import (
     SHORT,
     SWAP,
     WAVES,
-    Options,
+    Run,
+    crowd_album,
     crowd_page,
     crowd_trace,
 )
 from .memory_map import WORDS, columns, panels, read
 
 CELLS = ("cellular", "graph-padded", "graph-merged")
-RUNS: dict[str, tuple[str, Options, str] | tuple[str, Options, str, int]] = {
+RUNS: dict[str, Run] = {
     **{name: (name, FEW_SLOTS if name == "fusion" else (), "lstm" if name in CELLS else "tiny") for name in TECHNIQUES},
     "vllm, swapping": ("vllm", SWAP, "tiny"),
     "vllm, sharing": ("vllm", SHARE, "tiny"),
@@ -81,7 +82,7 @@ def _later(one: Event, step: Event) -> bool:
 def test_the_numbers_in_words_are_those_of_the_trace(run: str, screen: Screen) -> None:
     events = columns(*RUNS[run])
     steps = [event for event in events if event["event"] == "step"]
-    screen.open(crowd_page(*RUNS[run]))
+    screen.show(*crowd_album(RUNS[run], RUNS.values()))
     told = 0
     for event, (words, written) in zip(events, screen.js(SAID, WORDS), strict=True):
         if event["event"] == "wait":

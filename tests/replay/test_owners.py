@@ -22,7 +22,8 @@ from .crowd import (
     SWAP,
     TIERS,
     WAVES,
-    Options,
+    Run,
+    crowd_album,
     crowd_page,
     crowd_trace,
 )
@@ -53,7 +54,7 @@ return slots(0, model.length).map((i) => {
 });
 """
 
-EVERY: dict[str, tuple[str, Options, str] | tuple[str, Options, str, int]] = {
+EVERY: dict[str, Run] = {
     "rectangle": ("static", (), "tiny"),
     "rows that change hands": ("baton", (), "tiny"),
     "prompts apart": ("baton-pd", (), "tiny"),
@@ -85,6 +86,10 @@ HAPPENS = {
 }
 
 
+def album(kind: str) -> tuple[Path, int]:
+    return crowd_album(EVERY[kind], EVERY.values())
+
+
 def shown(screen: Screen, stride: int, which: str = "during") -> dict[int, Slots]:
     """What the page says of every slot while each column runs."""
     frames = screen.js(FRAMES, stride, which)
@@ -110,10 +115,12 @@ def _common(a: int, b: int) -> bool:
     return a > 1
 
 
-def compare(screen: Screen, path: Path, page: Path) -> list[Slots]:
-    """Raise AssertionError unless the page shows what the books have, in whatever order its columns are visited."""
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_slot_has_the_owner_that_the_books_have(kind: str, screen: Screen) -> None:
+    """In whatever order columns are visited."""
+    path = crowd_trace(*EVERY[kind])
     right = [frame.held for frame in books(read_trace(path))]
-    screen.open(page)
+    screen.show(*album(kind))
     for stride in (1, stride_of(len(right))):
         found = shown(screen, stride)
         assert len(found) == len(right)
@@ -121,13 +128,6 @@ def compare(screen: Screen, path: Path, page: Path) -> list[Slots]:
             differing = {slot for slot in found[i].keys() | slots.keys() if found[i].get(slot) != slots.get(slot)}
             told = {slot: (found[i].get(slot), slots.get(slot)) for slot in sorted(differing)[:4]}
             assert not differing, f"column {i}: shown and right {told}"
-    return right
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_every_slot_has_the_owner_that_the_books_have(kind: str, screen: Screen) -> None:
-    path = crowd_trace(*EVERY[kind])
-    right = compare(screen, path, crowd_page(*EVERY[kind]))
     moves = {(move[0], move[6]) for event in read_trace(path) for move in event.get("moves", ())}
     assert moves >= HAPPENS.get(kind, set()), "the scenario is without what it is for"
     assert len({held for slots in right for held in slots.values()}) > 1
@@ -190,7 +190,7 @@ def test_kept_slots_are_as_many_as_the_trace_counts() -> None:
 def test_as_many_slots_are_on_the_host_alone_as_the_trace_counts(kind: str, screen: Screen) -> None:
     events = read_trace(crowd_trace(*EVERY[kind]))
     columns = [event for event in events if event["event"] in ("step", "wait")]
-    screen.open(crowd_page(*EVERY[kind]))
+    screen.show(*album(kind))
     alone = screen.js(ALONE)
     steps = [(i, event) for i, event in enumerate(columns) if event["event"] == "step"]
     for i, event in steps:
@@ -212,7 +212,7 @@ return [pairs.flatMap((pair, i) => wrong(pair) ? [i] : []), pairs.some(([here]) 
 
 @pytest.mark.parametrize("kind", ["prompts make way", "shared blocks swapped", "waves", "tiers"])
 def test_of_two_slots_with_the_same_kv_each_is_the_others_twin(kind: str, screen: Screen) -> None:
-    screen.open(crowd_page(*EVERY[kind]))
+    screen.show(*album(kind))
     wrong, some = screen.js(TWINS)
     assert not wrong
     assert some
@@ -220,7 +220,7 @@ def test_of_two_slots_with_the_same_kv_each_is_the_others_twin(kind: str, screen
 
 def test_before_a_column_begins(screen: Screen) -> None:
     """Nothing of what it decides has happened, and what the last one finished has left."""
-    screen.open(crowd_page("orca"))
+    screen.show(*album("extents"))
     before, during = (shown(screen, 1, which) for which in ("before", "during"))
     finished = {i: [r["id"] for r in steps] for i, steps in _finished(screen).items()}
     assert any(finished.values())
@@ -243,7 +243,7 @@ def test_between_iterations_the_device_is_empty_where_layers_take_turns(screen: 
     """What the trace counts when an iteration has ended: nothing on the device, all on the host."""
     path = crowd_trace(*EVERY["layers in turn"])
     columns = [event for event in read_trace(path) if event["event"] in ("step", "wait")]
-    screen.open(crowd_page(*EVERY["layers in turn"]))
+    screen.show(*album("layers in turn"))
     before = shown(screen, 1, "before")
     for i, step in enumerate(columns[:-1]):
         if step["event"] == "step":

@@ -19,7 +19,7 @@ from minifuse.techniques import technique
 from minifuse.trace import Event, read_trace
 
 from .conftest import Screen
-from .crowd import FEW_SLOTS, SWAP, TIERS, WAVES, Options, crowd_page, crowd_trace
+from .crowd import FEW_SLOTS, SWAP, TIERS, WAVES, Options, crowd_album, crowd_page, crowd_trace
 from .questions import columns
 
 ROUNDED = 1e-9  # seconds to which the page knows times
@@ -63,7 +63,7 @@ found_before: dict[str, dict[str, list[dict[str, Any]]]] = {}
 def questions(screen: Screen, name: str) -> dict[str, list[dict[str, Any]]]:
     """All questions of a run by what is asked about. They are found once."""
     if name not in found_before:
-        found_before[name] = screen.open(crowd_page(*RUNS[name])).js(script(QUESTIONS))
+        found_before[name] = screen.show(*crowd_album(RUNS[name], RUNS.values())).js(script(QUESTIONS))
     return found_before[name]
 
 
