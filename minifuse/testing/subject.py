@@ -44,7 +44,8 @@ class Scenario:
 
     def settings(self, row: Technique) -> dict[str, Any]:
         """The options of the stages of `row`: those that it sets, and those drawn that its stages have."""
-        settings = {name: value for name, value in self.options if name in row.option_names} | {**row.options}
+        names = row.option_names
+        settings = {name: value for name, value in self.options if name in names} | {**row.options}
         if settings.get("batching.order") != "priority":
             settings.pop("batching.ageing", None)  # it is refused under any other order
         return settings

@@ -87,7 +87,7 @@ SMALL: dict[str, Any] = {"memory.chunk": 4, "memory.host": 48, "batching.max_bat
 CAPACITY = 32
 TALK = [
     request
-    for i, conversation in enumerate("cdef")
+    for i, conversation in enumerate("cde")
     for request in _turns(conversation, 5, 4, 3, new=7, delay_s=2.0 + i, at=float(i))
 ]
 FOUND = {"found on the device", "found on the host"}

@@ -35,7 +35,7 @@ def test_laws_hold(subject: Subject, row: Technique) -> None:
     in every run: what is new is sought by the longer search below.
     """
     if row.name in TECHNIQUES:
-        put_through(subject, row, examples=4, derandomize=True)
+        put_through(subject, row, examples=3, derandomize=True)
     else:
         put_through(subject, row, 2, dealt=list(MIXES[subject.kind]).index(row.name), derandomize=True)
 
@@ -54,10 +54,10 @@ def test_every_technique_is_covered() -> None:
 
 
 def test_a_stage_of_ones_own_is_put_through_all_that_it_serves() -> None:
-    held = check_laws(examples=2, batching="cellular", attention="per_sequence")
+    held = check_laws(examples=1, batching="cellular", attention="per_sequence")
     assert "for transformers cellular, " in held
     assert "models of cells" not in held
-    assert "for models of cells graph-padded." in check_laws(2, batching="graph_padded", attention="padded_cells")
+    assert "for models of cells graph-padded." in check_laws(1, batching="graph_padded", attention="padded_cells")
     with pytest.raises(UsageError, match="No valid mix"):
         check_laws(batching="serial", attention="cells")
 

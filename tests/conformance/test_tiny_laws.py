@@ -9,12 +9,13 @@ from minifuse.model.tiny.tasks import crowd
 from minifuse.request import Request, Sampling
 from minifuse.stages import stage
 from minifuse.techniques import TECHNIQUES, Technique, serving
-from minifuse.testing import TEXTS, Case, laws_of, observe
+from minifuse.testing import TEXTS, Case, observe
+from minifuse.testing.laws import of_one_run
+from minifuse.testing.search import compared_laws
 from minifuse.testing.texts import TextScenario
 from minifuse.testing.texts.models import TINY, expected_answer
 
 MIXES = {row.name: row for row in TEXTS.mixes()}
-LAWS = laws_of(TEXTS)
 LONGEST = 10  # new tokens: the oracle's work grows with their square
 OPTIONS = (
     ("batching.max_batch", 3),
@@ -63,15 +64,16 @@ def test_a_run_of_tiny_keeps_the_laws(row: Technique, seed: int) -> None:
     """None is refused: the laws do not see a run in which all are."""
     case = _case(row, seed)
     seen = observe(case)
-    LAWS["of_one_run"](case, seen)
+    of_one_run(case, seen)
     assert len(seen.answers) == 5
 
 
-@pytest.mark.parametrize("name", serving("transformer"))
-def test_runs_of_tiny_compared(name: str) -> None:
+@pytest.mark.parametrize(("dealt", "name"), list(enumerate(serving("transformer"))))
+def test_runs_of_tiny_compared(dealt: int, name: str) -> None:
+    """Each law that compares runs meets every other technique."""
     case = _case(TECHNIQUES[name], seed=2)
     seen = observe(case)
-    for law in LAWS.values():
+    for law in (of_one_run, *compared_laws(TEXTS)[dealt % 2 :: 2]):
         law(case, seen)
 
 

@@ -80,7 +80,7 @@ def test_its_memory_is_checked_without_a_count_and_with_it(
     monkeypatch.setitem(sys.modules, "minifuse_plugin_boxes_count", sys)
     monkeypatch.setattr(capacity, "_COUNTS", {**capacity._COUNTS})
     monkeypatch.setattr(mixes, "mixes_of", lambda name: [(TEXTS, mix(technique("orca"), memory="boxes"))])
-    typed = ["check", "--plugin", str(plugin), "boxes", "--scenarios", "2", "--json"]
+    typed = ["check", "--plugin", str(plugin), "boxes", "--scenarios", "1", "--json"]
     assert main(typed) == 0
     verdict = json.loads(capsys.readouterr().out)
     assert (verdict["left_out"]["refuse early"], "refuse early" in verdict["laws"]) == (NO_COUNT, False)

@@ -268,7 +268,7 @@ class _Spoiling(GhostRunner):
 
 def _run_spoiled(row: Technique, numerics: str) -> None:
     @settings(
-        max_examples=12,
+        max_examples=7,
         deadline=None,
         derandomize=True,
         database=None,

@@ -40,7 +40,7 @@ def _row(stage: Any, base: str = "vllm") -> Technique:
     [(StallFree, "vllm"), (StallFree, "pensieve"), (Lingers, "vllm"), (Radix, "vllm"), (Radix, "pensieve")],
 )
 def test_they_keep_the_laws(stage: Any, base: str, examples: int) -> None:
-    Search(TEXTS, _row(stage, base), compared_laws(TEXTS), first=0).run(examples, derandomize=True)
+    Search(TEXTS, _row(stage, base), compared_laws(TEXTS), first=1).run(examples, derandomize=True)
 
 
 def _twice(memory: Any) -> KVUsage:

@@ -53,7 +53,7 @@ class GraphCase(Case):
         begin, one = self.reader.begin, Recipe(CHAINS[0], 1, 0)
         return [begin(Request(f"probe {i}", (), structure=one)) for i in range(min(self.capacity, MOST_PROBES))]
 
-    @property
+    @cached_property
     def most_steps(self) -> int:
         """A step for each node."""
         return sum(len(self.reader.unfold(request)) for request in self.requests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from minifuse.errors import LawBroken
@@ -49,7 +49,7 @@ class TextCase(Case):
     def probes(self) -> list[Sequence]:
         return _probes(self.capacity)
 
-    @property
+    @cached_property
     def most_steps(self) -> int:
         """Even if every token recomputes the whole text, and each request is prepared in a step of its own."""
         limit = self.token_budget or math.inf

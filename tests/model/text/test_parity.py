@@ -27,7 +27,7 @@ from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
 
-CONTEXT, NEW = 128, 64
+CONTEXT, NEW = 128, 24
 
 
 @pytest.fixture(autouse=True)
