@@ -176,14 +176,14 @@ class Slow(PerSequenceAttention):
 
     def batch(self, plan: Plan, sequences: dict[str, Sequence], cache: object) -> object:  # type: ignore[override]
         if plan.step == (6 if "follower" in sys.argv[0] else 4):
-            time.sleep(0.6)
+            time.sleep(1.2)
         return super().batch(plan, sequences, cache)  # type: ignore[arg-type]
 
 
 def test_a_rank_that_is_slow_or_was_suspended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "PAUSE_S", 0.02)
     monkeypatch.setattr(watch, "PATIENCE_S", 0.2)
-    with start(Slow(), timeout_s=0.5) as run:
+    with start(Slow(), timeout_s=1.0) as run:
         run_all(make_engine("orca", run=run), REQUESTS)
 
 
