@@ -72,7 +72,7 @@ def test_longest_that_fits(work):
     def demand(case):
         check(asked(work, *case), *case)
 
-    work.smallest(st.tuples(DISTINCT, st.none(), ROOM), demand, 150)
+    work.smallest(st.tuples(DISTINCT, st.none(), ROOM), demand)
 
 
 def test_first_come(work):
@@ -102,7 +102,7 @@ def test_leftovers_go_where_it_ends_first(work):
         return costs, most, None if spare is None else -(-len(costs) // most) + spare
 
     spares = st.none() | st.integers(0, 2)  # places of a lane, beside the fewest that are enough
-    work.smallest(st.tuples(DISTINCT, st.integers(1, 4), spares).map(bounded), demand, 150)
+    work.smallest(st.tuples(DISTINCT, st.integers(1, 4), spares).map(bounded), demand)
 
 
 def test_bubbles_of_any_lanes(work):
