@@ -58,7 +58,7 @@ def test_tokens_are_the_same_where_memory_is_short(name: str, right: dict[str, l
     assert play(name, few(), kv_memory="72KiB").tokens == right
 
 
-def test_processes_that_share_the_model_need_no_guard_for_main() -> None:
+def test_processes_that_share_the_model_need_no_guard_for_main(right: dict[str, list[int]]) -> None:
     """A notebook's cells are no module that another process could import."""
     code = "from minifuse.notebook import asks, play\n"
     code += f"played = play('orca', asks(*{TEXTS}), clock='real', tensor_parallel=2); print(played.tokens)"
