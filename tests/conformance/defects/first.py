@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python tests/conformance/defects/first.py
 
-writes `first.json`. A seed that is wrong costs time, and nothing else.
+writes `first.json`. A seed that is wrong costs time; of a defect that breaks several laws, another may then be named.
 """
 
 from __future__ import annotations
