@@ -60,7 +60,10 @@ def check_declared(cls: type[Any]) -> None:
 
 
 def _named(cls: type[Any]) -> str:
-    """A class with its file and line, which are looked up in its source: for a refusal alone."""
+    """Name a class with its file and line.
+
+    They are looked up in its source, which takes long: for a refusal alone.
+    """
     return f"The class {cls.__qualname__} ({class_site(cls)})"
 
 

@@ -58,9 +58,9 @@ class Tally:
 
     @property
     def uncompared(self) -> dict[str, tuple[int, int]]:
-        """Of each memory of a plugin that keeps KV: the runs that second life does not compare, and all runs.
+        """Count the runs that second life does not compare, and all runs, by memory.
 
-        Where there is an option `keep`, that law turns it off.
+        Of memories of plugins that keep KV, and have no option `keep`, which that law would turn off.
         """
         told = {}
         for name, hits in self._of_plugins().items():
