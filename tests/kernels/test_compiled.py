@@ -42,7 +42,7 @@ def _forms() -> Iterator[ParameterSet]:
             yield pytest.param(form, capability, marks=marks, id=f"{name}-{target_of(capability)}")
 
 
-@pytest.mark.parametrize(("form", "capability"), _forms())
+@pytest.mark.parametrize(("form", "capability"), [*_forms()])
 def test_shipped(form: Shipped, capability: int) -> None:
     compiled = compile_form(form, capability)
     assert compiled.stack == 0, "registers are spilled: take smaller blocks or more warps"
