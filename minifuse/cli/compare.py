@@ -250,8 +250,7 @@ def _warm_up(row: Technique, workload: Workload, settings: Settings, model: Any)
         replace(request, max_new_tokens=max(1, min(request.max_new_tokens, WARM_UP_TOKENS)), arrival_s=0.0)
         for request in workload.requests[:WARM_UP_REQUESTS]
     ]
-    if serve(engine, requests).interrupted:
-        raise KeyboardInterrupt
+    serve(engine, requests).whole()
 
 
 def _differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:

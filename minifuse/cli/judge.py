@@ -34,7 +34,7 @@ def report_wrong(row: Technique, workload: Workload, served: Served, settings: S
         return False
     again = [replace(answer.request, arrival_s=0.0, group=None) for answer in wrong.values()]
     engine = build_engine(technique("naive"), workload.source, replace(settings, stage_options={}), model)
-    alone = serve(engine, again).answers
+    alone = serve(engine, again).whole().answers
     faults = [answer.request.id for answer in alone if answer.token_ids != wrong[answer.request.id].token_ids]
     if faults:
         text = (

@@ -16,8 +16,10 @@ import sys
 import tempfile
 from base64 import b64encode
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
+from minifuse.ctrl_c import SIGNALS
 from minifuse.errors import MachineError, MinifuseError, UsageError
 from minifuse.labs import confine, guard, names, student
 from minifuse.labs.handins import SUBMITTED, files_in
@@ -218,8 +220,27 @@ def _given(here: Path) -> tuple[Lab, str]:
 
 
 def main(here: Path, arguments: list[str]) -> int:
-    """What the folder's grade.py runs. Exit code 0: the submission was graded, whatever its points."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # temporary files are removed
+    """Run the folder's grade.py. Exit code 0: the submission was graded, whatever its points.
+
+    A signal ends it before anything is written: the exit code is then 128 plus the number of the signal.
+    """
+    came: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        """End as Ctrl-C does: no test takes that for an answer of the student's."""
+        came.append(number)
+        raise KeyboardInterrupt
+
+    for number in SIGNALS:
+        signal.signal(number, end)
+    try:
+        return _main(here, arguments)
+    except KeyboardInterrupt:
+        print("error: Interrupted: nothing was graded.", file=sys.stderr)
+        return 128 + came[0]
+
+
+def _main(here: Path, arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python grade.py", description="Grades a submission.")
     parser.add_argument("--submission", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--results", type=Path, required=True, metavar="FILE.json")

@@ -109,7 +109,7 @@ def served(
     )
     lines = io.StringIO()
     engine = build_engine(row, source, settings, source.outline("float16"), lines)
-    found = serve(engine, requests)
+    found = serve(engine, requests).whole()
     events = parse_trace(lines.getvalue(), row.name).events
     answers = {one.request.id: len(one.token_ids) for one in found.answers if one.why_refused is None}
     refused = {one.request.id: one.why_refused for one in found.answers if one.why_refused is not None}

@@ -160,9 +160,7 @@ def play(
     weights, settings = load(source, settings, outline, note=False)
     lines = io.StringIO()
     engine = build_engine(row, source, settings, weights, lines)
-    served = serve(engine, requests)
-    if served.interrupted:
-        raise KeyboardInterrupt
+    served = serve(engine, requests).whole()
     _tell_refused(served)
     called = label or row.name
     return Played(called, parse_trace(lines.getvalue(), called).events, engine, source, served)

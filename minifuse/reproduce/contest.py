@@ -80,9 +80,7 @@ def _ignore(told: object) -> None:
 def _served(engine: Engine, requests: Sequence[Request], on_step: Callable[[StepReport], None], collect: bool) -> Trace:
     if collect:
         gc.collect()
-    served = serve(engine, requests, on_step=on_step)
-    if served.interrupted:
-        raise KeyboardInterrupt
+    served = serve(engine, requests, on_step=on_step).whole()
     refused = next((a.why_refused for a in served.answers if a.finish_reason is FinishReason.REFUSED), None)
     if refused is not None:
         raise UsageError(refused)

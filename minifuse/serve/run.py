@@ -89,6 +89,16 @@ class Served:
     trace: Trace
     interrupted: bool = False
 
+    def whole(self) -> Served:
+        """Return this run, for callers that have no use for a part of it.
+
+        Raises:
+            KeyboardInterrupt: the run was interrupted.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self
+
     def rows(self, by: str | None = None) -> list[dict[str, Any]]:
         """One flat dict a request, see `Answer.row`.
 

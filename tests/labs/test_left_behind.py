@@ -14,9 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from minifuse.batching.iteration import Iteration
 from minifuse.labs import student
 from minifuse.labs.autograder import make_autograder
+from minifuse.labs.engine import served
 from minifuse.labs.lab import labs
+from minifuse.request import Request
+from minifuse.techniques import technique
 
 SHUFFLE = next(lab for lab in labs() if lab.number == 4)
 LOOPS = "while True: pass\n"
@@ -46,9 +50,11 @@ def runs(process: int) -> bool:
         return False
 
 
-def command(what: str, folder: Path) -> list[str]:
+def command(what: str, folder: Path, solution: str | None = LOOPS) -> list[str]:
+    """The command that judges this solution, or the reference."""
     shutil.copytree(SHUFFLE.folder, folder / "lab")
-    (folder / "lab" / "solution.py").write_text(LOOPS)
+    if solution is not None:
+        (folder / "lab" / "solution.py").write_text(solution)
     if what != "grade":
         return [sys.executable, "-m", "minifuse", "lab", what, str(folder / "lab")]
     make_autograder(SHUFFLE, folder / "ag", "secret")
@@ -62,8 +68,10 @@ def command(what: str, folder: Path) -> list[str]:
         ("check", signal.SIGTERM),
         ("check", signal.SIGHUP),
         ("check", signal.SIGKILL),
+        ("score", signal.SIGTERM),
         ("score", signal.SIGKILL),
         ("grade", signal.SIGTERM),
+        ("grade", signal.SIGHUP),
         ("grade", signal.SIGKILL),
     ],
 )
@@ -78,7 +86,29 @@ def test_a_students_process_ends_with_the_judge(what: str, number: signal.Signal
         judge.send_signal(number)
         judge.wait(PATIENCE_S)
         until(lambda: not runs(process), AT_ONCE_S)
+    assert judge.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert number == signal.SIGKILL or not [*temporary.iterdir()]
+    assert not (tmp_path / "results.json").exists()  # no grade from half of the tests
+
+
+def test_a_grader_that_is_ended_writes_no_grade(tmp_path: Path) -> None:
+    """Although a search for failing cases runs, which takes many exceptions for one."""
+    with subprocess.Popen(command("grade", tmp_path, solution=None), stderr=subprocess.PIPE, text=True) as judge:
+        until(lambda: students(judge.pid))
+        judge.terminate()
+        _, told = judge.communicate(timeout=PATIENCE_S)
+    assert judge.returncode == 128 + signal.SIGTERM
+    assert told.endswith("error: Interrupted: nothing was graded.\n")
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_a_run_that_is_interrupted_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Iteration, "admission", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        served(technique("orca"), [Request("a", (1, 2), max_new_tokens=4)])
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(0, 0), (100, -signal.SIGALRM)])
