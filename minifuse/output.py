@@ -94,7 +94,7 @@ def unwritten(path: Path, error: Exception) -> MinifuseError:
     reason = getattr(error, "strerror", None) or error
     if getattr(error, "errno", None) in FULL:
         return MachineError(
-            f"{path} could not be written ({reason}), and is left as it was: free some room, or give another place."
+            f"{path} could not be written ({reason}), and has not changed: free some room, or give another place."
         )
     return UsageError(f"{path} cannot be written ({reason}): give a place that exists and that you may write to.")
 

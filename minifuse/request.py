@@ -206,7 +206,7 @@ def _check_types(request: Request) -> None:
         ("top_k", sampling.top_k, INT64[1]),
     ):
         if value > most:
-            raise RequestRefused(f"{name} has {field_name} = {brief(value)}: give at most {most:g}.")
+            raise RequestRefused(f"{name} has {field_name} = {brief(value)}: give at most {most}.")
 
 
 def check_prompts(prompts: tuple[Request, ...], ids: Collection[str], groups: Collection[str]) -> None:

@@ -24,6 +24,10 @@ def told(error: BaseException) -> tuple[str, int]:
     code, or a defect of minifuse.
     """
     if lacking := _lacks_memory(error) or _lacks_memory(error.__cause__):
+        if os.environ.get(TRACEBACK):
+            raise error
+        if isinstance(error, StageFault):  # which says where
+            lacking = one_sentence(error.what)
         return f"The machine has too little memory ({lacking}): free some, or ask for less at once.", MACHINE
     if isinstance(error, StageFault):
         if os.environ.get(TRACEBACK):

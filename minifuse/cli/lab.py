@@ -13,6 +13,7 @@ from minifuse.cli.outcomes import as_json, show
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, tell
 from minifuse.errors import MachineError, UsageError
+from minifuse.parsing import read_bounded
 
 if TYPE_CHECKING:
     from minifuse.labs.lab import Lab
@@ -214,7 +215,8 @@ def similar(options: SimilarOptions) -> int:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return read_bounded(file, str(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): give files that you may read.") from None
 

@@ -29,10 +29,10 @@ def leaders(
         groups: of each technique, by user, priority or conversation.
     """
     ended = {name: metrics["requests"]["stop"] + metrics["requests"]["length"] for name, metrics in rows}
-    most = max(ended.values(), default=0)
-    fewer = [name for name, number in ended.items() if number < most]
-    rows = [(name, metrics) for name, metrics in rows if ended[name] == most]
-    if len(rows) < 2 or not most:
+    most_ended = max(ended.values(), default=0)
+    fewer = [name for name, number in ended.items() if number < most_ended]
+    rows = [(name, metrics) for name, metrics in rows if ended[name] == most_ended]
+    if len(rows) < 2 or not most_ended:
         return ["No two techniques answered as many requests, so there is nothing to compare."]
     speed = _Figure(rows, "throughput", *(("tokens_per_s", "tokens/s") if _tokens(rows) else _REQUESTS), largest=True)
     latency, called = ("e2e_s", "end-to-end time") if kind == "cells" else ("ttft_s", "TTFT")

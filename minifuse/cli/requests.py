@@ -169,7 +169,9 @@ class _Maker:
         defaults = self.defaults
         prompts = [
             Request(
-                *("", self._encode(text.removeprefix(BYTE_ORDER_MARK)), defaults.max_new_tokens),
+                "",
+                self._encode(text.removeprefix(BYTE_ORDER_MARK)),
+                defaults.max_new_tokens,
                 ignore_eos=defaults.ignore_eos,
             )
             for text in texts

@@ -1,4 +1,4 @@
-"""How alike the files of a class are: by runs of tokens that two have, and that were not handed out.
+"""Compare hand-ins by runs of tokens that two files share and the skeleton lacks.
 
 Names, numbers and texts count as alike, comments and blank lines as nothing: renaming hides no copy.
 """

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from minifuse.errors import MachineError, UsageError
+from minifuse.errors import MachineError, MinifuseError, UsageError
 
 __all__ = ["History", "ModelIdentity", "Turn"]
 
@@ -60,6 +60,7 @@ WRONG = {
     "SQLITE_FULL": ("cannot grow, for the disk is full", "free some of the disk, or give a file on another"),
     "SQLITE_IOERR": ("cannot be read and written", "look after the disk, or give a file on another"),
 }
+DISK = ("SQLITE_FULL", "SQLITE_IOERR")  # the machine's fault, also when the file is opened
 # Anything else: the file is not as it was made, so that statements which hold for every state file fail.
 DAMAGED = ("is damaged", "restore it from a copy, with no other {log} beside it, or give a new file")
 
@@ -120,17 +121,16 @@ class History:
         self._file: sqlite3.Connection | None = None
         self._log = Path(f"{self.path}-wal")
         self._log_begun = True  # it has its id
+        self._opened = False
         try:
             with self._named():
                 version = self._look()
                 self._file = self._connect("rwc")
                 self._open(self._file, version)
-        except MachineError as error:
-            self.close()
-            raise UsageError(str(error)) from None
         except BaseException:
             self.close()
             raise
+        self._opened = True
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         file = sqlite3.connect(
@@ -314,7 +314,9 @@ class History:
         except (sqlite3.Error, UnicodeDecodeError) as error:  # also of a text of SQLite's about the file
             raise self._error(getattr(error, "sqlite_errorname", "SQLITE_CORRUPT"), error) from None
 
-    def _error(self, name: str, why: object) -> MachineError:
+    def _error(self, name: str, why: object) -> MinifuseError:
+        """The error of this name of SQLite's: of the user who gave the file, or of the machine that fails later."""
         what, advice = next((text for start, text in WRONG.items() if name.startswith(start)), DAMAGED)
         advice = advice.format(log=self._log.name)
-        return MachineError(f"The state file {self.path} {what} ({' '.join(str(why).split())}): {advice}.")
+        kind = MachineError if self._opened or name.startswith(DISK) else UsageError
+        return kind(f"The state file {self.path} {what} ({' '.join(str(why).split())}): {advice}.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minifuse.errors import UsageError
+from minifuse.parsing import read_bounded
 
 __all__ = ["ASSUMED", "Profile", "powers_of_two"]
 
@@ -51,7 +52,7 @@ class Profile(NamedTuple):
         inline = given.startswith("{")
         name = "The text of memory.profile" if inline else given
         try:
-            raw = json.loads(given if inline else Path(given).read_text(encoding="utf-8-sig"))
+            raw = json.loads(given if inline else _text(Path(given)))
         except OSError as error:
             raise UsageError(f"{name} cannot be read ({error.strerror or error}): {advice}.") from None
         except (ValueError, RecursionError):
@@ -86,6 +87,11 @@ class Profile(NamedTuple):
         """What `read` reads; what it is `about`, as the model, stands beside it for people."""
         found = {"format": FORMAT, "contexts": self.contexts, "attention_s": self.attention, "other_s": self.other}
         return json.dumps({**found, **about})
+
+
+def _text(path: Path) -> str:
+    with path.open(encoding="utf-8-sig") as file:
+        return read_bounded(file, str(path))
 
 
 @cache

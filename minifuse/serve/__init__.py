@@ -1,5 +1,6 @@
 """Serving: an engine built for a technique and a model, and requests served by it."""
 
+import inspect
 import sys
 from types import ModuleType
 
@@ -14,6 +15,7 @@ class _Callable(ModuleType):
     """Lets `minifuse.serve` be called as the function that has the package's name."""
 
     __call__ = staticmethod(serve)
+    __signature__ = inspect.signature(serve)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -15,7 +15,10 @@ CLAIMS = {  # the value that claims nothing, and what each is about
 
 
 def unclaimed(name: str) -> list[str]:
-    """What the policy called `name`, or that of the technique, leaves open; nothing of minifuse's own, or no policy."""
+    """Return what a plugin's policy claims nothing about; `name` is the policy's or its technique's.
+
+    Shipped policies, memories and attentions return nothing.
+    """
     if name in TECHNIQUES:
         policy = stage("batching", TECHNIQUES[name].batching)
     elif "batching" in kinds_of(name):

@@ -17,7 +17,10 @@ __all__ = ["fingerprint", "state"]
 
 
 def _by_identity() -> dict[type, Any]:
-    """Requests are frozen; what a graph has found out about its own shape is no change; tensors are large."""
+    """Return a pickle table that reduces some objects to their identity.
+
+    Requests are frozen, a graph caches what it derives from its own shape, and tensors are large.
+    """
     torch = sys.modules.get("torch")  # without which there are no tensors
     kinds = (Request, CellGraph) if torch is None else (Request, CellGraph, torch.Tensor)
     return {**copyreg.dispatch_table, **dict.fromkeys(kinds, lambda held: (int, (id(held),)))}

@@ -1,4 +1,4 @@
-"""Whether KV that is kept, or shared, is ever found: no law says of every memory that it must be."""
+"""Count how often requests find KV that memory keeps or shares. No law demands a hit."""
 
 from __future__ import annotations
 

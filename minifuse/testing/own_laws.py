@@ -19,12 +19,12 @@ from minifuse.errors import CheckerFailed, LawBroken, UsageError
 from minifuse.fault import Hung, last_line, shown
 from minifuse.testing.alarm import alarm
 from minifuse.testing.observation import Observation
+from minifuse.testing.observed import PATIENCE_S
 from minifuse.testing.statements import OWN_LAWS, OwnLaw, is_of_kit
 from minifuse.testing.subject import Case
 
 __all__ = ["check_own_laws", "law"]
 
-PATIENCE_S = 10.0  # for a run of some milliseconds
 NAME = re.compile(r"[a-z]+( [a-z]+)*")
 Function = Callable[[Case, Observation], str | None]
 F = TypeVar("F", bound=Function)

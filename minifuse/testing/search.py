@@ -200,7 +200,10 @@ class Search:
         raise _Found
 
     def _itself(self, case: Case, found: Found) -> tuple[Case, Found]:
-        """The case whose own run breaks the law, if that is another, as the crowd that was made from a scenario."""
+        """Return the case that ran when the law broke, with what was found.
+
+        A law may run another case than it was given, as a crowd made from it: that one counts if it breaks alone.
+        """
         broken, _ = found
         other = case if broken.seen is None else broken.seen.case
         again = None if other is case or isinstance(broken.__cause__, Hung) else self._broken(other, [])

@@ -84,7 +84,7 @@ def _moved(request: Request, later_s: float, mark: str = "") -> Request:
 
 
 def _decided(seen: Observation, after: int) -> Iterator[dict[str, Any]]:
-    """What each plan but for the first `after` decided, without slots: which of them are free first is no matter."""
+    """Yield the decisions of each plan from number `after` on, without slots: the order of free slots may differ."""
     plans = list(seen.plans.values())[after:]
     first_s = seen.submitted_s[plans[0].step] if plans else 0.0
     for plan in plans:

@@ -136,6 +136,8 @@ def test_a_plugin_that_asks_for_too_much_memory(text: str, afresh: Cli, tmp_path
     outcome = afresh("--plugin", plugin, "run", "--batching", "greedy", *VIRTUAL, "--requests", 2)
     assert outcome.code == 3
     assert "error: The machine has too little memory (" in outcome.err
+    if text is STAGE:
+        assert "raised MemoryError at mine.py, line 11" in outcome.err
 
 
 def test_a_line_that_does_not_fit_into_memory(tmp_path: Path) -> None:
@@ -204,6 +206,8 @@ def test_standard_input_without_an_end(
         (("trace", "{}"), "long.jsonl"),
         (("--plugin", "{}", "list"), "long.py"),
         (("run", "--clock", "virtual", "--model", "."), "config.json"),
+        (("run", *VIRTUAL, "--technique", "pensieve", "--set", "memory.profile={}"), "profile.json"),
+        (("lab", "similar", "{}", "--lab", "3"), "solution.py"),
     ],
 )
 def test_a_file_that_is_too_long(

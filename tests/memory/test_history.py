@@ -204,6 +204,21 @@ def test_a_full_disk_loses_nothing_that_was_there_and_adds_all_turns_or_none(ful
         assert again.turns("c") == [FIRST, SECOND]
 
 
+def test_a_new_file_on_a_full_disk_is_the_machines_fault(path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (512, resource.RLIM_INFINITY))
+            try:
+                History(path)
+            except MachineError as error:
+                code = 0 if "look after the disk" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_disk_that_fails_when_a_turn_is_committed(path: Path) -> None:
     """The file of the log may not grow. What was there stays, and the same turn goes in when there is room again."""
     child = os.fork()

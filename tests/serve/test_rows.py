@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 import sys
@@ -33,6 +34,11 @@ def served(*more: minifuse.Request, into: Any = None) -> minifuse.Served:
     row = minifuse.technique("orca")
     engine = minifuse.build_engine(row, source, settings, source.outline(), into=into)
     return minifuse.serve(engine, [*requests, *more])
+
+
+def test_the_package_is_called_as_its_function_is() -> None:
+    parameters = inspect.signature(minifuse.serve).parameters
+    assert [*parameters][:2] == ["engine", "requests"]
 
 
 def test_rows_are_what_the_metrics_sum_up() -> None:

@@ -17,10 +17,9 @@ __all__ = ["check_kept", "check_swaps"]
 def check_swaps(case: Case, seen: Observation) -> None:
     """With `preemption=swap`, in blocks, the KV of an evicted sequence goes to the host while that has blocks for it.
 
-    A block is free again when the sequence has ended, or the plan has run that swaps it in.
-
-    >>> # blocks of 4, 3 of them on the host: a, evicted with 9 tokens, takes all, and b, evicted later, is dropped;
-    >>> # once the plan that admits a has run, they are free for b
+    A block is free again when the sequence has ended, or the plan has run that swaps it in. Example with blocks of 4
+    and 3 host blocks: a, evicted with 9 tokens, takes all three; b, evicted later, is dropped. Once the plan that
+    admits a has run, all three are free for b.
     """
     options: dict[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
     if options.get("preemption") != "swap" or "block_size" not in options:
