@@ -46,6 +46,7 @@ def _limit(text: str, flag: str) -> float:
 
 PLUGIN = "a file that registers the stage; repeatable"
 QUICK = f"about {QUICK_SCENARIOS} scenarios, one comparing law on each: about half a minute on two cores"
+LIMIT = "stop after this time, as 10min; without it, when all is tried"
 SET = "try this value alone of an option: batching.max_batch=4; repeatable"
 
 
@@ -62,7 +63,7 @@ class CheckOptions:
     scenarios: Annotated[
         int | None, option("--scenarios", f"for each mix: {SCENARIOS}", "N", parse=whole(1, 1_000_000))
     ]
-    limit: Annotated[float | None, option("--limit", "try no more after this time: 10min", "TIME", parse=_limit)]
+    limit: Annotated[float | None, option("--limit", LIMIT, "TIME", parse=_limit)]
     seed: Annotated[
         int, option("--seed", "of the scenarios: the same seed, the same verdict", "N", parse=whole(0), default="0")
     ]
@@ -162,6 +163,7 @@ def _search_reading(options: CheckOptions, mixes: Any, tally: Tally, progress: _
     with recorded({cls for _, (cls, _) in own}) as read:
         stopped = _search(options, mixes, tally, progress)
     tally.unread += dict.fromkeys(name for name, (cls, field) in own if (cls, field.name) not in read)
+    tally.leave_out_uncompared()
     return stopped
 
 
@@ -214,7 +216,7 @@ def _show(options: CheckOptions, tally: Tally, broken: LawBroken | None, stopped
         print_result(undecided_text(name, tally))
     else:
         advice = (
-            "Without --quick every scenario meets all laws."
+            "Without --quick every scenario meets all laws, and long runs of many requests are tried."
             if options.quick
             else "More scenarios: --scenarios 300; others: --seed 1."
         )

@@ -51,6 +51,7 @@ def metric_rows(metrics: Metrics) -> list[tuple[str, str]]:
             + (f", and {metrics['preprocessing_steps']:,} of pre-processing" if metrics["preprocessing_steps"] else ""),
         ),
         (f"{unit} computed", f"{tokens['computed']:,} ({tokens['recomputed']:,} recomputed)"),
+        *([(f"{unit} found in memory", f"{tokens['reused']:,}")] if tokens["reused"] else []),
         (f"Idle {unit.lower()}", f"{tokens['idle']:,}" + (f" ({tokens['idle_share']:.1%})" if tokens["idle"] else "")),
         (f"{state} in use (peak, mean)", f"{_amount(kv, 'peak_used_')}, {_amount(kv, 'mean_used_')}"),
         (f"{state} reserved (peak)", f"{_amount(kv, 'peak_reserved_')} of {_amount(kv, 'capacity_')}"),

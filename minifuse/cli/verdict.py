@@ -69,6 +69,13 @@ class Tally:
                 told[name] = left, runs
         return told
 
+    def leave_out_uncompared(self) -> None:
+        """Count second life among the laws left out if it compared no run."""
+        told = self.uncompared
+        if told and told.keys() == self.hits.keys() and all(left == runs for left, runs in told.values()):
+            self.laws.pop("second life", None)
+            self.left_out["second life"] = "a run at whose end memory keeps no KV"
+
     def _of_plugins(self) -> dict[str, list[Hits]]:
         return {name: hits for name, hits in self.hits.items() if not is_own(stage("memory", name))}
 
@@ -193,15 +200,19 @@ def _where(seen: Observation) -> str:
     settings = ", ".join(f"{name}={value}" for name, value in case.settings.items() if value != usual[name])
     parts = [f"{case.row.name} in {_count(case.capacity, 'slot')}" + (f", with {settings}" if settings else "")]
     groups: dict[str, list[str]] = {}
+    users: dict[str, list[str]] = {}
     for request in case.requests:
         if request.group is not None:
             groups.setdefault(request.group, []).append(request.id)
+        if request.user is not None:
+            users.setdefault(request.user, []).append(request.id)
         if request.priority:
             parts.append(f"{request.id} has priority {request.priority}")
         if request.stop_ids and not request.ignore_eos:
             parts.append(f"{request.id} stops at {' or '.join(map(str, request.stop_ids))}")
         if not request.sampling.greedy:
             parts.append(f"{request.id} is sampled")
+    parts += [f"{', '.join(names)} of user {user}" for user, names in users.items()]
     parts += [f"{' and '.join(names)} are the prompts of one request" for names in groups.values() if len(names) > 1]
     parts += [f"{name} is aborted after {_count(step, 'step')}" for step, name in case.scenario.aborts]
     return "; ".join(parts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple
 
 from minifuse.plan import Plan, Proposal
@@ -42,6 +43,13 @@ class Observation:
         aborted = ended is not None and ended.finish_reason is FinishReason.ABORTED
         return aborted and request.id not in self.arrived_s
 
+    def until(self, count: int) -> Observation:
+        """The same run up to its first `count` plans, and the proposals that led to them."""
+        plans = dict(islice(self.plans.items(), count))
+        with_work = [i for i, one in enumerate(self.proposals) if one.proposal is not None and one.proposal.work]
+        last = with_work[: sum(bool(plan.work) for plan in plans.values())][-1:]
+        return replace(self, plans=plans, proposals=self.proposals[: last[0] + 1 if last else 0])
+
 
 class Proposed(NamedTuple):
     """What a policy proposed for a worker at a time. With work it becomes a plan, unless memory cannot place it."""
@@ -49,3 +57,4 @@ class Proposed(NamedTuple):
     now: float
     worker: int
     proposal: Proposal | None = None  # None: it raised an error, or did not return
+    usage: KVUsage | None = None  # of memory then

@@ -52,7 +52,8 @@ def second_life(case: Case, seen: Observation) -> None:
     after = len(once.steps)
     both = served([*requests, *again], [*aborts, *((after + steps, AGAIN + name) for steps, name in aborts)])
     nothing: dict[str, Any] = {}
-    for found, expected in zip_longest(_decided(both, after), _decided(once, 0), fillvalue=nothing):
+    lives = zip_longest(_decided(both, after), _decided(once, 0), fillvalue=nothing)
+    for number, (found, expected) in enumerate(lives, after + 1):
         for what in expected or found:
             if found.get(what) != expected.get(what):
                 moment = (expected or found)["at"]
@@ -61,7 +62,7 @@ def second_life(case: Case, seen: Observation) -> None:
                     f"at {moment} s after the first, {what} is {expected.get(what)}, and when all are served again "
                     f"{found.get(what)}; a stage that learns from requests declares that it `remembers`",
                 )
-                broken.seen = both
+                broken.seen = both.until(number)
                 raise broken
 
 

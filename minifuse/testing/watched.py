@@ -25,6 +25,8 @@ from minifuse.trace import Event, Trace
 
 __all__ = ["WatchedExecutor", "WatchedPolicy", "WatchedTrace", "watch_time"]
 
+FEW = 64  # sequences
+
 
 def _check_time(clock: VirtualClock, now: float, what: str) -> None:
     if now != clock.now():
@@ -80,6 +82,7 @@ class WatchedPolicy:
         self.workers = policy.workers
         self.depth = policy.depth
         self.held: dict[str, Sequence] = {}
+        self.num_asked = 0
 
     def receive(self, sequence: Sequence) -> None:
         self.seen.arrived_s[sequence.id] = self.clock.now()
@@ -100,11 +103,14 @@ class WatchedPolicy:
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         _check_time(self.clock, now, "the policy's propose")
-        before = fingerprint((state(memory), self.held))
+        self.num_asked += 1
+        # A look costs as much as there is: among hundreds of sequences, one look in as many proposals is enough.
+        looks = len(self.held) <= FEW or self.num_asked % len(self.held) == 0
+        before = fingerprint((state(memory), self.held)) if looks else b""
         self.seen.proposals.append(Proposed(now, worker))
         proposal = self.policy.propose(worker, now, memory)
-        self.seen.proposals[-1] = Proposed(now, worker, proposal)
-        if fingerprint((state(memory), self.held)) != before:
+        self.seen.proposals[-1] = Proposed(now, worker, proposal, memory.usage())
+        if looks and fingerprint((state(memory), self.held)) != before:
             raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
         _check_work(worker, proposal)
         self.books.propose(worker, proposal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ __all__ = ["decided", "legend", "timeline"]
 
 BROKEN = "!!"
 CUT = "..."
-MOST_ROWS = 20  # of more, only what runs is shown, and what went wrong
+MOST_ROWS = 20  # of more, what ran most is shown, and what went wrong
 
 
 def timeline(seen: Observation, what: str, width: int) -> list[str]:
@@ -44,6 +45,10 @@ def timeline(seen: Observation, what: str, width: int) -> list[str]:
         for name in labels
         if len(labels) <= MOST_ROWS or any(column.get(name, ".") != "." for column in columns[first:])
     ]
+    if len(shown) > MOST_ROWS:  # first what went wrong, then what was computed
+        done = Counter({name: sum(column.get(name, "-") != "-" for column in columns[first:]) for name in shown})
+        most = {name for name, _ in done.most_common(MOST_ROWS)} | {*named}
+        shown = [name for name in shown if name in most]
     for name in shown:
         label = labels[name]
         cut = CUT if first and name == "step" else "   "
@@ -91,7 +96,8 @@ def _arrival(request: Request) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.4g}"
+    ms = seconds * 1000
+    return f"{ms:.0f}" if ms >= 10_000 else f"{ms:.4g}"
 
 
 def _columns(seen: Observation) -> Iterator[dict[str, str]]:
@@ -117,14 +123,14 @@ def _columns(seen: Observation) -> Iterator[dict[str, str]]:
         gone |= finished.keys()
     wanted = [proposed for proposed in seen.proposals if proposed.proposal is None or proposed.proposal.work]
     if len(wanted) > len(plans):
-        now, worker, proposal = wanted[-1]
+        now, worker, proposal, _ = wanted[-1]
         column = {"step": "?", "ms": _ms(now), "worker": str(worker)} | _states(seen, now, inside, gone)
         if proposal is not None:
             column |= {sequence.id: "out" for sequence in proposal.evict}
             column |= {work.sequence: _work(proposal.work, work.sequence) for work in proposal.work}
         yield column
     elif seen.proposals and seen.usage_at_end is None and wanted[-1:] != seen.proposals[-1:]:
-        now, worker, _ = seen.proposals[-1]
+        now, worker, *_ = seen.proposals[-1]
         yield {"step": "wait", "ms": _ms(now), "worker": str(worker)} | _states(seen, now, inside, gone)
 
 
@@ -164,7 +170,7 @@ def decided(seen: Observation, most: int, places: bool) -> list[str]:
     several = any(proposed.worker for proposed in seen.proposals)
     lines: list[str] = []
     last: dict[int, Proposal] = {}
-    for now, worker, proposal in seen.proposals:
+    for now, worker, proposal, _ in seen.proposals:
         when = f"at {_ms(now)} ms" + (f", worker {worker}" if several else "")
         if proposal is None:
             lines.append(f"step ? {when}: no proposal: an error, or no end")

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from minifuse.plan import Plan
-from minifuse.techniques import TECHNIQUES
+from minifuse.request import Request
+from minifuse.techniques import TECHNIQUES, mix
 from minifuse.testing import TEXTS, Case, observe
 from minifuse.testing.laws import of_one_run
 from minifuse.testing.search import compared_laws
@@ -90,3 +91,23 @@ def test_prompts_that_begin_alike_do_share() -> None:
     check = lambda case: copies.append(_moved(_plans(case), "copy") > 0)  # noqa: E731
     _on_each(30, check, kinds=("growing", "crowd"), memory__share=True)
     assert sum(copies) >= 0.1 * len(copies)
+
+
+@pytest.mark.parametrize("host", [None, 9, 12])
+def test_sequences_that_share_blocks_are_swapped_out_together(host: int | None) -> None:
+    """Each has copies of its own on the host, if that has room for it."""
+    text = (28, 7, 5, 23)
+    arrivals = [("r0", text, 4, 0.2), ("r1", (28,), 4, 0.205), ("r2", text, 4, 0.215), ("r3", text, 4, 0.215)]
+    arrivals += [("r4", (28,), 4, 0.22), ("r5", (28,), 1, 0.235)]
+    requests = tuple(
+        Request(name, prompt, new, ignore_eos=True, arrival_s=arrival_s) for name, prompt, new, arrival_s in arrivals
+    )
+    options = {"batching.max_batch": 4, "memory.block_size": 3, "memory.share": True}
+    options |= {"memory.preemption": "swap", "memory.host": host}
+    scenario = TextScenario(
+        requests=requests, options=tuple(options.items()), model="one-kv-head", capacity=960, replayed=True
+    )
+    case = TEXTS.case(mix(VLLM, batching="mlfq"), scenario)
+    seen = observe(case)
+    assert any(len(plan.evicted) > 1 for plan in seen.plans.values())
+    of_one_run(case, seen)

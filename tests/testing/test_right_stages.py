@@ -53,6 +53,7 @@ def _twice(memory: Any) -> KVUsage:
     [
         (Lingers, {"patience": property(lambda self: 9 * self.options.linger)}, "progress"),
         (Radix, {"usage": _twice}, "conservation"),
+        (Radix, {"usage": lambda self: Radix.usage(self)._replace(kept=0), "remembers": True}, "conservation"),
     ],
 )
 def test_what_is_wrong_with_them_is_told(

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
+from itertools import takewhile
 
 from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
@@ -70,7 +71,9 @@ class TextBooks(Books):
         self.behind: dict[str, set[Slot]] = {}  # what a sequence has behind its last work: behind a hole
         self.written: dict[str, int] = {}  # how many of them a completed plan has written
         self.contents: dict[Slot, tuple[int, ...]] = {}  # the text up to the token that a slot holds
-        self.twins: dict[Slot, Slot] = {}  # slots of the device, and those of the host that have the same KV
+        self.twins: dict[Slot, list[Slot]] = {}  # slots of the device, and those of the host with copies of the KV
+        self.evicting: tuple[str, ...] = ()  # by the plan that begins
+        self.swapped: list[str] | None = None  # those of them that have copies of their own, once that is asked
         self.arriving: dict[Slot, int] = {}  # slots being written or copied to -> the step that does so
         self.leaving: dict[int, set[Slot]] = {}  # step -> slots that its moves, not yet completed, copy from
         self.queued: dict[int, Plan] = {}  # submitted, and behind other plans of their worker
@@ -94,6 +97,7 @@ class TextBooks(Books):
             if (conversation := sequences[work.sequence].request.conversation) is not None:
                 self.turns[conversation] = max(self.turns.get(conversation, 0), work.stop)
         fresh: set[Slot] = set()
+        self.evicting, self.swapped = () if self.reclaims else plan.evicted, None
         for moment in ("first", "behind", "before"):
             self._move(plan, mine, moment)
         self._evict(plan)
@@ -142,18 +146,56 @@ class TextBooks(Books):
 
     def _evict(self, plan: Plan) -> None:
         """What the evicted have on the host stays theirs, up to the first token that is not there; the rest is lost."""
+        copies = {
+            name: [self._copy_of(slot, name) for slot in self.slots[name][: self.written[name]]]
+            for name in self.evicting
+        }
         for name in plan.evicted:
             kept = self.slots[name][: self.written[name]]
             if self.reclaims:
                 self.turns[name] = max(self.turns.get(name, 0), len(kept))
                 del self.slots[name], self.written[name]
                 continue
-            away = [self.twins.pop(slot, slot) for slot in kept]
+            away = copies[name]
+            for slot in kept:
+                self.twins.pop(slot, None)
             lost = (i for i, s in enumerate(away) if s[0] == "device" or self.arriving.get(s, plan.step) != plan.step)
             self.slots[name] = away[: next(lost, len(away))]
             self.written[name] = len(self.slots[name])
             if not self.slots[name]:
                 del self.slots[name], self.written[name]  # to be computed again
+
+    def _copy_of(self, slot: Slot, name: str) -> Slot:
+        """The slot of the host to which an evicted sequence's token was copied; the slot itself if it was not.
+
+        Sequences that share a slot have a copy each, in the order in which they are evicted.
+        """
+        if slot not in self.twins:
+            return slot
+        if self.swapped is None:
+            self.swapped = self._find_swapped()
+        holders = [other for other in self.swapped if slot in self.slots[other]]
+        return dict(zip(holders, self.twins[slot], strict=False)).get(name, slot)
+
+    def _find_swapped(self) -> list[str]:
+        """Of the evicted, those that were copied: where too few copies were made for all that share, not all were.
+
+        A copy of a slot that is one sequence's alone tells that it was that one.
+        """
+        kept = {name: self.slots[name][: self.written[name]] for name in self.evicting}
+        holders = Counter(slot for slots in kept.values() for slot in {*slots})
+        copies = Counter({slot: len(twins) for slot, twins in self.twins.items()})
+
+        def doubt(name: str) -> int:
+            alone = [copies[slot] > 0 for slot in kept[name] if holders[slot] == 1]
+            return 1 if not alone else 0 if all(alone) else 2
+
+        found = set()
+        for name in sorted(self.evicting, key=doubt):
+            taken = [*takewhile(copies.__getitem__, kept[name])]
+            copies.subtract(taken)
+            found |= {name} if taken else set()
+        return [name for name in self.evicting if name in found]
 
     def _move(self, plan: Plan, mine: set[str], moment: str, wave: int = 0) -> None:
         for move in plan.moves:
@@ -175,9 +217,9 @@ class TextBooks(Books):
         if not stays:
             self._relocate(owners, source, target)
         if move.kind == "upload":
-            self.twins[target] = source
+            self.twins[target] = [source]
         elif move.target_tier == "host":
-            self.twins[source] = target
+            self.twins.setdefault(source, []).append(target)
 
     def _relocate(self, names: Collection[str], source: Slot, target: Slot) -> None:
         for name in names:
@@ -188,9 +230,13 @@ class TextBooks(Books):
         if any(slot in slots for other, slots in self.leaving.items() if other != step):
             raise LawBroken("conservation", f"step {step} writes {slot}, which another step may yet copy")
         if slot[0] == "host":
-            self.twins = {device: host for device, host in self.twins.items() if host != slot}
+            rest = {device: [host for host in twins if host != slot] for device, twins in self.twins.items()}
+            self.twins = {device: twins for device, twins in rest.items() if twins}
         elif slot in self.twins:
-            self._relocate([name for name, slots in self.slots.items() if slot in slots], slot, self.twins.pop(slot))
+            for name in [name for name, slots in self.slots.items() if slot in slots]:
+                copy = self._copy_of(slot, name) if name in self.evicting else self.twins[slot][-1]
+                self._relocate([name], slot, copy)
+            del self.twins[slot]
         self.contents[slot] = text
         self.arriving[slot] = step
 

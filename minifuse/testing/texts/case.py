@@ -22,7 +22,7 @@ from minifuse.testing.texts.alike import check_alike
 from minifuse.testing.texts.books import TextBooks
 from minifuse.testing.texts.models import expected_answer, model_config, small_model
 from minifuse.testing.texts.scenario import TextScenario
-from minifuse.testing.texts.tiers import check_kept, check_swaps
+from minifuse.testing.texts.tiers import check_found, check_kept, check_swaps
 from minifuse.testing.texts.value import check_value
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ class TextCase(Case):
         check_alike(self, seen)
         check_swaps(self, seen)
         check_kept(self, seen)
+        check_found(self, seen)
 
     def running_ahead(self, run: RunPlan) -> RunPlan:
         return RunAhead(run)

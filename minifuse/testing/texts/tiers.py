@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any, NamedTuple
 
 from minifuse.errors import LawBroken
-from minifuse.plan import Plan
+from minifuse.plan import Plan, Reuse
+from minifuse.report import KVUsage
 from minifuse.serve.assembly import check_settings
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 
-__all__ = ["check_kept", "check_swaps"]
+__all__ = ["check_found", "check_kept", "check_swaps"]
 
 
 def check_swaps(case: Case, seen: Observation) -> None:
@@ -92,3 +94,42 @@ def check_kept(case: Case, seen: Observation) -> None:
             raise LawBroken(
                 "conservation", f"{count} tokens were found later that lay in memory then, which counted {usage}"
             )
+
+
+def check_found(case: Case, seen: Observation) -> None:
+    """KV that a newcomer finds was counted as kept, or on the host, if no sequence ran that may have had it.
+
+    Any sequence whose text begins with the same token may have had it. Holds for every memory, with or without sharing.
+    """
+    first: dict[str, int] = {}  # request -> the first token of its whole text
+    for request in case.requests:
+        first[request.id] = first.get(request.after or "", request.prompt[0] if request.prompt else -1)
+    running: Counter[int] = Counter()  # first token -> sequences on the device
+    flights: Counter[str] = Counter()  # of each sequence: memory of one that has ended waits for them
+    proposals = iter([one for one in seen.proposals if one.proposal is not None and one.proposal.work])
+    gone: set[str] = set()
+    for now, event in seen.happened:
+        if isinstance(event, Plan):
+            proposed = next(proposals, None) if event.work else None
+            for one in event.reused:
+                if proposed is not None and proposed.usage is not None and not running[first[one.sequence]]:
+                    _check_counted(one, proposed.usage)
+            running.update(first[name] for name in event.admitted)
+            running.subtract(first[name] for name in event.evicted)
+            flights.update(event.sequences)
+        else:
+            flights.subtract(event.plan.sequences)
+            landed = [name for name in event.plan.sequences if not flights[name] and name not in gone]
+            ended = {name for name in landed if seen.ended_s.get(name, math.inf) <= now}
+            running.subtract(first[name] for name in ended)
+            gone |= ended
+
+
+def _check_counted(found: Reuse, usage: KVUsage) -> None:
+    # On a device that is full, what is kept may lie in slots that are promised, and counts no more.
+    full = usage.reserved + usage.kept >= usage.capacity
+    counted = usage.kept + usage.kept_on_host + usage.host + (usage.reserved - usage.used if full else 0)
+    if found.num_tokens > counted:
+        raise LawBroken(
+            "conservation", f"{found.sequence} finds {found.num_tokens} tokens that memory kept, which counted {usage}"
+        )

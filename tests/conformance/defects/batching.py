@@ -17,15 +17,17 @@ from minifuse.batching.queue import QueueOptions
 from minifuse.batching.serial import Serial
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Request, Sequence
+from minifuse.testing.filling import FillBooks
 from minifuse.testing.waiting import WaitingBooks
 from minifuse.testing.watched import WatchedPolicy
 from minifuse.work import Work
 
 
 def _in_any_order(patch: Patch, rank: Callable[[QueuePolicy, Sequence], Any]) -> None:
-    """Another order, not for the law "queue" to see."""
+    """Another order, not for the law "queue" to see, nor for "work conserving", which reads the same books."""
     patch.setattr(QueuePolicy, "rank", rank)
     patch.setattr(WaitingBooks, "propose", lambda *arguments: None)
+    patch.setattr(FillBooks, "propose", lambda *arguments, **named: None)
 
 
 @defect("orca", "pure")
