@@ -142,8 +142,8 @@ def _told(verdict: str, tally: Tally, advice: str) -> list[str]:
         lines += _wrapped(f"warning: the policy claims nothing about {about}, so no law checked that (docs/stages.md).")
     for name in tally.uncut:
         lines += _wrapped(
-            f"warning: {name} always has a token_budget, and was mixed with no attention that computes whole "
-            "rectangles: declare cuts = True, and it is refused with them."
+            f"warning: {name} has a token_budget by default, and was mixed with no attention that computes whole "
+            "rectangles: if it has one whatever its options, declare cuts = True, and it is refused with them."
         )
     for name in tally.unread:
         lines += _wrapped(f"warning: no scenario made the stage read its option {name}.")

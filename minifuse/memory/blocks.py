@@ -80,8 +80,10 @@ class BlockPool:
     def check(self, held: Iterable[int]) -> None:
         """Raise `LawBroken` unless `held` names each block as often as it has holders, and those without are free."""
         count, holders = Counter(held), [self.holders[block] for block in range(self.num_blocks)]
-        if [count[block] for block in range(self.num_blocks)] != holders:
-            raise LawBroken("conservation", f"blocks are held by {holders} and should be by {dict(count)}")
+        wrong = [block for block, number in enumerate(holders) if number != count[block]]
+        if wrong or count.total() != sum(holders):
+            found, right = ({block: numbers[block] for block in wrong} for numbers in (holders, count))
+            raise LawBroken("conservation", f"blocks are held by {found} and should be by {right}")
         free = sorted(self.free)  # type: ignore[arg-type]  # of the books: no trial is checked
         if free != [block for block, number in enumerate(holders) if not number]:
             raise LawBroken("conservation", f"the free blocks are {free}, and {holders} hold the rest")

@@ -61,7 +61,8 @@ def own_options(row: Technique) -> dict[str, tuple[type[Any], Field[Any]]]:
 def values_of(options: type[Any], field: Field[Any]) -> list[Any]:
     """Values of an option to be tried: its default first, then others in its range, near its ends and the default.
 
-    Where no range is declared, any number from the default on is in it; of words without choices, none but the default.
+    None is among them, if the option may be None. Where no range is declared, any number from the default on is in it;
+    of words without choices, none but the default.
     """
     kind, metadata = bare_type(options, field.name), field.metadata
     default: Any = field.default
@@ -74,4 +75,5 @@ def values_of(options: type[Any], field: Field[Any]) -> list[Any]:
         values += [least + step for step in (0, 1, 2, 4) if least is not None and kind is int]
         values += [*ends, sum(ends) / 2] if kind is float and ends else ends
         values += [default * 2] if default else []
+    values.append(None)
     return list(dict.fromkeys(value for value in values if accepts(options, field.name, value)))

@@ -32,6 +32,7 @@ class Observation:
     usage_at_end: KVUsage | None = None
     arrived_s: dict[str, float] = field(default_factory=dict)  # when the policy received each request
     proposals: list[Proposed] = field(default_factory=list)
+    usages: list[KVUsage] = field(default_factory=list)  # of memory, when each of these was made
     plans: dict[int, Plan] = field(default_factory=dict)  # in the order in which they were submitted
     happened: list[tuple[float, Plan | StepReport]] = field(default_factory=list)  # plans submitted, steps completed
     room_at_end: int = 0  # of one sequence, how often memory has room for it when all have ended
@@ -57,4 +58,3 @@ class Proposed(NamedTuple):
     now: float
     worker: int
     proposal: Proposal | None = None  # None: it raised an error, or did not return
-    usage: KVUsage | None = None  # of memory then

@@ -82,8 +82,8 @@ class Search:
     Args:
         laws: that compare runs; those of one run are always checked.
         first: deal the laws out: scenario i is tried on number `first` + i of them alone. None: each on all.
-        long: also check the laws of one run on a long run, made from the last scenario, and where newcomers find KV of
-            others, on one of many texts.
+        long: also check the laws of one run on a long run, made from the last scenario.
+        many: the same on a run of many texts, where newcomers find KV of others.
         say: is told what is about to be checked.
     """
 
@@ -95,6 +95,7 @@ class Search:
         *,
         first: int | None = None,
         long: bool = False,
+        many: bool = False,
         limit: Limit = NO_LIMIT,
         say: Say = lambda number, law: None,
     ) -> None:
@@ -103,6 +104,7 @@ class Search:
         self.laws = laws
         self.first = first
         self.long = long
+        self.many = many
         self.limit = limit
         self.say = say
         self.number = 0  # scenarios tried until a law was broken
@@ -155,9 +157,9 @@ class Search:
         if self._smallest is not None and self._last is not None:
             # Hypothesis ends with the smallest by its own measure, of which requests may be left out as well.
             told = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
-        elif self.long and self._tried is not None and not self.out_of_time:
-            makers = [long_run_of, *[many_texts_of] * (self.hits.found and self.subject is TEXTS)]
-            for make in makers:
+        elif self._tried is not None and not self.out_of_time:
+            texts = self.many and self.hits.found and self.subject is TEXTS
+            for make in [long_run_of] * self.long + [many_texts_of] * texts:
                 case = make(self._tried)
                 found = self._broken(case, [])
                 if found is not None:
@@ -337,8 +339,11 @@ def check_laws(examples: int = 25, **only: str) -> str:
     mixes = [(subject, row) for subject in SUBJECTS for row in subject.mixes(**only) if can_be_computed(row)]
     if not mixes:
         raise UsageError(f"No valid mix has {only}: is the stage registered, and is there one that it fits?")
+    crowded: set[str] = set()  # memories that had many texts
     for subject, row in mixes:
-        put_through(subject, row, examples, long=True, derandomize=True)
+        search = Search(subject, row, compared_laws(subject), long=True, many=row.memory not in crowded)
+        search.run(examples, derandomize=True)
+        crowded |= {row.memory} if search.hits.found else set()
     names, left_out = applying(mixes)
     nouns = dict.fromkeys(subject.noun for subject, _ in mixes)
     rows = {noun: ", ".join(row.name for subject, row in mixes if subject.noun == noun) for noun in nouns}
@@ -353,18 +358,16 @@ def put_through(
     examples: int,
     *,
     dealt: int | None = None,
-    long: bool = False,
     **hypothesis_settings: Any,
 ) -> None:
     """Check the laws on so many scenarios for a row, each observed once for all of them.
 
     Args:
         dealt: check only one of the laws that compare runs, which has this number.
-        long: see `Search`.
     """
     compared = compared_laws(subject)
     laws = compared if dealt is None else [compared[dealt % len(compared)]]
-    Search(subject, row, laws, long=long).run(examples, **hypothesis_settings)
+    Search(subject, row, laws).run(examples, **hypothesis_settings)
 
 
 def compared_laws(subject: Subject) -> list[Law]:

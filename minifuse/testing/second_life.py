@@ -21,6 +21,7 @@ __all__ = ["second_life"]
 FIRST_S, SECOND_S, END_S = 1088.0, 1344.0, 1600.0
 AGAIN = "again "
 SECONDS = 0.01  # of each plan
+SHOWN = 60  # letters of a value
 MOST_ABORTS = 2  # of requests that are suspended, beside those of the scenario
 
 
@@ -59,11 +60,18 @@ def second_life(case: Case, seen: Observation) -> None:
                 moment = (expected or found)["at"]
                 broken = LawBroken(
                     "second life",
-                    f"at {moment} s after the first, {what} is {expected.get(what)}, and when all are served again "
-                    f"{found.get(what)}; a stage that learns from requests declares that it `remembers`",
+                    f"at {moment} s after the first, {what} is {_short(expected.get(what))}, and when all are served "
+                    f"again {_short(found.get(what))}: look for a place, blocks or KV that were not given back or not "
+                    "counted; only a stage that learns from requests declares that it `remembers`",
                 )
                 broken.seen = both.until(number)
                 raise broken
+
+
+def _short(value: object) -> str:
+    """A value, cut to what a sentence has room for."""
+    text = str(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 def _while_suspended(seen: Observation) -> Iterator[tuple[int, str]]:

@@ -109,7 +109,8 @@ class WatchedPolicy:
         before = fingerprint((state(memory), self.held)) if looks else b""
         self.seen.proposals.append(Proposed(now, worker))
         proposal = self.policy.propose(worker, now, memory)
-        self.seen.proposals[-1] = Proposed(now, worker, proposal, memory.usage())
+        self.seen.proposals[-1] = Proposed(now, worker, proposal)
+        self.seen.usages.append(memory.usage())
         if looks and fingerprint((state(memory), self.held)) != before:
             raise LawBroken("pure", f"propose at {now} changed memory or a sequence")
         _check_work(worker, proposal)

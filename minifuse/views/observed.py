@@ -123,14 +123,14 @@ def _columns(seen: Observation) -> Iterator[dict[str, str]]:
         gone |= finished.keys()
     wanted = [proposed for proposed in seen.proposals if proposed.proposal is None or proposed.proposal.work]
     if len(wanted) > len(plans):
-        now, worker, proposal, _ = wanted[-1]
+        now, worker, proposal = wanted[-1]
         column = {"step": "?", "ms": _ms(now), "worker": str(worker)} | _states(seen, now, inside, gone)
         if proposal is not None:
             column |= {sequence.id: "out" for sequence in proposal.evict}
             column |= {work.sequence: _work(proposal.work, work.sequence) for work in proposal.work}
         yield column
     elif seen.proposals and seen.usage_at_end is None and wanted[-1:] != seen.proposals[-1:]:
-        now, worker, *_ = seen.proposals[-1]
+        now, worker, _ = seen.proposals[-1]
         yield {"step": "wait", "ms": _ms(now), "worker": str(worker)} | _states(seen, now, inside, gone)
 
 
@@ -170,7 +170,7 @@ def decided(seen: Observation, most: int, places: bool) -> list[str]:
     several = any(proposed.worker for proposed in seen.proposals)
     lines: list[str] = []
     last: dict[int, Proposal] = {}
-    for now, worker, proposal, _ in seen.proposals:
+    for now, worker, proposal in seen.proposals:
         when = f"at {_ms(now)} ms" + (f", worker {worker}" if several else "")
         if proposal is None:
             lines.append(f"step ? {when}: no proposal: an error, or no end")

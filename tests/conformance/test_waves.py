@@ -71,7 +71,7 @@ def test_a_wave_may_reuse_the_slots_of_an_earlier_one() -> None:
         "a": [("host", slot) for slot in range(4)],
         "b": [("device", slot) for slot in range(4)],
     }
-    assert books.twins == {("device", slot): ("host", 4 + slot) for slot in range(4)}  # b's is on both tiers
+    assert books.twins == {("device", slot): [("host", 4 + slot)] for slot in range(4)}  # b's is on both tiers
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -86,6 +86,15 @@ def test_a_cache_that_never_hits_is_told() -> None:
     assert 2 < left < runs == 12
     shown = " ".join(held_text("radix", tally, False, "", quick=False).split())
     assert f"radix kept KV at the end of {left} of 12 runs, which second life does not compare." in shown
+
+
+@dataclass(frozen=True)
+class Optional:
+    most: int | None = option(8, "prompts in one iteration, at most", minimum=1)
+
+
+def test_an_option_that_may_be_none_is_tried_without() -> None:
+    assert values_of(Optional, fields(Optional)[0]) == [8, 1, 2, 3, 5, 16, None]
 
 
 def test_options_are_drawn_as_a_stage_declares_them() -> None:

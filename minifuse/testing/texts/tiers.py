@@ -48,7 +48,9 @@ def check_swaps(case: Case, seen: Observation) -> None:
         moved = sum(move.num_tokens for move in event.moves if move.kind == "swap_out")
         if moved != expected:
             raise LawBroken(
-                "conservation", f"step {event.step} swaps out {moved} tokens, and the host had room for {expected}"
+                "conservation",
+                f"step {event.step}, which evicts {', '.join(event.evicted) or 'none'}, swaps out {moved} tokens, and "
+                f"the host had room for {expected}",
             )
         returning[event.step] = sum(away.pop(name, 0) for name in event.admitted)
 
@@ -106,14 +108,15 @@ def check_found(case: Case, seen: Observation) -> None:
         first[request.id] = first.get(request.after or "", request.prompt[0] if request.prompt else -1)
     running: Counter[int] = Counter()  # first token -> sequences on the device
     flights: Counter[str] = Counter()  # of each sequence: memory of one that has ended waits for them
-    proposals = iter([one for one in seen.proposals if one.proposal is not None and one.proposal.work])
+    made = zip(seen.proposals, seen.usages, strict=False)  # the last one may have raised an error
+    usages = iter([usage for one, usage in made if one.proposal is not None and one.proposal.work])
     gone: set[str] = set()
     for now, event in seen.happened:
         if isinstance(event, Plan):
-            proposed = next(proposals, None) if event.work else None
+            usage = next(usages, None) if event.work else None
             for one in event.reused:
-                if proposed is not None and proposed.usage is not None and not running[first[one.sequence]]:
-                    _check_counted(one, proposed.usage)
+                if usage is not None and not running[first[one.sequence]]:
+                    _check_counted(one, usage)
             running.update(first[name] for name in event.admitted)
             running.subtract(first[name] for name in event.evicted)
             flights.update(event.sequences)
