@@ -312,6 +312,8 @@ def register(cls: StageClass) -> StageClass:
     known = _STAGES[kind].setdefault(name, cls)
     if known is not cls:
         first, second = (f"{one.__qualname__} ({class_site(one)})" for one in (known, cls))
+        if first == second:
+            raise UsageError(f"The file of {first} was loaded twice: import it, or give it as a plugin, not both.")
         raise UsageError(f"The {kind} stage {name!r} is already {first}: choose another name for {second}.")
     return cls
 

@@ -180,6 +180,7 @@ def comparison(rows: Iterable[tuple[str, Metrics, int | None]], kind: str, width
 GROUP_COLUMNS: dict[str, tuple[tuple[str, str, float], ...]] = {  # of `by_group`, as `COLUMNS`
     "transformer": (
         ("requ-\nests", "requests", 1),
+        ("new\ntokens", "output_tokens", 1),
         ("TTFT\np50", "ttft_s.p50", 1e3),
         ("TTFT\np99", "ttft_s.p99", 1e3),
         ("ITL\np50", "itl_s.p50", 1e3),

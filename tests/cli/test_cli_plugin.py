@@ -128,6 +128,16 @@ def test_a_name_is_registered_once(afresh: Cli, shortest: Path, tmp_path: Path) 
     assert "shortest-prompt" in done.err
 
 
+def test_a_file_is_loaded_once(afresh: Cli, shortest: Path, tmp_path: Path) -> None:
+    """Whether another plugin imports it, or it is given itself."""
+    other = tmp_path / "other.py"
+    other.write_text(f"import sys\nsys.path.insert(0, {str(shortest.parent)!r})\nimport {shortest.stem}\n")
+    done = afresh("--plugin", other, "--plugin", shortest, "list")
+    assert done.code == 2
+    assert "(shortest.py, line" in done.err
+    assert "was loaded twice: import it, or give it as a plugin, not both." in done.err
+
+
 def test_a_mistake_in_a_stage_is_the_plugins(afresh: Cli, shortest: Path) -> None:
     shortest.write_text(shortest.read_text().replace("sequence.request.prompt", "sequence.request.promt"))
     options = ["--model", "random:small", "--clock", "virtual"]
