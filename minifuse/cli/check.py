@@ -186,7 +186,7 @@ def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress
         many = long and row.memory not in crowded
         search = Search(subject, row, laws, first=first, long=long, many=many, limit=limit, say=say)
         search.run(each, options.seed)
-        crowded |= {row.memory} if search.hits.found else set()
+        crowded |= {row.memory} if search.had_many else set()
         tally.hits.setdefault(row.memory, []).append(search.hits)
         if search.out_of_time:
             return True

@@ -16,6 +16,7 @@ from minifuse.errors import CheckerFailed, LawBroken, UsageError
 from minifuse.fault import Hung
 from minifuse.parsing import did_you_mean, one_of
 from minifuse.request import GREEDY, Request
+from minifuse.serve.assembly import make_batching
 from minifuse.stages import KINDS, stage
 from minifuse.techniques import Technique
 from minifuse.testing.drawn import cases
@@ -40,6 +41,7 @@ __all__ = [
 
 MOST_REFUSED = 20  # scenarios in which the stages cannot be made, before the first in which they can
 MOST_SMALLER = 300  # scenarios that hypothesis tries when one has been found
+MOST_WORKERS = 8  # of a policy that is tried on many texts
 MOST_DRAWN, MANY = 8, 50  # requests of a scenario that was drawn, and of one that soon has been made smaller
 PHASES = (Phase.generate, Phase.shrink)
 Found = tuple[LawBroken, Law]  # a broken law, with the function that finds it
@@ -83,7 +85,7 @@ class Search:
         laws: that compare runs; those of one run are always checked.
         first: deal the laws out: scenario i is tried on number `first` + i of them alone. None: each on all.
         long: also check the laws of one run on a long run, made from the last scenario.
-        many: the same on a run of many texts, where newcomers find KV of others.
+        many: the same on a run of many texts, where newcomers find KV of others and the policy has few workers.
         say: is told what is about to be checked.
     """
 
@@ -105,6 +107,7 @@ class Search:
         self.first = first
         self.long = long
         self.many = many
+        self.had_many = False  # whether many texts were tried
         self.limit = limit
         self.say = say
         self.number = 0  # scenarios tried until a law was broken
@@ -158,9 +161,13 @@ class Search:
             # Hypothesis ends with the smallest by its own measure, of which requests may be left out as well.
             told = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
         elif self._tried is not None and not self.out_of_time:
-            texts = self.many and self.hits.found and self.subject is TEXTS
-            for make in [long_run_of] * self.long + [many_texts_of] * texts:
-                case = make(self._tried)
+            late = [long_run_of(self._tried)] if self.long else []
+            if self.many and self.hits.found and self.subject is TEXTS:
+                texts = many_texts_of(self._tried)
+                # A worker for each request is asked as often as there are requests, after each token of any of them.
+                self.had_many = make_batching(texts.row, texts.settings).workers <= MOST_WORKERS
+                late += [texts] * self.had_many
+            for case in late:
                 found = self._broken(case, [])
                 if found is not None:
                     told = self._smaller(case, *found)
@@ -343,7 +350,7 @@ def check_laws(examples: int = 25, **only: str) -> str:
     for subject, row in mixes:
         search = Search(subject, row, compared_laws(subject), long=True, many=row.memory not in crowded)
         search.run(examples, derandomize=True)
-        crowded |= {row.memory} if search.hits.found else set()
+        crowded |= {row.memory} if search.had_many else set()
     names, left_out = applying(mixes)
     nouns = dict.fromkeys(subject.noun for subject, _ in mixes)
     rows = {noun: ", ".join(row.name for subject, row in mixes if subject.noun == noun) for noun in nouns}

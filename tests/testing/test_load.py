@@ -130,6 +130,15 @@ def _on(memory: type[Radix]) -> Technique:
     return mix(TECHNIQUES["vllm"], memory=register(memory).name)
 
 
+def test_many_texts_are_not_for_a_worker_each(own_register: None) -> None:
+    """Hundreds of workers that are asked after each token would take hours, which is no fault of the memory's."""
+    row = mix(TECHNIQUES["instances"], memory=register(Radix).name, attention="paged")
+    search = Search(TEXTS, row, [], many=True)
+    search.run(12, derandomize=True)
+    assert search.hits.found
+    assert not search.had_many
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["vllm", "pensieve", "radix"])
 def test_many_texts_are_in_memory_at_once(name: str, own_register: None) -> None:
