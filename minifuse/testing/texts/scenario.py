@@ -82,6 +82,7 @@ def text_scenarios(draw: st.DrawFn, row: Technique, kinds: tuple[str, ...] = ())
     shares = "memory.share" in row.option_names or not is_own(memory)  # one of a plugin may, unasked
     usual = ("few", "crowd", "growing", *["talk"] * 2 * memory.reclaims, *["displacing"] * (displaces and shares))
     usual += ("alike",) * shares
+    usual += ("growing",) * 2 * (memory.evicts and not is_own(memory))  # which shows what is evicted, and where it goes
     kind = draw(st.sampled_from(kinds or usual))
     if kind == "talk":
         return draw(_talk())
