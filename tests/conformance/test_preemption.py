@@ -93,14 +93,36 @@ def test_prompts_that_begin_alike_do_share() -> None:
     assert sum(copies) >= 0.1 * len(copies)
 
 
+TEXT = (28, 7, 5, 23)
+TOGETHER = {  # id, prompt, new tokens, arrival
+    "blocks are free": [
+        ("r0", TEXT, 4, 0.2),
+        ("r1", (28,), 4, 0.205),
+        ("r2", TEXT, 4, 0.215),
+        ("r3", TEXT, 4, 0.215),
+        ("r4", (28,), 4, 0.22),
+        ("r5", (28,), 1, 0.235),
+    ],
+    "blocks are taken at once": [
+        ("r0", TEXT, 4, 0.0475),
+        ("r1", (20, 21), 1, 0.0825),
+        ("r2", (20,), 4, 0.0625),
+        ("r3", TEXT[:2], 4, 0.007),
+        ("r4", (20, 21, 11, 0, 14, 10, 19, 14), 1, 0.042),
+        ("r5", TEXT, 4, 0.066),
+        ("r6", (20, 21), 1, 0.081),
+        ("r7", (20,), 1, 0.081),
+    ],
+}
+
+
 @pytest.mark.parametrize("host", [None, 9, 12])
-def test_sequences_that_share_blocks_are_swapped_out_together(host: int | None) -> None:
+@pytest.mark.parametrize("which", TOGETHER)
+def test_sequences_that_share_blocks_are_swapped_out_together(which: str, host: int | None) -> None:
     """Each has copies of its own on the host, if that has room for it."""
-    text = (28, 7, 5, 23)
-    arrivals = [("r0", text, 4, 0.2), ("r1", (28,), 4, 0.205), ("r2", text, 4, 0.215), ("r3", text, 4, 0.215)]
-    arrivals += [("r4", (28,), 4, 0.22), ("r5", (28,), 1, 0.235)]
     requests = tuple(
-        Request(name, prompt, new, ignore_eos=True, arrival_s=arrival_s) for name, prompt, new, arrival_s in arrivals
+        Request(name, prompt, new, ignore_eos=True, arrival_s=arrival_s)
+        for name, prompt, new, arrival_s in TOGETHER[which]
     )
     options = {"batching.max_batch": 4, "memory.block_size": 3, "memory.share": True}
     options |= {"memory.preemption": "swap", "memory.host": host}

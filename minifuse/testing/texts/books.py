@@ -233,10 +233,14 @@ class TextBooks(Books):
             rest = {device: [host for host in twins if host != slot] for device, twins in self.twins.items()}
             self.twins = {device: twins for device, twins in rest.items() if twins}
         elif slot in self.twins:
-            for name in [name for name, slots in self.slots.items() if slot in slots]:
-                copy = self._copy_of(slot, name) if name in self.evicting else self.twins[slot][-1]
-                self._relocate([name], slot, copy)
+            copies = {
+                name: self._copy_of(slot, name) if name in self.evicting else self.twins[slot][-1]
+                for name, slots in self.slots.items()
+                if slot in slots
+            }
             del self.twins[slot]
+            for name, copy in copies.items():
+                self._relocate([name], slot, copy)
         self.contents[slot] = text
         self.arriving[slot] = step
 
