@@ -28,7 +28,7 @@ def test_a_full_disk_leaves_what_was_there(page: Path) -> None:
     for before in (None, "good"):
         with full_disk(ROOM), pytest.raises(MachineError) as error:
             write_whole(page, MUCH)
-        sentence(error.value, str(page), "File too large", "left as it was")
+        sentence(error.value, str(page), "File too large", "has not changed")
         assert [path.read_text() for path in page.parent.iterdir()] == ([] if before is None else [before])
         write_whole(page, "good")
     write_whole(page, MUCH)
