@@ -71,7 +71,7 @@ def finish(code: int) -> None:
 
 
 def exit_code(code: int) -> int:
-    """Return 128 plus the number of the signal that ended the work, or the code that the work returned."""
+    """Return 128 plus the number of a signal that ended the work, or its code."""
     cut_off = code == INTERRUPTED or (code and HANDLER.ends)  # a terminal that is gone also fails what writes to it
     return 128 + HANDLER.number if cut_off else code
 

@@ -173,7 +173,7 @@ def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress
 
     limit = NO_LIMIT if options.limit is None else Limit.of(options.limit, time.monotonic())
     shares = _shares(mixes) if options.quick else [options.scenarios or SCENARIOS] * len(mixes)
-    crowded: set[str] = set()  # memories that had many texts: what they are mixed with makes no difference to that
+    crowded: set[str] | None = None if options.quick else set()
     for number, ((subject, row), each) in enumerate(zip(mixes, shares, strict=True)):
         name = row.name if row.name not in tally.tried else f"{row.name} on {subject.noun}"
 
@@ -183,10 +183,8 @@ def _search(options: CheckOptions, mixes: Any, tally: Tally, progress: _Progress
 
         first = sum(shares[:number]) if options.quick else None
         laws, long = compared_laws(subject), not options.quick
-        many = long and row.memory not in crowded
-        search = Search(subject, row, laws, first=first, long=long, many=many, limit=limit, say=say)
+        search = Search(subject, row, laws, first=first, long=long, crowded=crowded, limit=limit, say=say)
         search.run(each, options.seed)
-        crowded |= {row.memory} if search.had_many else set()
         tally.hits.setdefault(row.memory, []).append(search.hits)
         if search.out_of_time:
             return True

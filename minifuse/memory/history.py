@@ -315,7 +315,7 @@ class History:
             raise self._error(getattr(error, "sqlite_errorname", "SQLITE_CORRUPT"), error) from None
 
     def _error(self, name: str, why: object) -> MinifuseError:
-        """The error of this name of SQLite's: of the user who gave the file, or of the machine that fails later."""
+        """Make the error that tells of SQLite's error `name`: the user's mistake, or the machine's failure."""
         what, advice = next((text for start, text in WRONG.items() if name.startswith(start)), DAMAGED)
         advice = advice.format(log=self._log.name)
         kind = MachineError if self._opened or name.startswith(DISK) else UsageError

@@ -48,7 +48,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _is_of_law(frame: FrameType, stages: set[str], in_law: bool) -> bool | None:
-    """Whether a frame runs code of a law; None where a law or a stage may have called it (a tuple's method)."""
+    """Whether a frame runs code of a law; None if a law or a stage called it."""
     module = frame.f_globals.get("__name__", "")
     package, *rooms = module.split(".")
     if module in stages:

@@ -45,7 +45,7 @@ class Observation:
         return aborted and request.id not in self.arrived_s
 
     def until(self, count: int) -> Observation:
-        """The same run up to its first `count` plans, and the proposals that led to them."""
+        """Return the run cut behind its first `count` plans, and behind their proposals."""
         plans = dict(islice(self.plans.items(), count))
         with_work = [i for i, one in enumerate(self.proposals) if one.proposal is not None and one.proposal.work]
         last = with_work[: sum(bool(plan.work) for plan in plans.values())][-1:]

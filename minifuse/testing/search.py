@@ -85,7 +85,8 @@ class Search:
         laws: that compare runs; those of one run are always checked.
         first: deal the laws out: scenario i is tried on number `first` + i of them alone. None: each on all.
         long: also check the laws of one run on a long run, made from the last scenario.
-        many: the same on a run of many texts, where newcomers find KV of others and the policy has few workers.
+        crowded: the memories that have been tried on many texts; this one is added when it has. A memory is, once, if
+            newcomers find KV of others in it and the policy has few workers. None: never.
         say: is told what is about to be checked.
     """
 
@@ -97,7 +98,7 @@ class Search:
         *,
         first: int | None = None,
         long: bool = False,
-        many: bool = False,
+        crowded: set[str] | None = None,
         limit: Limit = NO_LIMIT,
         say: Say = lambda number, law: None,
     ) -> None:
@@ -106,8 +107,7 @@ class Search:
         self.laws = laws
         self.first = first
         self.long = long
-        self.many = many
-        self.had_many = False  # whether many texts were tried
+        self.crowded = crowded
         self.limit = limit
         self.say = say
         self.number = 0  # scenarios tried until a law was broken
@@ -162,11 +162,7 @@ class Search:
             told = min(self._smallest, self._smaller(*self._last), key=lambda found: _size(found[0]))
         elif self._tried is not None and not self.out_of_time:
             late = [long_run_of(self._tried)] if self.long else []
-            if self.many and self.hits.found and self.subject is TEXTS:
-                texts = many_texts_of(self._tried)
-                # A worker for each request is asked as often as there are requests, after each token of any of them.
-                self.had_many = make_batching(texts.row, texts.settings).workers <= MOST_WORKERS
-                late += [texts] * self.had_many
+            late += self._many_texts(self._tried)
             for case in late:
                 found = self._broken(case, [])
                 if found is not None:
@@ -176,6 +172,18 @@ class Search:
             case, broken, _ = told
             broken.add_note(f"{case}, the smallest scenario found")
             raise broken
+
+    def _many_texts(self, case: Case) -> list[Case]:
+        """A run of many texts made from a case, if one is due."""
+        memory = self.row.memory
+        if self.crowded is None or memory in self.crowded or not self.hits.found or self.subject is not TEXTS:
+            return []
+        texts = many_texts_of(case)
+        # A worker for each request is asked as often as there are requests, after each token of any of them.
+        if make_batching(texts.row, texts.settings).workers > MOST_WORKERS:
+            return []
+        self.crowded.add(memory)
+        return [texts]
 
     def _attempt(self, case: Case) -> None:
         """Try a scenario; with the first that breaks a law, and with smaller ones that break it too, raise `_Found`."""
@@ -346,11 +354,10 @@ def check_laws(examples: int = 25, **only: str) -> str:
     mixes = [(subject, row) for subject in SUBJECTS for row in subject.mixes(**only) if can_be_computed(row)]
     if not mixes:
         raise UsageError(f"No valid mix has {only}: is the stage registered, and is there one that it fits?")
-    crowded: set[str] = set()  # memories that had many texts
+    crowded: set[str] = set()
     for subject, row in mixes:
-        search = Search(subject, row, compared_laws(subject), long=True, many=row.memory not in crowded)
-        search.run(examples, derandomize=True)
-        crowded |= {row.memory} if search.had_many else set()
+        laws = compared_laws(subject)
+        Search(subject, row, laws, long=True, crowded=crowded).run(examples, derandomize=True)
     names, left_out = applying(mixes)
     nouns = dict.fromkeys(subject.noun for subject, _ in mixes)
     rows = {noun: ", ".join(row.name for subject, row in mixes if subject.noun == noun) for noun in nouns}

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from minifuse.errors import LawBroken
+from minifuse.parsing import brief
 from minifuse.request import Request
 from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
@@ -21,7 +22,6 @@ __all__ = ["second_life"]
 FIRST_S, SECOND_S, END_S = 1088.0, 1344.0, 1600.0
 AGAIN = "again "
 SECONDS = 0.01  # of each plan
-SHOWN = 60  # letters of a value
 MOST_ABORTS = 2  # of requests that are suspended, beside those of the scenario
 
 
@@ -60,18 +60,12 @@ def second_life(case: Case, seen: Observation) -> None:
                 moment = (expected or found)["at"]
                 broken = LawBroken(
                     "second life",
-                    f"at {moment} s after the first, {what} is {_short(expected.get(what))}, and when all are served "
-                    f"again {_short(found.get(what))}: look for a place, blocks or KV that were not given back or not "
+                    f"at {moment} s after the first, {what} is {brief(expected.get(what))}, and when all are served "
+                    f"again {brief(found.get(what))}: look for a place, blocks or KV that were not given back or not "
                     "counted; only a stage that learns from requests declares that it `remembers`",
                 )
                 broken.seen = both.until(number)
                 raise broken
-
-
-def _short(value: object) -> str:
-    """A value, cut to what a sentence has room for."""
-    text = str(value)
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 def _while_suspended(seen: Observation) -> Iterator[tuple[int, str]]:
@@ -93,7 +87,10 @@ def _moved(request: Request, later_s: float, mark: str = "") -> Request:
 
 
 def _decided(seen: Observation, after: int) -> Iterator[dict[str, Any]]:
-    """Yield the decisions of each plan from number `after` on, without slots: the order of free slots may differ."""
+    """Yield the decisions of each plan from number `after` on.
+
+    Slots are left out: the order of free slots may differ.
+    """
     plans = list(seen.plans.values())[after:]
     first_s = seen.submitted_s[plans[0].step] if plans else 0.0
     for plan in plans:

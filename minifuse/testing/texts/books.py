@@ -166,7 +166,7 @@ class TextBooks(Books):
                 del self.slots[name], self.written[name]  # to be computed again
 
     def _copy_of(self, slot: Slot, name: str) -> Slot:
-        """The slot of the host to which an evicted sequence's token was copied; the slot itself if it was not.
+        """Return the host slot of an evicted sequence's copy of `slot`, or `slot` without a copy.
 
         Sequences that share a slot have a copy each, in the order in which they are evicted.
         """
@@ -178,9 +178,10 @@ class TextBooks(Books):
         return dict(zip(holders, self.twins[slot], strict=False)).get(name, slot)
 
     def _find_swapped(self) -> list[str]:
-        """Of the evicted, those that were copied: where too few copies were made for all that share, not all were.
+        """Return the evicted sequences that were copied to the host, in the order of eviction.
 
-        A copy of a slot that is one sequence's alone tells that it was that one.
+        Sequences that share a slot may have fewer copies than there are sequences: then some were dropped. A copy of a
+        slot that only one sequence has tells that this sequence was copied.
         """
         kept = {name: self.slots[name][: self.written[name]] for name in self.evicting}
         holders = Counter(slot for slots in kept.values() for slot in {*slots})

@@ -99,7 +99,7 @@ def check_kept(case: Case, seen: Observation) -> None:
 
 
 def check_found(case: Case, seen: Observation) -> None:
-    """KV that a newcomer finds was counted as kept, or on the host, if no sequence ran that may have had it.
+    """Memory counted the KV that a newcomer finds as kept, unless a running sequence had it.
 
     Any sequence whose text begins with the same token may have had it. Holds for every memory, with or without sharing.
     """
