@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
@@ -11,16 +12,8 @@ from minifuse.fault import class_site
 from minifuse.options import NoOptions
 from minifuse.parsing import did_you_mean
 
-__all__ = ["check_declared", "nearest"]
+__all__ = ["check_declared", "defaults", "nearest", "required"]
 
-MEMBERS: dict[str, tuple[str, ...]] = {
-    "batching": ("Options", "granularity", "token_budget", "check", "receive", "propose", "commit", "release"),
-    "memory": (
-        *("Options", "offers", "check", "receive", "missing", "room", "place", "commit", "release", "usage"),
-        *("host_capacity", "ahead", "landed", "check_integrity"),
-    ),
-    "attention": ("Options", "reads", "reference", "layout", "check", "backend"),
-}
 SERVED = {"transformer", "cells"}
 
 
@@ -32,15 +25,38 @@ def nearest(name: str, cls: type[Any]) -> str | None:
     return next(iter(difflib.get_close_matches(name, [own for own in vars(cls) if own != name], 1, 0.7)), None)
 
 
-def check_declared(cls: type[Any]) -> None:
+def defaults(protocol: type[Any]) -> dict[str, Any]:
+    """The members of a protocol that have a value, or a body: what a stage without them gets."""
+    members = {name: value for base in reversed(protocol.__mro__) for name, value in vars(base).items()}
+    return {name: value for name, value in members.items() if _is_public(name) and not _is_abstract(value)}
+
+
+def required(protocol: type[Any]) -> list[str]:
+    """The members that every stage must have of its own: abstract methods, and class attributes without a value."""
+    annotated = {
+        name: hint for base in protocol.__mro__ for name, hint in vars(base).get("__annotations__", {}).items()
+    }
+    attributes = [name for name, hint in annotated.items() if "ClassVar" in str(hint) and not hasattr(protocol, name)]
+    return attributes + [name for name in dir(protocol) if _is_abstract(getattr(protocol, name))]
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_")
+
+
+def _is_abstract(member: Any) -> bool:
+    return getattr(member, "__isabstractmethod__", False)
+
+
+def check_declared(cls: type[Any], protocols: Mapping[str, type[Any]]) -> None:
     """Raise `UsageError` if a class cannot be registered as a stage: its kind, its name, a member, its options."""
     kind, name = getattr(cls, "kind", None), getattr(cls, "name", None)
-    if not isinstance(kind, str) or kind not in MEMBERS:
-        meant = did_you_mean(kind, MEMBERS) if isinstance(kind, str) else ""
-        raise UsageError(f"{_named(cls)} has the kind {kind!r}{meant}: give {', '.join(MEMBERS)}.")
+    if not isinstance(kind, str) or kind not in protocols:
+        meant = did_you_mean(kind, protocols) if isinstance(kind, str) else ""
+        raise UsageError(f"{_named(cls)} has the kind {kind!r}{meant}: give {', '.join(protocols)}.")
     if not isinstance(name, str) or not name or name != "".join(name.split()):
         raise UsageError(f"{_named(cls)} has the name {name!r}: give a word, which the command line takes.")
-    if missing := [member for member in MEMBERS[kind] if not hasattr(cls, member)]:
+    if missing := [member for member in required(protocols[kind]) if not hasattr(cls, member)]:
         near = nearest(missing[0], cls)
         hint = f"is it misspelt as {near!r}? See" if near else "see"
         raise UsageError(

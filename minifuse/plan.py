@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from minifuse.errors import LawBroken
 from minifuse.layout import RAGGED, Layout, Shape
@@ -17,7 +17,19 @@ from minifuse.place import Extent, Place, Runs
 from minifuse.request import Phase, Sequence
 from minifuse.work import Span, Work
 
-__all__ = ["MOMENTS", "MOVE_KINDS", "Move", "Placement", "Plan", "Proposal", "Reason", "Reuse", "Tier", "sampled_work"]
+__all__ = [
+    "MOMENTS",
+    "MOVE_KINDS",
+    "Move",
+    "Placement",
+    "Plan",
+    "Proposal",
+    "Reason",
+    "Reuse",
+    "Room",
+    "Tier",
+    "sampled_work",
+]
 
 
 Tier = Literal["device", "host"]
@@ -112,6 +124,31 @@ class Reuse(NamedTuple):
         return self.on_device + self.on_host
 
 
+class Room(Protocol):
+    """A trial of memory's books, on which a batching policy settles what it proposes.
+
+    Nothing outside changes, so `propose` stays pure. The proposal carries the room to `Memory.place`, which commits it:
+    the evicted leave, then newcomers are admitted in order, then running sequences get what they need.
+    """
+
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+        """Set aside what a newcomer needs; or return the reason why it does not fit now.
+
+        Args:
+            growing: no more than it needs to get its next token, for a policy that evicts when memory runs out.
+        """
+        ...
+
+    def extend(self, sequence: Sequence) -> Reason | None:
+        """Set aside what a sequence that runs, or is `READY` and joins, needs for its next token; or return the reason
+        why it does not fit now."""
+        ...
+
+    def evict(self, sequence: Sequence) -> None:
+        """Take a running sequence's place on the device."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """What a batching policy wants to run next. Without work it waits: for an arrival, a completion, or `wake_at`.
@@ -125,6 +162,8 @@ class Proposal:
 
     `waves` are ranges of the work to be computed one after the other: the nodes of a merged graph, each wave a batch of
     one type. None given means that all work is computed at once.
+
+    `room` is the trial of memory in which this was settled; without one, memory tries the proposal as it places it.
     """
 
     work: tuple[Work, ...] = ()
@@ -135,6 +174,7 @@ class Proposal:
     evict: tuple[Sequence, ...] = ()
     growing: bool = False
     waves: tuple[Span, ...] = ()
+    room: Room | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

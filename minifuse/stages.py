@@ -14,16 +14,18 @@ Nothing here imports torch: an attention stage's tensor half is imported by its 
 from __future__ import annotations
 
 import importlib
+from abc import abstractmethod
 from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
-from minifuse.declarations import check_declared
-from minifuse.errors import UsageError
+from minifuse.declarations import check_declared, defaults
+from minifuse.errors import LawBroken, UsageError
 from minifuse.fault import class_site
 from minifuse.layout import Layout
+from minifuse.options import NoOptions
 from minifuse.parsing import unknown
-from minifuse.plan import Move, Placement, Plan, Proposal, Reason
+from minifuse.plan import Move, Placement, Plan, Proposal, Room
 from minifuse.report import Completion, KVUsage, Ran
 from minifuse.request import Request, Sequence
 from minifuse.work import Span, Work
@@ -52,37 +54,12 @@ COMPUTED_WHOLE = frozenset({"rectangle", "slots"})  # an attention that reads th
 
 
 class Stage(Protocol):
-    """What every stage declares of itself."""
+    """What every stage declares of itself. What has a value or a body here is the default."""
 
     kind: ClassVar[str]
     name: ClassVar[str]
-    Options: ClassVar[type]
-    serves: ClassVar[frozenset[str]]  # kinds of model: "transformer", "cells"
-
-
-class Room(Protocol):
-    """A trial of memory's books, on which a batching policy tries out what it is about to propose.
-
-    Taking from it changes nothing outside, so `propose` stays pure; `Memory.place` then does for real what fitted here:
-    first the evicted leave, then newcomers are admitted in order, then running sequences get what they need.
-    """
-
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
-        """Set aside what a newcomer needs; or return the reason why it does not fit now.
-
-        Args:
-            growing: no more than it needs to get its next token, for a policy that evicts when memory runs out.
-        """
-        ...
-
-    def extend(self, sequence: Sequence) -> Reason | None:
-        """Set aside what a sequence that runs, or is `READY` and joins, needs for its next token; or return the reason
-        why it does not fit now."""
-        ...
-
-    def evict(self, sequence: Sequence) -> None:
-        """Take a running sequence's place on the device."""
-        ...
+    Options: ClassVar[type] = NoOptions
+    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})  # kinds of model: "transformer", "cells"
 
 
 class Memory(Stage, Protocol):
@@ -92,53 +69,56 @@ class Memory(Stage, Protocol):
     slot. `host_capacity` is that of the second tier, for what is swapped out.
     """
 
+    kind: ClassVar[str] = "memory"
     # How KV lies: "extents" (a sequence in consecutive slots), "rectangle" (a rectangle), "slots" (adjacent buffers),
     # "pages" (blocks).
     offers: ClassVar[frozenset[str]]
     # Whether the KV of a sequence that was evicted may be reclaimed, as that of a conversation; it counts as kept.
-    reclaims: ClassVar[bool]
-    evicts: ClassVar[bool]  # whether a policy may propose to evict sequences
-    in_step: ClassVar[bool]  # whether an iteration must compute all running sequences: see `Batching.in_step`
-    apart: ClassVar[bool]  # whether there is a place for prompts that are computed apart: see `Batching.apart`
-    one_plan: ClassVar[bool]  # whether a plan may use all of the device, so that no other may run beside it
-    remembers: ClassVar[bool]  # whether what has ended counts in later decisions: see `Batching.remembers`
+    reclaims: ClassVar[bool] = False
+    evicts: ClassVar[bool] = False  # whether a policy may propose to evict sequences
+    in_step: ClassVar[bool] = False  # whether an iteration must compute all running sequences: see `Batching.in_step`
+    apart: ClassVar[bool] = False  # whether there is a place for prompts that are computed apart: see `Batching.apart`
+    one_plan: ClassVar[bool] = False  # whether a plan may use all of the device, so that no other may run beside it
+    remembers: ClassVar[bool] = False  # whether what has ended counts in later decisions: see `Batching.remembers`
     # Layers that have the device one after the other: it is cut into `layers_in_turn * capacity` slots of one layer's
     # KV each, and holds nothing between two plans. 1: a slot holds a token's KV of all layers.
-    layers_in_turn: int
+    layers_in_turn: int = 1
     capacity: int
-    host_capacity: int
+    host_capacity: int = 0
 
+    @abstractmethod
     def check(self, *prompts: Request) -> None:
         """Raise `RequestRefused` if these prompts of one request could not be held at once even alone."""
-        ...
 
     def receive(self, sequence: Sequence) -> None:
         """A request has arrived. Raise `RequestRefused` if what it unfolds into could not be held even alone."""
-        ...
 
+    @abstractmethod
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         """The spans of tokens whose KV must be computed before the next token can be sampled."""
-        ...
 
+    @abstractmethod
     def room(self) -> Room:
-        """What is free now, to be tried out."""
-        ...
+        """Open a trial of what is free now."""
 
+    @abstractmethod
     def place(self, proposal: Proposal, now: float) -> Placement:
-        """Find a place for every piece of work, at time `now`. Validates all of it before it changes anything."""
-        ...
+        """Find a place for every piece of work, at time `now`. Validates all of it before it changes anything.
 
+        What was settled in `proposal.room` is committed; a proposal without a room is tried first.
+        """
+
+    @abstractmethod
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         """The plan has run, at time `now`: its KV is written, and the sequences in `sampled` get their next token then.
 
         Returns:
             What was in use while it ran: what it has written, and what it was the last to read.
         """
-        ...
 
+    @abstractmethod
     def release(self, sequence: Sequence, now: float) -> None:
         """The sequence has ended, at time `now`: its KV is no longer needed. Safe for one that was never admitted."""
-        ...
 
     def ahead(self, now: float) -> tuple[Move, ...]:
         """Transfers to begin at time `now` behind everything (`moment="behind"`), in the order wanted; mostly none.
@@ -146,79 +126,80 @@ class Memory(Stage, Protocol):
         Asked after every event at which a plan completed, when the next plans have been submitted, and at no other
         event. Until they have `landed`, their sources may not be given out nor their targets be read.
         """
-        ...
+        return ()
 
     def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
         """What `ahead` returned at once has been copied, at time `now`."""
-        ...
+        raise LawBroken("conservation", f"{moves} have landed, and this memory never asked for them")
 
-    def usage(self) -> KVUsage: ...
+    @abstractmethod
+    def usage(self) -> KVUsage:
+        """Count what is in use now."""
 
+    @abstractmethod
     def check_integrity(self) -> None:
         """Raise `LawBroken` unless free + owned = total and nothing overlaps."""
-        ...
 
 
 class Batching(Stage, Protocol):
     """Which work runs next: an order and an admission rule, nothing else."""
 
-    workers: int  # how many workers it has work for
-    depth: int  # plans that a worker may have at once, which it runs in order
-    granularity: str  # what a node of a cell graph is: a "cell", or a single "operator"
+    kind: ClassVar[str] = "batching"
+    workers: int = 1  # how many workers it has work for
+    depth: int = 1  # plans that a worker may have at once, which it runs in order
+    granularity: str = "cell"  # what a node of a cell graph is: a "cell", or a single "operator"
     # What the policy claims, and the laws hold it to. A class that says nothing claims nothing.
-    overtaken_at_most: int | None  # later arrivals admitted while a request waits, under first come, first served
-    work_conserving: bool  # whether no request waits while the batch has a place and memory room; of the object, too
-    starts_together: bool  # whether the prompts of one request are admitted together
-    in_step: bool  # whether an iteration with work on a running sequence has work on all of them
-    apart: bool  # whether prompts are computed by plans of their own, before they join the sequences that run
-    one_plan: bool  # whether there is one worker, with one plan at a time, whatever the options
-    cuts: bool  # whether the tokens of an iteration are bounded whatever the options, so that prompts may be cut
-    remembers: bool  # whether requests that have ended count in decisions about others, as in fair shares by user
+    overtaken_at_most: int | None = None  # later arrivals admitted while a request waits, first come, first served
+    work_conserving: bool = False  # no request waits while the batch has a place and memory room; of the object, too
+    starts_together: bool = False  # the prompts of one request are admitted together
+    in_step: bool = False  # an iteration with work on a running sequence has work on all of them
+    apart: bool = False  # prompts are computed by plans of their own, before they join the sequences that run
+    one_plan: bool = False  # there is one worker, with one plan at a time, whatever the options
+    cuts: bool = False  # the tokens of an iteration are bounded whatever the options, so that prompts may be cut
+    remembers: bool = False  # requests that have ended count in decisions about others, as in fair shares by user
 
     @property
     def token_budget(self) -> int | None:
-        """Tokens of one iteration, at most; None: as many as the work has."""
-        ...
+        """Tokens of one iteration, at most: a longer span is cut, and goes on in the next. None: no bound."""
+        return None
 
     def check(self, model: str, cell_types: Collection[str]) -> None:
         """Raise `UsageError` if an option names a type of cell that the model does not have."""
-        ...
 
+    @abstractmethod
     def receive(self, sequence: Sequence) -> None:
         """A request has arrived. Raise `RequestRefused` if it unfolds into what this policy cannot serve."""
-        ...
 
+    @abstractmethod
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         """What `worker` should run next, asked at time `now`. Changes nothing but the policy's own queues."""
-        ...
 
     def commit(self, plan: Plan, now: float) -> None:
         """A plan has completed, at time `now`; the tokens that it produced are not written down yet."""
-        ...
 
+    @abstractmethod
     def release(self, sequence: Sequence) -> None:
         """The sequence has finished, or the run was interrupted."""
-        ...
 
 
 class Attention(Stage, Protocol):
     """How an iteration's tokens are laid out and attended. This half decides the layout, without tensors."""
 
+    kind: ClassVar[str] = "attention"
     reads: ClassVar[frozenset[str]]  # any of these that the memory offers is enough
-    tensors: ClassVar[str]  # the backend on torch, as `module:class`; "": what runs the model needs none
-    reference: ClassVar[str]  # the backend of the reference numerics; "": it has none
+    tensors: ClassVar[str] = ""  # the backend on torch, as `module:class`; "": what runs the model needs none
+    reference: ClassVar[str] = ""  # the backend of the reference numerics; "": it has none
 
+    @abstractmethod
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
         """The shape to be computed whole (None: ragged, no padding), the waves and the lanes of attention."""
-        ...
 
     def check(self, device: str, dtype: str) -> None:
         """Raise `UsageError` if its tensor half cannot run on this device: cpu, cuda, or auto (not known yet)."""
-        ...
 
+    @abstractmethod
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
         """The half that works on tensors, a `minifuse.attention.batch.AttentionBackend`. Imports torch."""
-        ...
 
 
 class Reader(Protocol):
@@ -268,30 +249,7 @@ class Executor(Protocol):
 
 StageClass = TypeVar("StageClass", bound=type[Any])
 
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "batching": {
-        "serves": frozenset({"transformer"}),
-        "overtaken_at_most": None,
-        "work_conserving": False,
-        "starts_together": False,
-        "in_step": False,
-        "apart": False,
-        "one_plan": False,
-        "cuts": False,
-        "remembers": False,
-    },
-    "memory": {
-        "serves": frozenset({"transformer"}),
-        "reclaims": False,
-        "evicts": False,
-        "in_step": False,
-        "apart": False,
-        "one_plan": False,
-        "remembers": False,
-        "layers_in_turn": 1,
-    },
-    "attention": {"serves": frozenset({"transformer"})},
-}
+PROTOCOLS: dict[str, type[Any]] = {"batching": Batching, "memory": Memory, "attention": Attention}
 _STAGES: dict[str, dict[str, type[Any]]] = {kind: {} for kind in KINDS}
 _MODULES = ("minifuse.batching", "minifuse.memory", "minifuse.attention")
 
@@ -304,9 +262,9 @@ def register(cls: StageClass) -> StageClass:
         UsageError: it lacks something that a stage of its kind must have (`minifuse.declarations`), or another class
             has this name.
     """
-    check_declared(cls)
+    check_declared(cls, PROTOCOLS)
     kind, name = cls.kind, cls.name
-    for member, value in DEFAULTS[kind].items():
+    for member, value in defaults(PROTOCOLS[kind]).items():
         if not hasattr(cls, member):
             setattr(cls, member, value)
     known = _STAGES[kind].setdefault(name, cls)

@@ -12,9 +12,9 @@ from minifuse.batching.subgraphs import RequestProcessor, Subgraph
 from minifuse.errors import UsageError
 from minifuse.options import option
 from minifuse.parsing import parse_int, unknown
-from minifuse.plan import Plan, Proposal, Reason
+from minifuse.plan import Plan, Proposal, Reason, Room
 from minifuse.request import Sequence
-from minifuse.stages import Memory, Room, register
+from minifuse.stages import Batching, Memory, register
 
 __all__ = ["Cellular"]
 
@@ -84,10 +84,11 @@ class CellType:
 class Task:
     """Ready nodes of one type, to be computed as one batch; `admit` are the requests whose first nodes are in it.
 
-    `reasons` are those of sequences that could have been in it, and are not.
+    `reasons` are those of sequences that could have been in it, and are not; `room` is the trial that it fits in.
     """
 
     cell: CellType
+    room: Room
     nodes: dict[Subgraph, list[int]]
     admit: list[Sequence]
     reasons: list[Reason]
@@ -95,7 +96,7 @@ class Task:
 
 
 @register
-class Cellular:
+class Cellular(Batching):
     """Whenever a worker is idle, a type of cell is chosen, and up to MaxTasksToSubmit batches of it are submitted.
 
     A request joins with its first ready node and leaves with its last. The type is (a) one with a full batch of ready
@@ -103,12 +104,9 @@ class Cellular:
     For a transformer the one type is an iteration, and up to MaxTasksToSubmit of them are in flight.
     """
 
-    kind: ClassVar[str] = "batching"
     name: ClassVar[str] = "cellular"
     serves: ClassVar[frozenset[str]] = frozenset({"cells", "transformer"})
-    granularity: ClassVar[str] = "cell"
-    token_budget: ClassVar[int | None] = None
-    remembers: ClassVar[bool] = True  # the types met so far, and their priorities
+    remembers = True  # the types met so far, and their priorities
 
     @dataclass(frozen=True)
     class Options:
@@ -184,7 +182,7 @@ class Cellular:
             return Proposal(reasons=tuple(reasons))
         nodes = [(subgraph, node) for subgraph, nodes in task.nodes.items() for node in nodes]
         work = tuple([piece for subgraph, node in nodes for piece in subgraph.work(node, memory)])
-        return Proposal(work, tuple(task.admit), tuple(task.reasons))
+        return Proposal(work, tuple(task.admit), tuple(task.reasons), room=task.room)
 
     def schedule(self, worker: int, memory: Memory, reasons: list[Reason]) -> Iterator[Task]:
         """Algorithm 1, Schedule: choose a type for an idle worker. Gives its tasks one by one.
@@ -221,7 +219,7 @@ class Cellular:
 
         A request of which this would be the first node joins only if memory has room for it, and is never overtaken.
         """
-        batch = Task(ct, {}, [], [])
+        batch = Task(ct, room, {}, [], [])
         for subgraph in chain(ct.started, ct.newcomers):
             if subgraph.pinned is None or subgraph.pinned == worker:
                 sequence = subgraph.sequence

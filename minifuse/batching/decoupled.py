@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
+from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
-from minifuse.batching.rebatch import Rebatch
+from minifuse.batching.rebatch import RefillOptions, not_refilled, takes_place
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Sequence
@@ -20,7 +21,7 @@ LOOKED_AT = 4  # prompts of similar length are sought among so many times max_ba
 
 
 @register
-class Decoupled(Rebatch):
+class Decoupled(QueuePolicy):
     """Prompts of similar length are computed together, between two iterations of the batch, and wait for a place in it.
 
     The first prompt that waits is always among those that are computed next, so that none is overtaken for ever.
@@ -32,12 +33,13 @@ class Decoupled(Rebatch):
     """
 
     name = "decoupled"
-    apart: ClassVar[bool] = True
-    work_conserving = False  # what waits for a place has its prompt computed first
+    apart = True
+    in_step = True
+    grows = True
     overtaken_at_most = None  # by prompts that are similar in length to the first
 
     @dataclass(frozen=True)
-    class Options(Rebatch.Options):
+    class Options(RefillOptions):
         padding: float = option(
             0.1, "part of what is computed that prompts of similar length may have as padding", minimum=0, maximum=1
         )
@@ -61,21 +63,20 @@ class Decoupled(Rebatch):
         if prompts.work:
             return prompts
         reasons = prompts.reasons
-        if not reasons and (first := next(iter(self.waiting), None)) is not None:
+        if not reasons and (first := self.waiting.first) is not None:
             text = f"not admitted: its prompt is computed when fewer than {len(self.ready)} are ready to join"
             reasons = (Reason("prompts-ready", first.id, text),)
         return replace(batch, reasons=(*reasons, *batch.reasons))
 
     def _ahead(self) -> bool:
         """Whether prompts are computed before the next iteration of the batch."""
-        first, most = next(iter(self.waiting), None), self.options.max_batch
+        first, most = self.waiting.first, self.options.max_batch
         if first is None:
             return False
         rank = self.rank(first)
         if any(one.phase is Phase.SUSPENDED and self.rank(one) <= rank for one in self.ready):
             return False
-        last_ready = next(reversed(self.ready), None)
-        last_running = next(reversed(self.running), None)
+        last_ready, last_running = self.ready.last, self.running.last
         outranked = last_ready is not None and rank < self.rank(last_ready)
         if outranked or (last_running is not None and self.displaces(first, last_running)):
             return not (self.prompts_last and self.running)
@@ -84,10 +85,13 @@ class Decoupled(Rebatch):
         return not self.prompts_last and len(self.ready) < most
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        first = next(iter(self.waiting), None)
+        first = self.waiting.first
         if self.running and first is not None and self.rank(first) < self.rank(sequence):
             return Reason("behind", sequence.id, f"not admitted: {first.id} goes before it, with a prompt to compute")
-        return super().admission(sequence, joining, now)
+        return self._batch_full(sequence, joining) or not_refilled(self, sequence, joining)
+
+    def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
+        return takes_place(self, newcomer, running)
 
     def _prefill(self, memory: Memory) -> Proposal:
         """The first prompt that waits, and those of similar length among the next."""
@@ -110,4 +114,4 @@ class Decoupled(Rebatch):
         for sequence in group:
             self.ready.add(self.waiting.remove(sequence.id))
         work = tuple(Work(sequence.id, 0, len(sequence)) for sequence in group)
-        return Proposal(work, tuple(group), phase=Phase.PREPROCESSING, growing=True)
+        return Proposal(work, tuple(group), phase=Phase.PREPROCESSING, growing=True, room=room)

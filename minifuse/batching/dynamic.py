@@ -6,8 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
-from minifuse.batching.static import Static
+from minifuse.batching.static import run_to_completion
 from minifuse.options import option
 from minifuse.plan import Reason
 from minifuse.request import Sequence
@@ -17,13 +18,14 @@ __all__ = ["Dynamic"]
 
 
 @register
-class Dynamic(Static):
+class Dynamic(QueuePolicy):
     """A batch starts when max_batch requests wait or the oldest of them has waited for the window; then as static.
 
     The window opens with the oldest waiting request's arrival: time spent behind a running batch counts.
     """
 
     name = "dynamic"
+    in_step = True
 
     @dataclass(frozen=True)
     class Options(QueueOptions):
@@ -43,7 +45,7 @@ class Dynamic(Static):
         if not self.running and now < closes and len(self.waiting) < self.options.max_batch:
             window = f"the window of {self.options.window:g} s closes at {closes:.3f} s"
             return Reason("window-open", sequence.id, f"not admitted: {len(self.waiting)} wait and {window}")
-        return super().admission(sequence, joining, now)
+        return run_to_completion(self, sequence, joining)
 
     def wake_at(self, now: float) -> float | None:
         closes = self._window_closes() if self.waiting else now

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from minifuse.batching.policy import Missing, QueuePolicy, num_missing
 from minifuse.batching.queue import QueueOptions
@@ -27,8 +26,8 @@ class Fluid(QueuePolicy):
     """
 
     name = "fluid"
-    work_conserving: ClassVar[bool] = True
-    cuts: ClassVar[bool] = True
+    work_conserving = True
+    cuts = True
     grows = True  # on a memory whose sequences all stay, none is evicted
 
     @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import Queued, admit_together, prompts_of_first
-from minifuse.batching.queue import QueueOptions
+from minifuse.batching.policy import admit_together, prompts_of_first
+from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import Batching, Memory, register
 from minifuse.work import Work
 
 __all__ = ["MAIN", "Fusion"]
@@ -19,7 +19,7 @@ MAIN = 0  # the worker that is the main stream
 
 
 @register
-class Fusion(Queued):
+class Fusion(Batching):
     """Every request is pre-processed beside the main stream, then fused into it, and gets one token an iteration.
 
     Pre-processing computes a prompt's context: all of it but the last token, which the main stream turns into the first
@@ -29,7 +29,8 @@ class Fusion(Queued):
     """
 
     name: ClassVar[str] = "fusion"
-    starts_together: ClassVar[bool] = True
+    overtaken_at_most = 0
+    starts_together = True
 
     @dataclass(frozen=True)
     class Options(QueueOptions):
@@ -41,15 +42,18 @@ class Fusion(Queued):
         preprocessors: int = option(1, "requests pre-processed at once by workers, at most", minimum=1, maximum=1024)
 
     def __init__(self, options: Any = None) -> None:
-        super().__init__(options)
+        self.options = self.Options() if options is None else options
         self.inline = self.options.preprocess == "inline"
         self.workers: int = 1 if self.inline else 1 + self.options.preprocessors
-        # `waiting` is the request queue Q_r.
+        self.waiting = Ranked()  # the request queue Q_r
         self.admitted: dict[str, Sequence] = {}  # with a place in memory: pre-processing, ready (Q_f), running
         self.prompts_last = False  # inline: prompts were computed last, so that an iteration is due
 
+    def receive(self, sequence: Sequence) -> None:
+        self.waiting.join(sequence, self.options.rank(sequence.request))
+
     def release(self, sequence: Sequence) -> None:
-        super().release(sequence)
+        self.waiting.discard(sequence.id)
         self.admitted.pop(sequence.id, None)
         self.prompts_last &= bool(self.admitted)  # all whose prompts ran last may have been aborted
 
@@ -68,21 +72,21 @@ class Fusion(Queued):
         """The contexts of the first `requests` in the queue, as far as they fit."""
         admit: list[Sequence] = []
         work: list[Work] = []
-        room = memory.room() if self.waiting else None
-        while self.waiting and requests and room:
+        room = memory.room()
+        while self.waiting and requests:
             prompts = prompts_of_first(self.waiting)
             contexts = [item for prompt in prompts for item in _context(prompt, memory)]
             if not contexts:
                 text = "not pre-processed: it has no context, and joins the next iteration directly"
                 reasons = (Reason("no-context", prompts[0].id, text),)
-                return Proposal(tuple(work), tuple(admit), reasons, phase=Phase.PREPROCESSING)
+                return Proposal(tuple(work), tuple(admit), reasons, phase=Phase.PREPROCESSING, room=room)
             if reason := admit_together(prompts, room):
-                return Proposal(tuple(work), tuple(admit), (reason,), phase=Phase.PREPROCESSING)
+                return Proposal(tuple(work), tuple(admit), (reason,), phase=Phase.PREPROCESSING, room=room)
             self._admit(prompts)
             admit += prompts
             work += contexts
             requests -= 1
-        return Proposal(tuple(work), tuple(admit), phase=Phase.PREPROCESSING)
+        return Proposal(tuple(work), tuple(admit), phase=Phase.PREPROCESSING, room=room)
 
     def _iterate(self, memory: Memory) -> Proposal:
         """One token for every running request, and for those that have become ready since the last iteration."""
@@ -92,8 +96,8 @@ class Fusion(Queued):
             for sequence in self.admitted.values()
             if sequence.phase is Phase.PREPROCESSING
         ]
-        room = memory.room() if self.waiting else None
-        while self.waiting and room:
+        room = memory.room()
+        while self.waiting:
             prompts = prompts_of_first(self.waiting)
             if reason := admit_together(prompts, room):
                 reasons.append(reason)
@@ -111,7 +115,7 @@ class Fusion(Queued):
             if sequence.phase in (Phase.READY, Phase.RUNNING) or sequence.id in newcomers
         ]
         work = tuple(Work(sequence.id, *span) for sequence in fused for span in memory.missing(sequence))
-        return Proposal(work, tuple(admit), tuple(reasons))
+        return Proposal(work, tuple(admit), tuple(reasons), room=room)
 
     def _admit(self, prompts: tuple[Sequence, ...]) -> None:
         for prompt in prompts:

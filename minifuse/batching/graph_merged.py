@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import Queued, fill
-from minifuse.batching.queue import QueueOptions
+from minifuse.batching.policy import fill
+from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.options import option
 from minifuse.plan import Plan, Proposal, Reason
 from minifuse.request import Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import Batching, Memory, register
 from minifuse.work import Span, Work
 
 __all__ = ["GraphMerged"]
 
 
 @register
-class GraphMerged(Queued):
+class GraphMerged(Batching):
     """The graphs of a set of requests are merged: nodes of one type and depth are a batch, depth after depth.
 
     A node's type is that of its cell, as in TensorFlow Fold, or graphs are of single operators, as in DyNet. All
@@ -27,6 +27,7 @@ class GraphMerged(Queued):
 
     name: ClassVar[str] = "graph_merged"
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
+    overtaken_at_most = 0
 
     @dataclass(frozen=True)
     class Options(QueueOptions):
@@ -36,11 +37,18 @@ class GraphMerged(Queued):
         workers: int = option(1, "workers, each of which runs one merged graph at a time", minimum=1, maximum=64)
 
     def __init__(self, options: Any = None) -> None:
-        super().__init__(options)
+        self.options = self.Options() if options is None else options
+        self.waiting = Ranked()
         self.workers: int = self.options.workers
         self.depth = 2 if self.options.overlap else 1
         self.granularity: str = self.options.per
         self.num_running = [0] * self.workers  # sets of each worker
+
+    def receive(self, sequence: Sequence) -> None:
+        self.waiting.join(sequence, self.options.rank(sequence.request))
+
+    def release(self, sequence: Sequence) -> None:
+        self.waiting.discard(sequence.id)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if not self.waiting:
@@ -49,14 +57,15 @@ class GraphMerged(Queued):
         if running and len(self.waiting) < self.options.max_batch:  # it could start no earlier, and may still grow
             text = f"not merged: a set runs, and the next has {len(self.waiting)} of {self.options.max_batch} graphs"
             return Proposal(reasons=(Reason("batch-running", next(iter(self.waiting)).id, text),))
-        batch, reasons = fill(self.waiting, memory.room(), self.options.max_batch)
+        room = memory.room()
+        batch, reasons = fill(self.waiting, room, self.options.max_batch)
         if not batch or (running and len(batch) < self.options.max_batch):
             return Proposal(reasons=tuple(reasons))
         self.num_running[worker] += 1
         for sequence in batch:
             self.waiting.remove(sequence.id)
         work, waves = _merged(batch)
-        return Proposal(tuple(work), tuple(batch), tuple(reasons), waves=tuple(waves))
+        return Proposal(tuple(work), tuple(batch), tuple(reasons), waves=tuple(waves), room=room)
 
     def commit(self, plan: Plan, now: float) -> None:
         """A worker's set has run; all that were in it leave."""

@@ -8,13 +8,13 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import Stepwise, fill
+from minifuse.batching.policy import fill
 from minifuse.cell_graph import Topology
 from minifuse.errors import RequestRefused
 from minifuse.options import option
 from minifuse.plan import Proposal
 from minifuse.request import Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import Batching, Memory, register
 from minifuse.work import Span, Work
 
 __all__ = ["GraphPadded", "segments"]
@@ -38,7 +38,7 @@ def segments(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
 
 
 @register
-class GraphPadded(Stepwise):
+class GraphPadded(Batching):
     """Requests wait in buckets by length; a bucket's turn is one batch, padded and computed as one graph.
 
     Round robin over the buckets, no timeout: whenever a worker is idle, the next bucket with requests starts with those
@@ -50,8 +50,7 @@ class GraphPadded(Stepwise):
 
     name: ClassVar[str] = "graph_padded"
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
-
-    remembers: ClassVar[bool] = True  # whose turn it was
+    remembers = True  # whose turn it was
 
     @dataclass(frozen=True)
     class Options:
@@ -100,7 +99,8 @@ class GraphPadded(Stepwise):
             return Proposal()
         order = sorted(self.buckets)
         bucket = next((bucket for bucket in order if self.last is not None and bucket > self.last), order[0])
-        batch, reasons = fill(self.buckets[bucket].values(), memory.room(), self.options.max_batch)
+        room = memory.room()
+        batch, reasons = fill(self.buckets[bucket].values(), room, self.options.max_batch)
         if not batch:
             return Proposal(reasons=tuple(reasons))
         self.last = bucket
@@ -108,7 +108,7 @@ class GraphPadded(Stepwise):
             self._leave(bucket, sequence)
             del self.home[sequence.id]
         work, waves = self._padded(batch, bucket)
-        return Proposal(tuple(work), tuple(batch), tuple(reasons), waves=tuple(waves))
+        return Proposal(tuple(work), tuple(batch), tuple(reasons), waves=tuple(waves), room=room)
 
     def _padded(self, batch: list[Sequence], bucket: Bucket) -> tuple[list[Work], list[Span]]:
         """One wave for each step of the padded chains, with the nodes that chains have there: possibly none."""

@@ -5,41 +5,46 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import Queued, admit_together, prompts_of_first
-from minifuse.batching.queue import QueueOptions
+from minifuse.batching.policy import admit_together, prompts_of_first
+from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.options import option
-from minifuse.plan import Proposal, Reason
+from minifuse.plan import Proposal, Reason, Room
 from minifuse.request import Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import Batching, Memory, register
 from minifuse.work import Work
 
 __all__ = ["Instances"]
 
 
 @register
-class Instances(Queued):
+class Instances(Batching):
     """A worker for each request: it runs the prompt and every token alone, beside the others, on the same weights.
 
     The prompts of one request share its instance. A request waits while all instances are taken or its KV does not fit.
     """
 
     name: ClassVar[str] = "instances"
-    starts_together: ClassVar[bool] = True
-    work_conserving: ClassVar[bool] = True
+    overtaken_at_most = 0
+    starts_together = True
+    work_conserving = True
 
     @dataclass(frozen=True)
     class Options(QueueOptions):
         instances: int = option(32, "requests served at once, at most", minimum=1, maximum=1024, batch_size=True)
 
     def __init__(self, options: Any = None) -> None:
-        super().__init__(options)
+        self.options = self.Options() if options is None else options
+        self.waiting = Ranked()
         self.workers: int = self.options.instances
         self.serving: list[dict[str, Sequence]] = [{} for _ in range(self.workers)]  # the prompts of each instance
         self.instance: dict[str, int] = {}  # which instance serves a prompt
         self.num_idle = self.workers  # instances that serve none
 
+    def receive(self, sequence: Sequence) -> None:
+        self.waiting.join(sequence, self.options.rank(sequence.request))
+
     def release(self, sequence: Sequence) -> None:
-        super().release(sequence)
+        self.waiting.discard(sequence.id)
         instance = self.instance.pop(sequence.id, None)
         if instance is not None:
             del self.serving[instance][sequence.id]
@@ -48,7 +53,8 @@ class Instances(Queued):
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         mine = self.serving[worker]
         admit: tuple[Sequence, ...] = ()
-        reason = self._why_waiting(memory)
+        room = memory.room()
+        reason = self._why_waiting(room)
         if not mine and self.waiting and reason is None:
             admit = prompts_of_first(self.waiting)
             self.num_idle -= 1
@@ -57,9 +63,9 @@ class Instances(Queued):
                 self.instance[sequence.id] = worker
                 mine[sequence.id] = sequence
         work = tuple(Work(s.id, *span) for s in mine.values() for span in memory.missing(s))
-        return Proposal(work, admit, (reason,) if reason else ())
+        return Proposal(work, admit, (reason,) if reason else (), room=room)
 
-    def _why_waiting(self, memory: Memory) -> Reason | None:
+    def _why_waiting(self, room: Room) -> Reason | None:
         """Why the first request in the queue cannot have an instance now, or None."""
         if not self.waiting:
             return None
@@ -67,4 +73,4 @@ class Instances(Queued):
         if not self.num_idle:
             text = f"not admitted: all {self.workers} instances are serving"
             return Reason("batch-full", prompts[0].id, text)
-        return admit_together(prompts, memory.room())
+        return admit_together(prompts, room)

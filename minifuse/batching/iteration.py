@@ -12,7 +12,15 @@ from minifuse.plan import Reason
 from minifuse.request import Sequence
 from minifuse.stages import register
 
-__all__ = ["Iteration"]
+__all__ = ["BatchOptions", "Iteration"]
+
+
+@dataclass(frozen=True)
+class BatchOptions(QueueOptions):
+    """The options of a policy that bounds the requests, and perhaps the tokens, of an iteration."""
+
+    max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
+    token_budget: int | None = option(None, "tokens in one iteration, at most", minimum=1)
 
 
 @register
@@ -24,13 +32,9 @@ class Iteration(QueuePolicy):
     """
 
     name = "iteration"
-    work_conserving: ClassVar[bool] = True
-    in_step: ClassVar[bool] = True
-
-    @dataclass(frozen=True)
-    class Options(QueueOptions):
-        max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
-        token_budget: int | None = option(None, "tokens in one iteration, at most", minimum=1)
+    Options: ClassVar[type] = BatchOptions
+    work_conserving = True
+    in_step = True
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         return self._batch_full(sequence, joining)

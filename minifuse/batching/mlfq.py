@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import Ranked
@@ -43,7 +43,7 @@ class Mlfq(QueuePolicy):
 
     name = "mlfq"
     grows = True
-    remembers: ClassVar[bool] = True  # the speed of the last iteration with a prompt
+    remembers = True  # the speed of the last iteration with a prompt
 
     @dataclass(frozen=True)
     class Options:
@@ -61,18 +61,14 @@ class Mlfq(QueuePolicy):
             maximum=1,
         )
 
-    def __init__(self, options: object = None) -> None:
+    def __init__(self, options: Any = None) -> None:
         super().__init__(options)
+        self.work_conserving = not self.options.host_reserve  # for a reserve new prompts are held back
         self.turns: dict[str, _Turn] = {}  # of all that wait or run
         self.waits: list[tuple[float, str]] = []  # a heap: since when which request has waited, or had once
         self.seconds_per_token = 0.0  # in the last iteration with a prompt of several tokens, swaps included
         self.proposed_s = 0.0  # when the iteration that runs was proposed
         self.evicted = Ranked()  # those of the queue that have run before
-
-    @property
-    def work_conserving(self) -> bool:
-        """Without a reserve on the host, for which new prompts are held back."""
-        return not self.options.host_reserve
 
     def rank(self, sequence: Sequence) -> tuple[int, float]:
         turn = self.turns[sequence.id]
@@ -113,7 +109,7 @@ class Mlfq(QueuePolicy):
             (self.waiting if self.ready is self.evicted else self.evicted).add(ticket)
             self.turns[sequence.id].waits_since_s = now
             heapq.heappush(self.waits, (now, sequence.id))
-        first = next(iter(self.waiting), None)
+        first = self.waiting.first
         if self.ready is not self.evicted or first is None or first.phase is not Phase.RECEIVED:
             return proposal
         held = Reason("host-full", first.id, "not admitted: little of the host's KV memory is free")

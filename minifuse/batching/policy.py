@@ -1,29 +1,28 @@
-"""What batching policies share: the queue, and the fill of an iteration, on which a policy is an order and a rule."""
+"""What queue policies share: a queue, and the fill of an iteration from it and from what runs."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from minifuse.batching.queue import QueueOptions, Ranked, Ticket
+from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.declarations import nearest
 from minifuse.errors import LawBroken, UsageError
 from minifuse.fault import class_site
 from minifuse.parsing import number
-from minifuse.plan import Plan, Proposal, Reason
+from minifuse.plan import Proposal, Reason, Room
 from minifuse.request import Phase, Sequence
-from minifuse.stages import Memory, Room
+from minifuse.stages import Batching, Memory
 from minifuse.work import Span, Work
 
 __all__ = [
-    "Declines",
     "Missing",
     "QueuePolicy",
-    "Queued",
-    "Stepwise",
+    "Rule",
     "admit_together",
     "fill",
     "num_missing",
@@ -31,7 +30,7 @@ __all__ = [
 ]
 
 Missing = list[tuple[Sequence, tuple[Span, ...]]]  # sequences, each with the spans that it misses
-Declines = Callable[[Sequence, int, int], Reason | None]  # a newcomer, the tokens it misses, those that are planned
+Rule = Callable[[Sequence, int, int], Reason | None]  # a newcomer, the tokens it misses, those that are planned
 
 
 def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
@@ -61,31 +60,39 @@ def fill(waiting: Iterable[Sequence], room: Room, most: int) -> tuple[list[Seque
     return batch, []
 
 
-class Stepwise:
-    """A policy whose workers run one plan at a time, and which needs to know nothing but the state of the sequences."""
+@dataclass(slots=True)
+class Filling:
+    """An iteration in the making, and the trial of memory on which it is settled."""
 
-    kind: ClassVar[str] = "batching"
-    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
-    workers = 1
-    depth = 1
-    granularity = "cell"
-    overtaken_at_most: ClassVar[int | None] = None
-    starts_together: ClassVar[bool] = False
+    room: Room
+    left: int | None  # tokens of the budget that are left; None: no budget
+    running: Missing = field(default_factory=list)  # the running sequences that are scheduled
+    work: list[Work] = field(default_factory=list)
+    admit: list[Sequence] = field(default_factory=list)
+    evicted: dict[str, Sequence] = field(default_factory=dict)  # because memory is short
+    stuck: dict[str, Reason] = field(default_factory=dict)  # running, and without room although none is left to evict
+    displaced: dict[str, Sequence] = field(default_factory=dict)  # a newcomer takes the place of each
+    reasons: list[Reason] = field(default_factory=list)  # why the first that waits was not admitted
 
-    @property
-    def token_budget(self) -> int | None:
-        """Tokens of one iteration, at most. A longer span is cut and goes on in the next iteration."""
-        return None
+    def add(self, sequence: Sequence, spans: tuple[Span, ...]) -> None:
+        """Schedule what a sequence misses, cut to the budget that is left."""
+        name, left = sequence.request.id, self.left
+        for start, stop in spans:
+            if left is not None:
+                stop = min(stop, start + left)
+                left -= stop - start
+            if stop > start:
+                self.work.append(Work(name, start, stop))
+        self.left = left
 
-    def check(self, model: str, cell_types: Collection[str]) -> None:
-        """No option of its own names a type of cell."""
 
-    def commit(self, plan: Plan, now: float) -> None:
-        """Nothing to keep: the next proposal starts from the sequences as they are then."""
+class QueuePolicy(Batching):
+    """Schedules running sequences, then waiting ones, in rank order, until admission or memory refuses.
 
-
-class Queued(Stepwise):
-    """A policy with a queue of requests: those that wait, in the order of their `rank`.
+    The first waiting sequence that cannot join ends the fill, so that no request is overtaken by one of a higher rank.
+    An evicted sequence waits again, ahead of all that arrived later with its rank. An iteration that evicts because
+    memory is short admits none, and the first that runs is never evicted for that: it goes on, at the latest when the
+    copies under way have landed. A newcomer may take the place of any sequence that it `displaces`.
 
     Its `Options` are `QueueOptions` and its own. A policy with a rank of its own has options without an order, and
     claims no bound on overtaking unless it says so.
@@ -93,13 +100,15 @@ class Queued(Stepwise):
 
     name: ClassVar[str]
     Options: ClassVar[type] = QueueOptions
-    overtaken_at_most: ClassVar[int | None] = 0
+    overtaken_at_most: int | None = 0
+    one_plan = True
+    grows = False  # admits with no more than is needed now, and evicts when memory runs out: see `victims`
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         if "rank" in vars(cls) and "overtaken_at_most" not in vars(cls):
             cls.overtaken_at_most = None
-        if cls.rank is Queued.rank and not issubclass(cls.Options, QueueOptions):
+        if cls.rank is QueuePolicy.rank and not issubclass(cls.Options, QueueOptions):
             what = "let them inherit QueueOptions (minifuse.batching.queue), or give the policy a rank of its own."
             if near := nearest("rank", cls):
                 what = f"its {near!r} is never called: did you mean 'rank'? Rename it."
@@ -109,7 +118,8 @@ class Queued(Stepwise):
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
         self.waiting = Ranked()
-        self.num_received = 0
+        self.running = Ranked()
+        self.ready = self.waiting  # sequences that may join, the evicted included; a `READY` one was admitted before
 
     def rank(self, sequence: Sequence) -> Any:
         """Where a sequence stands in the queue: the lowest rank first, and of equal ranks the first to arrive.
@@ -120,33 +130,10 @@ class Queued(Stepwise):
         return self.options.rank(sequence.request)
 
     def receive(self, sequence: Sequence) -> None:
-        self.num_received += 1
-        self.waiting.add(Ticket(self.rank(sequence), self.num_received, sequence))
+        self.waiting.join(sequence, self.rank(sequence))
 
     def release(self, sequence: Sequence) -> None:
         self.waiting.discard(sequence.id)
-
-
-class QueuePolicy(Queued, ABC):
-    """Running sequences first, then newcomers, of both the lowest `rank` first, for as long as `admission` and memory
-    let them in.
-
-    The first newcomer that cannot join stops the fill, so that no request is overtaken by one of a higher rank. An
-    evicted sequence waits again, ahead of all that arrived later with its rank. An iteration that evicts because memory
-    is short admits none, and the first of those that run is never evicted for that: it goes on, at the latest when the
-    copies under way have landed. A newcomer may take the place of any that it `displaces`.
-    """
-
-    one_plan: ClassVar[bool] = True
-    grows = False  # admits with no more than is needed now, and evicts when memory runs out: see `victims`
-
-    def __init__(self, options: Any = None) -> None:
-        super().__init__(options)
-        self.running = Ranked()
-        self.ready = self.waiting  # sequences that may join, the evicted included; a `READY` one was admitted before
-
-    def release(self, sequence: Sequence) -> None:
-        super().release(sequence)
         self.running.discard(sequence.id)
 
     @abstractmethod
@@ -194,120 +181,31 @@ class QueuePolicy(Queued, ABC):
         missing = memory.missing
         return [(sequence, missing(sequence)) for sequence in self.running]
 
-    def _fill(
-        self,
-        now: float,
-        memory: Memory,
-        running: Missing,
-        declines: Declines | None = None,
-        room: Room | None = None,
-    ) -> Proposal:
-        """These `running` sequences, then newcomers, up to the first that the iteration `declines`."""
-        evict: dict[str, Sequence] = {}
-        stuck: dict[str, Reason] = {}
+    # --- the fill of an iteration, step by step
+
+    def _fill(self, now: float, memory: Memory, running: Missing, rule: Rule | None = None) -> Proposal:
+        """Fill an iteration with these running sequences, then with waiting ones up to the first that is refused.
+
+        Args:
+            rule: why a waiting sequence does not join this iteration, or None; asked after `admission`.
+        """
+        filling = Filling(memory.room(), self.token_budget, running)
         if self.grows and running:
-            room = memory.room() if room is None else room
-            evict, stuck = self._make_room(running, room)
-            if evict or stuck:
-                running = [pair for pair in running if pair[0].id not in evict and pair[0].id not in stuck]
-        work: list[Work] = []
-        left = self.token_budget
-        if left is None:
-            work = [Work(s.request.id, start, stop) for s, spans in running for start, stop in spans if stop > start]
-        else:
-            for sequence, spans in running:
-                left = _add(work, sequence.id, spans, left)
-        admit: list[Sequence] = []
-        reasons = [Reason("evicted", name, "evicted: the others have no room for their next token") for name in evict]
-        reasons += stuck.values()
-        displaced: dict[str, Sequence] = {}
-        for sequence in () if evict or stuck else self.ready:
-            first = next((name for name, one in displaced.items() if not self.displaces(sequence, one)), None)
-            if first is not None:
-                reasons.append(Reason("behind", sequence.id, f"not admitted: {first} was evicted, and waits before it"))
-                break
-            spans, kept, leaving = memory.missing(sequence), work, dict(displaced)
-            while True:
-                reason = self.admission(sequence, len(admit) - len(leaving), now)
-                if reason is None and left == 0:
-                    reason = Reason(
-                        "budget-spent", sequence.id, f"not admitted: {self.token_budget} tokens are planned"
-                    )
-                if reason is None and declines:
-                    planned = sum([item.stop - item.start for item in kept])
-                    reason = declines(sequence, num_missing(spans), planned)
-                if reason is None:
-                    room = memory.room() if room is None else room
-                    reason = self._lacks(sequence, room)
-                victim = None if reason is None else self._displaced(sequence, leaving, memory)
-                if victim is None:
-                    break
-                leaving[victim.id] = victim
-                kept = [item for item in kept if item.sequence != victim.id]
-                room, full = self._without(leaving, running, admit, memory)
-                if full is not None:
-                    text = f"not admitted: {full.sequence} joins before it, and not without {victim.id}"
-                    reason = Reason("behind", sequence.id, text)
-                    break
-            if reason is not None:  # those that would have left for it stay
-                reasons.append(reason)
-                break
-            admit.append(sequence)
-            work, displaced = kept, leaving
-            left = _add(work, sequence.id, spans, left)
-        reasons += [Reason("displaced", name, "evicted: one of higher priority takes its place") for name in displaced]
-        if not work:
-            return Proposal(reasons=tuple(reasons), wake_at=self.wake_at(now))
-        evict |= displaced
-        for sequence in admit:
-            self.running.add(self.ready.remove(sequence.id))
-        for name, sequence in evict.items():
-            ticket = self.running.remove(name)
-            self.ready.add(ticket._replace(rank=self.rank(sequence)))
-        admit = [sequence for sequence in admit if sequence.phase is not Phase.READY]
-        return Proposal(tuple(work), tuple(admit), tuple(reasons), evict=tuple(evict.values()), growing=self.grows)
+            self._make_room(filling)
+        self._schedule(filling)
+        if not filling.evicted and not filling.stuck:
+            filling = self._admit(filling, now, memory, rule)
+        return self._settle(filling, now)
 
-    def _lacks(self, newcomer: Sequence, room: Room) -> Reason | None:
-        """Set aside what a newcomer needs; or return the reason why it does not fit now."""
-        if newcomer.phase is Phase.READY:
-            return room.extend(newcomer)
-        return room.admit(newcomer, growing=True) if self.grows else room.admit(newcomer)
+    def _make_room(self, filling: Filling) -> None:
+        """Evict until each running sequence that is left has room for its next token.
 
-    def _displaced(self, newcomer: Sequence, leaving: Collection[str], memory: Memory) -> Sequence | None:
-        """The running sequence whose place a newcomer takes, if it does; memory must be able to evict it."""
-        if not self.grows or not memory.evicts:
-            return None
-        last = next((one for one in reversed(self.running) if one.id not in leaving), None)
-        return last if last is not None and self.displaces(newcomer, last) else None
-
-    def _without(
-        self, leaving: dict[str, Sequence], running: Missing, admit: list[Sequence], memory: Memory
-    ) -> tuple[Room, Reason | None]:
-        """Try again what is settled so far without the sequences that leave, in the order in which it is placed.
-
-        Placed, they leave before any newcomer joins. So an earlier newcomer finds nothing of theirs to share.
-
-        Returns:
-            The trial, and why one of the earlier newcomers would not join it, or would miss other tokens.
+        One that has no room although no other is left to evict is stuck: it waits until the copies that are under way
+        have landed.
         """
-        room = memory.room()
-        for sequence in leaving.values():
-            room.evict(sequence)
-        rest = (room.extend(sequence) for sequence, _ in running if sequence.id not in leaving)
-        joined = (self._lacks(sequence, room) for sequence in admit)
-        return room, next((reason for reason in (*rest, *joined) if reason is not None), None)
-
-    def _make_room(self, running: Missing, room: Room) -> tuple[dict[str, Sequence], dict[str, Reason]]:
-        """Evict until each of these `running` sequences that is left has room for its next token.
-
-        Returns:
-            The evicted, in the order in which they were; and those that have no room although no other is left to
-            evict, with the reason: they wait until copies that are under way have landed.
-        """
-        evicted: dict[str, Sequence] = {}
-        stuck: dict[str, Reason] = {}
+        room, evicted = filling.room, filling.evicted
         victims: Iterator[Sequence] | None = None
-        for sequence, _ in running:
+        for sequence, _ in filling.running:
             if evicted and sequence.id in evicted:
                 continue
             while (full := room.extend(sequence)) is not None:
@@ -315,13 +213,16 @@ class QueuePolicy(Queued, ABC):
                     victims = self._victims()
                 victim = next(victims, None)
                 if victim is None:
-                    stuck[sequence.id] = full._replace(text=f"{full.text}, and no other sequence is left to evict")
+                    text = f"{full.text}, and no other sequence is left to evict"
+                    filling.stuck[sequence.id] = full._replace(text=text)
                     break
                 room.evict(victim)
                 evicted[victim.id] = victim
                 if victim is sequence:
                     break
-        return evicted, stuck
+        if evicted or filling.stuck:
+            stopped = evicted.keys() | filling.stuck.keys()
+            filling.running = [pair for pair in filling.running if pair[0].id not in stopped]
 
     def _victims(self) -> Iterator[Sequence]:
         """What `victims` returns, one by one, each checked when it is taken. The first that runs is not among them."""
@@ -337,20 +238,126 @@ class QueuePolicy(Queued, ABC):
                 )
             yield victim
 
+    def _schedule(self, filling: Filling) -> None:
+        """Schedule what the running sequences miss, as far as the budget goes."""
+        if filling.left is None:  # as mostly: a thousand may run
+            pairs = filling.running
+            filling.work = [
+                Work(sequence.request.id, start, stop)
+                for sequence, spans in pairs
+                for start, stop in spans
+                if stop > start
+            ]
+            return
+        for sequence, spans in filling.running:
+            filling.add(sequence, spans)
+
+    def _admit(self, filling: Filling, now: float, memory: Memory, rule: Rule | None) -> Filling:
+        """Admit waiting sequences, in the place of running ones where they displace them, up to the first refused."""
+        for sequence in self.ready:
+            spans = memory.missing(sequence)
+            attempt = filling
+            reason = self._outranked(sequence, attempt)
+            while reason is None and (reason := self._refusal(sequence, spans, attempt, now, rule)) is not None:
+                victim = self._displaced(sequence, attempt, memory)
+                if victim is None:
+                    break
+                attempt, reason = self._without(victim, sequence, attempt, memory)
+            if reason is not None:  # what would have been displaced for it stays
+                filling.reasons.append(reason)
+                break
+            filling = attempt
+            filling.admit.append(sequence)
+            filling.add(sequence, spans)
+        return filling
+
+    def _outranked(self, newcomer: Sequence, filling: Filling) -> Reason | None:
+        """Why a newcomer waits behind a displaced sequence, which waits before it; or None."""
+        for name, displaced in filling.displaced.items():
+            if not self.displaces(newcomer, displaced):
+                return Reason("behind", newcomer.id, f"not admitted: {name} was evicted, and waits before it")
+        return None
+
+    def _refusal(
+        self, newcomer: Sequence, spans: tuple[Span, ...], filling: Filling, now: float, rule: Rule | None
+    ) -> Reason | None:
+        """Why a newcomer may not join, by admission, the budget, the iteration's rule or memory; or None."""
+        if reason := self.admission(newcomer, len(filling.admit) - len(filling.displaced), now):
+            return reason
+        if filling.left == 0:
+            return Reason("budget-spent", newcomer.id, f"not admitted: {self.token_budget} tokens are planned")
+        if rule is not None:
+            planned = sum([work.stop - work.start for work in filling.work])
+            if reason := rule(newcomer, num_missing(spans), planned):
+                return reason
+        return self._lacks(newcomer, filling.room)
+
+    def _lacks(self, newcomer: Sequence, room: Room) -> Reason | None:
+        """Set aside what a newcomer needs; or return the reason why it does not fit now."""
+        if newcomer.phase is Phase.READY:
+            return room.extend(newcomer)
+        return room.admit(newcomer, growing=True) if self.grows else room.admit(newcomer)
+
+    def _displaced(self, newcomer: Sequence, filling: Filling, memory: Memory) -> Sequence | None:
+        """The running sequence whose place a newcomer takes, if it does; memory must be able to evict it."""
+        if not self.grows or not memory.evicts:
+            return None
+        last = next((one for one in reversed(self.running) if one.id not in filling.displaced), None)
+        return last if last is not None and self.displaces(newcomer, last) else None
+
+    def _without(
+        self, victim: Sequence, newcomer: Sequence, filling: Filling, memory: Memory
+    ) -> tuple[Filling, Reason | None]:
+        """Settle the iteration again without a victim, in the order in which it is placed.
+
+        Placed, the displaced leave before any newcomer joins. So an earlier newcomer finds nothing of theirs to share.
+
+        Returns:
+            The iteration, and why the newcomer waits for an earlier one that would not join it, or miss other tokens.
+        """
+        displaced = {**filling.displaced, victim.id: victim}
+        room = memory.room()
+        for sequence in displaced.values():
+            room.evict(sequence)
+        rest = (room.extend(sequence) for sequence, _ in filling.running if sequence.id not in displaced)
+        joined = (self._lacks(sequence, room) for sequence in filling.admit)
+        full = next((reason for reason in (*rest, *joined) if reason is not None), None)
+        work = [work for work in filling.work if work.sequence != victim.id]
+        attempt = replace(filling, room=room, work=work, admit=[*filling.admit], displaced=displaced)
+        if full is None:
+            return attempt, None
+        text = f"not admitted: {full.sequence} joins before it, and not without {victim.id}"
+        return attempt, Reason("behind", newcomer.id, text)
+
+    def _settle(self, filling: Filling, now: float) -> Proposal:
+        """Make the proposal, and move what it admits and evicts from queue to queue."""
+        short = "evicted: the others have no room for their next token"
+        reasons = [Reason("evicted", name, short) for name in filling.evicted]
+        reasons += filling.stuck.values()
+        reasons += filling.reasons
+        reasons += [
+            Reason("displaced", name, "evicted: one of higher priority takes its place") for name in filling.displaced
+        ]
+        if not filling.work:
+            return Proposal(reasons=tuple(reasons), wake_at=self.wake_at(now))
+        evict = filling.evicted | filling.displaced
+        for sequence in filling.admit:
+            self.running.add(self.ready.remove(sequence.id))
+        for name, sequence in evict.items():
+            ticket = self.running.remove(name)
+            self.ready.add(ticket._replace(rank=self.rank(sequence)))
+        return Proposal(
+            tuple(filling.work),
+            tuple([sequence for sequence in filling.admit if sequence.phase is not Phase.READY]),
+            tuple(reasons),
+            evict=tuple(evict.values()),
+            growing=self.grows,
+            room=filling.room,
+        )
+
 
 def num_missing(spans: tuple[Span, ...]) -> int:
     """Tokens of these spans."""
     if len(spans) == 1:  # as of most sequences
         return spans[0].stop - spans[0].start
     return sum([stop - start for start, stop in spans])
-
-
-def _add(work: list[Work], name: str, spans: tuple[Span, ...], left: int | None) -> int | None:
-    """Append what a sequence misses, cut to the budget that is left; return what is left then."""
-    for start, stop in spans:
-        if left is not None:
-            stop = min(stop, start + left)
-            left -= stop - start
-        if stop > start:
-            work.append(Work(name, start, stop))
-    return left

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
-from minifuse.batching.iteration import Iteration
-from minifuse.batching.policy import num_missing
+from minifuse.batching.iteration import BatchOptions
+from minifuse.batching.policy import QueuePolicy, Rule, num_missing
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
 from minifuse.stages import Memory, register
 
-__all__ = ["PrefillFirst"]
+__all__ = ["PrefillFirst", "fill_prompts_first"]
 
 OTHER_PHASE = "other-phase"
 
 
 @register
-class PrefillFirst(Iteration):
+class PrefillFirst(QueuePolicy):
     """Newcomers join at every iteration; their prompts are computed before anything else, in iterations of their own.
 
     Running sequences wait meanwhile. A request is admitted with room for no more than its prompt; when memory runs out
@@ -26,37 +27,50 @@ class PrefillFirst(Iteration):
     do a prompt of one token, and the last token that a token_budget has left of a longer prompt.
     """
 
-    name: ClassVar[str] = "prefill_first"
-    in_step: ClassVar[bool] = False  # running sequences wait while prompts are computed
+    name = "prefill_first"
+    Options: ClassVar[type] = BatchOptions
+    work_conserving = True
     grows = True
 
+    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        return self._batch_full(sequence, joining)
+
+    @property
+    def token_budget(self) -> int | None:
+        budget: int | None = self.options.token_budget
+        return budget
+
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
-        room = memory.room()
-        running = self._missing(memory)
-        prompts = [item for item in running if num_missing(item[1]) > 1]
-        alone = self._fill(now, memory, prompts, _unless_a_prompt, room)
-        if alone.work:
-            return alone
-        kept_out = {
-            reason.sequence: reason
-            for reason in alone.reasons
-            if reason.code != OTHER_PHASE and reason.sequence not in self.running
-        }
-        found = self._fill(now, memory, running, _unless_a_single_token, room)
-        if not kept_out:
-            return found
-        # A prompt that had no room in an iteration of its own does not wait for the single tokens.
-        return replace(found, reasons=tuple(kept_out.get(reason.sequence, reason) for reason in found.reasons))
+        return fill_prompts_first(self, now, memory)
 
 
-def _unless_a_prompt(sequence: Sequence, missing: int, planned: int) -> Reason | None:
-    return None if missing > 1 else _other_phase(sequence)
+def fill_prompts_first(policy: QueuePolicy, now: float, memory: Memory, rule: Rule | None = None) -> Proposal:
+    """Fill an iteration with prompts; if there is none that may run, with single tokens.
 
+    Args:
+        rule: why a newcomer does not join either of them, or None.
+    """
 
-def _unless_a_single_token(sequence: Sequence, missing: int, planned: int) -> Reason | None:
-    return None if missing == 1 else _other_phase(sequence)
+    def joins(single: bool, sequence: Sequence, missing: int, planned: int) -> Reason | None:
+        if rule is not None and (reason := rule(sequence, missing, planned)):
+            return reason
+        if (missing == 1) is single:
+            return None
+        text = "not admitted: prompts and single tokens run in iterations of their own"
+        return Reason(OTHER_PHASE, sequence.id, text)
 
-
-def _other_phase(sequence: Sequence) -> Reason:
-    text = "not admitted: prompts and single tokens run in iterations of their own"
-    return Reason(OTHER_PHASE, sequence.id, text)
+    running = policy._missing(memory)
+    prompts = [pair for pair in running if num_missing(pair[1]) > 1]
+    alone = policy._fill(now, memory, prompts, partial(joins, False))
+    if alone.work:
+        return alone
+    kept_out = {
+        reason.sequence: reason
+        for reason in alone.reasons
+        if reason.code != OTHER_PHASE and reason.sequence not in policy.running
+    }
+    found = policy._fill(now, memory, running, partial(joins, True))
+    if not kept_out:
+        return found
+    # A prompt that had no room in an iteration of its own does not wait for the single tokens.
+    return replace(found, reasons=tuple([kept_out.get(reason.sequence, reason) for reason in found.reasons]))

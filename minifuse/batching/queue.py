@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, NamedTuple
+
+from sortedcontainers import SortedList
 
 from minifuse.errors import UsageError
 from minifuse.options import option
 from minifuse.request import Request, Sequence
 
 __all__ = ["QueueOptions", "Ranked", "Ticket"]
-
-LONGEST = 512  # tickets of one run: as many are moved, at most, when one is added or removed
-_first = itemgetter(0)
 
 
 @dataclass(frozen=True)
@@ -67,37 +64,27 @@ class Ticket(NamedTuple):
 
 
 class Ranked:
-    """Sequences in the order of their tickets; iterating looks at no more of them than are asked for.
-
-    Adding or removing one costs next to the same however many there are: the tickets lie in sorted runs of bounded
-    length, one behind the other, and only one run is changed.
-    """
+    """Sequences in the order of their tickets: the waiting, or the running ones of a policy."""
 
     def __init__(self) -> None:
-        self._runs: list[list[Ticket]] = []  # none is empty
+        self._order: SortedList[Ticket] = SortedList()
         self._tickets: dict[str, Ticket] = {}
+        self.num_joined = 0
+
+    def join(self, sequence: Sequence, rank: Any) -> None:
+        """Add a sequence that has arrived, behind all of its rank."""
+        self.num_joined += 1
+        self.add(Ticket(rank, self.num_joined, sequence))
 
     def add(self, ticket: Ticket) -> None:
-        """Put a sequence in its place."""
-        if not self._runs:
-            self._runs.append([ticket])
-        else:
-            index = max(bisect_right(self._runs, ticket, key=_first) - 1, 0)
-            run = self._runs[index]
-            insort(run, ticket)
-            if len(run) > LONGEST:
-                self._runs.insert(index + 1, run[LONGEST // 2 :])
-                del run[LONGEST // 2 :]
+        """Add a sequence in the place that it had, in this queue or in another."""
+        self._order.add(ticket)
         self._tickets[ticket.sequence.id] = ticket
 
     def remove(self, name: str) -> Ticket:
         """Take the sequence of this name out. Raise `KeyError` if it is not here."""
         ticket = self._tickets.pop(name)
-        index = bisect_right(self._runs, ticket, key=_first) - 1
-        run = self._runs[index]
-        del run[bisect_left(run, ticket)]
-        if not run:
-            del self._runs[index]
+        self._order.remove(ticket)
         return ticket
 
     def ticket(self, name: str) -> Ticket:
@@ -114,13 +101,23 @@ class Ranked:
         ticket = self.remove(name)
         self.add(ticket._replace(rank=rank(ticket.sequence)))
 
+    @property
+    def first(self) -> Sequence | None:
+        """The first sequence; None if there is none."""
+        return self._order[0].sequence if self._order else None
+
+    @property
+    def last(self) -> Sequence | None:
+        """The last sequence; None if there is none."""
+        return self._order[-1].sequence if self._order else None
+
     def __iter__(self) -> Iterator[Sequence]:
         """The sequences in order. None may be added or removed meanwhile."""
-        return (sequence for run in self._runs for _, _, sequence in run)
+        return (ticket[2] for ticket in self._order)
 
     def __reversed__(self) -> Iterator[Sequence]:
         """The sequences, the last first. None may be added or removed meanwhile."""
-        return (sequence for run in reversed(self._runs) for _, _, sequence in reversed(run))
+        return (ticket[2] for ticket in reversed(self._order))
 
     def __len__(self) -> int:
         return len(self._tickets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
@@ -13,7 +13,19 @@ from minifuse.plan import Reason
 from minifuse.request import Sequence
 from minifuse.stages import register
 
-__all__ = ["Rebatch"]
+__all__ = ["Rebatch", "RefillOptions", "not_refilled", "takes_place"]
+
+
+@dataclass(frozen=True)
+class RefillOptions(QueueOptions):
+    """The options of a policy that replaces finished sequences while the batch runs."""
+
+    max_batch: int = option(8, "requests in the batch, at most", minimum=1, batch_size=True)
+    preempt: bool = option(
+        True,
+        "with batching.order=priority and refill: a request takes the place of a running one of lower priority",
+    )
+    refill: bool = option(True, "replace what has finished at once, or else run the batch to completion")
 
 
 @register
@@ -27,31 +39,31 @@ class Rebatch(QueuePolicy):
     """
 
     name = "rebatch"
-    in_step: ClassVar[bool] = True
+    in_step = True
     grows = True
 
-    @dataclass(frozen=True)
-    class Options(QueueOptions):
-        max_batch: int = option(8, "requests in the batch, at most", minimum=1, batch_size=True)
-        preempt: bool = option(
-            True,
-            "with batching.order=priority and refill: a request takes the place of a running one of lower priority",
-        )
-        refill: bool = option(True, "replace what has finished at once, or else run the batch to completion")
+    Options: ClassVar[type] = RefillOptions
 
-    @property
-    def work_conserving(self) -> bool:
-        """With `refill`: otherwise what has finished leaves its place empty until the batch has run."""
-        refill: bool = self.options.refill
-        return refill
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.work_conserving = self.options.refill  # otherwise what has finished leaves its place empty
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        full = self._batch_full(sequence, joining)
-        if full is None and self.running and not self.options.refill:
-            size = number(len(self.running) + joining, "request")
-            return Reason("batch-running", sequence.id, f"not admitted: the batch of {size} still runs")
-        return full
+        return self._batch_full(sequence, joining) or not_refilled(self, sequence, joining)
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        options = self.options
-        return bool(options.preempt and options.refill and self.rank(newcomer) < self.rank(running))
+        return takes_place(self, newcomer, running)
+
+
+def not_refilled(policy: QueuePolicy, sequence: Sequence, joining: int) -> Reason | None:
+    """Why a sequence does not join a batch that runs to completion, without `refill`; or None."""
+    if policy.options.refill or not policy.running:
+        return None
+    size = number(len(policy.running) + joining, "request")
+    return Reason("batch-running", sequence.id, f"not admitted: the batch of {size} still runs")
+
+
+def takes_place(policy: QueuePolicy, newcomer: Sequence, running: Sequence) -> bool:
+    """Whether a newcomer interrupts a running sequence of lower priority (4.3)."""
+    options = policy.options
+    return bool(options.preempt and options.refill and policy.rank(newcomer) < policy.rank(running))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from minifuse.batching.policy import QueuePolicy
 from minifuse.plan import Reason
 from minifuse.request import Sequence
@@ -17,7 +15,7 @@ class Serial(QueuePolicy):
     """One request at a time, run to completion; the others wait in the order of the queue."""
 
     name = "serial"
-    in_step: ClassVar[bool] = True
+    in_step = True
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         if self.running or joining:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.options import option
@@ -28,7 +27,7 @@ class Srpt(QueuePolicy):
     """
 
     name = "srpt"
-    work_conserving: ClassVar[bool] = True
+    work_conserving = True
     grows = True
 
     @dataclass(frozen=True)

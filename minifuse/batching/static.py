@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
@@ -13,7 +12,7 @@ from minifuse.plan import Reason
 from minifuse.request import Sequence
 from minifuse.stages import register
 
-__all__ = ["Static"]
+__all__ = ["Static", "run_to_completion"]
 
 
 @register
@@ -25,15 +24,20 @@ class Static(QueuePolicy):
     """
 
     name = "static"
-    in_step: ClassVar[bool] = True
+    in_step = True
 
     @dataclass(frozen=True)
     class Options(QueueOptions):
         max_batch: int = option(8, "requests in one batch, at most", minimum=1, batch_size=True)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
-        if self.running:
-            return Reason("batch-running", sequence.id, f"not admitted: the batch of {len(self.running)} still runs")
-        if joining == self.options.max_batch:
-            return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(joining, 'request')}")
-        return None
+        return run_to_completion(self, sequence, joining)
+
+
+def run_to_completion(policy: QueuePolicy, sequence: Sequence, joining: int) -> Reason | None:
+    """Why a sequence does not join: a batch runs, or the one that starts now is full; or None."""
+    if policy.running:
+        return Reason("batch-running", sequence.id, f"not admitted: the batch of {len(policy.running)} still runs")
+    if joining == policy.options.max_batch:
+        return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(joining, 'request')}")
+    return None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minifuse.batching.policy import Declines, Missing
-from minifuse.batching.prefill_first import PrefillFirst
+from minifuse.batching.policy import QueuePolicy
+from minifuse.batching.prefill_first import fill_prompts_first
 from minifuse.batching.queue import QueueOptions
 from minifuse.options import option
 from minifuse.parsing import number
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
-from minifuse.stages import Memory, Room, register
+from minifuse.stages import Memory, register
 
 __all__ = ["Unified"]
 
 
 @register
-class Unified(PrefillFirst):
+class Unified(QueuePolicy):
     """Newcomers join, first come, first served, while the iteration has fewer tokens than a threshold.
 
     A prompt is never cut: the last to join may exceed the threshold. When memory runs out for running sequences, the
@@ -26,6 +26,8 @@ class Unified(PrefillFirst):
     """
 
     name = "unified"
+    work_conserving = True
+    grows = True
 
     @dataclass(frozen=True)
     class Options(QueueOptions):
@@ -33,23 +35,15 @@ class Unified(PrefillFirst):
         max_tokens: int = option(2048, "newcomers join while an iteration has fewer tokens than this", minimum=1)
         unify: bool = option(True, "compute prompts and single tokens in the same iterations")
 
-    @property
-    def token_budget(self) -> int | None:
-        return None
+    def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
+        return self._batch_full(sequence, joining)
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if self.options.unify:
-            return self._fill(now, memory, self._missing(memory))
-        return super().propose(worker, now, memory)
+            return self._fill(now, memory, self._missing(memory), self._iteration_full)
+        return fill_prompts_first(self, now, memory, self._iteration_full)
 
-    def _fill(
-        self, now: float, memory: Memory, running: Missing, declines: Declines | None = None, room: Room | None = None
-    ) -> Proposal:
-        def also_when_full(sequence: Sequence, missing: int, planned: int) -> Reason | None:
-            if planned >= self.options.max_tokens:
-                return Reason(
-                    "iteration-full", sequence.id, f"not admitted: the iteration has {number(planned, 'token')}"
-                )
-            return None if declines is None else declines(sequence, missing, planned)
-
-        return super()._fill(now, memory, running, also_when_full, room)
+    def _iteration_full(self, sequence: Sequence, missing: int, planned: int) -> Reason | None:
+        if planned < self.options.max_tokens:
+            return None
+        return Reason("iteration-full", sequence.id, f"not admitted: the iteration has {number(planned, 'token')}")

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from minifuse.errors import LawBroken
-from minifuse.memory.changes import Changes, Stack
 
 __all__ = ["BlockPool"]
 
@@ -23,27 +22,11 @@ class BlockPool:
     (1, 1)
     """
 
-    holders: list[int] | Changes[int, int]  # of each block, their number
-    free: list[int] | Stack[int]  # the last is taken next
-
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self.holders = [0] * num_blocks
-        self.free = list(range(num_blocks - 1, -1, -1))
+        self.holders = [0] * num_blocks  # of each block, their number
+        self.free = list(range(num_blocks - 1, -1, -1))  # the last is taken next
         self.num_shared = 0  # holders beyond the first of each block
-
-    def trial(self) -> BlockPool:
-        """The same pool, changes to which are not made before `make`."""
-        twin = BlockPool(0)
-        twin.num_blocks, twin.num_shared = self.num_blocks, self.num_shared
-        twin.holders, twin.free = Changes(self.holders), Stack(self.free)  # type: ignore[arg-type]  # of books
-        return twin
-
-    def make(self, trial: BlockPool) -> None:
-        """Make the changes of a trial."""
-        trial.holders.make()  # type: ignore[union-attr]
-        trial.free.make()  # type: ignore[union-attr]
-        self.num_shared = trial.num_shared
 
     @property
     def num_free(self) -> int:
@@ -79,12 +62,12 @@ class BlockPool:
 
     def check(self, held: Iterable[int]) -> None:
         """Raise `LawBroken` unless `held` names each block as often as it has holders, and those without are free."""
-        count, holders = Counter(held), [self.holders[block] for block in range(self.num_blocks)]
+        count, holders = Counter(held), self.holders
         wrong = [block for block, number in enumerate(holders) if number != count[block]]
         if wrong or count.total() != sum(holders):
             found, right = ({block: numbers[block] for block in wrong} for numbers in (holders, count))
             raise LawBroken("conservation", f"blocks are held by {found} and should be by {right}")
-        free = sorted(self.free)  # type: ignore[arg-type]  # of the books: no trial is checked
+        free = sorted(self.free)
         if free != [block for block, number in enumerate(holders) if not number]:
             raise LawBroken("conservation", f"the free blocks are {free}, and {holders} hold the rest")
         if self.num_shared != count.total() - len(count):

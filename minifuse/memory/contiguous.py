@@ -2,52 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, ClassVar
 
-from minifuse.errors import LawBroken
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.fixed import RunRoom
-from minifuse.memory.reserved import ReservedMemory
+from minifuse.memory.places import Places, check_held
+from minifuse.memory.trial import Trial, settle
 from minifuse.place import Extent
-from minifuse.request import Sequence
-from minifuse.stages import register
+from minifuse.plan import Placement, Plan, Proposal, Reason
+from minifuse.report import KVUsage
+from minifuse.request import Request, Sequence
+from minifuse.stages import Memory, register
+from minifuse.work import Span
 
-__all__ = ["Contiguous"]
+__all__ = ["Contiguous", "RunTrial"]
+
+
+class RunTrial(Trial):
+    """Finds a run of slots for the longest possible answer of each newcomer, on a copy of the free runs.
+
+    Args:
+        where: which slots these are, if not all: "on the host".
+        unit: runs are of so many slots, or a multiple.
+    """
+
+    def __init__(self, allocator: RunAllocator, where: str = "", unit: int = 1) -> None:
+        super().__init__()
+        self.allocator = allocator  # a copy once something is tried
+        self.where, self.unit = where, unit
+        self.extents: dict[str, Extent] = {}  # of the admitted
+
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
+        size = -(-sequence.request.max_cached // self.unit) * self.unit
+        if not self.extents:
+            self.allocator = self.allocator.copy()
+        offset = self.allocator.allocate(size)
+        if offset is None:
+            where = f" {self.where}" if self.where else ""
+            text = f"needs {size} KV tokens in a row{where}, the longest free run has {self.allocator.longest}"
+            return Reason("memory-full", sequence.id, f"not admitted: {text}")
+        self.extents[sequence.id] = Extent(offset, size)
+        return None
 
 
 @register
-class Contiguous(ReservedMemory):
+class Contiguous(Memory):
     """One run of slots per request, for its prompt and longest possible answer, from its admission to its end."""
 
     name = "contiguous"
     offers: ClassVar[frozenset[str]] = frozenset({"extents"})
 
     def __init__(self, capacity: int, options: Any = None) -> None:
-        super().__init__(capacity, options)
+        self.capacity = capacity
         self.allocator = RunAllocator(capacity)
+        self.books = Places[Extent]()
 
-    def room(self) -> RunRoom:
-        return RunRoom(self.allocator)
+    def check(self, *prompts: Request) -> None:
+        check_held(prompts, sum(request.max_cached for request in prompts), self.capacity)
 
-    def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
-        extents: dict[str, Extent] = {}
-        for newcomer in newcomers:
-            size = newcomer.request.max_cached
-            offset = self.allocator.allocate(size)
-            if offset is None:
-                for extent in extents.values():
-                    self.allocator.free(*extent)
-                raise LawBroken("budget", f"{newcomer.id} was admitted without room for its {size} KV tokens")
-            extents[newcomer.id] = Extent(offset, size)
-        return extents
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        return self.books.missing(sequence)
 
-    def _free(self, sequence_id: str, extent: Extent) -> None:
-        self.allocator.free(extent.offset, extent.capacity)
+    def room(self) -> RunTrial:
+        return RunTrial(self.allocator)
 
-    @property
-    def num_reserved(self) -> int:
-        return self.capacity - self.allocator.num_free
+    def place(self, proposal: Proposal, now: float) -> Placement:
+        trial = settle(proposal, RunTrial, self.room)
+        self.allocator = trial.allocator
+        self.books.places |= trial.extents
+        return Placement(self.books.of(proposal.work))
+
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        self.books.wrote(plan.work)
+        return self.usage()
+
+    def release(self, sequence: Sequence, now: float) -> None:
+        extent = self.books.release(sequence.id)
+        if extent is not None:
+            self.allocator.free(*extent)
+
+    def usage(self) -> KVUsage:
+        return KVUsage(self.books.num_written, self.capacity - self.allocator.num_free, self.capacity)
 
     def check_integrity(self) -> None:
-        super().check_integrity()
-        self.allocator.check(self.extents.values())
+        self.books.check()
+        self.allocator.check(self.books.places.values())

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, ClassVar, NamedTuple
 
 from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
-from minifuse.memory.fixed import FixedRoom
-from minifuse.memory.reserved import ReservedMemory
+from minifuse.memory.places import Places, check_held
+from minifuse.memory.trial import Trial, settle
 from minifuse.parsing import number
 from minifuse.place import Extent
 from minifuse.plan import Placement, Plan, Proposal, Reason
+from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
-from minifuse.stages import register
+from minifuse.stages import Memory, register
+from minifuse.work import Span
 
 __all__ = ["Padded"]
 
@@ -42,19 +44,19 @@ class _Shape(NamedTuple):
         return self.rows * self.width
 
 
-class _Room(FixedRoom):
-    def __init__(self, capacity: int, running: int) -> None:
+class PaddedTrial(Trial):
+    """Widens a rectangle for each newcomer, if no batch is open."""
+
+    def __init__(self, capacity: int, num_open: int) -> None:
+        super().__init__()
         self.capacity = capacity
-        self.running = running
+        self.num_open = num_open  # requests that the open batch still holds
         self.shape = _Shape()
 
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
-        if self.running:
-            return Reason(
-                "batch-closed",
-                sequence.id,
-                f"not admitted: the padded batch still holds {number(self.running, 'request')}",
-            )
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
+        if self.num_open:
+            text = f"not admitted: the padded batch still holds {number(self.num_open, 'request')}"
+            return Reason("batch-closed", sequence.id, text)
         grown = self.shape.with_row(sequence.request)
         if grown.num_tokens > self.capacity:
             text = f"not admitted: {grown.rows} rows of {grown.width} KV tokens exceed {self.capacity}"
@@ -64,7 +66,7 @@ class _Room(FixedRoom):
 
 
 @register
-class Padded(ReservedMemory):
+class Padded(Memory):
     """A rectangle [batch, longest prompt + longest answer], opened with a batch and freed when its last row ends.
 
     Row r's token t lies in column `longest - len(prompt r) + t`: all prompts end in the same column, and all rows
@@ -79,70 +81,66 @@ class Padded(ReservedMemory):
     offers: ClassVar[frozenset[str]] = frozenset({"extents", "rectangle"})
 
     def __init__(self, capacity: int, options: Any = None) -> None:
-        super().__init__(capacity, options)
+        self.capacity = capacity
+        self.books = Places[Extent]()
         self.shape = _Shape()
         self.columns = 0  # computed so far, in every row
 
-    def _needed(self, prompts: tuple[Request, ...]) -> int:
-        return _shape(prompts).num_tokens
+    def check(self, *prompts: Request) -> None:
+        shape = _Shape()
+        for request in prompts:
+            shape = shape.with_row(request)
+        check_held(prompts, shape.num_tokens, self.capacity)
 
-    def room(self) -> _Room:
-        return _Room(self.capacity, len(self.extents))
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        return self.books.missing(sequence)
+
+    def room(self) -> PaddedTrial:
+        return PaddedTrial(self.capacity, len(self.books.places))
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        extents = self._place(proposal)
-        width = self.shape.width
+        trial = settle(proposal, PaddedTrial, self.room)
+        if proposal.admit:
+            self._open(trial.shape, proposal.admit)
+        extents, width = self.books.of(proposal.work), self.shape.width
         placed = list(zip(proposal.work, extents, strict=True))
         start = min([offset % width + work.start for work, (offset, _) in placed])
         stop = max([offset % width + work.stop for work, (offset, _) in placed])
         return Placement(extents, Rectangle(0, self.shape.rows, stride=width, start=start, stop=stop))
 
-    def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
-        shape = _shape(newcomer.request for newcomer in newcomers)
-        if self.extents or shape.num_tokens > self.capacity:
-            raise LawBroken("budget", f"a batch of {shape} was opened beside {len(self.extents)} rows, or does not fit")
+    def _open(self, shape: _Shape, newcomers: tuple[Sequence, ...]) -> None:
+        """Give each newcomer a row of a new rectangle."""
         self.shape = shape
-        extents = {}
         for row, newcomer in enumerate(newcomers):
             padding = shape.longest - len(newcomer)
-            extents[newcomer.id] = Extent(row * shape.width + padding, newcomer.request.max_cached)
-        return extents
+            self.books.places[newcomer.id] = Extent(row * shape.width + padding, newcomer.request.max_cached)
 
-    def _written(self, plan: Plan) -> None:
-        super()._written(plan)
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        self.books.wrote(plan.work)
         width = self.shape.width
         stops = [offset % width + work.stop for work, (offset, _) in zip(plan.work, plan.extents, strict=True)]
         self.columns = max(self.columns, *stops)
+        return self.usage()
 
-    def _free(self, sequence_id: str, extent: Extent) -> None:
-        if not self.extents:
+    def release(self, sequence: Sequence, now: float) -> None:
+        self.books.release(sequence.id)
+        if not self.books.places:
             self.shape, self.columns = _Shape(), 0
 
-    @property
-    def num_used(self) -> int:
-        """Tokens of all rows, padding and finished rows included: KV grows until the batch ends (Baton, Fig. 8)."""
-        return self.shape.rows * self.columns
-
-    @property
-    def num_reserved(self) -> int:
-        return self.shape.num_tokens
+    def usage(self) -> KVUsage:
+        """All rows, padding and finished rows included: KV grows until the batch ends (Baton, Fig. 8)."""
+        return KVUsage(self.shape.rows * self.columns, self.shape.num_tokens, self.capacity)
 
     def check_integrity(self) -> None:
-        super().check_integrity()
-        if self.num_reserved > self.capacity or bool(self.extents) != bool(self.shape.rows):
+        self.books.check()
+        extents, shape = self.books.places, self.shape
+        if shape.num_tokens > self.capacity or bool(extents) != bool(shape.rows):
             raise LawBroken(
-                "conservation", f"a rectangle {self.shape} holds {len(self.extents)} sequences in {self.capacity} slots"
+                "conservation", f"a rectangle {shape} holds {len(extents)} sequences in {self.capacity} slots"
             )
-        rows = {extent.offset // self.shape.width for extent in self.extents.values()}
-        if len(rows) != len(self.extents) or any(row >= self.shape.rows for row in rows):
+        rows = {extent.offset // shape.width for extent in extents.values()}
+        if len(rows) != len(extents) or any(row >= shape.rows for row in rows):
             raise LawBroken("conservation", "two sequences share a row, or one lies outside the rectangle")
-        for name, extent in self.extents.items():
-            if extent.offset % self.shape.width + extent.capacity > self.shape.width:
+        for name, extent in extents.items():
+            if extent.offset % shape.width + extent.capacity > shape.width:
                 raise LawBroken("conservation", f"{name} reaches beyond its row")
-
-
-def _shape(requests: Iterable[Request]) -> _Shape:
-    shape = _Shape()
-    for request in requests:
-        shape = shape.with_row(request)
-    return shape

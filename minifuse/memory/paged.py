@@ -2,61 +2,98 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.memory.still import NothingAhead
-from minifuse.memory.tables import NoRoom, Tables
-from minifuse.memory.trial import Trial
+from minifuse.memory.places import whole_request
+from minifuse.memory.tables import Tables
+from minifuse.memory.trial import Trial, settle
 from minifuse.options import option
+from minifuse.parsing import number
 from minifuse.plan import Move, Placement, Plan, Proposal, Reason, Reuse
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
-from minifuse.stages import register
-from minifuse.work import Span, Work
+from minifuse.stages import Memory, register
+from minifuse.work import Span
 
 __all__ = ["Paged"]
 
 
-class _Room:
-    def __init__(self, tables: Tables) -> None:
-        self.tables = Trial(tables)
-        self.pages = tables.pages  # without what is tried out
-        self.books = tables
-        self.busy = tables.num_on_device > 0
-        self.evicts = False
+class PagedTrial(Trial):
+    """Counts the blocks that are free, and those that each sequence has and is promised.
 
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
-        if self.evicts and self.tables.num_cached(sequence) < self.books.num_cached(sequence):
-            # Its work has been counted as if what it shares stayed.
+    Args:
+        watermark: blocks that newcomers leave free for running sequences, if these may be evicted and there are any.
+    """
+
+    def __init__(self, tables: Tables, watermark: int) -> None:
+        super().__init__()
+        self.tables = tables
+        self.kept = watermark if tables.pages else 0
+        self.free = tables.num_available
+        self.gone: set[str] = set()  # the evicted
+        self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if that has changed
+        self.alike: dict[str, tuple[str, int]] = {}  # of each newcomer, as `Tables.alike`
+        self.holders: Counter[int] = Counter()  # of each block, those that have come, less those that have gone
+
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
+        name, tables = sequence.id, self.tables
+        parent, shared = tables.alike(sequence, self.gone)
+        if self.gone and shared < tables.alike(sequence)[1]:
+            # Its missing tokens were computed assuming that the shared prefix survives.
             text = "not admitted: its beginning is that of a sequence that would be evicted for it"
-            return Reason("shares", sequence.id, text)
-        try:
-            self.tables.admit(sequence, growing=growing, busy=self.busy)
-        except NoRoom as full:
-            return Reason("memory-full", sequence.id, str(full))
+            return Reason("shares", name, text)
+        whole = tables.blocks_of(len(sequence) if growing else sequence.request.max_cached)
+        needed = whole - shared // tables.size  # a block shared in part is copied, so it counts as needed
+        kept = self.kept if growing else 0
+        if needed > self.free - kept:
+            left = f", {kept} of them kept for running requests" if kept else ""
+            lacks = f"needs {number(needed, 'block')} of {tables.size} KV tokens, {self.free} are free{left}"
+            return Reason("memory-full", name, f"not admitted: {lacks}")
+        self.free -= needed
+        self.whole[name] = whole
+        self.alike[name] = parent, shared
+        if shared:
+            self.holders.update(tables.pages[parent].blocks[: tables.blocks_of(shared)])
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
-        name, length, tables = sequence.request.id, len(sequence.tokens), self.tables
-        pages = self.pages.get(name)
-        if pages is not None and length <= len(pages.blocks) * pages.size and not (tables.share or name in tables.left):
+        name, length = sequence.request.id, len(sequence.tokens)
+        pages = self.tables.pages.get(name)
+        if pages is not None and length <= len(pages.blocks) * pages.size:
             return None  # as in most iterations
-        try:
-            tables.grow(name, tables.cached[name], length)
-        except NoRoom as full:
-            return Reason("memory-full", name, str(full))
+        return self.extend_to(name, length)
+
+    def extend_to(self, name: str, length: int) -> Reason | None:
+        """As `extend`, for a sequence that is to hold so many tokens."""
+        needed = self.tables.blocks_of(length) - self._whole(name)
+        if needed > self.free:
+            text = f"has no room for its next token: needs {number(needed, 'block')}, {self.free} are free"
+            return Reason("memory-full", name, text)
+        if needed > 0:
+            self.free -= needed
+            self.whole[name] = self._whole(name) + needed
         return None
 
+    def _whole(self, name: str) -> int:
+        whole = self.whole.get(name)
+        return len(self.tables.pages[name].blocks) + self.tables.promised[name] if whole is None else whole
+
     def evict(self, sequence: Sequence) -> None:
-        self.evicts = True
-        self.tables.evict(sequence.id)
+        name, tables = sequence.id, self.tables
+        blocks = tables.pages[name].blocks
+        self.free += self._whole(name) - len(blocks)
+        self.holders.subtract(blocks)
+        self.free += sum(not tables.device.num_holders(block) + self.holders[block] for block in blocks)
+        self.gone.add(name)
+        self.settled.append(sequence)
 
 
 @register
-class Paged(NothingAhead):
+class Paged(Memory):
     """Blocks of a few tokens each, anywhere in memory, found through the sequence's block table.
 
     A block is taken when a sequence grows into it, so only its last block may be partly empty. A policy that evicts
@@ -68,12 +105,9 @@ class Paged(NothingAhead):
     >>> # fills it, and that of its third takes another block, anywhere: Pages(blocks=(0, 1, 5), size=4)
     """
 
-    kind: ClassVar[str] = "memory"
-    name: ClassVar[str] = "paged"
+    name = "paged"
     evicts: ClassVar[bool] = True
-    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
-    host_capacity: int = 0  # none, unless KV is swapped
 
     @dataclass(frozen=True)
     class Options:
@@ -135,77 +169,55 @@ class Paged(NothingAhead):
                 "out."
             )
         self.host_capacity = num_host * self.size
-        self.tables = Tables(
-            num_blocks,
-            num_host,
-            self.size,
-            swap=swap,
-            share=self.options.share,
-            watermark=int(self.options.watermark * num_blocks),
-        )
+        self.tables = Tables(num_blocks, num_host, self.size, swap=swap, share=self.options.share)
+        self.watermark = int(self.options.watermark * num_blocks)
 
     def check(self, *prompts: Request) -> None:
         needed = sum(self.tables.blocks_of(request.max_cached) for request in prompts)
         have = self.tables.device.num_blocks
         if needed > have:
-            whole = f"{prompts[0].group!r} with its {len(prompts)} prompts" if len(prompts) > 1 else repr(prompts[0].id)
             raise RequestRefused(
-                f"Request {whole} may need {needed} blocks of {self.size} KV tokens and memory has {have}: shorten the "
-                "prompt, lower max_new_tokens, or raise --kv-memory."
+                f"Request {whole_request(prompts)} may need {needed} blocks of {self.size} KV tokens and memory has "
+                f"{have}: shorten the prompt, lower max_new_tokens, or raise --kv-memory."
             )
-
-    def receive(self, sequence: Sequence) -> None:
-        """Nothing more to refuse: a text is received as `check` has seen it."""
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         cached = self.tables.cached.get(sequence.request.id)
         return (Span(self.tables.num_cached(sequence) if cached is None else cached, len(sequence.tokens)),)
 
-    def room(self) -> _Room:
-        return _Room(self.tables)
+    def room(self) -> PagedTrial:
+        return PagedTrial(self.tables, self.watermark)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        trial = Trial(self.tables)  # a proposal that cannot be placed changes nothing
+        trial = settle(proposal, PagedTrial, self.room)
+        tables, pages = self.tables, self.tables.pages
+        growing = []
+        for name, _, stop, _ in proposal.work:
+            if name in pages and stop <= len(pages[name].blocks) * self.size:
+                continue  # as in most iterations
+            growing.append((name, stop))
+            if full := trial.extend_to(name, stop):
+                raise LawBroken("budget", f"the proposal does not fit: {full}")
         moves: list[Move] = []
         reused: list[Reuse] = []
         for sequence in proposal.evict:
-            if sequence.id not in trial.pages:
-                raise LawBroken("conservation", f"{sequence.id} was to be evicted, and is not on the device")
-            moves += trial.evict(sequence.id)
-        busy = trial.num_on_device > 0
-        try:
-            for sequence in proposal.admit:
-                if sequence.id in trial.pages:
-                    raise LawBroken("conservation", f"{sequence.id} was admitted a second time")
-                swapped = sequence.id in trial.away
-                moves += trial.admit(sequence, growing=proposal.growing, busy=busy)
-                if cached := trial.cached[sequence.id]:
-                    reused.append(Reuse(sequence.id, 0 if swapped else cached, cached if swapped else 0))
-            for name, start, stop, _ in trial.lacking(proposal.work):
-                if name not in trial.pages:
-                    raise LawBroken("conservation", f"work was proposed for {name}, which was never admitted")
-                moves += trial.grow(name, start, stop)
-        except NoRoom as full:
-            raise LawBroken("budget", f"the proposal does not fit: {full}") from None
-        trial.make()
+            moves += tables.evict(sequence.id)
+        for sequence in proposal.admit:
+            name = sequence.id
+            swapped = name in tables.away
+            moves += tables.admit(sequence, trial.whole[name], *trial.alike[name])
+            if cached := tables.cached[name]:
+                reused.append(Reuse(name, 0 if swapped else cached, cached if swapped else 0))
+        for name, stop in growing:
+            if stop > len(pages[name].blocks) * self.size:
+                tables.grow(name, stop)
         if self.options.transfer == "overlapped" and any(move.crosses for move in moves):
             # All of them, copies too: in each layer a block is copied from before it is overwritten.
             moves = [move._replace(moment="before") for move in moves]
-        pages = self.tables.pages
         return Placement(tuple([pages[work.sequence] for work in proposal.work]), None, tuple(moves), (), tuple(reused))
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         tables = self.tables
-        pages, cached = tables.pages, tables.cached
-        for name, start, stop, _ in plan.work:
-            if name not in pages:
-                raise LawBroken("conservation", f"{name} was computed, and memory has released it")
-            end = len(pages[name].blocks) * self.size
-            if start > cached[name] or stop > end:
-                raise LawBroken(
-                    "ghost",
-                    f"{Work(name, start, stop)} leaves a gap before it or exceeds the {end} tokens of its blocks",
-                )
         tables.wrote(plan.work)
         if tables.copied or tables.returned:
             for name in dict.fromkeys((*plan.admitted, *(work.sequence for work in plan.work))):

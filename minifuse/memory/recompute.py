@@ -26,8 +26,9 @@ class Recompute(Contiguous):
         self.spent: set[str] = set()  # sequences whose next token was sampled from the KV they have
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        name = sequence.request.id
-        return (Span(0 if name in self.spent else self.cached.get(name, 0), len(sequence.tokens)),)
+        if sequence.request.id in self.spent:
+            return (Span(0, len(sequence.tokens)),)
+        return super().missing(sequence)
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         usage = super().commit(plan, sampled, now)

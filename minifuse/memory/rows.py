@@ -9,37 +9,36 @@ from minifuse.cell_graph import Topology
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.layout import StateRows
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.fixed import FixedRoom, check_proposal
-from minifuse.memory.still import NothingAhead
-from minifuse.options import NoOptions
+from minifuse.memory.trial import Trial, settle
 from minifuse.place import State
 from minifuse.plan import Placement, Plan, Proposal, Reason
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
-from minifuse.stages import register
+from minifuse.stages import Memory, register
 from minifuse.work import Span
 
 __all__ = ["Rows"]
 
 
-class _Room(FixedRoom):
+class RowTrial(Trial):
+    """Counts the rows of the longest free run: those of one batch are side by side."""
+
     def __init__(self, allocator: RunAllocator) -> None:
+        super().__init__()
         self.allocator = allocator
         self.longest: int | None = None  # the longest free run, once it is asked for
-        self.num_joining = 0
 
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         if self.longest is None:
             self.longest = self.allocator.longest
-        if self.num_joining == self.longest:
+        if len(self.settled) == self.longest:
             text = f"not admitted: a batch has its rows side by side, and the longest free run is {self.longest}"
             return Reason("memory-full", sequence.id, text)
-        self.num_joining += 1
         return None
 
 
 @register
-class Rows(NothingAhead):
+class Rows(Memory):
     """One slot for each request: every node of its chain reads the states of the node before there, and writes its own.
 
     Requests admitted together have adjacent rows: a rectangle, one row a request, one column a step. A request whose
@@ -48,12 +47,9 @@ class Rows(NothingAhead):
     >>> # a batch of three chains of 2, 3 and 5 nodes: rows 0..2, five steps, of which 15 - 10 = 5 are idle
     """
 
-    kind: ClassVar[str] = "memory"
-    name: ClassVar[str] = "rows"
+    name = "rows"
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
     offers: ClassVar[frozenset[str]] = frozenset({"rows"})
-    Options: ClassVar[type] = NoOptions
-    host_capacity = 0
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity  # slots
@@ -81,11 +77,11 @@ class Rows(NothingAhead):
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return ()  # a cell graph has no tokens to compute
 
-    def room(self) -> _Room:
-        return _Room(self.allocator)
+    def room(self) -> RowTrial:
+        return RowTrial(self.allocator)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        check_proposal(proposal, self.rows)
+        settle(proposal, RowTrial, self.room)
         offset = self._admit(proposal.admit) if proposal.admit else None
         places = []
         for name, node, _, _ in proposal.work:
@@ -105,10 +101,7 @@ class Rows(NothingAhead):
     def _admit(self, newcomers: tuple[Sequence, ...]) -> int:
         """Take adjacent rows, in the order of admission. Returns the first."""
         offset = self.allocator.allocate(len(newcomers))
-        if offset is None:
-            raise LawBroken(
-                "budget", f"{len(newcomers)} sequences were admitted, and so many adjacent rows are not free"
-            )
+        assert offset is not None  # the trial has found it
         for row, newcomer in enumerate(newcomers, start=offset):
             self.rows[newcomer.id], self.topologies[newcomer.id] = row, newcomer.unfolded.topology
         return offset

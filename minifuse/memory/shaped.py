@@ -9,54 +9,77 @@ from typing import Any, ClassVar
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.layout import Rectangle
 from minifuse.memory.away import Away, copies
+from minifuse.memory.places import Places
+from minifuse.memory.prefilled import Prefilled
+from minifuse.memory.trial import Trial, settle
 from minifuse.memory.window import Entry, Window, shaped
-from minifuse.memory.written import Written
 from minifuse.options import option
 from minifuse.parsing import number
 from minifuse.place import Extent, Runs
 from minifuse.plan import Move, Placement, Plan, Proposal, Reason, Reuse
 from minifuse.report import KVUsage
 from minifuse.request import Phase, Request, Sequence
-from minifuse.stages import register
+from minifuse.stages import Memory, register
 from minifuse.work import Span
 
-__all__ = ["ROUNDING", "Shaped", "ShapedOptions", "ShapedRoom"]
+__all__ = ["Shaped", "ShapedOptions", "ShapedTrial"]
 
 ROUNDING = 1e-9  # slots: a part of the memory may come out a little below a whole number
 
 
-class ShapedRoom:
-    """Tries out an iteration: how wide the window will be after it, and how wide it may become."""
+class ShapedTrial(Trial):
+    """Counts how wide the window will be after an iteration, and how wide it may become; or prompts computed apart."""
 
     def __init__(self, memory: Shaped) -> None:
+        super().__init__()
         self.memory, self.window = memory, memory.window
         self.staying = dict(memory.window.columns)
-        self.joining: list[Entry] = []
+        self.joining: dict[str, Entry] = {}  # sequences that get a row
+        self.prompts: list[int] = []  # lengths of those that are computed apart
         self._extended: list[str | None] = []  # why the next tokens do not fit, once that is known
 
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
+        if self.memory.apart and sequence.phase is Phase.RECEIVED:
+            return self._take_apart(sequence)
+        return self._take_row(sequence, growing)
+
+    def _take_row(self, sequence: Sequence, growing: bool) -> Reason | None:
         entry = self.memory.entry(sequence, len(sequence.tokens))
-        rows, _ = self.memory.division([*self.joining, entry], bool(self.staying))
+        joining = [*self.joining.values(), entry]
+        rows, _ = self.memory.division(joining, bool(self.staying))
         if len(self.staying) + len(self.joining) >= rows:
             return Reason("rows-full", sequence.id, f"not admitted: each of {number(rows, 'row')} has a sequence")
-        why = self._full([*self.joining, entry], growing)
+        why = self._full(joining, growing)
         if why is not None:
             return Reason("memory-full", sequence.id, f"not admitted: {why}")
-        self.joining.append(entry)
+        self.joining[sequence.id] = entry
         self._extended.clear()
+        return None
+
+    def _take_apart(self, sequence: Sequence) -> Reason | None:
+        memory, prompts = self.memory, [*self.prompts, len(sequence)]
+        needed = len(prompts) * max(prompts)
+        making_way = memory.make_way(needed)
+        # The longest row there can be must be able to go on beside them.
+        batch = max(self.window.height * (self.window.width + 1), memory.longest)
+        if making_way is None or memory.prefilled.used_without(making_way) + needed + batch > memory.limit:
+            text = f"there is no room to compute {number(len(prompts), 'prompt')} of {max(prompts)} tokens"
+            return Reason("memory-full", sequence.id, f"not admitted: {text}")
+        self.prompts = prompts
         return None
 
     def extend(self, sequence: Sequence) -> Reason | None:
         if sequence.id not in self.window.rows:  # it waits for a row
-            return ShapedRoom.admit(self, sequence, growing=True)
+            return self._take_row(sequence, growing=True)
         if not self._extended:  # the same for all
-            self._extended.append(self._full(self.joining, growing=True))
+            self._extended.append(self._full([*self.joining.values()], growing=True))
         (why,) = self._extended
         return None if why is None else Reason("memory-full", sequence.id, why)
 
     def evict(self, sequence: Sequence) -> None:
         del self.staying[sequence.id]
         self._extended.clear()
+        self.settled.append(sequence)
 
     def _full(self, joining: list[Entry], growing: bool) -> str | None:
         """Why these newcomers, beside those that stay, do not fit; None: they do.
@@ -75,7 +98,7 @@ class ShapedRoom:
         _, stride = memory.division(joining, bool(self.staying))
         if widest > stride:
             return f"the window would grow to {widest} columns of {stride}"
-        used = (len(self.staying) + len(joining)) * (width if growing else widest) + memory.num_apart
+        used = (len(self.staying) + len(joining)) * (width if growing else widest) + memory.prefilled.num_used
         excess = used - memory.limit
         if excess > 0 and memory.make_room_apart(excess, {entry.name for entry in joining}) is None:
             return f"the batch would take {used} KV tokens, and the threshold is at {memory.limit}"
@@ -98,7 +121,7 @@ class ShapedOptions:
 
 
 @register
-class Shaped(Written):
+class Shaped(Memory):
     """Rows of equal length, of which a finished one is given to a newcomer while the others go on.
 
     How many rows there are is decided whenever none is in use.
@@ -121,53 +144,51 @@ class Shaped(Written):
         )
 
     def __init__(self, capacity: int, options: Any = None) -> None:
-        super().__init__(capacity, options)
-        self.limit = int(self.options.threshold * capacity + ROUNDING)
-        self.longest = int((1 - self.part_apart) * self.options.threshold * capacity + ROUNDING)  # a row, at most
-        self.slots = int((1 - self.part_apart) * capacity + ROUNDING)  # of all rows
+        self.capacity = capacity
+        self.options = self.Options() if options is None else options
+        self._divide(part_apart=0.0, embed=self.options.insert == "embed")
+
+    def _divide(self, part_apart: float, embed: bool) -> None:
+        """Divide memory between the rows and what is computed apart.
+
+        Raises:
+            UsageError: there is no row of a single token.
+        """
+        capacity, threshold = self.capacity, self.options.threshold
+        self.limit = int(threshold * capacity + ROUNDING)
+        self.longest = int((1 - part_apart) * threshold * capacity + ROUNDING)  # a row, at most
+        self.slots = int((1 - part_apart) * capacity + ROUNDING)  # of all rows
         if not self.longest:
             raise UsageError(
-                f"The memory holds {capacity} KV tokens, of which memory.threshold {self.options.threshold:g} leaves "
+                f"The memory holds {capacity} KV tokens, of which memory.threshold {threshold:g} leaves "
                 "no row a single one: give a higher threshold, or more --kv-memory."
             )
         self.host_capacity = capacity if self.options.host is None else self.options.host
-        self.extents: dict[str, Extent | Runs] = {}
-        self.window = Window(1, self.longest, self.extents, embed=self.embeds)
-        self.num_batch = 0  # the window of all rows that were computed: padding, gaps and finished rows included
+        self.books = Places[Extent | Runs]()
+        self.window = Window(1, self.longest, self.books.places, embed=embed)
+        self.prefilled = Prefilled(self.slots, int(part_apart * threshold * capacity + ROUNDING))
         self.away = Away(self.host_capacity)
-
-    @property
-    def embeds(self) -> bool:
-        return bool(self.options.insert == "embed")
-
-    @property
-    def part_apart(self) -> float:
-        """The part of memory that is for sequences without a row."""
-        return 0.0
-
-    @property
-    def num_apart(self) -> int:
-        """Slots in use in that part."""
-        return 0
+        self.num_batch = 0  # the window of all rows that were computed: padding, gaps and finished rows included
+        self.waiting: dict[str, Sequence] = {}  # whose prompts have been computed apart
 
     def check(self, *prompts: Request) -> None:
+        options = self.options
+        apart = f" and memory.prefill {options.prefill:g}" if self.apart else ""
         for request in prompts:
             if request.max_cached > self.longest:
                 raise RequestRefused(
                     f"Request {request.id!r} may need a row of {request.max_cached} KV tokens, and memory has room for "
-                    f"one of {self.longest} (of {self.capacity}, with {self._set_apart}): shorten the prompt, lower "
-                    f"max_new_tokens{self._raise_threshold}, or raise --kv-memory."
+                    f"one of {self.longest} (of {self.capacity}, with memory.threshold {options.threshold:g}{apart}): "
+                    f"shorten the prompt, lower max_new_tokens{self._raise_threshold}, or raise --kv-memory."
                 )
-
-    @property
-    def _set_apart(self) -> str:
-        """The options that leave a row less than the memory."""
-        return f"memory.threshold {self.options.threshold:g}"
 
     @property
     def _raise_threshold(self) -> str:
         """That this would help, for the end of a sentence, if it can be done."""
         return ", raise memory.threshold" if self.options.threshold < 1 else ""
+
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        return self.books.missing(sequence)
 
     def division(self, joining: Collection[Entry], others: bool) -> tuple[int, int]:
         """How many rows there are and how long they are when these newcomers have joined.
@@ -183,17 +204,16 @@ class Shaped(Written):
         rows = min(self.options.rows, self.slots // max([entry.most for entry in joining]))
         return rows, min(self.slots // rows, self.longest)
 
-    def room(self) -> ShapedRoom:
-        return ShapedRoom(self)
+    def room(self) -> ShapedTrial:
+        return ShapedTrial(self)
 
     def entry(self, sequence: Sequence, stop: int) -> Entry:
         """A newcomer of which an iteration computes what is missing of the first `stop` tokens."""
         name = sequence.request.id
-        return Entry(name, stop, stop - self.cached.get(name, 0), sequence.request.max_cached)
+        return Entry(name, stop, stop - self.books.cached.get(name, 0), sequence.request.max_cached)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        joining = self._joining(proposal)
-        self._check(proposal, joining)
+        joining = self._settle(proposal)
         moves: list[Move] = []
         for sequence in proposal.evict:
             moves += self._leave(sequence.id)
@@ -204,110 +224,123 @@ class Shaped(Written):
         if entries and not window.rows:
             window.divide(*self.division(entries, others=False))
         computed = window.enter(entries, running)
-        reused = tuple([Reuse(entry.name, 0, self.cached[entry.name]) for entry in entries if entry.name in self.away])
+        cached = self.books.cached
+        reused = tuple([Reuse(entry.name, 0, cached[entry.name]) for entry in entries if entry.name in self.away])
         for entry in entries:
-            if self.cached.get(entry.name):
+            if cached.get(entry.name):
                 moves += self._bring(entry.name)
-        excess = window.height * window.width + self.num_apart - self.limit
+        excess = window.height * window.width + self.prefilled.num_used - self.limit
         if excess > 0:
             moves += self._leave_apart(self.make_room_apart(excess, ()) or ())
-            if window.height * window.width + self.num_apart > self.limit:
+            if window.height * window.width + self.prefilled.num_used > self.limit:
                 moves += self._close_up()
-        places = tuple([window.places[work.sequence] for work in proposal.work])
-        return Placement(places, window.rectangle(computed), tuple(moves), (), reused)
+        return Placement(self.books.of(proposal.work), window.rectangle(computed), tuple(moves), (), reused)
+
+    def _settle(self, proposal: Proposal) -> list[Sequence]:
+        """The sequences that get a row: those that were computed apart, then newcomers.
+
+        Raises:
+            LawBroken: they do not fit, or a sequence that has a row is left out of the iteration.
+        """
+        trial = settle(proposal, ShapedTrial, self.room)
+        computed = [self.waiting[work.sequence] for work in proposal.work if work.sequence in self.waiting]
+        for sequence in computed:
+            if sequence.id not in trial.joining and (full := trial.extend(sequence)):
+                raise LawBroken("budget", f"the proposal does not fit: {full}")
+        joining = [*computed, *proposal.admit]
+        rows = {*self.window.rows, *(sequence.id for sequence in joining)}
+        rows.difference_update([sequence.id for sequence in proposal.evict])
+        if left_out := rows.difference([work.sequence for work in proposal.work]):
+            raise LawBroken(
+                "layout", f"{left_out} have rows, and no work: there is no room for the gap that this leaves"
+            )
+        return joining
+
+    def make_way(self, size: int) -> tuple[str, ...] | None:
+        """The sequences that must leave to the host before `size` slots are free for prompts; None: they never are."""
+        names = self.prefilled.in_the_way(size)
+        return names if names is not None and self.away.fit(self.books.cached[name] for name in names) else None
 
     def make_room_apart(self, size: int, staying: Collection[str]) -> tuple[str, ...] | None:
-        """The sequences without a row that can leave to the host, so that `size` slots are in use no more; None: there
-        are not enough.
+        """Prefilled sequences to swap out to free `size` slots, or None.
 
         Args:
             staying: those that may not leave, since they get a row.
         """
-        return None
+        names: list[str] = []
+        for name, row in reversed(self.prefilled.rows.items()):  # those that were computed last wait longest
+            if name not in staying:
+                names.append(name)
+                size -= row.width
+                if size <= 0:
+                    break
+        return tuple(names) if size <= 0 and self.away.fit(self.books.cached[name] for name in names) else None
 
     def _leave_apart(self, names: Collection[str]) -> list[Move]:
-        """Sequences without a row leave to the host."""
-        return []
-
-    def _joining(self, proposal: Proposal) -> list[Sequence]:
-        """The sequences that get a row."""
-        return [*proposal.admit]
-
-    def _check(self, proposal: Proposal, joining: list[Sequence]) -> None:
-        """Raise `LawBroken` if it does not fit, or evicts or works on sequences without rows, or admits others."""
-        rows = self.window.rows
-        allowed = {*rows, *(sequence.id for sequence in joining)}
-        for sequence in proposal.evict:
-            if sequence.id not in rows:
-                raise LawBroken("conservation", f"{sequence.id} was to be evicted, and has no row")
-            allowed.discard(sequence.id)
-        for sequence in joining:
-            if sequence.id in rows:
-                raise LawBroken("conservation", f"{sequence.id} was admitted a second time")
-        for work in proposal.work:
-            if work.sequence not in allowed:
-                raise LawBroken("conservation", f"work was proposed for {work.sequence}, which was never admitted")
-        if left_out := allowed.difference([work.sequence for work in proposal.work]):
-            raise LawBroken(
-                "layout", f"{left_out} have rows, and no work: there is no room for the gap that this leaves"
-            )
-        room = self.room()
-        for sequence in proposal.evict:
-            room.evict(sequence)
-        reasons = [ShapedRoom.admit(room, sequence, growing=proposal.growing) for sequence in joining]
-        if full := next(filter(None, reasons), None):
-            raise LawBroken("budget", f"the proposal does not fit: {full}")
+        """Swap out prefilled sequences."""
+        moves: list[Move] = []
+        for name in names:
+            moves += self.away.leave(name, self.prefilled.give_back(name), self.books.cached[name]) or ()
+            del self.books.places[name]
+        return moves
 
     def _leave(self, name: str) -> list[Move]:
         """A sequence is evicted: its KV goes to the host, or is dropped where that has no room for it."""
-        place = self.extents[name]
+        place = self.books.places[name]
         self.window.leave(name)
-        moves = self.away.leave(name, place, self.cached.get(name, 0))
+        moves = self.away.leave(name, place, self.books.cached.get(name, 0))
         if moves is None:
-            self.num_written -= self.cached.pop(name, 0)
+            self.books.forget(name)
         return moves or []
 
     def _bring(self, name: str) -> list[Move]:
         """KV that is elsewhere is copied to the row that its sequence has got."""
-        return self.away.back(name, self.extents[name])
+        self.waiting.pop(name, None)
+        place = self.books.places[name]
+        if name in self.prefilled.rows:
+            return copies("embed", self.prefilled.give_back(name), place, self.books.cached[name])
+        return self.away.back(name, place)
 
     def _close_up(self) -> list[Move]:
         """Fill the free rows between others with the last ones, so that these are computed no more."""
         moves: list[Move] = []
         while self.window.height > len(self.window.rows):
             name, before = self.window.move_last()
-            moves += copies("shuffle", before, self.extents[name], self.cached[name])
+            moves += copies("shuffle", before, self.books.places[name], self.books.cached[name])
         return moves
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         if plan.phase is not Phase.PREPROCESSING:
             assert isinstance(plan.shape, Rectangle)
             self.num_batch = plan.shape.rows * (plan.shape.stop - plan.shape.begin)
-        return super().commit(plan, sampled, now)
+        self.books.wrote(plan.work)
+        return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
         name = sequence.id
-        self.num_written -= self.cached.pop(name, 0)
+        self.books.forget(name)
         if name in self.window.rows:
             self.window.leave(name)
             self.num_batch = min(self.num_batch, self.window.height * self.window.width)
         if name in self.away:
             self.away.drop(name)
-
-    @property
-    def num_used(self) -> int:
-        return self.num_batch + self.num_apart
+        self.waiting.pop(name, None)
+        if name in self.prefilled.rows:
+            del self.books.places[name]
+            self.prefilled.give_back(name)
 
     def usage(self) -> KVUsage:
-        return KVUsage(self.num_used, self.num_used, self.capacity, self.away.num_used)
+        used = self.num_batch + self.prefilled.num_used
+        return KVUsage(used, used, self.capacity, self.away.num_used)
 
     def check_integrity(self) -> None:
-        super().check_integrity()
+        self.books.check()
         self.away.check()
+        self.prefilled.check()
         window = self.window
         rows = [*window.rows.values(), *window.free]
         if sorted(rows) != list(range(len(rows))) or len(rows) * window.stride > self.slots:
             raise LawBroken("conservation", f"the rows {window.rows} and the free ones {window.free} are not all, once")
-        used = max(self.num_batch, window.height * window.width) + self.num_apart
+        used = max(self.num_batch, window.height * window.width) + self.prefilled.num_used
         if window.width > window.stride or used > self.limit:
             raise LawBroken("budget", f"{used} tokens are in use of {self.limit}, in {window.width} columns")

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.layout import Region
-from minifuse.memory.fixed import FixedRoom
-from minifuse.memory.reserved import ReservedMemory
+from minifuse.memory.places import Places
 from minifuse.memory.shuffle import shuffle
+from minifuse.memory.trial import Trial, settle
 from minifuse.options import option
 from minifuse.place import Extent
 from minifuse.plan import Move, Placement, Plan, Proposal, Reason
+from minifuse.report import KVUsage
 from minifuse.request import Phase, Request, Sequence
-from minifuse.stages import register
+from minifuse.stages import Memory, register
+from minifuse.work import Span
 
 __all__ = ["Slots"]
 
 
-class _Room(FixedRoom):
+class SlotTrial(Trial):
+    """Counts the slots that are free."""
+
     def __init__(self, free: int, slots: int) -> None:
+        super().__init__()
         self.free = free
         self.slots = slots
 
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         if not self.free:
             return Reason("memory-full", sequence.id, f"not admitted: all {self.slots} slots are taken")
         self.free -= 1
@@ -34,7 +39,7 @@ class _Room(FixedRoom):
 
 
 @register
-class Slots(ReservedMemory):
+class Slots(Memory):
     """Slots of equal width, one for each prompt; the running ones form one region (buffer_offset, buffer_size).
 
     A newcomer takes the free slot nearest to the region: a hole inside it, which without the shuffle is computed
@@ -58,7 +63,9 @@ class Slots(ReservedMemory):
         shuffle: bool = option(True, "gather the running requests' slots when one leaves a hole")
 
     def __init__(self, capacity: int, options: Any = None) -> None:
-        super().__init__(capacity, options)
+        self.capacity = capacity
+        self.options = self.Options() if options is None else options
+        self.books = Places[Extent]()
         self.slots: int = self.options.slots
         self.width: int = capacity // self.slots
         if self.width < 1:
@@ -83,38 +90,46 @@ class Slots(ReservedMemory):
                     "--kv-memory."
                 )
 
-    def room(self) -> _Room:
-        return _Room(self.slots - len(self.extents) - len(self.leaving), self.slots)
+    def missing(self, sequence: Sequence) -> tuple[Span, ...]:
+        return self.books.missing(sequence)
+
+    def room(self) -> SlotTrial:
+        return SlotTrial(self.slots - len(self.books.places) - len(self.leaving), self.slots)
 
     def slot(self, sequence_id: str) -> int:
         """The number of the slot that holds a sequence's KV."""
-        slot: int = self.extents[sequence_id].offset // self.width
+        slot: int = self.books.places[sequence_id].offset // self.width
         return slot
 
     def _free_slots(self) -> list[int]:
-        taken = {extent.offset // self.width for extent in self.extents.values()}
+        taken = {extent.offset // self.width for extent in self.books.places.values()}
         return [slot for slot in range(self.slots) if slot not in taken and slot not in self.leaving]
 
     def _extent(self, slot: int) -> Extent:
         return Extent(slot * self.width, self.width)
 
-    def _reserve(self, newcomers: tuple[Sequence, ...]) -> dict[str, Extent]:
-        free = self._free_slots()
-        if len(newcomers) > len(free):
-            raise LawBroken("budget", f"{len(newcomers)} sequences were admitted, and {len(free)} slots are free")
-        start, stop = self._bounds([self.extents[name] for name in self.fused]) if self.fused else (0, 0)
-        nearest = sorted(free, key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start, slot))
-        return {newcomer.id: self._extent(slot) for newcomer, slot in zip(newcomers, nearest, strict=False)}
+    def _admit(self, newcomers: tuple[Sequence, ...]) -> None:
+        """Give newcomers the free slots nearest to the region."""
+        places = self.books.places
+        start, stop = self._bounds([places[name] for name in self.fused]) if self.fused else (0, 0)
+        nearest = sorted(
+            self._free_slots(), key=lambda slot: (max(start - slot, 0, slot - stop + 1), slot < start, slot)
+        )
+        for newcomer, slot in zip(newcomers, nearest, strict=False):
+            places[newcomer.id] = self._extent(slot)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        extents = self._place(proposal)
+        settle(proposal, SlotTrial, self.room)
+        if proposal.admit:
+            self._admit(proposal.admit)
+        extents = self.books.of(proposal.work)
         if proposal.phase is Phase.PREPROCESSING:
             return Placement(extents)  # runs beside the main stream, and leaves its region alone
         moves: tuple[Move, ...] = ()
         start, stop = self._bounds(extents)
         if self.options.shuffle and stop - start > len(set(extents)):  # there are holes
             moves = self._shuffle(proposal)
-            extents = tuple([self.extents[work.sequence] for work in proposal.work])
+            extents = self.books.of(proposal.work)
             start, stop = self._bounds(extents)
         self.fused = {work.sequence for work in proposal.work}
         return Placement(extents, Region(start, stop - start, self.width), moves)
@@ -130,12 +145,12 @@ class Slots(ReservedMemory):
         A slot that is copied from is free only when the copy has been made, which is when the plan has run.
         """
         live = {self.slot(work.sequence): work.sequence for work in proposal.work}
-        fixed = [self.slot(name) for name in self.extents if self.slot(name) not in live] + [*self.leaving]
+        fixed = [self.slot(name) for name in self.books.places if self.slot(name) not in live] + [*self.leaving]
         moves = []
         for source, target in self._moves(sorted(live), fixed):
             name = live[source]
-            self.extents[name] = self._extent(target)
-            if num_tokens := self.cached.get(name, 0):
+            self.books.places[name] = self._extent(target)
+            if num_tokens := self.books.cached.get(name, 0):
                 moves.append(Move("shuffle", source * self.width, target * self.width, num_tokens))
                 self.leaving[source] = name
         return tuple(moves)
@@ -144,32 +159,35 @@ class Slots(ReservedMemory):
         """The slots to be copied, (from, to), so that the live ones lie side by side but for fixed ones."""
         return shuffle(live, fixed, self.slots).moves
 
-    def _written(self, plan: Plan) -> None:
-        super()._written(plan)
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        self.books.wrote(plan.work)
         for move in plan.moves:
             self.leaving.pop(move.source // self.width, None)
+        return self.usage()
 
-    def _free(self, sequence_id: str, extent: Extent) -> None:
-        self.fused.discard(sequence_id)
-        self.leaving = {slot: name for slot, name in self.leaving.items() if name != sequence_id}
+    def release(self, sequence: Sequence, now: float) -> None:
+        if self.books.release(sequence.id) is not None:
+            self.fused.discard(sequence.id)
+            self.leaving = {slot: name for slot, name in self.leaving.items() if name != sequence.id}
 
-    @property
-    def num_reserved(self) -> int:
-        return (len(self.extents) + len(self.leaving)) * self.width
+    def usage(self) -> KVUsage:
+        reserved = (len(self.books.places) + len(self.leaving)) * self.width
+        return KVUsage(self.books.num_written, reserved, self.capacity)
 
     def check_integrity(self) -> None:
-        super().check_integrity()
-        if any(slot in self.leaving for slot in map(self.slot, self.extents)) or not self.fused <= self.extents.keys():
+        self.books.check()
+        extents = self.books.places
+        if any(slot in self.leaving for slot in map(self.slot, extents)) or not self.fused <= extents.keys():
             raise LawBroken(
-                "conservation", f"slots {self.leaving} are still to be copied from, and {self.extents} are owned"
+                "conservation", f"slots {self.leaving} are still to be copied from, and {extents} are owned"
             )
-        offsets = [extent.offset for extent in self.extents.values()]
+        offsets = [extent.offset for extent in extents.values()]
         if len(set(offsets)) < len(offsets):
             raise LawBroken("conservation", "two sequences share a slot")
-        for name, extent in self.extents.items():
+        for name, extent in extents.items():
             slot, inside = divmod(extent.offset, self.width)
             if inside or extent.capacity != self.width or not 0 <= slot < self.slots:
                 raise LawBroken("conservation", f"{name} has {extent}, which is not one of the {self.slots} slots")
-        for name, cached in self.cached.items():
+        for name, cached in self.books.cached.items():
             if cached > self.width:
                 raise LawBroken("conservation", f"{name} reaches beyond its slot")

@@ -8,14 +8,12 @@ from typing import Any, ClassVar
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken, RequestRefused
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.fixed import FixedRoom, check_proposal
-from minifuse.memory.still import NothingAhead
-from minifuse.options import NoOptions
+from minifuse.memory.trial import Trial, settle
 from minifuse.place import State
 from minifuse.plan import Placement, Plan, Proposal, Reason
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
-from minifuse.stages import register
+from minifuse.stages import Memory, register
 from minifuse.work import Span, Work
 
 __all__ = ["States"]
@@ -33,20 +31,21 @@ class _Books:
         self.unread: dict[int, int] = {}  # node -> number of its readers that have not run
 
 
-class _Room(FixedRoom):
-    """The numbers of slots promised and taken. `place` decides where they lie.
+class StateTrial(Trial):
+    """Counts the slots that are promised and taken.
 
     Most iterations need no more slots than are spare. So `extend` only counts, and which slots were promised to which
     sequence is settled when the count exceeds the spare ones, or when a newcomer asks.
     """
 
     def __init__(self, memory: States) -> None:
+        super().__init__()
         self.memory = memory
         self.spare = memory.num_spare
         self.untaken: dict[str, int] = {}  # sequence -> slots promised and not taken, once settled
         self.unsettled: list[Sequence] = []  # extended by a slot each: no more of them than spare slots
 
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         self._settle()
         needed = sequence.unfolded.most_held
         if needed > self.spare:
@@ -63,15 +62,15 @@ class _Room(FixedRoom):
             return None
         self.unsettled.pop()
         self._settle()
-        return self._take(sequence)
+        return self._take_one(sequence)
 
     def _settle(self) -> None:
         """Take the unsettled slots from each sequence's promise, and from the spare ones beyond it."""
         unsettled, self.unsettled = self.unsettled, []
         for sequence in unsettled:
-            self._take(sequence)
+            self._take_one(sequence)
 
-    def _take(self, sequence: Sequence) -> Reason | None:
+    def _take_one(self, sequence: Sequence) -> Reason | None:
         """Take a slot of the sequence's promise, or else a spare one."""
         untaken = self.untaken.get(sequence.id)
         if untaken is None:
@@ -85,7 +84,7 @@ class _Room(FixedRoom):
 
 
 @register
-class States(NothingAhead):
+class States(Memory):
     """A slot for the states of each node; a batch has adjacent slots, so that the next batch need not gather them.
 
     A slot is taken when its node is planned, and free when all its readers have run. Nodes of one batch get a run of
@@ -96,12 +95,9 @@ class States(NothingAhead):
     >>> # run, 0..2 are free again, and nodes 2 go there
     """
 
-    kind: ClassVar[str] = "memory"
-    name: ClassVar[str] = "states"
+    name = "states"
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
     offers: ClassVar[frozenset[str]] = frozenset({"states"})
-    Options: ClassVar[type] = NoOptions
-    host_capacity = 0
 
     def __init__(self, capacity: int, options: Any = None) -> None:
         self.capacity = capacity  # slots
@@ -132,12 +128,14 @@ class States(NothingAhead):
         """Slots that are neither promised nor taken."""
         return self.capacity - self.num_promised - self.num_overdrawn
 
-    def room(self) -> _Room:
-        return _Room(self)
+    def room(self) -> StateTrial:
+        return StateTrial(self)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        check_proposal(proposal, self.books)
-        self._admit(proposal.admit)
+        settle(proposal, StateTrial, self.room)
+        for newcomer in proposal.admit:
+            self.books[newcomer.id] = admitted = _Books(newcomer.unfolded)
+            self.num_promised += admitted.promised
         waves = proposal.waves or (Span(0, len(proposal.work)),)
         places: list[State] = []
         passing: list[int] = []  # slots that one wave was the last to read: free for the waves after it
@@ -165,11 +163,6 @@ class States(NothingAhead):
         if passing:
             self.passing[proposal.work[0]] = passing
         return Placement(tuple(places), waves=proposal.waves)
-
-    def _admit(self, newcomers: tuple[Sequence, ...]) -> None:
-        for newcomer in newcomers:
-            self.books[newcomer.id] = books = _Books(newcomer.unfolded)
-            self.num_promised += books.promised
 
     def _drop(self, books: _Books, node: int) -> int:
         """Remove a node whose states are no longer needed. Returns its slot, for the caller to free."""

@@ -5,45 +5,37 @@ See Kwon et al., vLLM (SOSP 2023), 4.2 to 4.5: block tables, copy-on-write, swap
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from minifuse.errors import LawBroken
 from minifuse.memory.blocks import BlockPool
 from minifuse.memory.prefixes import Prefixes
-from minifuse.parsing import number
 from minifuse.place import Pages
 from minifuse.plan import Move, Tier
 from minifuse.request import Sequence
 from minifuse.work import Work
 
-__all__ = ["NoRoom", "Tables"]
+__all__ = ["Tables"]
 
 TIERS: dict[str, tuple[Tier, Tier]] = {"swap_in": ("host", "device"), "swap_out": ("device", "host")}
 
 
-class NoRoom(Exception):
-    """Something does not fit now, as the message says. Nothing has changed."""
-
-
 class Tables:
-    """The books of paged memory. Every change happens completely or, with `NoRoom`, not at all.
+    """The books of paged memory. What is done here has been tried: see `minifuse.memory.paged.PagedTrial`.
 
     A block that a plan copies from is held until the copy has been made (`arrived`), even if its sequence is released
     before that. Sums are kept beside the books, so that no question takes longer for more sequences or blocks. What
     one sequence has is a tuple, made anew when it changes: an unchanged table is the same object in every plan.
 
-    What is only tried out is done to a `Trial` of the books (`minifuse.memory.trial`).
-
     Args:
         size: slots in a block.
         swap: keep the KV of evicted sequences on the host, as far as there is room.
         share: let prompts with a common beginning hold the same blocks.
-        watermark: blocks that newcomers leave free for running sequences.
     """
 
-    def __init__(self, num_blocks: int, num_host: int, size: int, *, swap: bool, share: bool, watermark: int) -> None:
-        self.size, self.swap, self.share, self.watermark = size, swap, share, watermark
+    def __init__(self, num_blocks: int, num_host: int, size: int, *, swap: bool, share: bool) -> None:
+        self.size, self.swap, self.share = size, swap, share
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_host)
         self.sequences: dict[str, Sequence] = {}  # all that have KV in either tier
@@ -60,11 +52,6 @@ class Tables:
         self.num_away = 0
 
     @property
-    def num_on_device(self) -> int:
-        """Sequences on the device."""
-        return len(self.pages)
-
-    @property
     def num_available(self) -> int:
         """Blocks of the device that are neither held nor promised."""
         return len(self.device.free) - self.num_promised
@@ -76,111 +63,72 @@ class Tables:
     def num_cached(self, sequence: Sequence) -> int:
         """Leading tokens whose KV need not be computed: it has them, or would share them as a newcomer."""
         cached = self.cached.get(sequence.id)
-        return self._alike(sequence)[1] if cached is None else cached
+        return self.alike(sequence)[1] if cached is None else cached
 
-    def _alike(self, newcomer: Sequence) -> tuple[str, int]:
+    def alike(self, newcomer: Sequence, gone: Collection[str] = ()) -> tuple[str, int]:
         """The sequence that has the longest beginning of a newcomer's tokens on the device, and its length, or ("", 0).
 
         Of several the one admitted first. The newcomer's last token is never shared: it must be computed, for the next
         one is sampled from it.
-        """
-        return self._longest(newcomer.tokens, len(newcomer) - 1) if self.share else ("", 0)
 
-    def _longest(self, tokens: list[int], stop: int) -> tuple[str, int]:
-        """As `Prefixes.longest`, of the sequences whose KV is in their blocks."""
-        return self.prefixes.longest(tokens, stop, self._has_arrived if self.copied or self.returned else None)
+        Args:
+            gone: sequences that do not count.
+        """
+        if not self.share or newcomer.id in self.cached:
+            return "", 0
+        every = not (gone or self.copied or self.returned)
+        eligible = None if every else lambda name: name not in gone and self._has_arrived(name)
+        return self.prefixes.longest(newcomer.tokens, len(newcomer) - 1, eligible)
 
     def _has_arrived(self, name: str) -> bool:
         """Whether all of its KV is in its blocks: none is still to be copied there."""
         return name not in self.copied and name not in self.returned
 
-    def admit(self, sequence: Sequence, *, growing: bool, busy: bool) -> list[Move]:
+    def admit(self, sequence: Sequence, whole: int, parent: str, shared: int) -> list[Move]:
         """Admit a newcomer or a swapped-out sequence: give it blocks for the KV it has, and promise what it will need.
 
         The last block of a shared beginning is copied at once if it is shared in part: the newcomer writes there next.
-
-        Args:
-            growing: promise blocks up to the next token only, not for the longest possible answer.
-            busy: other sequences are on the device, for which the watermark is kept.
-
-        Raises:
-            NoRoom: there are not enough blocks.
-        """
-        name = sequence.id
-        away = self.away.get(name, ())
-        parent, shared = ("", 0) if name in self.cached else self._alike(sequence)
-        whole = self.blocks_of(len(sequence) if growing else sequence.request.max_cached)
-        needed = whole - shared // self.size  # a block shared in part is copied, so it counts as needed
-        available = self.num_available - (self.watermark if growing and busy else 0)
-        if needed > available:
-            kept = (
-                f", {self.watermark} of them kept for running requests" if growing and busy and self.watermark else ""
-            )
-            lacks = f"needs {number(needed, 'block')} of {self.size} KV tokens, {self.num_available} are free{kept}"
-            raise NoRoom(f"not admitted: {lacks}")
-        self.sequences[name] = sequence
-        table = self.pages[parent].blocks[: self.blocks_of(shared)] if shared else ()
-        for block in table:
-            self.device.share(block)
-        table += tuple([self.device.take() for _ in away])
-        self.pages[name] = Pages(table, self.size)
-        cached = self.cached[name] = self.cached.get(name, shared)
-        self.num_kept += cached
-        self._promise(name, needed - len(away))
-        moves: list[Move] = []
-        if away:
-            self.num_away -= cached
-            self.returned[name] = self.away.pop(name)
-            moves = self._moves("swap_in", away, table, cached)
-        elif shared % self.size:
-            moves = self.grow(name, shared, shared + 1)
-        self._join(name)
-        return moves
-
-    def grow(self, name: str, start: int, stop: int) -> list[Move]:
-        """Provide for the KV of tokens [start, stop): new blocks at the end, copies of shared ones (copy-on-write).
 
         >>> # blocks of 4; b shares the 6 tokens of a, and will write its 7th into their second block, 1:
         >>> # it takes a block of its own, say 2, and the plan first copies the two tokens of block 1 there:
         >>> # Move("copy", source=4, target=8, num_tokens=2)
 
-        Raises:
-            NoRoom: there are not enough blocks.
+        Args:
+            whole: blocks that it has and is promised in all.
+            parent, shared: as from `alike`.
         """
-        table, size = self.pages[name].blocks, self.size
-        new = -(-stop // size) - len(table)
-        shared = self._shared(table, start // size, new) if self.share else ()
-        if new <= 0 and not shared:
-            return []  # as in most iterations
-        needed = max(0, new) + len(shared)
-        promised = self.promised.get(name, 0)
-        if needed - promised > self.num_available:
-            raise NoRoom(
-                f"has no room for its next token: needs {number(needed, 'block')}, {self.num_available} are free"
-            )
+        name = sequence.id
+        away = self.away.pop(name, ())
+        table = self.pages[parent].blocks[: self.blocks_of(shared)] if shared else ()
+        for block in table:
+            self.device.share(block)
+        table += tuple([self.device.take() for _ in away])
         moves: list[Move] = []
-        taken = [self.device.take() for _ in range(needed)]
-        if shared:
-            blocks = list(table)
-            for i, target in zip(shared, taken, strict=False):
-                source, blocks[i] = blocks[i], target
-                self.copied[name] = (*self.copied.get(name, ()), source)
-                self.copying[source] = self.copying.get(source, 0) + 1
-                if (kept := min(self.cached[name] - i * size, size)) > 0:
-                    moves.append(Move("copy", source * size, target * size, kept))
-            table = tuple(blocks)
-        self.pages[name] = Pages((*table, *taken[len(shared) :]), size)
-        self._promise(name, max(0, promised - needed))
+        cached = self.cached[name] = self.cached.get(name, shared)
+        if away:
+            self.num_away -= cached
+            self.returned[name] = away
+            moves = self._moves("swap_in", away, table, cached)
+        elif shared % self.size:
+            source, target = table[-1], self.device.take()
+            table = (*table[:-1], target)
+            self.copied[name] = (source,)
+            self.copying[source] = self.copying.get(source, 0) + 1
+            moves = [Move("copy", source * self.size, target * self.size, shared % self.size)]
+        self.sequences[name] = sequence
+        self.pages[name] = Pages(table, self.size)
+        self.num_kept += cached
+        self._promise(name, whole - len(table))
+        if self.share:
+            self.prefixes.extend(name, sequence.tokens, cached)
         return moves
 
-    def _shared(self, table: tuple[int, ...], first: int, new: int) -> list[int]:
-        """Which of a table's blocks, from `first` on to where `new` ones follow (or, if negative, end), are shared."""
-        return [i for i in range(first, len(table) + min(new, 0)) if self._is_shared(table[i])]
-
-    def _is_shared(self, block: int) -> bool:
-        """Whether several tables have it. Holders that only copy from it are not counted: they ignore added tokens."""
-        holders = self.device.num_holders(block)
-        return holders > 1 and holders - self.copying.get(block, 0) > 1
+    def grow(self, name: str, stop: int) -> None:
+        """Take new blocks at the end of a table, up to the KV of token `stop` - 1."""
+        table = self.pages[name].blocks
+        new = self.blocks_of(stop) - len(table)
+        self.pages[name] = Pages((*table, *[self.device.take() for _ in range(new)]), self.size)
+        self._promise(name, max(0, self.promised.get(name, 0) - new))
 
     def _promise(self, name: str, count: int) -> None:
         self.num_promised += count - self.promised.get(name, 0)
@@ -188,7 +136,8 @@ class Tables:
 
     def evict(self, name: str) -> list[Move]:
         """Free all device blocks of a sequence. Its KV is swapped out if the host has room, otherwise dropped."""
-        table, cached = self._leave(name), self.cached[name]
+        cached = self.cached[name]
+        table = self._leave(name)
         needed = self.blocks_of(cached)
         if not self.swap or not cached or needed > self.host.num_free:
             del self.cached[name], self.sequences[name]
@@ -197,22 +146,13 @@ class Tables:
         self.num_away += cached
         return self._moves("swap_out", table, away, cached)
 
-    def _join(self, name: str) -> None:
-        """A sequence has been admitted."""
-        if self.share:
-            self.prefixes.extend(name, self.sequences[name].tokens, self.cached[name])
-
-    def _forget(self, name: str) -> None:
-        """A sequence leaves the device."""
-        if self.share:
-            self.prefixes.remove(name)
-
     def _leave(self, name: str) -> tuple[int, ...]:
         """Free a sequence's blocks on the device, and those promised to it. Returns its block table."""
         table = self.pages.pop(name).blocks
         self.num_promised -= self.promised.pop(name, 0)
         self.num_kept -= self.cached[name]
-        self._forget(name)
+        if self.share:
+            self.prefixes.remove(name)
         for block in table:
             self.device.give_back(block)
         return table

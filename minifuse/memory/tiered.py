@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.memory.chunks import Chunk
 from minifuse.memory.eviction import CostAware, Eviction, LeastRecentlyUsed
 from minifuse.memory.owners import Owners
+from minifuse.memory.places import whole_request
 from minifuse.memory.profile import ASSUMED, Profile
-from minifuse.memory.room import TieredRoom
 from minifuse.memory.tiers import Tiers
+from minifuse.memory.trial import Trial, settle
 from minifuse.options import option
-from minifuse.plan import Move, Placement, Plan, Proposal
+from minifuse.parsing import number
+from minifuse.plan import Move, Placement, Plan, Proposal, Reason
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
-from minifuse.stages import register
+from minifuse.stages import Memory, register
 from minifuse.work import Span
 
 __all__ = ["Tiered"]
@@ -26,8 +30,88 @@ HOST_TIMES = 4  # the host's room by default, as a multiple of the device's
 ROUNDING = 1e-9
 
 
+class TieredTrial(Trial):
+    """Counts the blocks that are free or may be reclaimed.
+
+    What a newcomer finds, on whichever tier, stays for it: it is no longer available to others.
+
+    Args:
+        reserve: blocks that newcomers leave to running sequences, if there are any.
+    """
+
+    def __init__(self, books: Owners, reserve: int) -> None:
+        super().__init__()
+        self.books = books
+        self.kept = reserve if books.running else 0
+        self.reserve = reserve
+        self.free = books.num_available
+        self.found: dict[str, list[Chunk | None]] = {}  # what each newcomer finds, by position
+        self.whole: dict[str, int] = {}  # sequence -> chunks that it has and is promised, if that has changed
+        self.claimed: set[Chunk] = set()  # idle chunks that newcomers found
+        self.left: Counter[Chunk] = Counter()  # chunks that evicted sequences have left
+
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
+        books = self.books
+        if why := books.why_not_yet(sequence):
+            return Reason("not-released", sequence.id, f"not admitted: {why}")
+        chunks = books.found(sequence)
+        length = len(sequence) if growing else sequence.request.max_cached
+        whole = max(books.chunks_of(length), len(chunks))
+        idle = [chunk for chunk in chunks if chunk is not None and self._is_idle(chunk)]
+        there = sum(chunk is not None and (chunk.device is not None or chunk in self.claimed) for chunk in chunks)
+        needed = whole - there
+        own = sum(chunk.device is not None and not chunk.copying for chunk in idle)
+        kept = self.kept if growing else 0
+        if needed > self.free - own - kept:
+            left = f", {kept} of them kept for running requests" if kept else ""
+            lacks = f"needs {number(needed, 'chunk')} of {books.size} KV tokens, {self.free - own} are free{left}"
+            return Reason("memory-full", sequence.id, f"not admitted: {lacks}")
+        self.free -= own + needed
+        self.claimed.update(idle)
+        self.found[sequence.id] = chunks
+        self.whole[sequence.id] = whole
+        self.kept = self.reserve
+        return None
+
+    def _is_idle(self, chunk: Chunk) -> bool:
+        return chunk.users == self.left[chunk] and chunk not in self.claimed
+
+    def extend(self, sequence: Sequence) -> Reason | None:
+        name, length = sequence.request.id, len(sequence.tokens)
+        owner = self.books.running.get(name)
+        if owner is not None and length <= len(owner.chunks) * self.books.size:
+            return None  # as in most iterations
+        return self.extend_to(name, length)
+
+    def extend_to(self, name: str, length: int) -> Reason | None:
+        """As `extend`, for a sequence that is to hold so many tokens."""
+        needed = self.books.chunks_of(length) - self._whole(name)
+        if needed > self.free:
+            text = f"has no room for its next token: needs {number(needed, 'chunk')}, {self.free} are free"
+            return Reason("memory-full", name, text)
+        if needed > 0:
+            self.free -= needed
+            self.whole[name] = self._whole(name) + needed
+        return None
+
+    def _whole(self, name: str) -> int:
+        if name in self.whole:
+            return self.whole[name]
+        owner = self.books.running[name]
+        return len(owner.chunks) + owner.promised
+
+    def evict(self, sequence: Sequence) -> None:
+        owner = self.books.running[sequence.id]
+        self.free += self._whole(sequence.id) - len(owner.chunks)
+        for chunk in owner.chunks:
+            assert chunk is not None
+            self.left[chunk] += 1
+            self.free += chunk.users == self.left[chunk] and not chunk.copying
+        self.settled.append(sequence)
+
+
 @register
-class Tiered:
+class Tiered(Memory):
     """KV in chunks of a few tokens, each in a block, which a conversation keeps when a request of it has ended.
 
     When few blocks of the device are available, the chunks of least value are copied to the host ahead of time; their
@@ -41,13 +125,10 @@ class Tiered:
     >>> # with 3 new tokens: missing is [0, 4) and [14, 17), and [4, 8) is swapped in
     """
 
-    kind: ClassVar[str] = "memory"
-    name: ClassVar[str] = "tiered"
+    name = "tiered"
     evicts: ClassVar[bool] = True
-    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
     reclaims: ClassVar[bool] = True
-    host_capacity: int = 0
 
     @dataclass(frozen=True)
     class Options:
@@ -113,32 +194,35 @@ class Tiered:
         needed = sum(self.books.chunks_of(request.max_cached) for request in prompts)
         have = self.tiers.device.num_blocks
         if needed > have:
-            whole = f"{prompts[0].group!r} with its {len(prompts)} prompts" if len(prompts) > 1 else repr(prompts[0].id)
             raise RequestRefused(
-                f"Request {whole} may need {needed} chunks of {self.tiers.size} KV tokens and the device has {have}: "
-                "shorten the prompt, lower max_new_tokens, or raise --kv-memory."
+                f"Request {whole_request(prompts)} may need {needed} chunks of {self.tiers.size} KV tokens and the "
+                f"device has {have}: shorten the prompt, lower max_new_tokens, or raise --kv-memory."
             )
 
     def receive(self, sequence: Sequence) -> None:
-        """Nothing more to refuse: a text is received as `check` has seen it."""
         self.books.receive(sequence)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         return self.books.missing(sequence)
 
-    def room(self) -> TieredRoom:
-        return TieredRoom(self.books, self.reserve)
+    def room(self) -> TieredTrial:
+        return TieredTrial(self.books, self.reserve)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        books = self.books
-        self._check(proposal)
+        trial = settle(proposal, TieredTrial, self.room)
+        books, size, running = self.books, self.books.size, self.books.running
+        for name, _, stop, _ in proposal.work:
+            owner = running.get(name)
+            if owner is not None and stop <= len(owner.chunks) * size:
+                continue  # as in most iterations
+            if full := trial.extend_to(name, stop):
+                raise LawBroken("budget", f"the proposal does not fit: {full}")
         moves: list[Move] = []
         for sequence in proposal.evict:
             books.suspend(sequence, now)
         for sequence in proposal.admit:  # what they have may not be reclaimed for each other
-            books.begin(sequence)
+            books.begin(sequence, trial.found[sequence.id])
         reused = [books.fill(sequence, proposal.growing, now, moves) for sequence in proposal.admit]
-        size, running = books.size, books.running
         for name, _, stop, _ in proposal.work:
             owner = running[name]
             if not owner.working or stop > len(owner.chunks) * size:
@@ -148,28 +232,6 @@ class Tiered:
         books.forget_empty()
         places = tuple([running[work.sequence].pages or books.pages(running[work.sequence]) for work in proposal.work])
         return Placement(places, None, tuple(moves), reused=tuple(one for one in reused if one.num_tokens))
-
-    def _check(self, proposal: Proposal) -> None:
-        """Raise `LawBroken` if this cannot be placed. Nothing has changed yet."""
-        room, books = self.room(), self.books
-        for sequence in proposal.evict:
-            if sequence.id not in books.running:
-                raise LawBroken("conservation", f"{sequence.id} was to be evicted, and is not on the device")
-            room.evict(sequence)
-        for sequence in proposal.admit:
-            if sequence.id in books.running:
-                raise LawBroken("conservation", f"{sequence.id} was admitted a second time")
-            if full := room.admit(sequence, growing=proposal.growing):
-                raise LawBroken("budget", f"the proposal does not fit: {full}")
-        admitted = {sequence.id for sequence in proposal.admit}
-        for name, _, stop, _ in proposal.work:
-            owner = books.running.get(name)
-            if owner is not None and stop <= len(owner.chunks) * books.size:
-                continue  # as in most iterations
-            if owner is None and name not in admitted:
-                raise LawBroken("conservation", f"work was proposed for {name}, which was never admitted")
-            if full := room.extend_to(name, stop):
-                raise LawBroken("budget", f"the proposal does not fit: {full}")
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         if plan.moves:

@@ -1,78 +1,67 @@
-"""Books of paged memory with changes that have not been made: for what is tried out, and what is placed whole."""
+"""A trial of memory's books: what a policy settles in it is what is placed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from operator import is_
+from typing import TypeVar
 
-from minifuse.memory.changes import Changes
-from minifuse.memory.prefixes import Prefixes
-from minifuse.memory.tables import Tables
-from minifuse.work import Work
+from minifuse.errors import LawBroken
+from minifuse.plan import Proposal, Reason
+from minifuse.request import Sequence
 
-__all__ = ["Trial"]
-
-BOOKS = ("sequences", "pages", "away", "cached", "promised", "copied", "returned", "copying")
-SUMS = ("num_promised", "num_kept", "num_away")
+__all__ = ["Trial", "settle"]
 
 
-class Trial(Tables):
-    """The same books, changes to which are not made before `make`. It costs as much as is changed in it.
+class Trial(ABC):
+    """Counts what is free now, and notes what each admitted sequence gets. The books stay as they are.
 
-    It may be used until the books change. The prefix tree stays as it is: the texts of sequences that joined since have
-    one of their own.
+    A memory has one subclass, with the one formula of an admission, `take`. A refusal changes nothing. Which slots a
+    sequence gets is decided when the trial is committed, in `place`.
     """
 
-    def __init__(self, books: Tables) -> None:
-        vars(self).update(vars(books))
-        self.books = books
-        self.left: set[str] = set()  # sequences that were on the device when the trial began, and have left it since
-        self.joined = Prefixes()  # of the sequences that were admitted since, and are on the device
-        for name in BOOKS:
-            setattr(self, name, Changes(getattr(books, name)))
-        self.device, self.host = books.device.trial(), books.host.trial()
+    def __init__(self) -> None:
+        self.settled: list[Sequence] = []  # evicted and admitted, in the order in which they were
 
-    def make(self) -> None:
-        """Make the changes."""
-        books = self.books
-        for name in self.left:
-            books.prefixes.remove(name)
-        for name in BOOKS:
-            getattr(self, name).make()
-        books.device.make(self.device)
-        books.host.make(self.host)
-        for name in SUMS:
-            setattr(books, name, getattr(self, name))
-        for name in self.joined.ends:
-            books._join(name)
+    @abstractmethod
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
+        """Set aside what a newcomer needs; or return the reason why it does not fit now."""
 
-    @property
-    def num_on_device(self) -> int:
-        return len(self.books.pages) - len(self.left) + len(self.joined.ends)
+    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+        reason = self.take(sequence, growing)
+        if reason is None:
+            self.settled.append(sequence)
+        return reason
 
-    def lacking(self, work: Iterable[Work]) -> list[Work]:
-        """The work of sequences that may have to `grow` for it: few of them, unless blocks are shared."""
-        pages, left, size = self.books.pages, self.left, self.size
-        return [
-            item
-            for item in work
-            if self.share or (name := item[0]) in left or name not in pages or item[2] > len(pages[name].blocks) * size
-        ]
+    def extend(self, sequence: Sequence) -> Reason | None:
+        """Admitted sequences have room for their longest answers, unless a subclass says otherwise."""
+        return None
 
-    def _longest(self, tokens: list[int], stop: int) -> tuple[str, int]:
-        moving = self.books.copied or self.books.returned or self.copied or self.returned
-        stayed = self.prefixes.longest(tokens, stop, self._has_stayed if moving or self.left else None)
-        joined = self.joined.longest(tokens, stop, self._has_arrived)
-        return joined if joined[1] > stayed[1] else stayed  # those that stayed were admitted earlier
+    def evict(self, sequence: Sequence) -> None:
+        raise LawBroken("conservation", f"{sequence.id} was to be evicted, and this memory keeps a sequence to its end")
 
-    def _has_stayed(self, name: str) -> bool:
-        return name not in self.left and self._has_arrived(name)
+    def settles(self, proposal: Proposal) -> bool:
+        """Whether this trial has evicted, then admitted, what a proposal does, in its order."""
+        proposed = (*proposal.evict, *proposal.admit)
+        return len(proposed) == len(self.settled) and all(map(is_, proposed, self.settled))
 
-    def _join(self, name: str) -> None:
-        known = self.share and self._has_arrived(name)  # a text that no newcomer can share now need not be known
-        self.joined.extend(name, self.sequences[name].tokens, self.cached[name] if known else 0)
 
-    def _forget(self, name: str) -> None:
-        if name in self.joined.ends:
-            self.joined.remove(name)
-        else:
-            self.left.add(name)
+T = TypeVar("T", bound=Trial)
+
+
+def settle(proposal: Proposal, kind: type[T], open_trial: Callable[[], T]) -> T:
+    """The trial in which a policy has settled its proposal; without one, the proposal is tried now.
+
+    Raises:
+        LawBroken: it does not fit.
+    """
+    if isinstance(proposal.room, kind) and proposal.room.settles(proposal):
+        return proposal.room
+    trial = open_trial()
+    for sequence in proposal.evict:
+        trial.evict(sequence)
+    for sequence in proposal.admit:
+        if full := trial.admit(sequence, growing=proposal.growing):
+            raise LawBroken("budget", f"the proposal does not fit: {full}")
+    return trial

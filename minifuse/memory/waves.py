@@ -6,19 +6,20 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.fixed import RunRoom, check_proposal
+from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.halves import even_waves
-from minifuse.memory.still import NothingAhead
+from minifuse.memory.places import Places
+from minifuse.memory.trial import settle
 from minifuse.options import option
-from minifuse.place import Pages
+from minifuse.place import Extent, Pages
 from minifuse.plan import Move, Placement, Plan, Proposal
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
-from minifuse.stages import register
+from minifuse.stages import Memory, register
 from minifuse.work import Span, Work
 
 __all__ = ["Waves"]
@@ -27,15 +28,8 @@ BUFFER = 0.125  # of the device, for each of two waves, by default
 HOST_TIMES = 8  # the host's room by default, as a multiple of the device's
 
 
-class _Home(NamedTuple):
-    """A sequence's consecutive slots on the host, for its prompt and its longest possible answer, in whole blocks."""
-
-    offset: int
-    size: int
-
-
 @register
-class Waves(NothingAhead):
+class Waves(Memory):
     """Every admitted sequence has room on the host; the device holds what one wave attends to, and the next.
 
     The first sequences of an iteration keep their KV on the device, as many as leave room for two waves of the others.
@@ -56,12 +50,9 @@ class Waves(NothingAhead):
     >>> #   wave 3: d, blocks 1, 2 and 3    before: upload 2 tokens    after: offload the third
     """
 
-    kind: ClassVar[str] = "memory"
-    name: ClassVar[str] = "waves"
-    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
+    name = "waves"
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
     one_plan: ClassVar[bool] = True
-    host_capacity: int = 0
 
     @dataclass(frozen=True)
     class Options:
@@ -121,13 +112,12 @@ class Waves(NothingAhead):
                 "out."
             )
         self.host = RunAllocator(self.host_capacity)
-        self.homes: dict[str, _Home] = {}  # of every admitted sequence
-        self.cached: dict[str, int] = {}  # sequence -> leading tokens whose KV is written, on some tier
-        self.backed: dict[str, int] = {}  # those of them that are on the host
+        # Of every admitted sequence: its slots on the host, for its longest possible answer, in whole blocks.
+        self.homes = Places[Extent]()
+        self.backed: dict[str, int] = {}  # sequence -> leading tokens whose KV is on the host
         self.pages: dict[str, Pages] = {}  # of the sequences whose KV is on the device
         self.free = deque(range(self.num_blocks))  # those that were freed first are taken first
-        self.num_here = 0  # the sum of `cached` on the device
-        self.num_cached = 0  # and of all
+        self.num_here = 0  # tokens whose KV is written and on the device
 
     def check(self, *prompts: Request) -> None:
         most = max(prompts, key=lambda prompt: prompt.max_cached)
@@ -149,24 +139,23 @@ class Waves(NothingAhead):
                 f"holds {self.host_capacity}: shorten the prompt, lower max_new_tokens, or raise memory.host."
             )
 
-    def receive(self, sequence: Sequence) -> None:
-        """Nothing more to refuse: a text is received as `check` has seen it."""
-
     def blocks_of(self, num_tokens: int) -> int:
         """Blocks that so many tokens take: 6 tokens in blocks of 4 take 2."""
         return -(-num_tokens // self.size)
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
-        return (Span(self.cached.get(sequence.request.id, 0), len(sequence.tokens)),)
+        return self.homes.missing(sequence)
 
-    def room(self) -> RunRoom:
-        return RunRoom(self.host, "on the host", self.size)
+    def room(self) -> RunTrial:
+        return RunTrial(self.host, "on the host", self.size)
 
     # --- the plan of an iteration
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        check_proposal(proposal, self.homes)
-        self._admit(proposal.admit)
+        trial = settle(proposal, RunTrial, self.room)
+        self.host = trial.allocator
+        self.homes.places |= trial.extents
+        self.backed |= dict.fromkeys(trial.extents, 0)
         work = proposal.work
         needs = [self.blocks_of(item.stop) for item in work]
         num_staying, limit = self._divide(needs)
@@ -219,19 +208,6 @@ class Waves(NothingAhead):
             staying += 1
         return staying, min(buffers[staying], self.num_blocks - held[staying])
 
-    def _admit(self, newcomers: tuple[Sequence, ...]) -> None:
-        room = self.room()
-        for newcomer in newcomers:
-            if full := room.admit(newcomer):
-                raise LawBroken("budget", f"the proposal does not fit: {full}")
-        for newcomer in newcomers:
-            size = self.blocks_of(newcomer.request.max_cached) * self.size
-            offset = self.host.allocate(size)
-            if offset is None:
-                raise LawBroken("budget", f"{newcomer.id} was admitted without room for its {size} KV tokens")
-            self.homes[newcomer.id] = _Home(offset, size)
-            self.cached[newcomer.id] = self.backed[newcomer.id] = 0
-
     def _clear(self, staying: Collection[str], needed: int | None) -> list[Move]:
         """Offload what is on the device and does not stay there, before anything is attended.
 
@@ -244,7 +220,7 @@ class Waves(NothingAhead):
             return []
         moves: list[Move] = []
         for name in others:
-            moves += self._offload(name, self.cached[name], "before", 0)
+            moves += self._offload(name, self.homes.cached[name], "before", 0)
         self._give_back(others)
         return moves
 
@@ -260,8 +236,8 @@ class Waves(NothingAhead):
             self.pages[name] = pages
         if have or not item.start:
             return []
-        self.num_here += self.cached[name]
-        home = self.homes[name].offset
+        self.num_here += self.homes.cached[name]
+        home = self.homes.places[name].offset
         return [
             Move("upload", home + start, slot, length, "host", moment="before", wave=wave)
             for start, slot, length in _runs(pages, 0, item.start)
@@ -269,7 +245,7 @@ class Waves(NothingAhead):
 
     def _offload(self, name: str, stop: int, moment: Any, wave: int) -> list[Move]:
         """Copy to the host what of the first `stop` tokens is not there yet."""
-        home, start = self.homes[name].offset, self.backed[name]
+        home, start = self.homes.places[name].offset, self.backed[name]
         self.backed[name] = max(stop, start)
         return [
             Move("offload", slot, home + first, length, target_tier="host", moment=moment, wave=wave)
@@ -291,45 +267,37 @@ class Waves(NothingAhead):
                 self.free.extendleft(reversed(blocks))
             else:
                 self.free.extend(blocks)
-            self.num_here -= self.cached[name]
+            self.num_here -= self.homes.cached.get(name, 0)
         names.clear()
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
-        for name, start, stop, _ in plan.work:
-            if name not in self.homes:
-                raise LawBroken("conservation", f"{name} was computed, and memory has released it")
-            if start > self.cached[name] or stop > self.homes[name].size:
-                raise LawBroken("ghost", f"{Work(name, start, stop)} leaves a gap before it or exceeds its room")
-        for name, _, stop, _ in plan.work:
-            new = stop - self.cached[name]
-            self.num_cached += new
-            self.num_here += new if name in self.pages else 0
-            self.cached[name] = stop
+        cached = self.homes.cached
+        self.num_here += sum([stop - cached.get(name, 0) for name, _, stop, _ in plan.work if name in self.pages])
+        self.homes.wrote(plan.work)
         return self.usage()
 
     def release(self, sequence: Sequence, now: float) -> None:
         name = sequence.id
-        home = self.homes.pop(name, None)
-        if home is None:
-            return
-        self.host.free(*home)
         if name in self.pages:
             self._give_back([name])
-        del self.backed[name]
-        self.num_cached -= self.cached.pop(name)
+        home = self.homes.release(name)
+        if home is not None:
+            self.host.free(*home)
+            del self.backed[name]
 
     def usage(self) -> KVUsage:
         reserved = (self.num_blocks - len(self.free)) * self.size
-        return KVUsage(self.num_here, reserved, self.capacity, self.num_cached - self.num_here)
+        return KVUsage(self.num_here, reserved, self.capacity, self.homes.num_written - self.num_here)
 
     def check_integrity(self) -> None:
-        self.host.check(self.homes.values())
+        self.homes.check()
+        self.host.check(self.homes.places.values())
         held = [block for pages in self.pages.values() for block in pages.blocks]
         if sorted([*held, *self.free]) != list(range(self.num_blocks)):
             raise LawBroken("conservation", f"blocks {held} are held and {list(self.free)} free of {self.num_blocks}")
-        sums = sum(self.cached.values()), sum(self.cached[name] for name in self.pages)
-        if sums != (self.num_cached, self.num_here):
-            raise LawBroken("conservation", f"{self.num_cached} and {self.num_here} tokens are counted, not {sums}")
+        here = sum(self.homes.cached.get(name, 0) for name in self.pages)
+        if here != self.num_here:
+            raise LawBroken("conservation", f"{self.num_here} tokens are counted on the device, not {here}")
 
 
 def _runs(pages: Pages, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

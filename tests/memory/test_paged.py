@@ -14,7 +14,7 @@ from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.memory import Paged
 from minifuse.memory.tables import Tables
 from minifuse.place import Pages
-from minifuse.plan import Move, Plan, Proposal, Reason
+from minifuse.plan import Move, Proposal, Reason
 from minifuse.report import KVUsage
 from minifuse.request import Sequence
 from minifuse.work import Span, Work
@@ -242,10 +242,6 @@ def test_prompts_of_a_request_are_refused_together() -> None:
     [
         ("budget", "the proposal does not fit", {"admit": "bc"}),
         ("budget", "has no room for its next token: needs 5 blocks", {"admit": "b", "work": ("a", 6, 28)}),
-        ("conservation", "a was admitted a second time", {"admit": "ba"}),
-        ("conservation", "c was to be evicted, and is not on the device", {"admit": "b", "evict": "c"}),
-        ("conservation", "work was proposed for c, which was never admitted", {"admit": "b", "work": ("c", 0, 4)}),
-        ("conservation", "work was proposed for a, which was never admitted", {"work": ("a", 6, 7), "evict": "a"}),
     ],
 )
 def test_a_proposal_that_cannot_be_placed_changes_nothing(law: str, what: str, proposal: dict[str, Any]) -> None:
@@ -261,17 +257,6 @@ def test_a_proposal_that_cannot_be_placed_changes_nothing(law: str, what: str, p
         served.memory.place(Proposal(work, admit, evict=evict, growing=True), 0.0)
     assert error.value.law == law
     assert pickle.dumps(vars(served.memory)) == before
-
-
-@pytest.mark.parametrize(("start", "stop"), [(7, 8), (6, 9)])
-def test_work_with_a_gap_before_it_or_beyond_its_blocks_is_not_committed(start: int, stop: int) -> None:
-    served = PagedScene()
-    served.ask("a", 6)
-    served.iterate(admit="a")
-    with pytest.raises(LawBroken, match="leaves a gap before it or exceeds the 8 tokens of its blocks") as error:
-        served.memory.commit(Plan(0, 0, (Work("a", start, stop),), (Pages((0, 1), SIZE),)), {"a"}, 0.0)
-    assert error.value.law == "ghost"
-    assert served.memory.tables.cached["a"] == 6
 
 
 def table(tables: Tables, name: str, *blocks: int) -> None:

@@ -69,8 +69,6 @@ def test_only_chains_have_room_in_a_row() -> None:
 @pytest.mark.parametrize(
     ("proposal", "law"),
     [
-        (Proposal(work_of(("y", 0))), "conservation"),
-        (Proposal((), (sequence("x"),)), "conservation"),
         (Proposal(evict=(sequence("x"),)), "conservation"),
         (Proposal((), (Sequence(Request("y", (1,))),)), "layout"),
     ],

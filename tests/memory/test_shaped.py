@@ -20,7 +20,7 @@ from minifuse.batching import Decoupled, Iteration
 from minifuse.errors import LawBroken
 from minifuse.layout import Rectangle
 from minifuse.memory import Embedded, Shaped
-from minifuse.memory.shaped import ShapedRoom
+from minifuse.memory.shaped import ShapedTrial
 from minifuse.memory.window import Window
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Ran
@@ -150,7 +150,7 @@ def test_where_the_host_is_full_prompts_wait_for_one_to_join() -> None:
     memory = Embedded(28, Embedded.Options(rows=1, prefill=0.3, host=4))
     a, b = Sequence(asks("a", 5, 3)), Sequence(asks("b", 4, 3))
     memory.place(Proposal((Work("a", 0, 5),), (a,), phase=Phase.PREPROCESSING), 0.0)
-    memory.cached["a"] = 5
+    memory.books.cached["a"] = 5
     reason = memory.room().admit(b)
     assert reason is not None
     assert "no room to compute 1 prompt of 4 tokens" in reason.text
@@ -344,7 +344,7 @@ def _giving_rows_away(patch: pytest.MonkeyPatch) -> None:
 def _outgrowing_rows(patch: pytest.MonkeyPatch) -> None:
     """The window grows on the right until it meets its own first columns."""
     patch.setattr(Shaped, "check_integrity", lambda self: None)
-    patch.setattr(ShapedRoom, "_full", lambda self, joining, growing: None)
+    patch.setattr(ShapedTrial, "_full", lambda self, joining, growing: None)
 
 
 def _over_another_row(patch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,6 @@ from helpers import answers_of, asks, expected_answers, make_engine, run_all
 from paged_scene import SIZE, PagedScene
 
 from minifuse.memory import Paged
-from minifuse.memory.tables import Tables
-from minifuse.memory.trial import Trial
 from minifuse.place import Pages
 from minifuse.plan import Move, Placement, Plan, Proposal
 from minifuse.report import KVUsage
@@ -96,24 +94,20 @@ def test_of_equally_long_beginnings_that_of_the_first_admitted_is_shared() -> No
     assert memory.usage().used == 6 + 6 + 1 + 3
 
 
-def test_a_newcomer_is_shared_with_in_the_same_trial() -> None:
-    """b shares with a and a leaves, all in one trial: c shares the block with b."""
-    tables = Tables(6, 0, SIZE, swap=False, share=True, watermark=0)
+def test_a_newcomer_does_not_join_without_the_sequence_that_it_shares_with() -> None:
+    """Its work was proposed as if the beginning stayed, which leaves with the evicted."""
+    memory = Paged(6 * SIZE, Paged.Options(SIZE, share=True))
     a, b, c = (Sequence(asks(name, (1, 2, 3, 4, 5), 2)) for name in "abc")
-    tables.admit(a, growing=True, busy=False)
-    tables.grow("a", 0, 5)
-    tables.wrote([Work("a", 4, 5)])
-    trial = Trial(tables)
-    trial.admit(b, growing=True, busy=True)
-    assert trial.num_cached(c) == 4
-    trial.evict("a")
-    assert trial.num_cached(c) == 4
-    trial.admit(c, growing=True, busy=True)
-    assert (trial.pages["b"].blocks[0], trial.pages["c"].blocks[0]) == (0, 0)
-    trial.evict("b")
-    trial.evict("c")
-    assert (trial.num_cached(a), trial.num_available) == (0, 6)
-    assert tables.num_cached(c) == 4
+    work = (Work("a", 0, 5),)
+    placed = memory.place(Proposal(work, (a,), growing=True), 0.0)
+    memory.commit(Plan(0, 0, work, placed.places, ("a",)), {"a"}, 0.0)
+    room = memory.room()
+    assert room.admit(b, growing=True) is None
+    room.evict(a)
+    refused = room.admit(c, growing=True)
+    assert refused is not None
+    assert refused.code == "shares"
+    assert memory.missing(c) == (Span(4, 5),)
 
 
 # --- several workers, whose plans end in any order

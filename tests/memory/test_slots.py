@@ -217,7 +217,7 @@ def test_a_slot_is_free_once_it_has_been_copied_from() -> None:
     placement = memory.place(Proposal(work), 0.0)
     assert [(move.source // WIDTH, move.target // WIDTH) for move in placement.moves] == [(2, 1)]
     assert memory.room().admit(Sequence(asks("x"))) is not None
-    with pytest.raises(LawBroken, match="0 slots are free"):
+    with pytest.raises(LawBroken, match="all 3 slots are taken"):
         _preprocess(memory, "x")
     memory.commit(
         Plan(1, 0, work, placement.places, layout=Layout(shape=placement.shape), moves=placement.moves), "ac", 0.0
@@ -280,20 +280,20 @@ def test_a_fragmented_memory_has_room_as_long_as_a_slot_is_free(shuffle: bool) -
 def test_admitted_without_room() -> None:
     stream = Stream(1)
     stream.iterate("a")
-    before = dict(stream.memory.extents)
+    before = dict(stream.memory.books.places)
     with pytest.raises(LawBroken, match="budget"):
         stream.iterate("b")
-    assert stream.memory.extents == before
+    assert stream.memory.books.places == before
 
 
 def test_corrupt_books_are_noticed() -> None:
     for extent in (Extent(3, WIDTH), Extent(2 * WIDTH, WIDTH), Extent(0, WIDTH + 1), Extent(-WIDTH, WIDTH)):
         memory = _slots(2)
-        memory.extents["a"] = extent
+        memory.books.places["a"] = extent
         with pytest.raises(LawBroken, match="conservation"):
             memory.check_integrity()
     memory = _slots(2)
-    memory.extents |= {"a": Extent(0, WIDTH), "b": Extent(0, WIDTH)}
+    memory.books.places |= {"a": Extent(0, WIDTH), "b": Extent(0, WIDTH)}
     with pytest.raises(LawBroken, match="share"):
         memory.check_integrity()
 

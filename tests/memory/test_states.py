@@ -193,7 +193,6 @@ def test_a_graph_that_could_never_be_held_is_refused() -> None:
     ("proposal", "law"),
     [
         (Proposal(work_of(("x", 1))), "ghost"),  # what it reads was never computed
-        (Proposal(work_of(("x", 0)), (sequence_of("x", pair_chain(3)),)), "conservation"),  # admitted twice
         (Proposal(evict=(sequence_of("x", pair_chain(3)),)), "conservation"),
         (Proposal(work_of(("y", 0)), (Sequence(Request("y", (1,))),)), "layout"),  # a text
     ],

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from helpers import asks
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from minifuse.memory.tables import NoRoom, Tables
-from minifuse.memory.trial import Trial
+from minifuse.memory.paged import PagedTrial
+from minifuse.memory.tables import Tables
 from minifuse.parsing import number
 from minifuse.plan import Move
 from minifuse.request import Sequence
@@ -84,7 +82,7 @@ class TablesAgainstTexts(RuleBasedStateMachine):
     def begin(self, size: int, capacity: int, host: int, swap: bool, share: bool, watermark: int) -> None:
         self.size, self.swap, self.share, self.watermark = size, swap, share, watermark
         self.num_blocks, self.num_host = capacity // size, host // size
-        self.tables = Tables(self.num_blocks, self.num_host, size, swap=swap, share=share, watermark=watermark)
+        self.tables = Tables(self.num_blocks, self.num_host, size, swap=swap, share=share)
         self.contents: dict[Slot, Text] = {}
         self.sequences: dict[str, Sequence] = {}  # waiting, running or suspended
         self.cached: dict[str, int] = {}  # of sequences with KV on either tier
@@ -217,13 +215,15 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         whole = self.blocks_of(len(sequence) if growing else sequence.request.max_cached)
         needed = whole - shared // self.size
         fits = needed <= self.available() - (self.watermark if growing and busy else 0)
+        trial = self._trial(self.watermark if busy else 0)
+        reason = trial.admit(sequence, growing=growing)
         if not fits:
-            self._refused(
-                lambda: self.tables.admit(sequence, growing=growing, busy=busy),
-                f"not admitted: needs {number(needed, 'block')} of {self.size} KV tokens, ",
-            )
+            lacks = f"not admitted: needs {number(needed, 'block')} of {self.size} KV tokens, "
+            assert reason is not None
+            assert reason.text.startswith(lacks)
             return False
-        moves = self.tables.admit(sequence, growing=growing, busy=busy)
+        assert reason is None
+        moves = self.tables.admit(sequence, trial.whole[name], *trial.alike[name])
         self.whole[name] = whole
         self.cached.setdefault(name, shared)
         self.away.discard(name)
@@ -241,25 +241,21 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         """Compute all its missing tokens, or a piece of them."""
         start, length = self.cached[name], len(self.sequences[name])
         stop = length if data.draw(st.integers(0, 2)) else data.draw(st.integers(start + 1, length))
-        needed = self.blocks_of(stop) - self.table_length(name)
-        short = needed - max(0, self.whole[name] - self.table_length(name))
+        short = self.blocks_of(stop) - max(self.whole[name], self.table_length(name))
         if short > self.available():
             assert name not in self.lifelong, f"{name} was promised all its blocks"
-            self._refused(
-                lambda: self.tables.grow(name, start, stop),
-                f"has no room for its next token: needs {number(needed, 'block')}, ",
-            )
+            assert self._trial().extend_to(name, stop) is not None
             return
-        moves = self.tables.grow(name, start, stop)
-        flight.moves += moves
+        assert self._trial().extend_to(name, stop) is None
+        if stop > len(self.tables.pages[name].blocks) * self.size:
+            self.tables.grow(name, stop)
         flight.work.append(Work(name, start, stop))
         flight.tables[name] = self.tables.pages[name].blocks
 
-    def _refused(self, change: Callable[[], object], sentence: str) -> None:
-        before = pickle.dumps(vars(self.tables))
-        with pytest.raises(NoRoom, match=f"^{sentence}"):
-            change()
-        assert pickle.dumps(vars(self.tables)) == before, "NoRoom has changed something"
+    def _trial(self, kept: int = 0) -> PagedTrial:
+        trial = PagedTrial(self.tables, 0)
+        trial.kept = kept
+        return trial
 
     def _check_targets(self, mine: Flight) -> None:
         """The slots a plan writes belong to no other sequence, unless for the same token of the same text."""
@@ -326,17 +322,15 @@ class TablesAgainstTexts(RuleBasedStateMachine):
     @rule()
     def try_out(self) -> None:
         """A trial leaves the books as they are."""
-        before, trial = pickle.dumps(vars(self.tables)), Trial(self.tables)
-        for name in [*self.tables.pages][:2]:
-            trial.evict(name)
+        before, trial = pickle.dumps(vars(self.tables)), self._trial()
+        evicted = [*self.tables.pages][:2]
+        for name in evicted:
+            trial.evict(self.sequences[name])
         for sequence in self.sequences.values():
-            if sequence.id not in trial.pages:
-                try:
-                    trial.admit(sequence, growing=True, busy=False)
-                except NoRoom:
-                    break
-        for name in [*self.tables.cached]:
-            trial.release(name)
+            if sequence.id not in self.tables.pages and trial.admit(sequence, growing=True):
+                break
+        for name in self.tables.pages.keys() - {*evicted}:
+            trial.extend(self.sequences[name])
         assert pickle.dumps(vars(self.tables)) == before
 
     # --- invariants
@@ -383,9 +377,9 @@ class TablesAgainstTexts(RuleBasedStateMachine):
         if not hasattr(self, "tables") or not self.lifelong:
             return
         for order in (sorted(self.lifelong), sorted(self.lifelong, reverse=True)):
-            twin = Trial(self.tables)
+            trial = self._trial()
             for name in order:
-                twin.grow(name, self.extent(name), self.sequences[name].request.max_cached)
+                assert trial.extend_to(name, self.sequences[name].request.max_cached) is None
 
     def teardown(self) -> None:
         """When all sequences have left, no block is held."""

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from minifuse.memory.fixed import FixedRoom
+from minifuse.memory.still import NothingAhead
+
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.errors import LawBroken, RequestRefused, UsageError
-from minifuse.memory.fixed import FixedRoom
-from minifuse.memory.still import NothingAhead
 from minifuse.options import option
 from minifuse.place import Pages
 from minifuse.plan import Placement, Plan, Proposal, Reason, Reuse

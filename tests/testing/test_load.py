@@ -171,10 +171,10 @@ def _by_path(memory: Radix, sequence: Sequence) -> list[Node]:
     return path[1:]
 
 
-def _by_first_block(self: Tables, tokens: list[int], stop: int) -> tuple[str, int]:
+def _by_first_block(self: Tables, newcomer: Sequence, gone: Any = ()) -> tuple[str, int]:
     """A sequence whose first block has the same key of 16 bits."""
     held = (name for name in self.pages if self.cached.get(name, 0) >= 16)
-    key = _key(tokens[:16])
+    key = _key(newcomer.tokens[:16])
     return next(((name, 16) for name in held if _key(self.sequences[name].tokens[:16]) == key), ("", 0))
 
 
@@ -185,7 +185,7 @@ def test_many_texts_show_short_keys_in_a_tree(own_register: None) -> None:
 
 
 def test_many_texts_show_short_keys_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tables, "_longest", _by_first_block)
+    monkeypatch.setattr(Tables, "alike", _by_first_block)
     with pytest.raises(LawBroken) as broken:
         observe(_many(TECHNIQUES["vllm"]))
     assert broken.value.law in ("conservation", "counting")

@@ -35,7 +35,7 @@ def _in_any_order(patch: Patch, rank: Callable[[QueuePolicy, Sequence], Any]) ->
 def propose_touches_memory(propose: Any, self: QueuePolicy, worker: int, now: float, memory: Any) -> Proposal:
     proposal = propose(self, worker, now, memory)
     for sequence in proposal.admit:
-        memory.cached[sequence.id] = 0  # "it will be needed anyway"
+        memory.books.cached[sequence.id] = 0  # "it will be needed anyway"
     return proposal
 
 
@@ -160,8 +160,8 @@ def evicted_to_the_end_of_the_queue(fill: Any, self: QueuePolicy, *arguments: An
     proposal = fill(self, *arguments)
     for sequence in proposal.evict:
         ticket = self.waiting.remove(sequence.id)
-        self.num_received += 1
-        self.waiting.add(ticket._replace(number=self.num_received))
+        self.waiting.num_joined += 1
+        self.waiting.add(ticket._replace(number=self.waiting.num_joined))
     return proposal
 
 
@@ -179,14 +179,16 @@ def evicted_and_forgotten(propose: Any, self: QueuePolicy, *arguments: Any) -> P
 def shares_with_a_sequence_that_is_displaced(patch: Patch) -> None:
     """A newcomer's work is counted without what it shares, and then its donor is evicted for another newcomer."""
 
-    def evict_after_admitting(self: Any, leaving: Any, running: Any, admit: Any, memory: Any) -> tuple[Any, None]:
+    def evict_after_admitting(self: Any, victim: Any, newcomer: Any, filling: Any, memory: Any) -> tuple[Any, None]:
+        displaced = {**filling.displaced, victim.id: victim}
         room = memory.room()
-        for sequence, _ in running:
+        for sequence, _ in filling.running:
             room.extend(sequence)
-        for sequence in admit:
+        for sequence in filling.admit:
             self._lacks(sequence, room)
-        for sequence in leaving.values():
+        for sequence in displaced.values():
             room.evict(sequence)
-        return room, None
+        work = [work for work in filling.work if work.sequence != victim.id]
+        return replace(filling, room=room, work=work, admit=[*filling.admit], displaced=displaced), None
 
     patch.setattr(QueuePolicy, "_without", evict_after_admitting)

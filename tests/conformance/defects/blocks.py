@@ -8,8 +8,7 @@ from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.memory import prefixes
 from minifuse.memory.blocks import BlockPool
-from minifuse.memory.paged import Paged
-from minifuse.memory.paged import _Room as _PagedRoom
+from minifuse.memory.paged import Paged, PagedTrial
 from minifuse.memory.tables import Tables
 from minifuse.place import Pages
 from minifuse.plan import Move
@@ -33,23 +32,34 @@ def block_free_although_others_hold_it(give_back: Any, self: BlockPool, block: i
 
 
 @defect("vllm", "conservation", kinds=("growing",), memory__share=True)
-def copy_on_write_left_out(patch: Patch) -> None:
-    patch.setattr(Tables, "_is_shared", lambda self, block: False)
+@instead_of(Tables, "admit")
+def copy_on_write_left_out(admit: Any, self: Tables, sequence: Sequence, *rest: Any) -> list[Move]:
+    """A newcomer goes on in the block that it shares in part."""
+    moves: list[Move] = admit(self, sequence, *rest)
+    name = sequence.id
+    if name not in self.copied:
+        return moves
+    (source,) = self.copied.pop(name)
+    self.copying[source] -= 1
+    *kept, own = self.pages[name].blocks
+    self.device.give_back(own)
+    self.pages[name] = Pages((*kept, source), self.size)
+    return []
 
 
 @defect("vllm", "conservation", kinds=("growing",), memory__share=True, memory__block_size=1)
-@instead_of(Tables, "_alike")
-def shares_a_token_too_many(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
+@instead_of(Tables, "alike")
+def shares_a_token_too_many(alike: Any, self: Tables, newcomer: Sequence, *gone: Any) -> tuple[str, int]:
     """The comparison stops one token late: the first that differs is taken for the same."""
-    name, same = alike(self, newcomer)
+    name, same = alike(self, newcomer, *gone)
     return name, min(same + 1, self.cached[name], len(newcomer) - 1) if same else 0
 
 
 @defect("vllm", "conservation", kinds=("crowd",), memory__share=True, memory__block_size=3)
-@instead_of(Tables, "_alike")
-def shares_the_rest_of_a_block_unseen(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
+@instead_of(Tables, "alike")
+def shares_the_rest_of_a_block_unseen(alike: Any, self: Tables, newcomer: Sequence, *gone: Any) -> tuple[str, int]:
     """Of a block that is shared in part only the first token is compared."""
-    name, same = alike(self, newcomer)
+    name, same = alike(self, newcomer, *gone)
     return name, min(self.blocks_of(same) * self.size, self.cached[name], len(newcomer) - 1) if same else 0
 
 
@@ -61,20 +71,22 @@ def compares_one_chunk_and_trusts_the_rest(right: Any, one: Any, two: Any, start
 
 
 @defect("vllm", "conservation", kinds=("alike",))
-@instead_of(Tables, "_alike")
-def a_block_is_shared_whose_last_token_differs(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
+@instead_of(Tables, "alike")
+def a_block_is_shared_whose_last_token_differs(
+    alike: Any, self: Tables, newcomer: Sequence, *gone: Any
+) -> tuple[str, int]:
     """Only behind the 40th token."""
-    name, same = alike(self, newcomer)
+    name, same = alike(self, newcomer, *gone)
     more = same + 1 >= max(40, self.size) and (same + 1) % self.size == 0 and same + 1 < len(newcomer)
     return name, same + (more and self.cached.get(name, 0) > same)
 
 
 @defect("iteration+paged+paged", "progress", "conservation", kinds=("growing",))
-@instead_of(Tables, "_alike")
-def shares_the_last_token_too(alike: Any, self: Tables, newcomer: Sequence) -> tuple[str, int]:
+@instead_of(Tables, "alike")
+def shares_the_last_token_too(alike: Any, self: Tables, newcomer: Sequence, *gone: Any) -> tuple[str, int]:
     """Nothing is left to compute, so there is nothing to sample from."""
     longer = Sequence(newcomer.request, [*newcomer.tokens, -1])
-    return alike(self, longer)
+    return alike(self, longer, *gone)
 
 
 @defect("vllm", "conservation", kinds=("growing",), memory__preemption="swap", memory__host=None)
@@ -124,8 +136,8 @@ def dropped_and_taken_for_kept(patch: Patch) -> None:
         remembered[name] = self.cached[name]
         return evict(self, name)
 
-    def trusting(self: Tables, sequence: Sequence, **options: Any) -> list[Move]:
-        moves = admit(self, sequence, **options)
+    def trusting(self: Tables, sequence: Sequence, *rest: Any) -> list[Move]:
+        moves = admit(self, sequence, *rest)
         name, table = sequence.id, self.pages[sequence.id].blocks
         needed = self.blocks_of(remembered.get(name, 0)) - len(table)
         if not moves and 0 < needed <= self.promised[name]:
@@ -188,4 +200,4 @@ def promises_forgotten(patch: Patch) -> None:
 
 @defect("vllm", "budget", kinds=("growing",))
 def room_to_grow_is_optimistic(patch: Patch) -> None:
-    patch.setattr(_PagedRoom, "extend", lambda self, sequence: None)
+    patch.setattr(PagedTrial, "extend", lambda self, sequence: None)

@@ -10,7 +10,6 @@ from typing import Any
 from conformance.defects.harness import defect, instead_of
 
 from minifuse.batching.policy import QueuePolicy
-from minifuse.batching.prefill_first import PrefillFirst
 from minifuse.batching.unified import Unified
 from minifuse.errors import LawBroken
 from minifuse.execute.link import Link
@@ -19,7 +18,7 @@ from minifuse.memory.chunks import Chunk, Idle
 from minifuse.memory.eviction import CostAware
 from minifuse.memory.owners import Owners, owner_of
 from minifuse.memory.profile import ASSUMED, Profile
-from minifuse.memory.room import TieredRoom
+from minifuse.memory.tiered import TieredTrial
 from minifuse.memory.tiers import Tiers
 from minifuse.plan import Move, Placement
 from minifuse.report import KVUsage
@@ -96,10 +95,9 @@ def what_is_on_the_host_is_not_swapped_in(fetch: Any, self: Tiers, chunk: Chunk,
 
 
 @talk("budget", batching__max_tokens=6)
-@instead_of(Unified, "_fill")
-def the_threshold_of_tokens_is_forgotten(fill: Any, self: Unified, *arguments: Any) -> Any:
+@instead_of(Unified, "_iteration_full")
+def the_threshold_of_tokens_is_forgotten(full: Any, self: Unified, *arguments: Any) -> None:
     """Newcomers join whatever the iteration has."""
-    return PrefillFirst._fill(self, *arguments)
 
 
 @talk("exact", "conservation", memory__share=True)
@@ -132,15 +130,15 @@ def what_is_kept_counts_as_used(usage: Any, self: Tiered) -> KVUsage:
 
 
 @talk("budget", "conservation", "progress")
-@instead_of(TieredRoom, "admit")
+@instead_of(TieredTrial, "take")
 def what_a_newcomer_finds_is_counted_as_free_as_well(
-    admit: Any, self: TieredRoom, sequence: Sequence, *, growing: bool = False
+    take: Any, self: TieredTrial, sequence: Sequence, growing: bool
 ) -> Any:
-    before = self._free
-    full = admit(self, sequence, growing=growing)
+    before = self.free
+    full = take(self, sequence, growing)
     if full is None:
-        found = self._books.found(sequence)
-        self._free = max(self._free, before - self._extra[sequence.id] + sum(chunk is not None for chunk in found))
+        found = sum(chunk is not None for chunk in self.found[sequence.id])
+        self.free = max(self.free, before - self.whole[sequence.id] + found)
     return full
 
 
@@ -214,8 +212,8 @@ def nothing_is_copied_ahead(copy: Any, self: Tiers, *arguments: Any) -> list[Mov
 
 
 @talk("budget", memory__share=False, memory__reserve=0.3)
-@instead_of(TieredRoom, "__init__")
-def newcomers_take_the_reserve(init: Any, self: TieredRoom, books: Owners, reserve: int) -> None:
+@instead_of(TieredTrial, "__init__")
+def newcomers_take_the_reserve(init: Any, self: TieredTrial, books: Owners, reserve: int) -> None:
     init(self, books, 0)
 
 
@@ -229,7 +227,7 @@ def the_oldest_is_suspended_first(victims: Any, self: QueuePolicy, running: Any)
 @instead_of(Unified, "propose")
 def prompts_run_beside_single_tokens_with_unify_off(propose: Any, self: Unified, *arguments: Any) -> Any:
     _, now, memory = arguments
-    return self._fill(now, memory, self._missing(memory))
+    return self._fill(now, memory, self._missing(memory), self._iteration_full)
 
 
 @talk("time", memory__transfer="overlapped")

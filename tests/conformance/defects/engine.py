@@ -11,7 +11,7 @@ from minifuse.arrivals import Arrivals
 from minifuse.engine import Engine
 from minifuse.in_flight import InFlight
 from minifuse.lifecycle import Lifecycle
-from minifuse.memory.reserved import ReservedMemory
+from minifuse.memory.contiguous import Contiguous
 from minifuse.request import FinishReason, Request, Sequence, TextReader
 
 
@@ -52,14 +52,14 @@ def discarded_not_counted(patch: Patch) -> None:
 @defect("serial", "progress", "refuse early", kinds=("few",))
 def never_refuses(patch: Patch) -> None:
     """A request that can never be held waits for ever."""
-    patch.setattr(ReservedMemory, "check", lambda self, *prompts: None)
+    patch.setattr(Contiguous, "check", lambda self, *prompts: None)
     patch.setattr(TextReader, "check", lambda self, request, num_history=0: None)
 
 
 @defect("instances", "progress", kinds=("few",))
 @defect("serial", "refuse early", kinds=("few",))
-@instead_of(ReservedMemory, "check")
-def prompts_of_a_request_counted_one_by_one(check: Any, self: ReservedMemory, *prompts: Any) -> None:
+@instead_of(Contiguous, "check")
+def prompts_of_a_request_counted_one_by_one(check: Any, self: Contiguous, *prompts: Any) -> None:
     """A request is accepted if each of its prompts would fit alone."""
     for prompt in prompts:
         check(self, prompt)
@@ -86,8 +86,8 @@ def thinking_time_forgotten(ended: Any, self: Arrivals, sequence: Sequence) -> A
 
 
 @defect("orca", "refuse early", "progress", kinds=("few",))
-@instead_of(ReservedMemory, "check")
-def history_takes_no_memory(check: Any, self: ReservedMemory, *prompts: Request) -> None:
+@instead_of(Contiguous, "check")
+def history_takes_no_memory(check: Any, self: Contiguous, *prompts: Request) -> None:
     """A turn is checked as it was submitted, without the text before it."""
     if prompts[0].after is None:
         check(self, *prompts)

@@ -11,9 +11,11 @@ from minifuse.attention import layouts
 from minifuse.attention.packed import PackedAttention
 from minifuse.execute import transfers
 from minifuse.execute.transfers import MovesOfPlan
-from minifuse.memory.fixed import RunRoom
+from minifuse.memory.contiguous import RunTrial
 from minifuse.memory.waves import Waves
+from minifuse.place import Extent
 from minifuse.plan import Move, Placement
+from minifuse.request import Sequence
 
 TURNS = {"kinds": ("few",), "memory__turns": "sequences", "memory__block_size": 1, "memory__host": None}
 STAYING = {**TURNS, "memory__turns": "rest", "memory__buffer": 0.0}
@@ -76,9 +78,11 @@ def what_is_on_the_host_is_not_counted(usage: Any, self: Waves) -> Any:
 
 
 @defect("fluid", "budget", "conservation", "progress", kinds=("few",), memory__host=40)
-@instead_of(RunRoom, "admit")
-def admitted_to_a_full_host(admit: Any, self: RunRoom, *arguments: Any, **options: Any) -> None:
-    return None
+@instead_of(RunTrial, "take")
+def admitted_to_a_full_host(take: Any, self: RunTrial, sequence: Sequence, growing: bool) -> None:
+    """One that does not fit gets the first slots, whoever has them."""
+    if take(self, sequence, growing):
+        self.extents[sequence.id] = Extent(0, -(-sequence.request.max_cached // self.unit) * self.unit)
 
 
 @defect("fluid", "exact", **TURNS)

@@ -1,10 +1,10 @@
 """Seeded defects: something put wrong, the technique that then misbehaves, and the law that must name it.
 
     @defect("orca", "conservation")
-    @instead_of(Contiguous, "_free")
-    def slot_freed_twice(free, self, name, extent):
-        free(self, name, extent)
-        free(self, name, extent)
+    @instead_of(RunAllocator, "free")
+    def slot_freed_twice(free, self, offset, size):
+        free(self, offset, size)
+        free(self, offset, size)
 
 A defect that is not one function in the place of another takes the `MonkeyPatch` itself.
 """

@@ -7,7 +7,6 @@ from typing import Any
 from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.batching.instances import Instances
-from minifuse.batching.iteration import Iteration
 from minifuse.batching.policy import QueuePolicy
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
@@ -41,15 +40,17 @@ def the_prompts_of_a_request_reversed(patch: Patch) -> None:
     patch.setattr(
         QueuePolicy,
         "rank",
-        lambda self, sequence: (sequence.request.arrival_s, -self.num_received * (sequence.request.group is not None)),
+        lambda self, sequence: (
+            sequence.request.arrival_s,
+            -self.waiting.num_joined * (sequence.request.group is not None),
+        ),
     )
 
 
 @defect("vllm", "work conserving")
 @defect("orca", "work conserving")
-@instead_of(Iteration, "admission")
-def half_of_the_batch_stays_empty(admission: Any, self: Iteration, *arguments: Any) -> Reason | None:
-    sequence, joining, _ = arguments
+@instead_of(QueuePolicy, "_batch_full")
+def half_of_the_batch_stays_empty(full: Any, self: QueuePolicy, sequence: Sequence, joining: int) -> Reason | None:
     if len(self.running) + joining >= max(1, self.options.max_batch // 2):
         return Reason("batch-full", sequence.id, "not admitted: the batch is full")
     return None

@@ -9,26 +9,26 @@ from conformance.defects.harness import Patch, defect, instead_of, one_slot_less
 
 from minifuse.memory import slots
 from minifuse.memory.allocator import RunAllocator
-from minifuse.memory.contiguous import Contiguous
-from minifuse.memory.fixed import RunRoom
+from minifuse.memory.contiguous import Contiguous, RunTrial
 from minifuse.memory.padded import Padded
-from minifuse.memory.reserved import ReservedMemory
 from minifuse.memory.slots import Slots
 from minifuse.memory.storage import KVStorage
+from minifuse.place import Extent
 from minifuse.plan import Move, Proposal
 from minifuse.report import KVUsage
+from minifuse.request import Sequence
 
 
 @defect("orca", "conservation")
-@instead_of(Contiguous, "_free")
-def slot_freed_twice(free: Any, self: Contiguous, name: str, extent: Any) -> None:
-    free(self, name, extent)
-    free(self, name, extent)
+@instead_of(RunAllocator, "free")
+def slot_freed_twice(free: Any, self: RunAllocator, offset: int, size: int) -> None:
+    free(self, offset, size)
+    free(self, offset, size)
 
 
 @defect("orca", "conservation")
 def slot_never_freed(patch: Patch) -> None:
-    patch.setattr(Contiguous, "_free", lambda self, name, extent: None)
+    patch.setattr(RunAllocator, "free", lambda self, offset, size: None)
 
 
 @defect("orca", "conservation")
@@ -40,7 +40,7 @@ def runs_overlap(allocate: Any, self: RunAllocator, size: int) -> int | None:
 
 @defect("serial", "refuse early", kinds=("few",))
 def refuses_too_much(patch: Patch) -> None:
-    instead_of(ReservedMemory, "check")(one_slot_less)(patch)
+    instead_of(Contiguous, "check")(one_slot_less)(patch)
 
 
 @defect("orca", "budget")
@@ -53,12 +53,16 @@ def cache_too_large(patch: Patch) -> None:
 
 @defect("orca", "conservation")
 def usage_is_fiction(patch: Patch) -> None:
-    patch.setattr(ReservedMemory, "num_used", property(lambda self: 0))
+    usage = Contiguous.usage
+    patch.setattr(Contiguous, "usage", lambda self: usage(self)._replace(used=0))
 
 
 @defect("orca", "budget", "conservation")
-def room_is_optimistic(patch: Patch) -> None:
-    patch.setattr(RunRoom, "admit", lambda self, sequence, growing=False: None)
+@instead_of(RunTrial, "take")
+def room_is_optimistic(take: Any, self: RunTrial, sequence: Sequence, growing: bool) -> None:
+    """One that does not fit gets the first slots, whoever has them."""
+    if take(self, sequence, growing):
+        self.extents[sequence.id] = Extent(0, sequence.request.max_cached)
 
 
 @defect("fusion", "conservation")
@@ -95,11 +99,12 @@ def shuffled_from_under_a_worker(place: Any, self: Slots, proposal: Proposal, no
     placement = place(self, proposal, now)
     running = {work.sequence for work in proposal.work}
     slot = min(self.slot(name) for name in running)
-    other = next((name for name in self.extents if name not in running and self.cached.get(name)), None)
-    if other is None or slot == 0 or (slot - 1) * self.width in {e.offset for e in self.extents.values()}:
+    places, cached = self.books.places, self.books.cached
+    other = next((name for name in places if name not in running and cached.get(name)), None)
+    if other is None or slot == 0 or (slot - 1) * self.width in {e.offset for e in places.values()}:
         return placement
-    move = Move("shuffle", self.extents[other].offset, (slot - 1) * self.width, self.cached[other])
-    self.extents[other] = self._extent(slot - 1)
+    move = Move("shuffle", places[other].offset, (slot - 1) * self.width, cached[other])
+    places[other] = self._extent(slot - 1)
     return replace(placement, moves=(*placement.moves, move))
 
 
@@ -111,13 +116,15 @@ def given_away_before_it_is_copied(patch: Patch) -> None:
 
 @defect("fusion", "budget", "conservation")
 def a_slot_too_many(patch: Patch) -> None:
-    patch.setattr(Slots, "room", lambda self: slots._Room(self.slots + 1 - len(self.extents), self.slots))
+    """The last slot lies behind the end of memory."""
+    free, room = Slots._free_slots, Slots.room
+    patch.setattr(Slots, "_free_slots", lambda self: [*free(self), self.slots])
+    patch.setattr(Slots, "room", lambda self: slots.SlotTrial(room(self).free + 1, self.slots))
 
 
 @defect("orca", "conservation")
-@defect("fusion", "conservation")
-@instead_of(ReservedMemory, "usage")
-def usage_claims_a_token_too_many(usage: Any, self: ReservedMemory) -> KVUsage:
+@instead_of(Contiguous, "usage")
+def usage_claims_a_token_too_many(usage: Any, self: Contiguous) -> KVUsage:
     right: KVUsage = usage(self)
     return right._replace(used=right.used + (0 < right.used < right.reserved))
 

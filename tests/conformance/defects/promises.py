@@ -109,6 +109,6 @@ def overtaken_by_one_more_than_is_claimed(patch: Patch) -> None:
 def evicted_to_the_tail_of_the_queue(fill: Any, self: QueuePolicy, *arguments: Any) -> Proposal:
     proposal = fill(self, *arguments)
     for sequence in proposal.evict:
-        self.num_received += 1
-        self.waiting.add(self.waiting.remove(sequence.id)._replace(number=self.num_received))
+        self.waiting.num_joined += 1
+        self.waiting.add(self.waiting.remove(sequence.id)._replace(number=self.waiting.num_joined))
     return proposal

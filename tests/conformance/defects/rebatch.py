@@ -8,10 +8,10 @@ from conformance.defects.harness import Patch, defect, instead_of
 
 from minifuse.batching.decoupled import Decoupled
 from minifuse.batching.rebatch import Rebatch
-from minifuse.memory import away, embedded, window
+from minifuse.memory import away, shaped, window
 from minifuse.memory.away import Away
 from minifuse.memory.prefilled import Prefilled
-from minifuse.memory.shaped import Shaped, ShapedRoom
+from minifuse.memory.shaped import Shaped, ShapedTrial
 from minifuse.memory.window import Window
 from minifuse.plan import Move
 from minifuse.work import Span
@@ -47,20 +47,20 @@ def a_column_too_many_is_released(enter: Any, self: Window, newcomers: Any, runn
 
 
 @defect("baton-pd", "conservation", "layout", **APART)
-@instead_of(embedded, "copies")
+@instead_of(shaped, "copies")
 def embedded_a_column_too_early(copies: Any, kind: Any, before: Any, after: Any, count: int) -> list[Move]:
     return [move._replace(target=move.target - 1) for move in copies(kind, before, after, count)]
 
 
 @defect("baton-pd", "conservation", **APART)
-@instead_of(embedded, "copies")
+@instead_of(shaped, "copies")
 def embedded_without_its_last_token(copies: Any, kind: Any, before: Any, after: Any, count: int) -> list[Move]:
     found: list[Move] = copies(kind, before, after, count - 1)
     return found
 
 
 @defect("baton-pd", "conservation", **APART)
-@instead_of(embedded, "copies")
+@instead_of(shaped, "copies")
 def embedded_with_all_that_its_row_has_room_for(
     copies: Any, kind: Any, before: Any, after: Any, count: int
 ) -> list[Move]:
@@ -93,10 +93,10 @@ def returns_a_token_late(runs: Any, place: Any, count: int) -> Any:
 @instead_of(Shaped, "_leave")
 def dropped_and_taken_for_kept(leave: Any, self: Shaped, name: str) -> list[Move]:
     """The host has no room: the KV of an evicted sequence is lost, and its next token is computed on."""
-    count = self.cached[name]
+    count = self.books.cached[name]
     moves: list[Move] = leave(self, name)
-    self.cached[name] = count
-    self.num_written += count
+    self.books.cached[name] = count
+    self.books.num_written += count
     return moves
 
 
@@ -107,8 +107,8 @@ def evicts_any_for_any(patch: Patch) -> None:
 
 
 @defect("baton", "budget", **{**TIGHT, "memory__threshold": 0.6})
-@instead_of(ShapedRoom, "_full")
-def the_threshold_is_that_of_newcomers_only(full: Any, self: ShapedRoom, joining: Any, growing: bool) -> str | None:
+@instead_of(ShapedTrial, "_full")
+def the_threshold_is_that_of_newcomers_only(full: Any, self: ShapedTrial, joining: Any, growing: bool) -> str | None:
     """Running sequences grow, and none of them leaves."""
     return full(self, joining, growing) if joining else None
 

@@ -73,7 +73,7 @@ def never_freed(patch: Patch) -> None:
 
 @graph_defect("cellular", "budget")
 def room_is_optimistic(patch: Patch) -> None:
-    patch.setattr(states._Room, "extend", lambda self, sequence: None)
+    patch.setattr(states.StateTrial, "extend", lambda self, sequence: None)
 
 
 @graph_defect("cellular", "conservation")
