@@ -44,12 +44,12 @@ class Forgetful(Contiguous):
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
         for work in plan.work:
-            before = self.cached.get(work.sequence, 0)
-            self.cached[work.sequence] = max(before, work.stop)
-            self.num_written += self.cached[work.sequence] - before
+            before = self.books.cached.get(work.sequence, 0)
+            self.books.cached[work.sequence] = max(before, work.stop)
+            self.books.num_written += self.books.cached[work.sequence] - before
         self.headless.difference_update(sampled)
         for name in sampled:
-            if self.cached[name] % 3 == 0:
+            if self.books.cached[name] % 3 == 0:
                 self.headless.add(name)
         return self.usage()
 
@@ -61,7 +61,7 @@ class Spoiling(GhostRunner):
 
     def __call__(self, plan: Plan, sequences: dict[str, Sequence]) -> Ran:
         for name in self.memory.headless:
-            offset = self.memory.extents[name].offset
+            offset = self.memory.books.places[name].offset
             for cache in (self.cache, self.ghost):
                 cache.keys[:, offset : offset + 2] = 1e3
                 cache.values[:, offset : offset + 2] = 1e3

@@ -10,7 +10,6 @@ import pytest
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, run_all
 
 from minifuse.attention.layouts import PerSequenceStage
-from minifuse.batching.policy import Stepwise
 from minifuse.clock import RealClock
 from minifuse.engine import Engine
 from minifuse.execute import RealExecutor
@@ -19,14 +18,14 @@ from minifuse.memory import Contiguous
 from minifuse.plan import Plan, Proposal, Reason
 from minifuse.report import Ran
 from minifuse.request import Sequence, TextReader
-from minifuse.stages import Memory
+from minifuse.stages import Batching, Memory
 from minifuse.testing.texts.models import CONTEXT, VOCAB, small_model
 from minifuse.work import Work
 
 LLAMA = "llama"
 
 
-class Pinned(Stepwise):
+class Pinned(Batching):
     """Sequences are dealt out to the workers in turn, and each worker serves its own as Orca would."""
 
     name, Options = "pinned", object

@@ -250,15 +250,15 @@ show_source(oracle.answer)
 # longer than one token.
 #
 # In the source below a *sequence* is a request with its text so far, and `cached` says how many of its tokens have
-# their keys and values written. `Written` is the books of a KV cache. `Recompute` is the memory of `naive`: in
+# their keys and values written. `Places` is the books of a KV cache. `Recompute` is the memory of `naive`: in
 # `spent` it notes whose keys and values have served for one token, and lets all of these be computed again.
 
 # %%
+from minifuse.memory.places import Places
 from minifuse.memory.recompute import Recompute
-from minifuse.memory.written import Written
 from minifuse.work import Work
 
-show_source(Work, Written.missing, Recompute.missing)
+show_source(Work, Places.missing, Recompute.missing)
 
 # %%
 for name, run in (("naive", naively), ("serial", cached)):

@@ -224,10 +224,8 @@ plt.show()
 # ## The source that matters
 #
 # A pool of blocks is a stack of free ones and a number of *holders* for each. `missing` is what chapter 1 showed for
-# other memories: which tokens must be computed. `grow` is the heart: it provides for the KV of tokens
-# `[start, stop)`. Look at the two cases in which it takes blocks: `new`, behind the end of the table, and `shared`,
-# which the next section explains. (`promised` counts blocks that are kept for a request under a policy that never takes
-# any back: exercise 4.)
+# other memories: which tokens must be computed. `grow` takes new blocks at the end of a table. (`promised` counts
+# blocks that are kept for a request under a policy that never takes any back: exercise 4.)
 
 # %%
 show_source(BlockPool.take, BlockPool.share, BlockPool.give_back, Paged.missing, Tables.grow)

@@ -42,7 +42,7 @@ from typing import Any, ClassVar
 import matplotlib.pyplot as plt
 import torch
 
-from minifuse.batching.policy import QueuePolicy, Stepwise
+from minifuse.batching.policy import QueuePolicy
 from minifuse.errors import LawBroken, StageFault, UsageError
 from minifuse.notebook import asks, draw_lanes, owner_colour, play, replay, show_source
 from minifuse.options import option
@@ -186,13 +186,13 @@ replay(in_order, by_length, address="i=1&b=shortest first&request=r1", height=70
 # %% [markdown]
 # ## The source that matters
 #
-# `QueuePolicy` calls `_fill` for every iteration, and `_fill` is where both hooks meet memory. It is long, because it
-# also evicts (chapter 4) and keeps to a token budget (chapter 3). Look at the loop over `self.ready`, which is the
-# queue in the order of `rank`. It asks `admission`, then memory (`_lacks`), and ends with the first newcomer that is
-# not let in. So a request that does not fit is not overtaken by a smaller one behind it. That is a rule about
-# *fairness*, and it stands in the base class so that every queue policy has it.
+# `QueuePolicy` calls `_fill` for every iteration: make room for the running sequences (chapter 4), schedule them within
+# the token budget (chapter 3), admit waiting ones. `_admit` goes through `self.ready`, which is the queue in the order
+# of `rank`. For each it asks for a refusal (`_refusal`): by `admission`, by the budget, by memory. It ends with the
+# first newcomer that is refused. So a request that does not fit is not overtaken by a smaller one behind it. That is a
+# rule about *fairness*, and it stands in the base class so that every queue policy has it.
 # %%
-show_source(QueuePolicy._fill, QueuePolicy._lacks)
+show_source(QueuePolicy._fill, QueuePolicy._admit, QueuePolicy._refusal)
 
 # %% [markdown]
 # When is a policy called? The next cell makes a diary. It is the same policy, and each method writes down its name
@@ -449,7 +449,7 @@ show_source(check_overtaking, _overtaken_by)
 # ## Mended
 #
 # To keep the promise, the policy must count. Then the order of the queue changes with every admission, and a fixed
-# `rank` is not enough. So the next class starts from `Stepwise`, which has no queue, and writes `propose` itself. Three
+# `rank` is not enough. So the next class starts from `Batching`, which has no queue, and writes `propose` itself. Three
 # rules of `docs/stages.md` matter:
 #
 # - `memory.room()` is a *trial* of what fits. `room.admit(sequence)` sets aside what a newcomer needs, or returns the
@@ -463,16 +463,15 @@ show_source(check_overtaking, _overtaken_by)
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from minifuse.batching.policy import Stepwise
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import Batching, Memory, register
 from minifuse.work import Work
 
 
 @register
-class Patient(Stepwise):
+class Patient(Batching):
     """The shortest answer first, but no request lets more than so many later ones pass."""
 
     name = "patient"

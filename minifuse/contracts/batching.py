@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from minifuse.contracts.contract import (
@@ -171,7 +172,7 @@ class BatchingContract(Contract):
         check_cover(f"{where}waves are ", result.waves, len(result.work))
         self._check_work(policy, result, worker, memory)
         self._note(result, worker)
-        return result
+        return replace(result, room=None)  # tried again when it is placed, so that nothing hangs on a room it kept
 
     def _check_waiting(self, proposal: Proposal, now: float) -> None:
         if proposal.admit or proposal.evict or proposal.waves:

@@ -100,7 +100,7 @@ class MemoryContract(Contract):
         return result  # type: ignore[no-any-return]  # it has been checked
 
     def room(self, memory: Any, result: Any) -> Any:
-        if is_own(type(result)):
+        if any(map(is_own, type(result).__mro__)):
             return result
         for name, method in ROOM.items() if type(result) is not self.room_type else ():
             if not hasattr(type(result), name):

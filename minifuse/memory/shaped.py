@@ -172,7 +172,7 @@ class Shaped(Memory):
         self.waiting: dict[str, Sequence] = {}  # whose prompts have been computed apart
 
     def check(self, *prompts: Request) -> None:
-        options = self.options
+        options: Any = self.options
         apart = f" and memory.prefill {options.prefill:g}" if self.apart else ""
         for request in prompts:
             if request.max_cached > self.longest:

@@ -77,7 +77,7 @@ class Newest(QueuePolicy):
         max_batch: int = option(8, "requests in one iteration, at most", minimum=1, batch_size=True)
 
     def rank(self, sequence):
-        return -self.num_received
+        return -self.waiting.num_joined
 
     def admission(self, sequence, joining, now):
         return self._batch_full(sequence, joining)

@@ -151,7 +151,7 @@ def test_a_mistake_of_cells(wrong: Wrong, write: Path) -> None:
         ("Options = NoOptions\n    def rnak(self, sequence): pass", "its 'rnak' is never called: did you mean 'rank'?"),
         ("Options = NoOptions", "or give the policy a rank of its own"),
         ("name = 'orca'\n    kind = 'memory'", "has no 'offers'"),
-        ("kind = 'attention'\n    def layot(self): pass\n    reads = reference = 0", "misspelt as 'layot'? See docs"),
+        ("kind = 'attention'\n    def layot(self): pass\n    reads = backend = 0", "misspelt as 'layot'? See docs"),
         ("name = 'iteration'", "choose another name for Mine (mine.py, line "),
     ],
 )

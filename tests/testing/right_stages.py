@@ -6,17 +6,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from minifuse.memory.fixed import FixedRoom
-from minifuse.memory.still import NothingAhead
-
 from minifuse.batching.policy import QueuePolicy
 from minifuse.batching.queue import QueueOptions
 from minifuse.errors import LawBroken, RequestRefused, UsageError
+from minifuse.memory.trial import Trial, settle
 from minifuse.options import option
 from minifuse.place import Pages
 from minifuse.plan import Placement, Plan, Proposal, Reason, Reuse
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
+from minifuse.stages import Memory
 from minifuse.work import Span
 
 
@@ -91,13 +90,14 @@ class Node:
             yield from child.below()
 
 
-class RadixRoom(FixedRoom):
+class RadixTrial(Trial):
     def __init__(self, memory: Radix) -> None:
+        super().__init__()
         self.memory = memory
         self.pinned: set[Node] = set()
         self.taken = 0
 
-    def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
+    def take(self, sequence: Sequence, growing: bool) -> Reason | None:
         path = self.memory.found(sequence)
         pinned, taken = self.pinned.union(path), self.taken + self.memory.num_blocks(sequence.request) - len(path)
         unused = sum(not node.users and node not in pinned for node in self.memory.root.below())
@@ -107,13 +107,11 @@ class RadixRoom(FixedRoom):
         return None
 
 
-class Radix(NothingAhead):
+class Radix(Memory):
     """The KV of every text that was served stays in a tree of blocks until its blocks are needed (RadixAttention)."""
 
-    kind: ClassVar[str] = "memory"
-    name: ClassVar[str] = "radix"
+    name = "radix"
     offers: ClassVar[frozenset[str]] = frozenset({"pages"})
-    host_capacity = 0
 
     @dataclass(frozen=True)
     class Options:
@@ -150,15 +148,12 @@ class Radix(NothingAhead):
         if sum(map(self.num_blocks, prompts)) * self.size > self.capacity:
             raise RequestRefused(f"Request {prompts[0].id!r} needs more blocks than there are: shorten it.")
 
-    def receive(self, sequence: Sequence) -> None:
-        """Nothing more to refuse."""
-
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         cached = self.cached.get(sequence.id)
         return (Span(len(self.found(sequence)) * self.size if cached is None else cached, len(sequence)),)
 
-    def room(self) -> RadixRoom:
-        return RadixRoom(self)
+    def room(self) -> RadixTrial:
+        return RadixTrial(self)
 
     def _take(self) -> int:
         if not self.free:
@@ -169,10 +164,7 @@ class Radix(NothingAhead):
         return self.free.pop()
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        room = self.room()
-        for sequence in proposal.admit:
-            if (full := room.admit(sequence)) is not None:
-                raise LawBroken("budget", full.text)
+        settle(proposal, RadixTrial, self.room)
         paths = {sequence.id: self.found(sequence) for sequence in proposal.admit}
         for node in (node for path in paths.values() for node in path):
             node.users += 1

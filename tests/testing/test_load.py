@@ -96,7 +96,7 @@ def test_what_shows_late_takes_a_long_run(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         Iteration,
         "rank",
-        lambda self, one: -self.num_received if self.num_received > 150 else rank(self, one),
+        lambda self, one: -self.waiting.num_joined if self.waiting.num_joined > 150 else rank(self, one),
     )
     short = TEXTS._replace(scenarios=lambda row: TEXTS.scenarios(row, ("few",)))
     Search(short, TECHNIQUES["orca"], []).run(3, seed=0)
@@ -112,7 +112,7 @@ def test_a_crowd_is_told_as_the_scenario_that_it_is(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         Iteration,
         "rank",
-        lambda self, one: -self.num_received if len(self.waiting) > 12 else rank(self, one),
+        lambda self, one: -self.waiting.num_joined if len(self.waiting) > 12 else rank(self, one),
     )
     with pytest.raises(LawBroken) as broken:
         Search(TEXTS, TECHNIQUES["orca"], [under_load], limit=Limit(math.inf, -math.inf)).run(10, seed=0)

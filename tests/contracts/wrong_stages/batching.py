@@ -80,7 +80,6 @@ BATCHINGS = [
     _proposal("calls itself", "return self.propose(worker, now, memory)", "raised RecursionError"),
     _proposal("exits", "sys.exit()", "raised SystemExit at mine.py"),
     _proposal("refuses too late", "raise RequestRefused('Request is too long.')", "raised RequestRefused"),
-    _proposal("places itself", "memory.place(p, now)\nreturn p", "cannot place (conservation"),
     _proposal("gives the room an id", "memory.room().admit('r0')\nreturn p", "raised AttributeError ('str'"),
     Wrong(
         "admits what has no room",

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minifuse.batching.policy import Stepwise
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.submission import Remote, StudentFault, check_form
 from minifuse.options import option
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
-from minifuse.stages import Memory, register
+from minifuse.stages import Batching, Memory, register
 from minifuse.techniques import mix, technique
 from minifuse.work import Work
 
@@ -56,7 +55,7 @@ def valid(found: Any, running: list[dict], waiting: list[dict]) -> tuple[list[st
 
 
 @register
-class Students(OfStudent, Stepwise):
+class Students(OfStudent, Batching):
     """Asks the student's `Policy` before every iteration, and admits what memory has room for, in the order told."""
 
     name = "lab-iteration"

@@ -11,13 +11,12 @@ from minifuse.errors import LawBroken, RequestRefused
 from minifuse.labs.engine import OfStudent
 from minifuse.labs.judge import Unmet
 from minifuse.labs.submission import Remote, StudentFault
-from minifuse.memory.still import NothingAhead
 from minifuse.options import option
 from minifuse.place import Pages
 from minifuse.plan import Move, Placement, Plan, Proposal, Reason, Reuse
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
-from minifuse.stages import register
+from minifuse.stages import Memory, register
 from minifuse.techniques import mix, technique
 from minifuse.testing.capacity import count_slots
 from minifuse.work import Span
@@ -147,11 +146,10 @@ class Room:
 
 
 @register
-class Students(OfStudent, NothingAhead):
+class Students(OfStudent, Memory):
     """Asks the student's `Blocks` for every block. What is evicted is dropped, and computed again."""
 
-    kind, name, evicts, host_capacity = "memory", "lab-blocks", True, 0
-    serves, offers = frozenset({"transformer"}), frozenset({"pages"})
+    name, evicts, offers = "lab-blocks", True, frozenset({"pages"})
 
     @dataclass(frozen=True)
     class Options:
@@ -168,9 +166,6 @@ class Students(OfStudent, NothingAhead):
     def check(self, *prompts: Request) -> None:
         if sum(-(-request.max_cached // self.size) for request in prompts) > self.num_blocks:
             raise RequestRefused(f"Request {prompts[0].id!r} may need more than {self.num_blocks} blocks.")
-
-    def receive(self, sequence: Sequence) -> None:
-        """Nothing more to refuse."""
 
     def missing(self, sequence: Sequence) -> tuple[Span, ...]:
         cached = self.cached.get(sequence.id)
