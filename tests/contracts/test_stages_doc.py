@@ -165,7 +165,9 @@ def test_the_table_has_every_attribute_and_its_default() -> None:
     for kind, protocol in PROTOCOLS.items():
         for name, value in defaults(protocol).items():
             if name != "kind" and (not callable(value) or name == "Options"):
-                shown = {"serves": '`{"transformer"}`', "Options": "`NoOptions`"}.get(name, str(value))
+                shown = {"serves": '`{"transformer"}`', "Options": "`NoOptions`", "token_budget": "None"}.get(
+                    name, f'"{value}"' if isinstance(value, str) else str(value)
+                )
                 assert (kind, name) not in told or told[kind, name] == shown, (kind, name)
 
 
