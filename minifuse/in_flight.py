@@ -52,7 +52,12 @@ class InFlight:
             raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
 
     def launch(self, plan: Plan, sequences: Collection[str], now: float) -> None:
-        """A plan of these sequences has been made, at time `now`, and is about to be submitted."""
+        """A plan with work of these sequences is about to be submitted, at time `now`.
+
+        A prompt that is admitted without work, as in a group that is pre-processed together, has memory in it as well.
+        """
+        if plan.admitted:
+            sequences = {*sequences, *plan.admitted}
         self.num_launched += 1
         self.num_plans[plan.worker] += 1
         self._started[plan.step] = now, sequences
@@ -74,6 +79,12 @@ class InFlight:
                 if name in self.leaving:
                     freed.append(self.leaving.pop(name))
         return started_s, freed
+
+    def staying(self, tokens: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+        """These tokens without those of sequences that are leaving."""
+        if not self.leaving:
+            return tokens
+        return {name: new for name, new in tokens.items() if name not in self.leaving}
 
     def leave(self, sequence: Sequence) -> bool:
         """A sequence has finished. Returns whether its memory must wait for plans in flight."""

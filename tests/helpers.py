@@ -23,6 +23,7 @@ from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build, random_weights
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive.oracle import attention
+from minifuse.observers import Accounting
 from minifuse.place import Extent
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
@@ -167,8 +168,8 @@ def make_engine(
         VirtualExecutor(clock, cost, run, link=link),
         clock,
         reader=TextReader(VOCAB, CONTEXT),
-        trace=trace,
-        why=why,
+        trace=trace or Trace(),
+        observers=(Accounting(),) if why else (),
     )
 
 

@@ -58,7 +58,7 @@ class Hasty(Iteration):
 
 def test_beside_a_plan_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still: the plan would never end."""
-    monkeypatch.setattr("minifuse.watchdog.BESIDE_PLANS", 500)
+    monkeypatch.setattr("minifuse.observers.BESIDE_PLANS", 500)
     with pytest.raises(LawBroken, match="'hasty' has woken itself 500 times"):
         run_all(make_engine(batching=Hasty()), [asks("a", 2, 5)])
 

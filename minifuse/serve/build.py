@@ -15,6 +15,7 @@ from minifuse.engine import Engine
 from minifuse.errors import ModelError, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source
+from minifuse.observers import Accounting
 from minifuse.options import offered
 from minifuse.serve.assembly import Stages, check_settings, make_batching
 from minifuse.serve.served import Offer, ServedModel
@@ -103,7 +104,8 @@ def build_engine(
             behind=runner.behind,
         )
     parts = batching, stages.memory, stages.attention, executor, clock
-    return Engine(*parts, reader=served.reader, trace=trace, why=settings.why)
+    observers = (Accounting(),) if settings.why else ()
+    return Engine(*parts, reader=served.reader, trace=trace, observers=observers)
 
 
 def _check_given(technique: object, source: object, settings: object, into: object) -> None:

@@ -1,32 +1,45 @@
-"""The life of requests: submitted, received, finished, refused or aborted."""
+"""The life of requests: submitted, received, started, finished, refused or aborted."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 
-from minifuse.arrivals import Arrivals
+from minifuse.arrivals import Arrivals, Stored
 from minifuse.clock import Clock
 from minifuse.errors import RequestRefused, UsageError
 from minifuse.in_flight import InFlight
+from minifuse.plan import Plan
+from minifuse.report import Completion, KVUsage, StepReport
 from minifuse.request import FinishReason, Phase, Request, Sequence, check_are_requests
 from minifuse.stages import Batching, Executor, Memory, Reader
 from minifuse.trace import Trace
 
-__all__ = ["Lifecycle"]
+__all__ = ["Requests"]
 
 
-class Lifecycle:
-    """What an engine knows of its requests, and how they come and go. The loop is `minifuse.engine.Engine`.
+class Requests:
+    """The requests of an engine, and how they come and go. It alone writes `Sequence`.
 
-    `reader` says which requests the model can read, and what each begins as. Times are in seconds since the run began.
+    Requests may be submitted and aborted between two iterations, or from another thread. Times are in seconds since the
+    run began.
 
-    While the engine runs, requests may be submitted and aborted: between two iterations, or from another thread.
+    Attributes:
+        now: the time of the last event.
+        lock: the loop holds it while it turns, but not while it waits.
     """
 
     def __init__(
-        self, batching: Batching, memory: Memory, executor: Executor, clock: Clock, reader: Reader, trace: Trace
+        self,
+        batching: Batching,
+        memory: Memory,
+        executor: Executor,
+        clock: Clock,
+        reader: Reader,
+        trace: Trace,
+        in_flight: InFlight,
     ) -> None:
         self.batching = batching
         self.memory = memory
@@ -34,19 +47,35 @@ class Lifecycle:
         self.clock = clock
         self.reader = reader
         self.trace = trace
+        self.in_flight = in_flight
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
         self.finished: dict[str, Sequence] = {}
         self.refused: dict[str, str] = {}  # requests refused after they were received: why
         self.ended_between: deque[str] = deque()  # requests that ended otherwise than with an iteration
         self.arrivals = Arrivals(self.finished)
-        self.in_flight = InFlight(batching.workers + 1, batching.depth)  # the last one carries moves behind everything
         self.now = 0.0
+        self.lock = threading.RLock()
         self._thread: int | None = None  # that runs the loop, while it does
         self._stages_failed = False  # they are told nothing more
         self._served = False  # a list of requests: by `serve`
         self._closed = False
         self._has_run = False  # a real clock, which starts when it is first read, goes
-        self._lock = threading.RLock()  # held while anything here changes, and not while plans run
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self.arrivals or self.sequences or self.in_flight)
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next request arrives, as far as is known."""
+        return self.arrivals.next_s
+
+    @property
+    def answers(self) -> Iterator[tuple[str, list[int]]]:
+        """The tokens of every request that has ended, by id, in the order in which they did."""
+        return ((name, sequence.answer) for name, sequence in self.finished.items())
+
+    # --- from outside
 
     def submit(self, *prompts: Request) -> None:
         """Take a request in; it is received when its arrival time has come, which is now if that has passed.
@@ -63,7 +92,7 @@ class Lifecycle:
         check_are_requests(prompts)
         if not prompts:
             raise UsageError("No request was submitted: give one, or all prompts of one.")
-        with self._lock:
+        with self.lock:
             if self._closed:
                 raise UsageError("This engine has been closed: build another, with the same model, for more requests.")
             prompts = tuple(map(self.arrivals.in_turn, prompts))
@@ -88,13 +117,14 @@ class Lifecycle:
         self._wake()
 
     def abort(self, name: str) -> bool:
-        """End a request, or all prompts of a group, with the tokens that it has so far; and before it has arrived, the
-        requests that follow it. Returns whether it had not ended yet.
+        """End a request, or all prompts of a group, with the tokens that it has so far.
+
+        A request that has not arrived takes those that follow it with it. Returns whether it had not ended yet.
 
         Raises:
             UsageError: no such request was submitted.
         """
-        with self._lock:
+        with self.lock:
             prompts = self.arrivals.prompts_of(name)
             if not prompts:
                 raise UsageError(f"There is no request {name!r} to abort: give the id of a request that was submitted.")
@@ -109,8 +139,10 @@ class Lifecycle:
         return len(self.finished) > before
 
     def _wake(self) -> None:
-        """End a sleep of the loop. It is not woken by itself, nor before it runs: it would decide at a time that is no
-        event's, which a replay does not have."""
+        """End a sleep of the loop, unless the call comes from the loop itself, or before it runs.
+
+        It would decide at a time that is no event's, which a replay does not have.
+        """
         if self._thread not in (None, threading.get_ident()):
             self.executor.wake()
 
@@ -120,14 +152,37 @@ class Lifecycle:
             return self.now
         return max(self.now, self.clock.now())
 
-    @property
-    def unfinished(self) -> bool:
-        return bool(self.arrivals or self.sequences or self.in_flight)
+    def resume(self, stored: Stored) -> None:
+        """Let the first request of each conversation go on behind the text that is stored of it."""
+        self.arrivals.stored = stored
 
-    @property
-    def answers(self) -> Iterator[tuple[str, list[int]]]:
-        """The tokens of every request that has ended, by id, in the order in which they did."""
-        return ((name, sequence.answer) for name, sequence in self.finished.items())
+    # --- in the loop
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """This thread runs the loop.
+
+        Raises:
+            UsageError: it runs already.
+        """
+        with self.lock:
+            if self._thread is not None:
+                raise UsageError("The engine runs already: submit the requests to it, or wait until its run has ended.")
+            self.now = max(self.now, self.clock.now())  # a real clock starts when first read
+            self._thread, self._has_run = threading.get_ident(), True
+        try:
+            yield
+        finally:
+            self._thread = None
+
+    @contextmanager
+    def unlocked(self) -> Iterator[None]:
+        """Let other threads submit and abort meanwhile; the caller holds the lock."""
+        self.lock.release()
+        try:
+            yield
+        finally:
+            self.lock.acquire()
 
     def receive(self) -> None:
         """Hand requests whose arrival time has come to the stages."""
@@ -148,6 +203,59 @@ class Lifecycle:
                 self.sequences[request.id] = sequence
                 self.refused[request.id] = str(refusal)
                 self._end_early(sequence, FinishReason.REFUSED)
+
+    def reach(self, event_s: float) -> None:
+        """Move time on to an event, and receive what arrived before it, each at its own time.
+
+        A plan that runs in this thread hides arrivals until it has ended. The policy learns of them before it learns of
+        that end, as it does in virtual time.
+        """
+        while (arrives_s := self.arrivals.next_s) is not None and arrives_s < event_s:
+            self.now = max(self.now, arrives_s)
+            self.receive()
+        self.now = max(self.now, event_s)
+
+    def start(self, plan: Plan) -> dict[str, Sequence]:
+        """Note the phases of the sequences of a plan. Returns those that it has work on."""
+        for name in plan.evicted:
+            self.sequences[name].phase = Phase.SUSPENDED
+        working = {name: self.sequences[name] for name in plan.sequences}
+        for name in (*plan.admitted, *working):
+            self.sequences[name].phase = plan.phase
+        return working
+
+    def take(self, completion: Completion, usage: KVUsage) -> StepReport:
+        """Write down what a completed plan produced, and release what has finished.
+
+        What it computed for sequences that have ended meanwhile, or beyond the end of an answer, is discarded.
+        """
+        plan, ran, ended_s = completion
+        leaving = self.in_flight.leaving
+        if plan.phase is Phase.PREPROCESSING:
+            for name in {*plan.admitted, *plan.sequences} - leaving.keys():
+                self.sequences[name].phase = Phase.READY
+        tokens: dict[str, tuple[int, ...]] = {}
+        finished: dict[str, FinishReason] = {}
+        discarded = sum(work.num_tokens for work in plan.work if work.sequence in leaving) if leaving else 0
+        for name, num_pieces in Counter([work.sequence for work in plan.work]).items():
+            if name in leaving:
+                continue
+            sequence, new = self.sequences[name], ran.tokens.get(name, ())
+            if taken := sequence.take(new, num_pieces, ran.results.get(name)):
+                tokens[name] = taken
+            discarded += len(new) - len(taken)
+            if reason := sequence.why_finished():
+                finished[name] = reason
+        finished |= {name: FinishReason.NAN for name in ran.not_finite if name not in leaving}
+        started_s, freed = self.in_flight.land(plan, ended_s)
+        for sequence in freed:
+            self._release(sequence)
+        for name, reason in finished.items():
+            self._finish(self.sequences[name], reason)
+        measured = (ran.moving_s, ran.messages, ran.gathers, ran.transfers)
+        return StepReport(plan, started_s, ended_s, tokens, finished, usage, *measured, discarded=discarded)
+
+    # --- ends
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """A sequence leaves at once. Its memory is free when no plan in flight touches it any more."""
@@ -185,7 +293,7 @@ class Lifecycle:
 
     def serve_once(self) -> None:
         """Raise `UsageError` if the engine runs, or if it serves a list of requests already or has done so."""
-        with self._lock:
+        with self.lock:
             if self._thread is not None or self._served or self._closed:
                 raise UsageError(
                     "This engine serves, or has served: submit more requests while it does, or build another engine, "
@@ -193,20 +301,22 @@ class Lifecycle:
                 )
             self._served = True
 
-    def _ends(self) -> bool:
+    def over(self) -> bool:
         """Whether nothing is left to do. An engine that serves a list closes then, once all ends have been told."""
-        with self._lock:
+        with self.lock:
             if self.unfinished or (self._served and self.ended_between):
                 return False
             self._closed |= self._served
             return True
 
-    def close(self) -> None:
-        """Stop the threads, and end the trace: the engine takes no more requests."""
-        with self._lock:
+    def close(self) -> list[Request]:
+        """Stop the threads and end the trace: no more requests are taken. Returns those that have yet to arrive."""
+        with self.lock:
             self._closed = True
+            withdrawn = self.arrivals.withdraw_all()
         self.executor.close()
         self.trace.close()
+        return withdrawn
 
     def interrupt(self, stages_failed: bool = False) -> list[str]:
         """Give up every unfinished request, keeping the tokens that it has so far. Returns their ids.
@@ -217,7 +327,7 @@ class Lifecycle:
             stages_failed: tell the stages nothing more; what they hold means nothing after one has failed.
         """
         self.executor.close()
-        with self._lock:
+        with self.lock:
             self._stages_failed = stages_failed
             for sequence in self.in_flight.abandon():
                 self._release(sequence)
