@@ -119,13 +119,13 @@ class Engine:
         """
         if not self.unfinished:
             return []
-        wait = Wait.after(self._idle, self.now, self.requests.next_s, bool(self.in_flight))
+        wait = Wait.after(self._idle, self.now, self.requests.arrivals.next_s, bool(self.in_flight))
         for observer in self._observers:
             wait = observer.waits(wait, self.sequences.values())
         with self.requests.unlocked(), waiting():
             completions = self.executor.wait(wait.until_s)
         now = wait.ended_s(completions, self.clock.now())
-        in_vain = not completions and now == wait.until_s != self.requests.next_s
+        in_vain = not completions and now == wait.until_s != self.requests.arrivals.next_s
         for observer in self._observers:
             observer.woke(wait, in_vain)
         if self.sequences and not self.in_flight:
@@ -136,9 +136,11 @@ class Engine:
     def commit(self, completion: Completion) -> StepReport:
         """Tell the stages what a completed plan produced, and then its requests."""
         plan, ran, _ = completion
+        leaving = self.in_flight.leaving
+        produced = {name: new for name, new in ran.tokens.items() if name not in leaving} if leaving else ran.tokens
         self._committed = True
         if plan.work:
-            usage = self.memory.commit(plan, self.in_flight.staying(ran.tokens), self.now)
+            usage = self.memory.commit(plan, produced, self.now)
             self.batching.commit(plan, self.now)
         else:
             usage = self.memory.landed(plan.moves, self.now)

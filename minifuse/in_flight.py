@@ -80,12 +80,6 @@ class InFlight:
                     freed.append(self.leaving.pop(name))
         return started_s, freed
 
-    def staying(self, tokens: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
-        """These tokens without those of sequences that are leaving."""
-        if not self.leaving:
-            return tokens
-        return {name: new for name, new in tokens.items() if name not in self.leaving}
-
     def leave(self, sequence: Sequence) -> bool:
         """A sequence has finished. Returns whether its memory must wait for plans in flight."""
         if sequence.id not in self._workers:

@@ -1,4 +1,4 @@
-"""What follows the loop: the accounting for `--why`, and the watchdog, which is the law of progress."""
+"""What follows the loop: observers, and the one that every engine has, the watchdog."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from minifuse.errors import LawBroken
 from minifuse.plan import Proposal, Reason
 from minifuse.report import Completion
 from minifuse.request import Sequence
-from minifuse.why import account_for, account_for_pause
 
-__all__ = ["Accounting", "Observer", "Wait", "Watchdog"]
+__all__ = ["Observer", "Wait", "Watchdog"]
 
 IN_VAIN = 1_000  # wakes in a row while nothing runs: more patience than any wait takes
 BESIDE_PLANS = 100_000  # while plans run, which it may look at often
@@ -53,16 +52,6 @@ class Observer:
 
     def woke(self, wait: Wait, in_vain: bool) -> None:
         """The wait has ended; `in_vain`: because the policy asked for it, and nothing has happened."""
-
-
-class Accounting(Observer):
-    """Adds a reason for each sequence that waits: an iteration costs as much as the queue is long."""
-
-    def proposed(self, worker: int, proposal: Proposal, sequences: Iterable[Sequence]) -> Proposal:
-        return account_for(proposal, worker, sequences)
-
-    def waits(self, wait: Wait, sequences: Iterable[Sequence]) -> Wait:
-        return wait if wait.running else wait._replace(reasons=account_for_pause(wait.reasons, sequences))
 
 
 class Watchdog(Observer):

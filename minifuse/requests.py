@@ -6,6 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from minifuse.arrivals import Arrivals, Stored
 from minifuse.clock import Clock
@@ -20,6 +21,7 @@ from minifuse.trace import Trace
 __all__ = ["Requests"]
 
 
+@dataclass(eq=False, repr=False)
 class Requests:
     """The requests of an engine, and how they come and go. It alone writes `Sequence`.
 
@@ -31,23 +33,15 @@ class Requests:
         lock: the loop holds it while it turns, but not while it waits.
     """
 
-    def __init__(
-        self,
-        batching: Batching,
-        memory: Memory,
-        executor: Executor,
-        clock: Clock,
-        reader: Reader,
-        trace: Trace,
-        in_flight: InFlight,
-    ) -> None:
-        self.batching = batching
-        self.memory = memory
-        self.executor = executor
-        self.clock = clock
-        self.reader = reader
-        self.trace = trace
-        self.in_flight = in_flight
+    batching: Batching
+    memory: Memory
+    executor: Executor
+    clock: Clock
+    reader: Reader
+    trace: Trace
+    in_flight: InFlight
+
+    def __post_init__(self) -> None:
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
         self.finished: dict[str, Sequence] = {}
         self.refused: dict[str, str] = {}  # requests refused after they were received: why
@@ -64,11 +58,6 @@ class Requests:
     @property
     def unfinished(self) -> bool:
         return bool(self.arrivals or self.sequences or self.in_flight)
-
-    @property
-    def next_s(self) -> float | None:
-        """When the next request arrives, as far as is known."""
-        return self.arrivals.next_s
 
     @property
     def answers(self) -> Iterator[tuple[str, list[int]]]:
@@ -92,7 +81,7 @@ class Requests:
         check_are_requests(prompts)
         if not prompts:
             raise UsageError("No request was submitted: give one, or all prompts of one.")
-        with self.lock:
+        with self._called() as now:
             if self._closed:
                 raise UsageError("This engine has been closed: build another, with the same model, for more requests.")
             prompts = tuple(map(self.arrivals.in_turn, prompts))
@@ -111,10 +100,9 @@ class Requests:
                     self.trace.refused(prompt.id, str(refusal))
                 raise
             asked = [prompt.arrival_s for prompt in prompts]
-            for prompt in self.arrivals.add(prompts, self._moment()):
+            for prompt in self.arrivals.add(prompts, now):
                 whole, num_history = self.arrivals.whole(prompt)
                 self.trace.request(self.reader.fit(whole), num_history, measured=prompt.arrival_s not in asked)
-        self._wake()
 
     def abort(self, name: str) -> bool:
         """End a request, or all prompts of a group, with the tokens that it has so far.
@@ -124,33 +112,31 @@ class Requests:
         Raises:
             UsageError: no such request was submitted.
         """
-        with self.lock:
+        with self._called() as now:
             prompts = self.arrivals.prompts_of(name)
             if not prompts:
                 raise UsageError(f"There is no request {name!r} to abort: give the id of a request that was submitted.")
-            self.now = max(self.now, self._moment())
+            self.now = now
             before = len(self.finished)
             for prompt in prompts:
                 for request in self.arrivals.withdraw(prompt):
                     self._end_unseen(request, FinishReason.ABORTED)
                 if prompt in self.sequences:
                     self._end_early(self.sequences[prompt], FinishReason.ABORTED)
-        self._wake()
-        return len(self.finished) > before
+            return len(self.finished) > before
 
-    def _wake(self) -> None:
-        """End a sleep of the loop, unless the call comes from the loop itself, or before it runs.
+    @contextmanager
+    def _called(self) -> Iterator[float]:
+        """Hold the lock during a call, and wake the loop behind it. Yields the time of the call.
 
-        It would decide at a time that is no event's, which a replay does not have.
+        In the loop's own thread that is the last event's, and the loop is not woken: it would decide at a time that is
+        no event's, which a replay does not have.
         """
-        if self._thread not in (None, threading.get_ident()):
+        inside = self._thread == threading.get_ident()
+        with self.lock:
+            yield self.now if inside or not self._has_run else max(self.now, self.clock.now())
+        if not inside and self._thread is not None:
             self.executor.wake()
-
-    def _moment(self) -> float:
-        """The time of a call: that of the last event, or the clock's for a call from elsewhere than the loop."""
-        if not self._has_run or self._thread == threading.get_ident():
-            return self.now
-        return max(self.now, self.clock.now())
 
     def resume(self, stored: Stored) -> None:
         """Let the first request of each conversation go on behind the text that is stored of it."""

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from minifuse.observers import Observer, Wait
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Sequence
 from minifuse.work import TRANSFORMER, Work
 
-__all__ = ["Choice", "account_for", "account_for_pause", "told_by_policy"]
+__all__ = ["Accounting", "Choice", "told_by_policy"]
 
 WAITING = (Phase.RECEIVED, Phase.READY, Phase.SUSPENDED)
 Told = tuple[str, str, str]  # code, request, text: what a `Reason` is, and what a trace has of it
@@ -61,24 +62,23 @@ class Choice(NamedTuple):
         return "no-reason", "not admitted: nothing was proposed, and no reason was given"
 
 
-def account_for(proposal: Proposal, worker: int, sequences: Iterable[Sequence]) -> Proposal:
-    """A proposal of work with a reason for each of the `sequences` that waits and that it does not admit.
+class Accounting(Observer):
+    """Adds a reason for each sequence that waits and has none: an iteration costs as much as the queue is long."""
 
-    A reason that the policy gave stays.
-    """
-    joining = {sequence.id for sequence in proposal.admit} | {work.sequence for work in proposal.work}
-    choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
-    others = _others(choice, proposal.reasons, [one for one in sequences if one.id not in joining])
-    return replace(proposal, reasons=proposal.reasons + others) if others else proposal
+    def proposed(self, worker: int, proposal: Proposal, sequences: Iterable[Sequence]) -> Proposal:
+        joining = {sequence.id for sequence in proposal.admit} | {work.sequence for work in proposal.work}
+        choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
+        others = _others(choice, proposal.reasons, [one for one in sequences if one.id not in joining])
+        return replace(proposal, reasons=proposal.reasons + others) if others else proposal
 
-
-def account_for_pause(reasons: tuple[Reason, ...], sequences: Iterable[Sequence]) -> tuple[Reason, ...]:
-    """The same of a pause: the reasons that policies gave, and one for each other of the `sequences` that waits."""
-    return reasons + _others(Choice(), reasons, sequences)
+    def waits(self, wait: Wait, sequences: Iterable[Sequence]) -> Wait:
+        if wait.running:
+            return wait
+        return wait._replace(reasons=wait.reasons + _others(Choice(), wait.reasons, sequences))
 
 
 def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collection[str]) -> tuple[Told, ...]:
-    """Of the reasons in a trace those that a policy gave: without what `account_for` has put behind them.
+    """Of the reasons in a trace those that a policy gave: without what `Accounting` has put behind them.
 
     >>> full, behind = ("batch-full", "b", "..."), "not considered: worker 0 admits none behind b"
     >>> told_by_policy((full, ("behind", "c", behind), ("behind", "d", behind)), Choice(0), "bcd")

@@ -23,7 +23,6 @@ from minifuse.model.text.config import ModelConfig
 from minifuse.model.text.load import build, random_weights
 from minifuse.model.text.transformer import Transformer
 from minifuse.naive.oracle import attention
-from minifuse.observers import Accounting
 from minifuse.place import Extent
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
@@ -33,6 +32,7 @@ from minifuse.stages import Attention, Batching, Memory, RunPlan
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import Trace
+from minifuse.why import Accounting
 from minifuse.work import Work
 
 T = TypeVar("T")

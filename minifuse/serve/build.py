@@ -15,13 +15,13 @@ from minifuse.engine import Engine
 from minifuse.errors import ModelError, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source
-from minifuse.observers import Accounting
 from minifuse.options import offered
 from minifuse.serve.assembly import Stages, check_settings, make_batching
 from minifuse.serve.served import Offer, ServedModel
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model
 from minifuse.trace import Event, Trace
+from minifuse.why import Accounting
 
 if TYPE_CHECKING:
     from minifuse.model.text.tokenizer import Tokenizer
