@@ -78,7 +78,7 @@ class Engine:
         with self.requests.running():
             while not self.requests.over():
                 yield self.turn(waiting) if self.unfinished else []
-            self.trace.end((), self.now, self.requests.answers)
+            self.trace.end((), self.now, self.finished.values())
 
     def turn(self, waiting: Waiting = nullcontext) -> list[StepReport]:
         """Go once around the loop: the iterations that completed, none if another event came first."""

@@ -43,7 +43,7 @@ class Requests:
 
     def __post_init__(self) -> None:
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
-        self.finished: dict[str, Sequence] = {}
+        self.finished: dict[str, Sequence] = {}  # in the order in which they ended
         self.refused: dict[str, str] = {}  # requests refused after they were received: why
         self.ended_between: deque[str] = deque()  # requests that ended otherwise than with an iteration
         self.arrivals = Arrivals(self.finished)
@@ -58,11 +58,6 @@ class Requests:
     @property
     def unfinished(self) -> bool:
         return bool(self.arrivals or self.sequences or self.in_flight)
-
-    @property
-    def answers(self) -> Iterator[tuple[str, list[int]]]:
-        """The tokens of every request that has ended, by id, in the order in which they did."""
-        return ((name, sequence.answer) for name, sequence in self.finished.items())
 
     # --- from outside
 
@@ -186,9 +181,7 @@ class Requests:
                 self.memory.receive(sequence)
                 self.batching.receive(sequence)
             except RequestRefused as refusal:  # its text is too long, or what it unfolds into cannot be computed
-                self.sequences[request.id] = sequence
-                self.refused[request.id] = str(refusal)
-                self._end_early(sequence, FinishReason.REFUSED)
+                self._end_early(sequence, FinishReason.REFUSED, str(refusal))
 
     def reach(self, event_s: float) -> None:
         """Move time on to an event, and receive what arrived before it, each at its own time.
@@ -249,28 +242,28 @@ class Requests:
         sequence.finish_reason, sequence.ended_s = reason, self.now
         if not self._stages_failed:
             self.batching.release(sequence)
-        self.finished[sequence.id] = self.sequences.pop(sequence.id)
+        self.sequences.pop(sequence.id, None)
+        self.finished[sequence.id] = sequence
         if not self.in_flight.leave(sequence):
             self._release(sequence)
         for request, why in self.arrivals.ended(sequence):
-            self.refused[request.id] = why
-            self._end_unseen(request, FinishReason.REFUSED)
+            self._end_unseen(request, FinishReason.REFUSED, why)
 
-    def _end_early(self, sequence: Sequence, reason: FinishReason) -> None:
+    def _end_early(self, sequence: Sequence, reason: FinishReason, why: str = "") -> None:
         """A sequence leaves that no completed plan has finished."""
         self.ended_between.append(sequence.id)
         if reason is FinishReason.REFUSED:
-            self.trace.refused(sequence.id, self.refused[sequence.id], received=True)
+            self.refused[sequence.id] = why
+            self.trace.refused(sequence.id, why, received=True)
         elif reason is FinishReason.ABORTED:
             self.trace.aborted(sequence.id, self.now)
         self._finish(sequence, reason)
 
-    def _end_unseen(self, request: Request, reason: FinishReason) -> None:
+    def _end_unseen(self, request: Request, reason: FinishReason, why: str = "") -> None:
         """A request ends before it has arrived: the stages never see it."""
         if request.after is not None:
             self.trace.request(request)
-        self.sequences[request.id] = sequence = Sequence(request)
-        self._end_early(sequence, reason)
+        self._end_early(Sequence(request), reason, why)
 
     def _release(self, sequence: Sequence) -> None:
         if not self._stages_failed:
@@ -323,5 +316,5 @@ class Requests:
                 self._end_unseen(request, FinishReason.INTERRUPTED)
             for sequence in list(self.sequences.values()):
                 self._end_early(sequence, FinishReason.INTERRUPTED)
-            self.trace.end(names, self.clock.now(), self.answers)
+            self.trace.end(names, self.clock.now(), self.finished.values())
         return names
