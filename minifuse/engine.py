@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 
 from minifuse.clock import Clock
-from minifuse.in_flight import InFlight
-from minifuse.observers import Observer, Wait, Watchdog
+from minifuse.observers import Observer, Watchdog
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Completion, StepReport
 from minifuse.requests import Requests
@@ -38,9 +38,8 @@ class Engine:
     observers: tuple[Observer, ...] = ()
 
     def __post_init__(self) -> None:
-        self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # one carries moves behind everything
-        stages = self.batching, self.memory, self.executor
-        self.requests = Requests(*stages, self.clock, self.reader, self.trace, self.in_flight)
+        self.requests = Requests(self.batching, self.memory, self.executor, self.clock, self.reader, self.trace)
+        self.in_flight = self.requests.in_flight
         self.sequences = self.requests.sequences
         self.finished = self.requests.finished
         self.refused = self.requests.refused
@@ -62,10 +61,7 @@ class Engine:
         return self.requests.unfinished
 
     def run(self) -> Iterator[StepReport]:
-        """Serve until nothing is left, reporting every iteration as it completes.
-
-        What is submitted after that is served by the next call.
-        """
+        """Serve until nothing is left, reporting every iteration as it completes."""
         for reports in self.turns():
             yield from reports
 
@@ -97,7 +93,7 @@ class Engine:
                     self._idle.append(proposal)
                     break
                 for observer in self._observers:
-                    proposal = observer.proposed(worker, proposal, self.sequences.values())
+                    proposal = observer.proposed(worker, proposal, self.now, self.sequences.values())
                 self.in_flight.check(worker, proposal, self.sequences)
                 placement = self.memory.place(proposal, self.now)
                 layout = self.attention.layout(proposal.work, placement)
@@ -119,17 +115,20 @@ class Engine:
         """
         if not self.unfinished:
             return []
-        wait = Wait.after(self._idle, self.now, self.requests.arrivals.next_s, bool(self.in_flight))
-        for observer in self._observers:
-            wait = observer.waits(wait, self.sequences.values())
+        pause = Proposal.pause(self._idle, self.requests.arrivals.next_s)
+        if not self.in_flight:
+            for observer in self._observers:
+                pause = observer.proposed(None, pause, self.now, self.sequences.values())
+        until = math.inf if pause.wake_at is None else pause.wake_at
         with self.requests.unlocked(), waiting():
-            completions = self.executor.wait(wait.until_s)
-        now = wait.ended_s(completions, self.clock.now())
-        in_vain = not completions and now == wait.until_s != self.requests.arrivals.next_s
+            completions = self.executor.wait(pause.wake_at)
+        # The event's own time, not the moment the host woke up: decisions must not depend on that.
+        now = completions[-1].ended_s if completions else min(self.clock.now(), until)
+        in_vain = not completions and now == until != self.requests.arrivals.next_s
         for observer in self._observers:
-            observer.woke(wait, in_vain)
+            observer.woke(in_vain, bool(self.in_flight))
         if self.sequences and not self.in_flight:
-            self.trace.wait(wait.reasons, self.now, now)
+            self.trace.wait(pause.reasons, self.now, now)
         self.requests.reach(now)
         return [self.commit(completion) for completion in completions]
 

@@ -39,7 +39,6 @@ class Requests:
     clock: Clock
     reader: Reader
     trace: Trace
-    in_flight: InFlight
 
     def __post_init__(self) -> None:
         self.sequences: dict[str, Sequence] = {}  # received and not yet finished
@@ -47,6 +46,7 @@ class Requests:
         self.refused: dict[str, str] = {}  # requests refused after they were received: why
         self.ended_between: deque[str] = deque()  # requests that ended otherwise than with an iteration
         self.arrivals = Arrivals(self.finished)
+        self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # one carries moves behind everything
         self.now = 0.0
         self.lock = threading.RLock()
         self._thread: int | None = None  # that runs the loop, while it does

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from minifuse.observers import Observer, Wait
+from minifuse.observers import Observer
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Sequence
 from minifuse.work import TRANSFORMER, Work
@@ -65,16 +65,11 @@ class Choice(NamedTuple):
 class Accounting(Observer):
     """Adds a reason for each sequence that waits and has none: an iteration costs as much as the queue is long."""
 
-    def proposed(self, worker: int, proposal: Proposal, sequences: Iterable[Sequence]) -> Proposal:
+    def proposed(self, worker: int | None, proposal: Proposal, now: float, sequences: Iterable[Sequence]) -> Proposal:
         joining = {sequence.id for sequence in proposal.admit} | {work.sequence for work in proposal.work}
         choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
         others = _others(choice, proposal.reasons, [one for one in sequences if one.id not in joining])
         return replace(proposal, reasons=proposal.reasons + others) if others else proposal
-
-    def waits(self, wait: Wait, sequences: Iterable[Sequence]) -> Wait:
-        if wait.running:
-            return wait
-        return wait._replace(reasons=wait.reasons + _others(Choice(), wait.reasons, sequences))
 
 
 def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collection[str]) -> tuple[Told, ...]:
