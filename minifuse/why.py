@@ -1,8 +1,8 @@
 """Why each waiting request was not admitted: the reasons that a policy gave, and one for every other that waits.
 
 A policy names the first that it could not admit and stops there: an iteration's host work must not grow with the queue.
-What can be said of the others is told here, and nowhere else: by the engine at once, for a run that is to tell of each
-(`Settings.why`), and afterwards by what reads the trace of any run (`minifuse.views.waits`).
+What can be said of the others is told here, and nowhere else: at once by an observer of the loop, for a run that is to
+tell of each (`Settings.why`), and afterwards by what reads the trace of any run (`minifuse.views.waits`).
 """
 
 from __future__ import annotations
