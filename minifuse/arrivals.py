@@ -81,7 +81,7 @@ class Arrivals:
             raise RequestRefused(
                 f"{name} has a priority of {brief(request.priority)}: give a whole number, of at most {LARGEST:g}."
             )
-        if after is not None and after in self._refused and after not in self._submitted:
+        if after in self._refused and after not in self._submitted:
             raise RequestRefused(f"{name} follows {after!r}, which was refused.")
         if request.group is not None and (after is not None or conversation is not None):
             raise RequestRefused(
@@ -99,18 +99,20 @@ class Arrivals:
                 f"{name} belongs to the conversation {conversation!r}, whose last request is {last!r}: give after as "
                 "that request."
             )
+        if after is None:
+            return
         if after in self._groups:
             raise RequestRefused(
                 f"{name} follows {after!r}, which has several prompts: give after as one of {self._groups[after]}."
             )
-        if after is not None and after not in self._submitted:
+        if after not in self._submitted:
             raise RequestRefused(
                 f"{name} follows {after!r}, which was not submitted before it: submit that request first."
             )
-        ended = self._finished.get(after) if after is not None else None
+        ended = self._finished.get(after)
         if ended is not None and (why := self._why_not_followed(ended)):
             raise RequestRefused(f"{name} follows {after!r}, {why}.")
-        if after is not None and conversation is not None and last is None:
+        if conversation is not None and last is None:
             raise RequestRefused(
                 f"{name} follows {after!r}, which does not belong to the conversation {conversation!r}: give both "
                 "requests the same conversation."

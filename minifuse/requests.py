@@ -94,10 +94,10 @@ class Requests:
                 for prompt in prompts:
                     self.trace.refused(prompt.id, str(refusal))
                 raise
-            asked = [prompt.arrival_s for prompt in prompts]
+            asked_s = prompts[0].arrival_s  # as of all of them
             for prompt in self.arrivals.add(prompts, now):
                 whole, num_history = self.arrivals.whole(prompt)
-                self.trace.request(self.reader.fit(whole), num_history, measured=prompt.arrival_s not in asked)
+                self.trace.request(self.reader.fit(whole), num_history, measured=prompt.arrival_s != asked_s)
 
     def abort(self, name: str) -> bool:
         """End a request, or all prompts of a group, with the tokens that it has so far.

@@ -67,8 +67,11 @@ class Accounting(Observer):
 
     def proposed(self, worker: int | None, proposal: Proposal, now: float, sequences: Iterable[Sequence]) -> Proposal:
         joining = {sequence.id for sequence in proposal.admit} | {work.sequence for work in proposal.work}
+        waiting = dict.fromkeys(one.id for one in sequences if one.phase in WAITING and one.id not in joining)
         choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
-        others = _others(choice, proposal.reasons, [one for one in sequences if one.id not in joining])
+        code, text = choice.passed_over(choice.stopped_at(proposal.reasons, waiting))
+        given = {reason.sequence for reason in proposal.reasons}
+        others = tuple(Reason(code, name, text) for name in waiting if name not in given)
         return replace(proposal, reasons=proposal.reasons + others) if others else proposal
 
 
@@ -95,14 +98,6 @@ def _amounts(works: Iterable[Work]) -> dict[str, int]:
     for work in works:
         found[work.cell] = found.get(work.cell, 0) + work.num_tokens
     return found
-
-
-def _others(choice: Choice, reasons: Collection[Reason], sequences: Iterable[Sequence]) -> tuple[Reason, ...]:
-    """A reason for each that waits and has none."""
-    waiting = {one.id: one for one in sequences if one.phase in WAITING}
-    code, text = choice.passed_over(choice.stopped_at(reasons, waiting))
-    given = {reason.sequence for reason in reasons}
-    return tuple(Reason(code, name, text) for name in waiting if name not in given)
 
 
 def _counted(count: int, cell: str) -> str:

@@ -104,8 +104,7 @@ def build_engine(
             behind=runner.behind,
         )
     parts = batching, stages.memory, stages.attention, executor, clock
-    observers = (Accounting(),) if settings.why else ()
-    return Engine(*parts, reader=served.reader, trace=trace, observers=observers)
+    return Engine(*parts, reader=served.reader, trace=trace, observers=(Accounting(),) if settings.why else ())
 
 
 def _check_given(technique: object, source: object, settings: object, into: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -169,11 +170,11 @@ def serve(
     if conversations is not None:
         engine.requests.resume(conversations.text)
     answers: dict[int, Answer] = {}
-    index: dict[str, int] = {}
     first: dict[str, float] = {}
     failure: BaseException | None = None
     interrupted = False
     later = count(len(requests))  # the numbers of the requests that are submitted while the engine runs
+    index: dict[str, int] = defaultdict(lambda: next(later))
 
     def ended(name: str, at: float | None, tell: Callable[[Answer], None] = on_answer) -> None:
         sequence = engine.finished[name]
@@ -184,7 +185,7 @@ def serve(
             results=sequence.results,
             num_history=sequence.num_history,
         )
-        answers[index[name] if name in index else index.setdefault(name, next(later))] = answer
+        answers[index[name]] = answer
         if conversations is not None:
             conversations.keep(sequence)
         tell(answer)
@@ -239,7 +240,8 @@ def serve(
                 if reports is None:
                     break
                 for report in reports:  # of all before a callback may abort one
-                    first |= {name: report.ended_s for name in report.tokens if name not in first}
+                    for name in report.tokens:
+                        first.setdefault(name, report.ended_s)
                 for report in reports:
                     for name in report.finished:
                         ended(name, report.ended_s)
