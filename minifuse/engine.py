@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 
 from minifuse.clock import Clock
 from minifuse.observers import Observer, Watchdog
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Completion, StepReport
-from minifuse.requests import Requests
+from minifuse.requests import Requests, Waiting
 from minifuse.stages import Attention, Batching, Executor, Memory, Reader
 from minifuse.trace import Trace
 
 __all__ = ["Engine"]
-
-Waiting = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(eq=False, repr=False)
@@ -85,28 +83,31 @@ class Engine:
 
     def dispatch(self) -> None:
         """For each worker that can take more: propose, place, lay out, submit. Then move what memory wants ahead."""
+        now = self.now
         self._idle = []
         for worker in range(self.batching.workers):
             while self.in_flight.has_room(worker):
-                proposal = self.batching.propose(worker, self.now, self.memory)
+                proposal = self.batching.propose(worker, now, self.memory)
                 if not proposal.work:
                     self._idle.append(proposal)
                     break
-                for observer in self._observers:
-                    proposal = observer.proposed(worker, proposal, self.now, self.sequences.values())
+                proposal = self._observed(worker, proposal)
                 self.in_flight.check(worker, proposal, self.sequences)
-                placement = self.memory.place(proposal, self.now)
+                placement = self.memory.place(proposal, now)
                 layout = self.attention.layout(proposal.work, placement)
                 self._submit(Plan.of(self.in_flight.num_launched, worker, proposal, placement, layout))
         if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
             self._committed = False
-            if moves := self.memory.ahead(self.now):  # a plan of moves alone, of a worker of its own
+            if moves := self.memory.ahead(now):  # a plan of moves alone, of a worker of its own
                 self._submit(Plan(self.in_flight.num_launched, self.batching.workers, (), (), moves=moves))
 
+    def _observed(self, worker: int | None, proposal: Proposal) -> Proposal:
+        for observer in self._observers:
+            proposal = observer.proposed(worker, proposal, self.now, self.sequences.values())
+        return proposal
+
     def _submit(self, plan: Plan) -> None:
-        sequences = self.requests.start(plan)
-        self.in_flight.launch(plan, sequences, self.now)
-        self.executor.submit(plan, sequences, self.now)
+        self.executor.submit(plan, self.requests.start(plan), self.now)
 
     def collect(self, waiting: Waiting = nullcontext) -> list[StepReport]:
         """Wait for the next event: a plan completes, a request arrives, or a policy asked to be woken.
@@ -115,20 +116,20 @@ class Engine:
         """
         if not self.unfinished:
             return []
-        pause = Proposal.pause(self._idle, self.requests.arrivals.next_s)
+        times = [self.requests.arrivals.next_s, *[proposal.wake_at for proposal in self._idle]]
+        until = min([time for time in times if time is not None], default=None)
+        reasons = tuple(dict.fromkeys([reason for proposal in self._idle for reason in proposal.reasons]))
         if not self.in_flight:
-            for observer in self._observers:
-                pause = observer.proposed(None, pause, self.now, self.sequences.values())
-        until = math.inf if pause.wake_at is None else pause.wake_at
-        with self.requests.unlocked(), waiting():
-            completions = self.executor.wait(pause.wake_at)
+            reasons = self._observed(None, Proposal(reasons=reasons, wake_at=until)).reasons
+        with self.requests.unlocked, waiting():
+            completions = self.executor.wait(until)
         # The event's own time, not the moment the host woke up: decisions must not depend on that.
-        now = completions[-1].ended_s if completions else min(self.clock.now(), until)
+        now = completions[-1].ended_s if completions else min(self.clock.now(), math.inf if until is None else until)
         in_vain = not completions and now == until != self.requests.arrivals.next_s
         for observer in self._observers:
             observer.woke(in_vain, bool(self.in_flight))
         if self.sequences and not self.in_flight:
-            self.trace.wait(pause.reasons, self.now, now)
+            self.trace.wait(reasons, self.now, now)
         self.requests.reach(now)
         return [self.commit(completion) for completion in completions]
 

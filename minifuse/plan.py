@@ -6,7 +6,7 @@ hundred requests makes a few hundred of them, and they must cost next to nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -135,14 +135,6 @@ class Proposal:
     evict: tuple[Sequence, ...] = ()
     growing: bool = False
     waves: tuple[Span, ...] = ()
-
-    @classmethod
-    def pause(cls, idle: Iterable[Proposal], arrives_s: float | None) -> Proposal:
-        """Join proposals without work: wait until the next arrival, or the earliest `wake_at`."""
-        times = [arrives_s, *(proposal.wake_at for proposal in idle)]
-        wake_at = min((time for time in times if time is not None), default=None)
-        reasons = dict.fromkeys(reason for proposal in idle for reason in proposal.reasons)
-        return cls(reasons=tuple(reasons), wake_at=wake_at)
 
 
 @dataclass(frozen=True, slots=True)

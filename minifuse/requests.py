@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from minifuse.arrivals import Arrivals, Stored
@@ -18,7 +18,22 @@ from minifuse.request import FinishReason, Phase, Request, Sequence, check_are_r
 from minifuse.stages import Batching, Executor, Memory, Reader
 from minifuse.trace import Trace
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "Waiting"]
+
+Waiting = Callable[[], AbstractContextManager[None]]  # a context in which the loop waits
+
+
+class _Unlocked:
+    """Gives a lock up for a block, and takes it again."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self.lock = lock
+
+    def __enter__(self) -> None:
+        self.lock.release()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.acquire()
 
 
 @dataclass(eq=False, repr=False)
@@ -30,7 +45,8 @@ class Requests:
 
     Attributes:
         now: the time of the last event.
-        lock: the loop holds it while it turns, but not while it waits.
+        lock: the loop holds it while it turns.
+        unlocked: gives the lock up while the loop waits.
     """
 
     batching: Batching
@@ -49,6 +65,7 @@ class Requests:
         self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # one carries moves behind everything
         self.now = 0.0
         self.lock = threading.RLock()
+        self.unlocked = _Unlocked(self.lock)
         self._thread: int | None = None  # that runs the loop, while it does
         self._stages_failed = False  # they are told nothing more
         self._served = False  # a list of requests: by `serve`
@@ -156,15 +173,6 @@ class Requests:
         finally:
             self._thread = None
 
-    @contextmanager
-    def unlocked(self) -> Iterator[None]:
-        """Let other threads submit and abort meanwhile; the caller holds the lock."""
-        self.lock.release()
-        try:
-            yield
-        finally:
-            self.lock.acquire()
-
     def receive(self) -> None:
         """Hand requests whose arrival time has come to the stages."""
         for arrived, num_history in self.arrivals.due(self.now):
@@ -195,12 +203,16 @@ class Requests:
         self.now = max(self.now, event_s)
 
     def start(self, plan: Plan) -> dict[str, Sequence]:
-        """Note the phases of the sequences of a plan. Returns those that it has work on."""
+        """A plan is about to be submitted. Returns the sequences that it has work on."""
         for name in plan.evicted:
             self.sequences[name].phase = Phase.SUSPENDED
+        phase = plan.phase
+        for name in plan.admitted:
+            self.sequences[name].phase = phase
         working = {name: self.sequences[name] for name in plan.sequences}
-        for name in (*plan.admitted, *working):
-            self.sequences[name].phase = plan.phase
+        for sequence in working.values():
+            sequence.phase = phase
+        self.in_flight.launch(plan, working, self.now)
         return working
 
     def take(self, completion: Completion, usage: KVUsage) -> StepReport:
@@ -216,16 +228,21 @@ class Requests:
         tokens: dict[str, tuple[int, ...]] = {}
         finished: dict[str, FinishReason] = {}
         discarded = sum(work.num_tokens for work in plan.work if work.sequence in leaving) if leaving else 0
-        for name, num_pieces in Counter([work.sequence for work in plan.work]).items():
+        num_pieces: dict[str, int] = {}
+        for work in plan.work:
+            num_pieces[work.sequence] = num_pieces.get(work.sequence, 0) + 1
+        for name, num_computed in num_pieces.items():
             if name in leaving:
                 continue
             sequence, new = self.sequences[name], ran.tokens.get(name, ())
-            if taken := sequence.take(new, num_pieces, ran.results.get(name)):
+            if taken := sequence.take(new, num_computed, ran.results.get(name)):
                 tokens[name] = taken
             discarded += len(new) - len(taken)
             if reason := sequence.why_finished():
                 finished[name] = reason
-        finished |= {name: FinishReason.NAN for name in ran.not_finite if name not in leaving}
+        for name in ran.not_finite:
+            if name not in leaving:
+                finished[name] = FinishReason.NAN
         started_s, freed = self.in_flight.land(plan, ended_s)
         for sequence in freed:
             self._release(sequence)
