@@ -109,7 +109,7 @@ class Engine:
     def _submit(self, plan: Plan) -> None:
         self.executor.submit(plan, self.requests.start(plan), self.now)
 
-    def collect(self, waiting: Waiting = nullcontext) -> list[StepReport]:
+    def collect(self, waiting: Waiting) -> list[StepReport]:
         """Wait for the next event: a plan completes, a request arrives, or a policy asked to be woken.
 
         The caller holds the lock; it is released while waiting.

@@ -65,6 +65,12 @@ def test_a_run_tells_of_each() -> None:
     assert [[reason.sequence for reason in step.plan.reasons] for step in steps][:2] == [["c"]] * 2
 
 
+def test_a_run_that_tells_nothing_has_no_observer_for_it() -> None:
+    row = TECHNIQUES["orca"]
+    assert crowded(row, why=False)[0].observers == ()
+    assert [type(one) for one in crowded(row, why=True)[0].observers] == [Accounting]
+
+
 class Spy:
     """Notes at every proposal who waits, and then who is passed over."""
 
