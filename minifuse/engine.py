@@ -79,7 +79,7 @@ class Engine:
         with self.requests.lock:
             self.requests.receive()
             self.dispatch()
-            return self.collect(waiting)
+            return self.collect(waiting) if self.unfinished else []
 
     def dispatch(self) -> None:
         """For each worker that can take more: propose, place, lay out, submit. Then move what memory wants ahead."""
@@ -95,34 +95,35 @@ class Engine:
                 self.in_flight.check(worker, proposal, self.sequences)
                 placement = self.memory.place(proposal, now)
                 layout = self.attention.layout(proposal.work, placement)
-                self._submit(Plan.of(self.in_flight.num_launched, worker, proposal, placement, layout))
+                plan = Plan.of(self.in_flight.num_launched, worker, proposal, placement, layout)
+                self.executor.submit(plan, self.requests.start(plan), now)
         if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
             self._committed = False
             if moves := self.memory.ahead(now):  # a plan of moves alone, of a worker of its own
-                self._submit(Plan(self.in_flight.num_launched, self.batching.workers, (), (), moves=moves))
+                plan = Plan(self.in_flight.num_launched, self.batching.workers, (), (), moves=moves)
+                self.executor.submit(plan, self.requests.start(plan), now)
 
     def _observed(self, worker: int | None, proposal: Proposal) -> Proposal:
         for observer in self._observers:
             proposal = observer.proposed(worker, proposal, self.now, self.sequences.values())
         return proposal
 
-    def _submit(self, plan: Plan) -> None:
-        self.executor.submit(plan, self.requests.start(plan), self.now)
-
     def collect(self, waiting: Waiting) -> list[StepReport]:
         """Wait for the next event: a plan completes, a request arrives, or a policy asked to be woken.
 
         The caller holds the lock; it is released while waiting.
         """
-        if not self.unfinished:
-            return []
         times = [self.requests.arrivals.next_s, *[proposal.wake_at for proposal in self._idle]]
         until = min([time for time in times if time is not None], default=None)
         reasons = tuple(dict.fromkeys([reason for proposal in self._idle for reason in proposal.reasons]))
         if not self.in_flight:
             reasons = self._observed(None, Proposal(reasons=reasons, wake_at=until)).reasons
-        with self.requests.unlocked, waiting():
-            completions = self.executor.wait(until)
+        self.requests.lock.release()
+        try:
+            with waiting():
+                completions = self.executor.wait(until)
+        finally:
+            self.requests.lock.acquire()
         # The event's own time, not the moment the host woke up: decisions must not depend on that.
         now = completions[-1].ended_s if completions else min(self.clock.now(), math.inf if until is None else until)
         in_vain = not completions and now == until != self.requests.arrivals.next_s

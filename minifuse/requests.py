@@ -23,19 +23,6 @@ __all__ = ["Requests", "Waiting"]
 Waiting = Callable[[], AbstractContextManager[None]]  # a context in which the loop waits
 
 
-class _Unlocked:
-    """Gives a lock up for a block, and takes it again."""
-
-    def __init__(self, lock: threading.RLock) -> None:
-        self.lock = lock
-
-    def __enter__(self) -> None:
-        self.lock.release()
-
-    def __exit__(self, *error: object) -> None:
-        self.lock.acquire()
-
-
 @dataclass(eq=False, repr=False)
 class Requests:
     """The requests of an engine, and how they come and go. It alone writes `Sequence`.
@@ -45,8 +32,7 @@ class Requests:
 
     Attributes:
         now: the time of the last event.
-        lock: the loop holds it while it turns.
-        unlocked: gives the lock up while the loop waits.
+        lock: the loop holds it while it turns, but not while it waits.
     """
 
     batching: Batching
@@ -65,7 +51,6 @@ class Requests:
         self.in_flight = InFlight(self.batching.workers + 1, self.batching.depth)  # one carries moves behind everything
         self.now = 0.0
         self.lock = threading.RLock()
-        self.unlocked = _Unlocked(self.lock)
         self._thread: int | None = None  # that runs the loop, while it does
         self._stages_failed = False  # they are told nothing more
         self._served = False  # a list of requests: by `serve`
