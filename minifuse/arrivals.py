@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -45,8 +46,8 @@ class Arrivals:
         self._finished = finished
         self._submitted: dict[str, int] = {}  # every request ever -> its number in the order of submission
         self._groups: dict[str, tuple[str, ...]] = {}  # every group ever -> the ids of its prompts
-        self._last: dict[str, str] = {}  # conversation -> its last request so far that has, or will have, a text
-        self._without_text: dict[str, str | None] = {}  # requests that ended before they arrived -> those they follow
+        self._turns: dict[str, list[str]] = defaultdict(list)  # conversation -> those that have, or will have, a text
+        self._without_text: set[str] = set()  # requests that ended before they arrived
         self._refused: set[str] = set()  # when they were submitted
         self._pending: dict[str, Request] = {}  # those that have not arrived
         self._times: list[tuple[float, int, str]] = []  # a heap of when each arrives, but for those that wait behind
@@ -62,7 +63,8 @@ class Arrivals:
 
     def last(self, conversation: str | None) -> str | None:
         """The last request of a conversation that has, or will have, a text; None: there is none."""
-        return self._last.get(conversation) if isinstance(conversation, str) else None
+        turns = self._turns.get(conversation) if isinstance(conversation, str) else None
+        return turns[-1] if turns else None
 
     def check(self, prompts: tuple[Request, ...]) -> None:
         """Raise `RequestRefused` unless these prompts can be taken in as one request."""
@@ -79,7 +81,7 @@ class Arrivals:
             raise RequestRefused(
                 f"{name} has a priority of {brief(request.priority)}: give a whole number, of at most {LARGEST:g}."
             )
-        if after is not None and after in self._refused and after not in self._submitted:
+        if after in self._refused and after not in self._submitted:
             raise RequestRefused(f"{name} follows {after!r}, which was refused.")
         if request.group is not None and (after is not None or conversation is not None):
             raise RequestRefused(
@@ -91,24 +93,26 @@ class Arrivals:
                 f"{name} has a delay_s of {request.delay_s:g} and follows no request: name one with after, or give "
                 "arrival_s instead."
             )
-        last = None if conversation is None else self._last.get(conversation)
+        last = self.last(conversation)
         if last is not None and after != last:
             raise RequestRefused(
                 f"{name} belongs to the conversation {conversation!r}, whose last request is {last!r}: give after as "
                 "that request."
             )
+        if after is None:
+            return
         if after in self._groups:
             raise RequestRefused(
                 f"{name} follows {after!r}, which has several prompts: give after as one of {self._groups[after]}."
             )
-        if after is not None and after not in self._submitted:
+        if after not in self._submitted:
             raise RequestRefused(
                 f"{name} follows {after!r}, which was not submitted before it: submit that request first."
             )
-        ended = self._finished.get(after) if after is not None else None
+        ended = self._finished.get(after)
         if ended is not None and (why := self._why_not_followed(ended)):
             raise RequestRefused(f"{name} follows {after!r}, {why}.")
-        if after is not None and conversation is not None and last is None:
+        if conversation is not None and last is None:
             raise RequestRefused(
                 f"{name} follows {after!r}, which does not belong to the conversation {conversation!r}: give both "
                 "requests the same conversation."
@@ -130,7 +134,7 @@ class Arrivals:
         for prompt in prompts:
             self._submitted[prompt.id] = len(self._submitted)
             if prompt.conversation is not None:
-                self._last[prompt.conversation] = prompt.id
+                self._turns[prompt.conversation].append(prompt.id)
             if prompt.after is None:
                 known.append(self._push(prompt, now))
             elif (ended := self._finished.get(prompt.after)) is not None:
@@ -201,15 +205,9 @@ class Arrivals:
 
     def _end_without_text(self, request: Request) -> None:
         """A request ends that no other can follow: its conversation goes on behind the one before it, if any."""
-        self._without_text[request.id] = request.after
-        if (conversation := request.conversation) is not None:
-            last: str | None = self._last.get(conversation)
-            while last is not None and last in self._without_text:
-                last = self._without_text[last]
-            if last is None:
-                self._last.pop(conversation, None)
-            else:
-                self._last[conversation] = last
+        self._without_text.add(request.id)
+        if request.conversation is not None:
+            self._turns[request.conversation].remove(request.id)
 
     def withdraw_all(self) -> list[Request]:
         """Take back every request that has not arrived, in the order of submission."""

@@ -52,7 +52,12 @@ class InFlight:
             raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
 
     def launch(self, plan: Plan, sequences: Collection[str], now: float) -> None:
-        """A plan of these sequences has been made, at time `now`, and is about to be submitted."""
+        """A plan with work of these sequences is about to be submitted, at time `now`.
+
+        A prompt that is admitted without work, as in a group that is pre-processed together, has memory in it as well.
+        """
+        if plan.admitted:
+            sequences = {*sequences, *plan.admitted}
         self.num_launched += 1
         self.num_plans[plan.worker] += 1
         self._started[plan.step] = now, sequences

@@ -304,7 +304,7 @@ class FinishReason(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request being served. Stages read it; only `Engine` writes it.
+    """A request being served. Stages read it; only `Requests` writes it.
 
     >>> s = Sequence(Request("r0", prompt=(7, 8), max_new_tokens=3))
     >>> s.tokens, s.answer, len(s)
@@ -354,7 +354,7 @@ class Sequence:
     def take(
         self, tokens: tuple[int, ...], num_nodes: int = 0, results: Mapping[int, Any] | None = None
     ) -> tuple[int, ...]:
-        """Add what a plan produced: tokens, computed nodes of the graph, and results. Called by `Engine` alone.
+        """Add what a plan produced: tokens, computed nodes of the graph, and results. Called by `Requests` alone.
 
         Returns:
             The tokens taken in: those up to the one that ends the answer.

@@ -28,7 +28,8 @@ alone (`minifuse.metrics`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Seq
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -38,7 +39,7 @@ from minifuse.errors import UsageError
 from minifuse.place import BlockTables
 from minifuse.plan import Reason
 from minifuse.report import NO_TRANSFERS, StepReport
-from minifuse.request import Request
+from minifuse.request import Request, Sequence
 from minifuse.trace_file import TraceFile, parse, read_text
 
 __all__ = ["SCHEMA", "Event", "Trace", "decisions", "read_trace", "whole_tables"]
@@ -50,9 +51,9 @@ Event = dict[str, Any]
 class Texts(Protocol):
     """Makes texts of tokens; None of tokens that there is no text for."""
 
-    def text(self, tokens: Sequence[int]) -> str | None: ...
+    def text(self, tokens: Seq[int]) -> str | None: ...
 
-    def pieces(self, tokens: Sequence[int]) -> tuple[str, list[int]] | None:
+    def pieces(self, tokens: Seq[int]) -> tuple[str, list[int]] | None:
         """The text, and how many of its characters are there after each token."""
         ...
 
@@ -136,16 +137,16 @@ class Trace:
         wall = {"start_s": start_s, "end_s": end_s}
         self._add({"event": "wait", "reasons": [list(reason) for reason in reasons], "wall": wall})
 
-    def end(self, unfinished: Iterable[str], end_s: float, answers: Iterable[tuple[str, Sequence[int]]] = ()) -> None:
-        """The run has ended. `answers` are the tokens of all requests that have, by id, in the order in which they did.
+    def end(self, unfinished: Iterable[str], end_s: float, finished: Iterable[Sequence] = ()) -> None:
+        """The run has ended; `finished` are all requests that have, in the order in which they did.
 
-        Their texts are made now, and not before: it takes longer than an iteration may.
+        The texts of their answers are made now, and not before: it takes longer than an iteration may.
         """
         if self._texts is not None:
-            for name, tokens in islice(answers, self._num_answers, None):  # a trace may end more than once
+            for sequence in islice(finished, self._num_answers, None):  # a trace may end more than once
                 self._num_answers += 1
-                if tokens and (known := self._texts.pieces(tokens)) is not None:
-                    self._add({"event": "answer", "id": name, "text": known[0], "ends": known[1]})
+                if (tokens := sequence.answer) and (known := self._texts.pieces(tokens)) is not None:
+                    self._add({"event": "answer", "id": sequence.id, "text": known[0], "ends": known[1]})
         wall = {"end_s": end_s}
         if self._others is not None and (cores := self._others.cores()) is not None:
             wall["other_cores"] = cores

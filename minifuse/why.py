@@ -1,8 +1,8 @@
 """Why each waiting request was not admitted: the reasons that a policy gave, and one for every other that waits.
 
 A policy names the first that it could not admit and stops there: an iteration's host work must not grow with the queue.
-What can be said of the others is told here, and nowhere else: by the engine at once, for a run that is to tell of each
-(`Settings.why`), and afterwards by what reads the trace of any run (`minifuse.views.waits`).
+What can be said of the others is told here, and nowhere else: at once by an observer of the loop, for a run that is to
+tell of each (`Settings.why`), and afterwards by what reads the trace of any run (`minifuse.views.waits`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from minifuse.observers import Observer
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Sequence
 from minifuse.work import TRANSFORMER, Work
 
-__all__ = ["Choice", "account_for", "account_for_pause", "told_by_policy"]
+__all__ = ["Accounting", "Choice", "told_by_policy"]
 
 WAITING = (Phase.RECEIVED, Phase.READY, Phase.SUSPENDED)
 Told = tuple[str, str, str]  # code, request, text: what a `Reason` is, and what a trace has of it
@@ -61,24 +62,21 @@ class Choice(NamedTuple):
         return "no-reason", "not admitted: nothing was proposed, and no reason was given"
 
 
-def account_for(proposal: Proposal, worker: int, sequences: Iterable[Sequence]) -> Proposal:
-    """A proposal of work with a reason for each of the `sequences` that waits and that it does not admit.
+class Accounting(Observer):
+    """Adds a reason for each sequence that waits and has none: an iteration costs as much as the queue is long."""
 
-    A reason that the policy gave stays.
-    """
-    joining = {sequence.id for sequence in proposal.admit} | {work.sequence for work in proposal.work}
-    choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
-    others = _others(choice, proposal.reasons, [one for one in sequences if one.id not in joining])
-    return replace(proposal, reasons=proposal.reasons + others) if others else proposal
-
-
-def account_for_pause(reasons: tuple[Reason, ...], sequences: Iterable[Sequence]) -> tuple[Reason, ...]:
-    """The same of a pause: the reasons that policies gave, and one for each other of the `sequences` that waits."""
-    return reasons + _others(Choice(), reasons, sequences)
+    def proposed(self, worker: int | None, proposal: Proposal, now: float, sequences: Iterable[Sequence]) -> Proposal:
+        joining = {sequence.id for sequence in proposal.admit} | {work.sequence for work in proposal.work}
+        waiting = dict.fromkeys(one.id for one in sequences if one.phase in WAITING and one.id not in joining)
+        choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
+        code, text = choice.passed_over(choice.stopped_at(proposal.reasons, waiting))
+        given = {reason.sequence for reason in proposal.reasons}
+        others = tuple(Reason(code, name, text) for name in waiting if name not in given)
+        return replace(proposal, reasons=proposal.reasons + others) if others else proposal
 
 
 def told_by_policy(reasons: tuple[Told, ...], choice: Choice, waiting: Collection[str]) -> tuple[Told, ...]:
-    """Of the reasons in a trace those that a policy gave: without what `account_for` has put behind them.
+    """Of the reasons in a trace those that a policy gave: without what `Accounting` has put behind them.
 
     >>> full, behind = ("batch-full", "b", "..."), "not considered: worker 0 admits none behind b"
     >>> told_by_policy((full, ("behind", "c", behind), ("behind", "d", behind)), Choice(0), "bcd")
@@ -100,14 +98,6 @@ def _amounts(works: Iterable[Work]) -> dict[str, int]:
     for work in works:
         found[work.cell] = found.get(work.cell, 0) + work.num_tokens
     return found
-
-
-def _others(choice: Choice, reasons: Collection[Reason], sequences: Iterable[Sequence]) -> tuple[Reason, ...]:
-    """A reason for each that waits and has none."""
-    waiting = {one.id: one for one in sequences if one.phase in WAITING}
-    code, text = choice.passed_over(choice.stopped_at(reasons, waiting))
-    given = {reason.sequence for reason in reasons}
-    return tuple(Reason(code, name, text) for name in waiting if name not in given)
 
 
 def _counted(count: int, cell: str) -> str:

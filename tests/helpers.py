@@ -32,6 +32,7 @@ from minifuse.stages import Attention, Batching, Memory, RunPlan
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
 from minifuse.trace import Trace
+from minifuse.why import Accounting
 from minifuse.work import Work
 
 T = TypeVar("T")
@@ -167,8 +168,8 @@ def make_engine(
         VirtualExecutor(clock, cost, run, link=link),
         clock,
         reader=TextReader(VOCAB, CONTEXT),
-        trace=trace,
-        why=why,
+        trace=trace or Trace(),
+        observers=(Accounting(),) if why else (),
     )
 
 

@@ -40,7 +40,7 @@ def test_a_running_request_ends_with_the_tokens_that_it_has() -> None:
     sequence = engine.finished["a"]
     assert (sequence.answer, sequence.finish_reason, sequence.ended_s) == ([-1, -1], ABORTED, 2.0)
     assert engine.memory.usage().reserved == 0
-    assert list(engine.ended_between) == ["a"]
+    assert list(engine.requests.ended_between) == ["a"]
     assert {"event": "aborted", "id": "a", "wall": {"end_s": 2.0}} in list(engine.trace.events())
 
 
@@ -281,7 +281,7 @@ def test_a_sleeping_engine_is_woken(name: str) -> None:
     other.join()
     assert [step.plan.sequences for step in steps] in ([["now"]], [])
     assert engine.finished["far"].finish_reason is ABORTED
-    now = engine.arrivals.prompts_of("now")
+    now = engine.requests.arrivals.prompts_of("now")
     assert now == ("now",)
     list(engine.run())  # the abort may have ended the run before the other request was received
     assert engine.finished["now"].request.arrival_s > 0

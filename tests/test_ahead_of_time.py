@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ahead_of_time import AheadOfTime
 from helpers import CROWD, answers_of, asks, expected_answers, make_engine, make_real_engine, run_all
 
@@ -68,6 +70,6 @@ def test_in_real_time_and_replayed() -> None:
     memory.check_integrity()
     virtual = VirtualClock()
     again = make_engine("vllm", memory=AheadOfTime(TIGHT), attention=PagedStage())
-    again.executor, again.clock = ReplayExecutor(virtual, steps), virtual
+    again = replace(again, executor=ReplayExecutor(virtual, steps), clock=virtual)
     assert [step.plan for step in run_all(again, requests)] == [step.plan for step in steps]
     assert decisions(again.trace.events()) == decisions(engine.trace.events())

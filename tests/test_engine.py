@@ -170,7 +170,7 @@ def test_decisions_do_not_depend_on_durations() -> None:
 def test_commit_reports_what_the_plan_produced() -> None:
     engine = make_engine("serial")
     engine.submit(asks("a", 2, 2))
-    engine.receive()
+    engine.requests.receive()
     engine.dispatch()
     (completion,) = engine.executor.wait(None)
     report = engine.commit(Completion(completion.plan, Ran({"a": (11,)}), 0.25))

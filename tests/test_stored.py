@@ -24,7 +24,7 @@ def stored(request: Request) -> tuple[int, ...]:
 
 
 def going_on(engine: Engine) -> Engine:
-    engine.arrivals.stored = stored
+    engine.requests.resume(stored)
     return engine
 
 

@@ -15,7 +15,7 @@ from minifuse.serve.settings import Settings
 from minifuse.stages import Memory
 from minifuse.techniques import TECHNIQUES, Technique
 from minifuse.trace import decisions
-from minifuse.why import account_for
+from minifuse.why import Accounting
 from minifuse.work import Work
 
 WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
@@ -23,7 +23,7 @@ WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
 
 def _reasons(proposal: Proposal, *names: str) -> dict[str, tuple[str, str]]:
     """The code and the text of each reason when these wait."""
-    accounted = account_for(proposal, 0, [Sequence(asks(name)) for name in names])
+    accounted = Accounting().proposed(0, proposal, 0.0, [Sequence(asks(name)) for name in names])
     assert len({reason.sequence for reason in accounted.reasons}) == len(accounted.reasons)
     return {reason.sequence: (reason.code, reason.text) for reason in accounted.reasons}
 
@@ -31,7 +31,7 @@ def _reasons(proposal: Proposal, *names: str) -> dict[str, tuple[str, str]]:
 def test_who_waits_behind_another() -> None:
     a, b = Sequence(asks("a")), Sequence(asks("b"))
     full = Reason("memory-full", "b", "not admitted: 3 slots are free")
-    accounted = account_for(Proposal((Work("a", 0, 2),), (a,), (full,)), 1, [a, b, Sequence(asks("c"))])
+    accounted = Accounting().proposed(1, Proposal((Work("a", 0, 2),), (a,), (full,)), 0.0, [a, b, Sequence(asks("c"))])
     assert accounted.reasons == (full, Reason("behind", "c", "not considered: worker 1 admits none behind b"))
 
 
@@ -52,7 +52,7 @@ def test_who_waits_because_others_are_evicted() -> None:
     running.phase = Phase.RUNNING
     evicted = Reason("evicted", "a", "evicted: the others have no room")
     proposal = Proposal((Work("z", 3, 4),), reasons=(evicted,), evict=(running,))
-    accounted = account_for(proposal, 0, [running, Sequence(asks("b"))])
+    accounted = Accounting().proposed(0, proposal, 0.0, [running, Sequence(asks("b"))])
     assert accounted.reasons == (evicted, Reason("evicting", "b", "not admitted: worker 0 evicts a"))
 
 
@@ -63,6 +63,12 @@ def test_a_run_tells_of_each() -> None:
     assert told[:3] == [[("c", "batch-full"), ("d", "behind")]] * 2 + [[]]
     steps = run_all(make_engine("orca", settings={"batching.max_batch": "2"}), requests)
     assert [[reason.sequence for reason in step.plan.reasons] for step in steps][:2] == [["c"]] * 2
+
+
+def test_a_run_that_tells_nothing_has_no_observer_for_it() -> None:
+    row = TECHNIQUES["orca"]
+    assert crowded(row, why=False)[0].observers == ()
+    assert [type(one) for one in crowded(row, why=True)[0].observers] == [Accounting]
 
 
 class Spy:

@@ -173,7 +173,6 @@ def test_a_real_clock_starts_before_the_first_iteration() -> None:
         reads.append(clock.reads)
         return Ran({"a": (1,)})
 
-    engine = _threaded(run)
-    engine.clock, engine.executor = clock, RealExecutor(run, clock)
+    engine = replace(_threaded(run), clock=clock, executor=RealExecutor(run, clock))
     run_all(engine, [asks("a", 2, 2)])
     assert reads[0] >= 1

@@ -21,6 +21,7 @@ from minifuse.serve.served import Offer, ServedModel
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model
 from minifuse.trace import Event, Trace
+from minifuse.why import Accounting
 
 if TYPE_CHECKING:
     from minifuse.model.text.tokenizer import Tokenizer
@@ -103,7 +104,7 @@ def build_engine(
             behind=runner.behind,
         )
     parts = batching, stages.memory, stages.attention, executor, clock
-    return Engine(*parts, reader=served.reader, trace=trace, why=settings.why)
+    return Engine(*parts, reader=served.reader, trace=trace, observers=(Accounting(),) if settings.why else ())
 
 
 def _check_given(technique: object, source: object, settings: object, into: object) -> None:

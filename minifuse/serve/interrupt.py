@@ -10,15 +10,11 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from minifuse.ctrl_c import HANDLER, SIGNALS, importing
-from minifuse.plan import Plan
-from minifuse.report import Completion
-from minifuse.request import Sequence
-from minifuse.stages import Executor
 
 if TYPE_CHECKING:
     from minifuse.ctrl_c import Handler
 
-__all__ = ["Hold", "InterruptibleExecutor", "uninterrupted"]
+__all__ = ["Hold", "uninterrupted"]
 
 
 class Hold:
@@ -86,24 +82,3 @@ def uninterrupted(forget: bool = False) -> Iterator[Hold]:
             signal.signal(number, handler)
     if hold.pending and not forget:
         raise KeyboardInterrupt
-
-
-class InterruptibleExecutor:
-    """An executor whose waiting, during which plans run, may be interrupted, inside a block where nothing else may."""
-
-    def __init__(self, executor: Executor, hold: Hold) -> None:
-        self.executor = executor
-        self.hold = hold
-
-    def submit(self, plan: Plan, sequences: dict[str, Sequence], now: float) -> None:
-        self.executor.submit(plan, sequences, now)
-
-    def wait(self, until: float | None) -> list[Completion]:
-        with self.hold.released():
-            return self.executor.wait(until)
-
-    def wake(self) -> None:
-        self.executor.wake()
-
-    def close(self) -> None:
-        self.executor.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,7 +14,7 @@ from minifuse.errors import RequestRefused, UsageError
 from minifuse.metrics import Metrics, compute_metrics, read_events
 from minifuse.report import StepReport
 from minifuse.request import FinishReason, Request, by_request, check_are_requests
-from minifuse.serve.interrupt import InterruptibleExecutor, uninterrupted
+from minifuse.serve.interrupt import uninterrupted
 from minifuse.serve.rows import flat_metrics, to_frame
 from minifuse.trace import Trace
 
@@ -165,15 +166,15 @@ def serve(
     check_are_requests(requests)
     if conversations is not None:
         conversations.check(engine.trace.header.get("model"))
-    engine.serve_once()
+    engine.requests.serve_once()
     if conversations is not None:
-        engine.arrivals.stored = conversations.text
+        engine.requests.resume(conversations.text)
     answers: dict[int, Answer] = {}
-    index: dict[str, int] = {}
     first: dict[str, float] = {}
     failure: BaseException | None = None
     interrupted = False
     later = count(len(requests))  # the numbers of the requests that are submitted while the engine runs
+    index: dict[str, int] = defaultdict(lambda: next(later))
 
     def ended(name: str, at: float | None, tell: Callable[[Answer], None] = on_answer) -> None:
         sequence = engine.finished[name]
@@ -184,15 +185,15 @@ def serve(
             results=sequence.results,
             num_history=sequence.num_history,
         )
-        answers[index[name] if name in index else index.setdefault(name, next(later))] = answer
+        answers[index[name]] = answer
         if conversations is not None:
             conversations.keep(sequence)
         tell(answer)
 
     def ended_between(tell: Callable[[Answer], None] = on_answer) -> None:
         """Answer requests that ended otherwise than with an iteration: refused on arrival, aborted, interrupted."""
-        while engine.ended_between:
-            name = engine.ended_between.popleft()
+        while engine.requests.ended_between:
+            name = engine.requests.ended_between.popleft()
             sequence = engine.finished[name]
             ended(name, sequence.ended_s if sequence.finish_reason is FinishReason.ABORTED else None, tell)
 
@@ -207,16 +208,14 @@ def serve(
             if i not in answers:
                 answers[i] = Answer(request, (), FinishReason.INTERRUPTED)
                 on_answer(answers[i])
-        engine.close()
+        withdrawn = engine.close()
         # What callbacks have submitted and aborted meanwhile is answered and not told: it could go on for ever.
         ended_between(tell=lambda answer: None)
-        for request in engine.arrivals.withdraw_all():
+        for request in withdrawn:
             answers[next(later)] = Answer(request, (), FinishReason.INTERRUPTED)
 
     # Computing and waiting may be interrupted; the books in between are never left half written.
     with uninterrupted(forget=True) as hold:
-        executor = engine.executor
-        engine.executor = InterruptibleExecutor(executor, hold)
         gc.freeze()  # collecting what was there before, again and again, would take as long as scheduling itself
         try:
             numbers = count()
@@ -230,7 +229,7 @@ def serve(
                         answers[i] = Answer(request, (), FinishReason.REFUSED, why_refused=str(refusal))
                         on_answer(answers[i])
             ended_between()  # aborted by the callback of a refused one
-            turns = engine.turns()
+            turns = engine.turns(hold.released)
             while True:
                 try:
                     reports = next(turns, None)
@@ -241,7 +240,8 @@ def serve(
                 if reports is None:
                     break
                 for report in reports:  # of all before a callback may abort one
-                    first |= {name: report.ended_s for name in report.tokens if name not in first}
+                    for name in report.tokens:
+                        first.setdefault(name, report.ended_s)
                 for report in reports:
                     for name in report.finished:
                         ended(name, report.ended_s)
@@ -253,7 +253,6 @@ def serve(
             given_up()
         finally:
             gc.unfreeze()
-            engine.executor = executor
             engine.close()
     if failure is not None:
         if on_failure is None:

@@ -62,7 +62,7 @@ class Talk:
         self._count = 0  # of requests
         if conversations is not None:
             conversations.check(engine.trace.header.get("model"))
-            engine.arrivals.stored = conversations.text
+            engine.requests.resume(conversations.text)
             try:
                 self.num_tokens = len(conversations.text(Request("turn-1", (), conversation=name)))
             except RequestRefused as refusal:
@@ -71,7 +71,7 @@ class Talk:
         else:
             others = [one for one in engine.finished.values() if one.request.conversation == name]
             self.num_turns = len([one for one in others if one.finish_reason is not FinishReason.REFUSED])
-        if (last := engine.arrivals.last(name)) is not None:
+        if (last := engine.requests.arrivals.last(name)) is not None:
             self.num_tokens = len(engine.finished[last])
 
     def say(

@@ -15,7 +15,7 @@ from minifuse.testing.observation import Observation
 __all__ = ["failure"]
 
 # What fails here was given something wrong by a stage. The other rooms serve stages and laws alike.
-AT_WORK = {"batching", "memory", "attention", "contracts", "execute", "engine", "lifecycle", "arrivals", "in_flight"}
+AT_WORK = {"batching", "memory", "attention", "contracts", "execute", "engine", "requests", "arrivals", "in_flight"}
 COMPUTES = {"ghost", "models", "scripted"}  # of the laws' own code: runs the plans of stages
 LIBRARIES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<")
 

@@ -185,7 +185,7 @@ def test_types_have_maximum_batch_sizes_of_their_own() -> None:
 def test_a_subgraph_is_pinned_to_its_worker_until_no_task_of_it_runs() -> None:
     graphs = {"a": (lstm(4), 0.0), "b": (lstm(4), 0.0)}
     scene = cellular(graphs, max_batch=1, max_tasks=2, workers=2)
-    scene.engine.receive()
+    scene.engine.requests.receive()
     scene.engine.dispatch()
     pins = {name: [sub.pinned for sub in subs] for name, subs in scene.policy.subgraphs.items()}
     assert pins == {"a": [0], "b": [1]}
@@ -256,7 +256,7 @@ def test_a_request_that_cannot_be_unfolded_fails_alone() -> None:
             return super().begin(request)
 
     scene = cellular({"good": (lstm(2), 0.0), "bad": (lstm(1), 0.5)})
-    scene.engine.reader = Reader(scene.graphs)
+    scene.engine.requests.reader = Reader(scene.graphs)
     scene.run()
     assert scene.left == {"good": 2.0}
     assert scene.engine.refused == {"bad": "Request 'bad' could not be unfolded: ValueError: no such word."}

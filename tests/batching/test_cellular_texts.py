@@ -25,7 +25,7 @@ def test_iterations_of_a_text_are_in_flight_before_their_tokens_are_known() -> N
         reader=TextReader(10, 50),
     )
     engine.submit(Request("a", (1, 2, 3), 7, stop_ids=(9,)))
-    engine.receive()
+    engine.requests.receive()
     engine.dispatch()
     assert [(work.start, work.stop) for plan in _in_flight(engine) for work in plan.work] == [(0, 3), (3, 4), (4, 5)]
     steps = list(engine.run())

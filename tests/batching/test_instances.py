@@ -71,8 +71,8 @@ def test_instances_in_threads_give_the_oracles_tokens() -> None:
         ran: Ran = compute(plan, sequences)
         return ran
 
-    engine.clock = RealClock()
-    engine.executor = RealExecutor(meet, engine.clock, engine.batching.workers)
+    clock = RealClock()
+    engine = replace(engine, clock=clock, executor=RealExecutor(meet, clock, engine.batching.workers))
     requests = [replace(asks(f"r{i}", 1 + i, 3 + i), arrival_s=0.0) for i in range(3)]
     try:
         steps = run_all(engine, requests)

@@ -88,7 +88,7 @@ def test_a_stage_that_raises_costs_no_answer(method: str, kind: type[BaseExcepti
     def answered(answer: Answer) -> None:
         ended.append(answer)
         if answer.request.id == "a":
-            stages = {"propose": engine.batching, "layout": engine.attention, "run": engine.executor.executor}  # type: ignore[attr-defined]
+            stages = {"propose": engine.batching, "layout": engine.attention, "run": engine.executor}
             setattr(stages.get(method, engine.memory), {"run": "_run"}.get(method, method), fail)
 
     requests = [asks("a", 2, 1), asks("b", 2, 9), asks("late", 2, 1, at=50.0), asks("x", ())]

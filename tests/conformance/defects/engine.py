@@ -9,10 +9,9 @@ from conformance.defects.harness import Patch, defect, graph_defect, instead_of
 
 from minifuse.arrivals import Arrivals
 from minifuse.engine import Engine
-from minifuse.in_flight import InFlight
-from minifuse.lifecycle import Lifecycle
 from minifuse.memory.contiguous import Contiguous
 from minifuse.request import FinishReason, Request, Sequence, TextReader
+from minifuse.requests import Requests
 
 
 @defect("orca", "exact")
@@ -95,45 +94,47 @@ def history_takes_no_memory(check: Any, self: Contiguous, *prompts: Request) -> 
 
 @defect("instances", "conservation", kinds=("crowd",))
 @defect("fusion", "conservation", kinds=("crowd",))
-@instead_of(InFlight, "leave")
-def aborted_under_a_running_plan(leave: Any, self: InFlight, sequence: Sequence) -> bool:
+@instead_of(Requests, "_finish")
+def aborted_under_a_running_plan(finish: Any, self: Requests, sequence: Sequence, reason: FinishReason) -> None:
     """The memory of an aborted sequence is free at once, although a plan still writes to it."""
-    return sequence.finish_reason is not FinishReason.ABORTED and leave(self, sequence)
+    finish(self, sequence, reason)
+    if reason is FinishReason.ABORTED and sequence.id in self.in_flight.leaving:
+        self._release(sequence)
 
 
 @defect("orca", "time")
 @graph_defect("cellular", "time")
 def released_at_the_beginning_of_time(patch: Patch) -> None:
     """Memory is told of every end as if it were at once."""
-    release = Lifecycle._release
+    release = Requests._release
 
-    def at_once(self: Lifecycle, sequence: Sequence) -> None:
+    def at_once(self: Requests, sequence: Sequence) -> None:
         now, self.now = self.now, 0.0
         release(self, sequence)
         self.now = now
 
-    patch.setattr(Lifecycle, "_release", at_once)
+    patch.setattr(Requests, "_release", at_once)
 
 
 @defect("orca", "conservation", "progress")
 @graph_defect("cellular", "conservation", "progress")
 def aborted_and_kept_by_memory(patch: Patch) -> None:
-    release = Lifecycle._release
+    release = Requests._release
 
-    def keeping(self: Lifecycle, sequence: Sequence) -> None:
+    def keeping(self: Requests, sequence: Sequence) -> None:
         if sequence.finish_reason is not FinishReason.ABORTED:
             release(self, sequence)
 
-    patch.setattr(Lifecycle, "_release", keeping)
+    patch.setattr(Requests, "_release", keeping)
 
 
 @defect("orca", "conservation", check="interrupted")
 @graph_defect("cellular", "conservation", check="interrupted")
 def interrupted_and_kept_by_memory(patch: Patch) -> None:
-    release = Lifecycle._release
+    release = Requests._release
 
-    def keeping(self: Lifecycle, sequence: Sequence) -> None:
+    def keeping(self: Requests, sequence: Sequence) -> None:
         if sequence.finish_reason is not FinishReason.INTERRUPTED:
             release(self, sequence)
 
-    patch.setattr(Lifecycle, "_release", keeping)
+    patch.setattr(Requests, "_release", keeping)

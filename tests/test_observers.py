@@ -1,8 +1,9 @@
-"""A policy that wakes itself for ever ends its run with a sentence that names it."""
+"""Observers follow the loop; a policy that wakes itself for ever ends its run with a sentence that names it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from helpers import asks, make_engine, make_real_engine, run_all
 
 from minifuse.batching.iteration import Iteration
 from minifuse.errors import LawBroken
+from minifuse.observers import Observer
 from minifuse.plan import Proposal
+from minifuse.request import Sequence
 from minifuse.stages import Memory
 
 
@@ -58,7 +61,7 @@ class Hasty(Iteration):
 
 def test_beside_a_plan_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still: the plan would never end."""
-    monkeypatch.setattr("minifuse.watchdog.BESIDE_PLANS", 500)
+    monkeypatch.setattr("minifuse.observers.BESIDE_PLANS", 500)
     with pytest.raises(LawBroken, match="'hasty' has woken itself 500 times"):
         run_all(make_engine(batching=Hasty()), [asks("a", 2, 5)])
 
@@ -80,3 +83,27 @@ def test_patience_is_for_wakes_in_a_row() -> None:
             return super().propose(worker, now, memory)
 
     assert len(run_all(make_engine(batching=Patient()), [asks("a", 2, 4)])) == 4
+
+
+def test_an_observer_is_told_of_each_proposal_each_pause_and_what_ended_it() -> None:
+    """`dynamic` waits until its window closes; b arrives meanwhile; then two iterations run."""
+    told: list[Any] = []
+
+    class Notes(Observer):
+        def proposed(
+            self, worker: int | None, proposal: Proposal, now: float, sequences: Iterable[Sequence]
+        ) -> Proposal:
+            told.append((now, worker, [one.id for one in sequences], proposal.wake_at))
+            return proposal
+
+        def woke(self, in_vain: bool, running: bool) -> None:
+            told.append((in_vain, running))
+
+    engine = replace(make_engine("dynamic", settings={"batching.window": "2s"}), observers=(Notes(),))
+    run_all(engine, [asks("a", 2, 2), asks("b", 2, 1, at=1.0)])
+    assert told == [
+        *((0.0, None, ["a"], 1.0), (False, False)),  # b arrives
+        *((1.0, None, ["a", "b"], 2.0), (True, False)),  # the window closes
+        *((2.0, 0, ["a", "b"], None), (False, True)),
+        *((3.0, 0, ["a"], None), (False, True)),
+    ]
