@@ -12,7 +12,7 @@ from typing import Any
 from minifuse.cli.declare import parsed
 from minifuse.cli.options import refuse_contradictions
 from minifuse.cli.refusals import Refusals
-from minifuse.cli.run import DEFAULT, RunOptions, chosen, load
+from minifuse.cli.run import DEFAULT, RunOptions, chosen, load, resolve_all
 from minifuse.engine import Engine
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, compute_metrics
@@ -152,14 +152,12 @@ def play(
     asked = parsed(RunOptions, {**texts, "why": why, "set": [_set(key, value) for key, value in options.items()]})
     source = resolve(asked.model)
     row = chosen(asked, source.kind, DEFAULT[source.kind])
-    settings = replace(asked.settings, stage_options=asked.stage_options(row), why=asked.why)
+    choices, settings = asked.choices(row), replace(asked.settings, why=asked.why)
     settings = settings if machine is None else replace(settings, hardware=machine)
     refuse_contradictions(asked, source)
-    outline = source.outline(settings.dtype, settings.seed)
-    build_engine(row, source, settings, outline)  # refuse before any weights are loaded
-    weights, settings = load(source, settings, outline, note=False)
+    resolved = resolve_all([choices], source, settings)[0]
     lines = io.StringIO()
-    engine = build_engine(row, source, settings, weights, lines)
+    engine = build_engine(resolved, load(resolved, note=False), lines)
     served = serve(engine, requests).whole()
     _tell_refused(served)
     called = label or row.name
