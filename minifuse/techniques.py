@@ -318,31 +318,27 @@ RULES = (
     Rule(
         ("batching", "memory"),
         lambda batching, memory: batching.in_step or not memory.in_step,
-        "The memory {memory} needs all running sequences in every iteration, which the batching {batching} does not "
-        "promise",
+        "The memory {memory} needs all running sequences in every iteration, which {batching} does not promise",
     ),
     Rule(
         ("batching", "memory"),
         lambda batching, memory: batching.one_plan or not memory.one_plan,
-        "The memory {memory} may use all of the device for one plan, and the batching {batching} may have several at "
-        "once",
+        "The memory {memory} may use all of the device for one plan, and {batching} may have several at once",
     ),
     Rule(
         ("batching", "memory"),
         lambda batching, memory: batching.apart or not memory.apart,
-        "The memory {memory} keeps prompts apart that wait for the batch, and the batching {batching} computes none "
-        "there",
+        "The memory {memory} keeps prompts apart that wait for the batch, and {batching} computes none there",
     ),
     Rule(
         ("batching", "memory"),
         lambda batching, memory: memory.apart or not batching.apart,
-        "The memory {memory} has no place apart for prompts, and the batching {batching} computes them there",
+        "The memory {memory} has no place apart for prompts, and {batching} computes them there",
     ),
     Rule(
         ("batching", "attention"),
         lambda batching, attention: not (batching.cuts and attention.reads & COMPUTED_WHOLE),
-        "The attention {attention} computes a whole rectangle or region, and the batching {batching} bounds the "
-        "tokens of an iteration",
+        "The attention {attention} computes whole rectangles, and {batching} bounds the tokens of an iteration",
     ),
     Rule(
         ("memory", "attention"),
@@ -369,10 +365,9 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     return mixed
 
 
-def fit(batching: str, memory: str, attention: str) -> bool:
+def fit(names: Mapping[Kind, str]) -> bool:
     """Whether stages of these names can be mixed."""
-    names = {"batching": batching, "memory": memory, "attention": attention}
-    return _broken({kind: stage(kind, names[kind]) for kind in KINDS}) is None
+    return _broken({kind: stage(kind, name) for kind, name in names.items()}) is None
 
 
 def _broken(classes: Classes) -> Rule | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from minifuse.cli.declare import option, takes
 from minifuse.cli.requests import tell_of_unused_sampling
-from minifuse.cli.run import RunOptions, chosen, load, resolve_all
+from minifuse.cli.run import RunOptions, chosen, load
 from minifuse.cli.state import open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, silence
 from minifuse.cli.text import one_line, tell
@@ -25,6 +25,7 @@ from minifuse.parsing import number as counted
 from minifuse.request import DEFAULT, FinishReason, Request, check_name
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.talk import Exchange, Talk
 
 __all__ = ["chat"]
@@ -87,7 +88,7 @@ def chat(options: ChatOptions) -> int:
     refuse_overwriting_state(options.state, options.model, None, None)
     tell_of_unused_sampling([Request("", (), sampling=options.sampling)], options)
     choices, tokenizer = options.choices(row), source.tokenizer()
-    resolved = resolve_all([choices], source, options.settings)[0]
+    resolved = resolve_run(choices, source, options.settings)
     name = CONVERSATION if options.conversation is None else options.conversation
     with open_state(options.state, source, [name], computes=True) as conversations:
         engine = build_engine(resolved, load(resolved), into=lambda event: None)

@@ -14,7 +14,7 @@ from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
 from minifuse.cli.requests import Workload, make_workload, note_priorities
-from minifuse.cli.run import exit_code, load, resolve_all, show_served
+from minifuse.cli.run import exit_code, load, show_served
 from minifuse.cli.spinner import loading
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, counted, tell
@@ -26,7 +26,7 @@ from minifuse.parsing import all_of
 from minifuse.request import FinishReason
 from minifuse.serve.assembly import Choices
 from minifuse.serve.build import build_engine
-from minifuse.serve.resolve import ResolvedRun
+from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model, technique
@@ -79,7 +79,10 @@ def compare(options: CompareOptions) -> int:
     refuse_overwriting_by_page(options, traces.values())
     workload = make_workload(options, source)
     note_priorities(workload, choices)
-    runs = resolve_all(choices, source, options.settings)
+    settings = options.settings
+    with loading(source.name):
+        outline = source.outline(settings.dtype, settings.seed)
+        runs = [resolve_run(one, source, settings, outline) for one in choices]
     if options.trace is not None:
         _make_folder(options.trace)
     model = load(runs[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,10 @@ from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source, resolve
 from minifuse.parsing import one_of
 from minifuse.request import FinishReason
-from minifuse.serve.assembly import Choices
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
-from minifuse.serve.resolve import ResolvedRun, complete
+from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served, serve
-from minifuse.serve.settings import Settings
 from minifuse.stages import stage, stages
 from minifuse.techniques import MODELS, Technique, for_model, mix, technique
 from minifuse.trace import Event
@@ -46,7 +44,6 @@ __all__ = [
     "exit_code",
     "load",
     "load_weights",
-    "resolve_all",
     "run",
     "show_served",
 ]
@@ -108,7 +105,8 @@ def run(options: RunOptions) -> int:
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts, begun(options.state))
     note_priorities(workload, [choices])
-    resolved = resolve_all([choices], source, replace(options.settings, why=options.why))[0]
+    with loading(source.name):
+        resolved = resolve_run(choices, source, replace(options.settings, why=options.why))
     names = [request.conversation for request in workload.requests]
     with open_state(options.state, source, names, not resolved.placeholders) as conversations:
         model = load(resolved)
@@ -190,13 +188,6 @@ def chosen(options: RunOptions, kind: str, default: str) -> Technique:
             fitting = [other for other, cls in stages(place).items() if kind in cls.serves]
             raise UsageError(f"The {place} {name!r} does not serve {MODELS[kind]}: choose {one_of(fitting)}.")
     return mixed
-
-
-def resolve_all(choices: Sequence[Choices], source: Source, settings: Settings) -> list[ResolvedRun]:
-    """Resolve a run for each technique, which refuses it before any weights are loaded."""
-    with loading(source.name):
-        outline = source.outline(settings.dtype, settings.seed)
-        return [complete(one, source, settings, outline) for one in choices]
 
 
 def load(resolved: ResolvedRun, note: bool = True) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from minifuse.cli.declare import parsed
 from minifuse.cli.options import refuse_contradictions
 from minifuse.cli.refusals import Refusals
-from minifuse.cli.run import DEFAULT, RunOptions, chosen, load, resolve_all
+from minifuse.cli.run import DEFAULT, RunOptions, chosen, load
 from minifuse.engine import Engine
 from minifuse.errors import UsageError
 from minifuse.metrics import Metrics, compute_metrics
@@ -20,6 +20,7 @@ from minifuse.model.source import Source, resolve
 from minifuse.parsing import one_of
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Served, serve
 from minifuse.simulate.cost import Hardware
 from minifuse.stages import KINDS
@@ -155,7 +156,7 @@ def play(
     choices, settings = asked.choices(row), replace(asked.settings, why=asked.why)
     settings = settings if machine is None else replace(settings, hardware=machine)
     refuse_contradictions(asked, source)
-    resolved = resolve_all([choices], source, settings)[0]
+    resolved = resolve_run(choices, source, settings)
     lines = io.StringIO()
     engine = build_engine(resolved, load(resolved, note=False), lines)
     served = serve(engine, requests).whole()

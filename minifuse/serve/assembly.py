@@ -1,4 +1,4 @@
-"""A technique's stages: their options, parsed once, and the stages made with them."""
+"""A technique's stages: parses their options once, and makes the stages from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Choices:
-    """A technique with the options of its stages. Stages are made of it as often as they are needed."""
+    """A technique with parsed options. Makes its stages, as often as they are needed."""
 
     row: Technique
     given: Mapping[str, Any]  # `stage.option: value`, as typed
@@ -35,13 +35,16 @@ class Choices:
 
     @cached_property
     def policy(self) -> Batching:
-        """A batching policy to look at, which never runs: its workers, its plans at once, its token budget."""
+        """A batching policy that never runs: tells workers, depth, token budget and granularity."""
         return self._make_batching()
 
-    def filled(self, values: Mapping[Kind, Mapping[str, Any]]) -> Choices:
-        """The same with values, by stage and option, for what was not given."""
-        new = {kind: replace(self.options[kind], **named) for kind, named in values.items() if named}
-        return replace(self, options={**self.options, **new}) if new else self
+    def filled(self, values: Mapping[str, Any]) -> Choices:
+        """Return choices with these values, as `stage.option: value`, which are not parsed."""
+        options = dict(self.options)
+        for kind in KINDS:
+            new = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{kind}.")}
+            options[kind] = replace(options[kind], **new) if new else options[kind]
+        return self if options == self.options else replace(self, options=options)
 
     def check(self) -> None:
         """Raise `UsageError` if the policy's options ask for what the other stages cannot do."""
@@ -58,8 +61,8 @@ class Choices:
                 f"has {policy.workers * policy.depth} at once: choose one worker with one plan, or another memory."
             )
 
-    def stages(self, capacity: int) -> Stages:
-        """New stages, with memory of `capacity` slots.
+    def stages(self, capacity: int, batching: Batching | None = None) -> Stages:
+        """New stages, with memory of `capacity` slots; `batching` is there already if it is given.
 
         Raises:
             UsageError: an option asks for what another stage cannot do, or does not suit the capacity.
@@ -67,7 +70,7 @@ class Choices:
         self.check()
         memory, policy = stage("memory", self.row.memory), stage("batching", self.row.batching)
         return Stages(
-            self._make_batching(),
+            batching or self._make_batching(),
             make_stage("memory", memory, capacity, self.options["memory"], policy=policy),
             make_stage("attention", stage("attention", self.row.attention), self.options["attention"]),
         )

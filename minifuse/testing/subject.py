@@ -254,8 +254,9 @@ def mixes(kind: str, **only: str) -> Iterator[Technique]:
     for batching in batchings:
         for memory in memories:
             for attention in attentions:
-                if fit(batching, memory, attention):
-                    rows.append(mix(rows[0], batching=batching, memory=memory, attention=attention))
+                names: dict[Kind, str] = {"batching": batching, "memory": memory, "attention": attention}
+                if fit(names):
+                    rows.append(mix(rows[0], **names))
     found = set()
     for row in rows:
         key = (*row.stages.values(), *row.options.items())
