@@ -213,7 +213,7 @@ class Attention(Stage, Protocol):
         ...
 
     def check(self, device: str, dtype: str) -> None:
-        """Raise `UsageError` if its tensor half cannot run on this device: cpu, cuda, or auto (not known yet)."""
+        """Raise `UsageError` if its tensor half cannot run on this device, cpu or cuda."""
         ...
 
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:

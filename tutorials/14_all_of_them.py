@@ -158,7 +158,6 @@ figure.tight_layout()
 # %%
 MODEL, GPU, GiB = "random:llama-2-7b", "a100-40g", 1 << 30
 source = resolve(MODEL)
-outline = source.outline("float16", 0)
 BOUNDS = parse_goodput("ttft:500,tpot:25")  # milliseconds
 
 
@@ -169,7 +168,7 @@ def once(name, requests, places=16, memory=24 * GiB, **options):
     options |= dict.fromkeys(row.batch_sizes, places)
     settings = Settings(clock="virtual", hardware=GPU, dtype="float16", kv_memory=memory, stage_options=options)
     counted = RunningMetrics()
-    serve(build_engine(resolve_run(row, source, settings), outline, into=counted.read), requests)
+    serve(build_engine(resolve_run(row, source, settings), into=counted.read), requests)
     return counted.result(BOUNDS)
 
 
