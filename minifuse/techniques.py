@@ -15,6 +15,7 @@ from minifuse.stages import stages as every_stage
 __all__ = [
     "TECHNIQUES",
     "Technique",
+    "check_fit",
     "fit",
     "for_model",
     "mix",
@@ -293,15 +294,13 @@ def technique(name: str) -> Technique:
     return TECHNIQUES[name]
 
 
-Classes = dict[Kind, type[Any]]  # of stages, by kind
-
-
 class Rule(NamedTuple):
-    """What a mix must keep for two of its stages to work together."""
+    """What two stages of a mix need of each other. A policy is its class, or an object, whose options count too."""
 
     kinds: tuple[Kind, Kind]
-    kept: Callable[[Any, Any], bool]  # whether two stage classes, of these kinds, keep it
-    broken: str  # what is wrong otherwise; the names of the stages stand for {batching}, {memory} and {attention}
+    kept: Callable[[Any, Any], bool]  # by stages of these kinds
+    broken: str  # what is wrong otherwise; {batching}, {memory} and {attention} are the names of the stages
+    otherwise: str = ""  # what to choose instead of a policy whose options break the rule
 
 
 RULES = (
@@ -322,8 +321,9 @@ RULES = (
     ),
     Rule(
         ("batching", "memory"),
-        lambda batching, memory: batching.one_plan or not memory.one_plan,
+        lambda batching, memory: _has_one_plan(batching) or not memory.one_plan,
         "The memory {memory} may use all of the device for one plan, and {batching} may have several at once",
+        "one worker with one plan",
     ),
     Rule(
         ("batching", "memory"),
@@ -337,8 +337,9 @@ RULES = (
     ),
     Rule(
         ("batching", "attention"),
-        lambda batching, attention: not (batching.cuts and attention.reads & COMPUTED_WHOLE),
+        lambda batching, attention: not (_has_budget(batching) and attention.reads & COMPUTED_WHOLE),
         "The attention {attention} computes whole rectangles, and {batching} bounds the tokens of an iteration",
+        "no token_budget (a policy that always has one declares cuts = True)",
     ),
     Rule(
         ("memory", "attention"),
@@ -346,6 +347,18 @@ RULES = (
         "The attention {attention} reads KV as {reads}, which the memory {memory} does not keep",
     ),
 )
+
+
+def _is_class(stage: Any) -> bool:
+    return isinstance(stage, type)
+
+
+def _has_one_plan(batching: Any) -> bool:
+    return bool(batching.one_plan if _is_class(batching) else batching.workers * batching.depth == 1)
+
+
+def _has_budget(batching: Any) -> bool:
+    return bool(batching.cuts if _is_class(batching) else batching.token_budget is not None)
 
 
 def mix(row: Technique, **stages: str | None) -> Technique:
@@ -357,9 +370,7 @@ def mix(row: Technique, **stages: str | None) -> Technique:
     chosen = {kind: name for kind, name in stages.items() if name is not None and name != getattr(row, kind)}
     options = {name: value for name, value in row.options.items() if name.partition(".")[0] not in chosen}
     mixed = replace(row, options=options, **chosen) if chosen else row
-    classes: Classes = {kind: stage(kind, name) for kind, name in mixed.stages.items()}
-    if (rule := _broken(classes)) is not None:
-        raise _misfit(rule, classes)
+    check_fit({kind: stage(kind, name) for kind, name in mixed.stages.items()})
     if chosen:
         return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")
     return mixed
@@ -370,27 +381,32 @@ def fit(names: Mapping[Kind, str]) -> bool:
     return _broken({kind: stage(kind, name) for kind, name in names.items()}) is None
 
 
-def _broken(classes: Classes) -> Rule | None:
+def check_fit(stages: Mapping[Kind, Any]) -> None:
+    """Raise `UsageError` unless these stages can be mixed; it names those that fit instead, both others if possible."""
+    rule = _broken(stages)
+    if rule is None:
+        return
+    pair = {kind: stages[kind] for kind in rule.kinds}
+    choices = []
+    for kind in rule.kinds:
+        if rule.otherwise and not _is_class(stages[kind]):
+            choices.append(rule.otherwise)
+        elif names := _that_fit(kind, stages) or _that_fit(kind, pair):
+            choices.append(f"the {kind} {one_of(map(repr, names))}")
+    names_of = {kind: repr(one.name) for kind, one in stages.items()}
+    broken = rule.broken.format(**names_of, reads=" or ".join(sorted(stages["attention"].reads)))
+    raise UsageError(f"{broken}: choose {', or '.join(choices) or 'other stages'}.")
+
+
+def _broken(stages: Mapping[Kind, Any]) -> Rule | None:
     """The first rule that these stages break; some kinds may be missing."""
     for rule in RULES:
-        one, other = (classes.get(kind) for kind in rule.kinds)
+        one, other = (stages.get(kind) for kind in rule.kinds)
         if one is not None and other is not None and not rule.kept(one, other):
             return rule
     return None
 
 
-def _misfit(rule: Rule, classes: Classes) -> UsageError:
-    """What is wrong with a mix, and which stages to choose instead: if possible, those that fit both others."""
-    pair = {kind: classes[kind] for kind in rule.kinds}
-    choices = []
-    for kind in rule.kinds:
-        if names := _that_fit(kind, classes) or _that_fit(kind, pair):
-            choices.append(f"the {kind} {one_of(map(repr, names))}")
-    names_of = {kind: repr(cls.name) for kind, cls in classes.items()}
-    broken = rule.broken.format(**names_of, reads=" or ".join(sorted(classes["attention"].reads)))
-    return UsageError(f"{broken}: choose {', or '.join(choices) or 'other stages'}.")
-
-
-def _that_fit(kind: Kind, classes: Classes) -> list[str]:
+def _that_fit(kind: Kind, stages: Mapping[Kind, Any]) -> list[str]:
     """The stages of one kind that can stand beside the others."""
-    return [name for name, cls in every_stage(kind).items() if _broken({**classes, kind: cls}) is None]
+    return [name for name, cls in every_stage(kind).items() if _broken({**stages, kind: cls}) is None]

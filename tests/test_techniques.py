@@ -141,7 +141,7 @@ def test_settings_that_a_stage_does_not_have() -> None:
 def test_what_is_computed_whole_cannot_keep_a_budget(memory: str, attention: str) -> None:
     with pytest.raises(UsageError) as error:
         choose(mix(technique("orca"), memory=memory, attention=attention), {"batching.token_budget": 4}).stages(50)
-    sentence(error.value, "token_budget", repr(attention), "no budget")
+    sentence(error.value, "no token_budget", "iteration", repr(attention))
 
 
 # --- the register

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from minifuse.cli.declare import option, takes
 from minifuse.cli.requests import tell_of_unused_sampling
 from minifuse.cli.run import RunOptions, chosen, load
+from minifuse.cli.spinner import loading
 from minifuse.cli.state import open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, silence
 from minifuse.cli.text import one_line, tell
@@ -88,7 +89,8 @@ def chat(options: ChatOptions) -> int:
     refuse_overwriting_state(options.state, options.model, None, None)
     tell_of_unused_sampling([Request("", (), sampling=options.sampling)], options)
     choices, tokenizer = options.choices(row), source.tokenizer()
-    resolved = resolve_run(choices, source, options.settings)
+    with loading(source.name):
+        resolved = resolve_run(choices, source, options.settings)
     name = CONVERSATION if options.conversation is None else options.conversation
     with open_state(options.state, source, [name], computes=True) as conversations:
         engine = build_engine(resolved, load(resolved), into=lambda event: None)

@@ -10,8 +10,8 @@ from typing import Any
 from minifuse.contracts.seams import make_stage
 from minifuse.errors import UsageError
 from minifuse.options import parse_options
-from minifuse.stages import COMPUTED_WHOLE, KINDS, Attention, Batching, Kind, Memory, stage
-from minifuse.techniques import Technique
+from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
+from minifuse.techniques import Technique, check_fit
 
 __all__ = ["Choices", "Stages", "choose"]
 
@@ -48,18 +48,8 @@ class Choices:
 
     def check(self) -> None:
         """Raise `UsageError` if the policy's options ask for what the other stages cannot do."""
-        row, policy = self.row, self.policy
-        if policy.token_budget is not None and stage("attention", row.attention).reads & COMPUTED_WHOLE:
-            raise UsageError(
-                f"The token_budget of the batching {row.batching!r} is {policy.token_budget}, and the attention "
-                f"{row.attention!r} computes a whole rectangle or region, however few of its tokens are needed: choose "
-                "the attention 'per_sequence', or no budget (a policy that always has one declares cuts = True)."
-            )
-        if stage("memory", row.memory).one_plan and policy.workers * policy.depth > 1:
-            raise UsageError(
-                f"The memory {row.memory!r} may use all of the device for one plan, and the batching {row.batching!r} "
-                f"has {policy.workers * policy.depth} at once: choose one worker with one plan, or another memory."
-            )
+        classes = {kind: stage(kind, name) for kind, name in self.row.stages.items()}
+        check_fit({**classes, "batching": self.policy})
 
     def stages(self, capacity: int, batching: Batching | None = None) -> Stages:
         """New stages, with memory of `capacity` slots; `batching` is there already if it is given.
