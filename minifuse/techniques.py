@@ -52,8 +52,7 @@ class Technique:
     @property
     def option_names(self) -> set[str]:
         """The options that its stages have, as `stage.option`."""
-        stages = self.stages.items()
-        return {f"{kind}.{o['name']}" for kind, name in stages for o in describe_options(stage(kind, name).Options)}
+        return {option["name"] for option in self.described_options()}
 
     @property
     def batch_sizes(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -37,14 +37,6 @@ class Choices:
     def policy(self) -> Batching:
         """A batching policy that never runs: tells workers, depth, token budget and granularity."""
         return self._make_batching()
-
-    def filled(self, values: Mapping[str, Any]) -> Choices:
-        """Return choices with these values, as `stage.option: value`, which are not parsed."""
-        options = dict(self.options)
-        for kind in KINDS:
-            new = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{kind}.")}
-            options[kind] = replace(options[kind], **new) if new else options[kind]
-        return self if options == self.options else replace(self, options=options)
 
     def check(self) -> None:
         """Raise `UsageError` if the policy's options ask for what the other stages cannot do."""

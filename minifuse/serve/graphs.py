@@ -21,7 +21,7 @@ from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
 from minifuse.serve.assembly import Choices, Stages
-from minifuse.serve.served import PlanRunner, check_model
+from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
@@ -60,8 +60,9 @@ class ServedCells:
                 f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
             )
 
-    def offer(self, option: str, beside: Mapping[str, Any]) -> None:
+    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
         """Nothing: no stage for cells asks for anything."""
+        return NOTHING_KNOWN
 
     def runner(self, stages: Stages) -> PlanRunner:
         """On a GPU plans are issued and polled for; on a CPU one worker runs in the caller's thread, several share the

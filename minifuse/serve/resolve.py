@@ -91,8 +91,7 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
             f"{served.slot} of {source.name} in {settings.dtype}: raise --kv-memory."
         )
     served.check()
-    offers = _offers(choices, served)
-    choices = choices.filled({name: offer.value for name, offer in offers.items()})
+    choices, sources = _filled(choices, served)
     stages = choices.stages(capacity, choices.policy)
     if not placeholders:
         stages.attention.check(settings.device, settings.dtype)
@@ -102,7 +101,6 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
             f"{stages.memory.layers_in_turn} layers are to have the device in turn, and {source.name} has "
             f"{served.num_layers}: leave memory.layers out."
         )
-    sources = {name: offer.source for name, offer in offers.items()}
     return ResolvedRun(choices, source, settings, outline, placeholders, served.slot_bytes, capacity, sources)
 
 
@@ -113,11 +111,15 @@ def serve_model(choices: Choices, source: Source, settings: Settings, model: Any
     return served
 
 
-def _offers(choices: Choices, served: ServedModel) -> dict[str, Offer]:
-    """The value of each option, as `stage.option`, that the model may offer one for, and where the value comes from."""
-    found = {}
-    for kind, options in choices.options.items():
-        for name, given in offered(options).items():
-            offer = served.offer(name, asdict(options)) if given is None else Offer(given, "given")
-            found[f"{kind}.{name}"] = offer or Offer(None, "assumed")
-    return found
+def _filled(choices: Choices, served: ServedModel) -> tuple[Choices, dict[str, str]]:
+    """Fill in what the model offers. Also returns where each such option's value comes from, by `stage.option`."""
+    options, sources = dict(choices.options), {}
+    for kind, own in choices.options.items():
+        for name, given in offered(own).items():
+            offer = Offer(given, "given") if given is not None else served.offer(name, asdict(own))
+            sources[f"{kind}.{name}"] = offer.source
+            if offer.value != given:
+                options[kind] = replace(options[kind], **{name: offer.value})
+    if options == choices.options:
+        return choices, sources  # with the policy that was looked at
+    return replace(choices, options=options), sources

@@ -16,7 +16,7 @@ from minifuse.serve.assembly import Stages
 from minifuse.serve.settings import Settings
 from minifuse.stages import Memory, Reader, RunPlan
 
-__all__ = ["Offer", "PlanRunner", "ServedModel", "check_model"]
+__all__ = ["NOTHING_KNOWN", "Offer", "PlanRunner", "ServedModel", "check_model"]
 
 
 def check_model(settings: Settings, **loaded: object) -> None:
@@ -46,6 +46,9 @@ class Offer(NamedTuple):
     source: str
 
 
+NOTHING_KNOWN = Offer(None, "assumed")
+
+
 class ServedModel(Protocol):
     """A model in the settings of one run: loaded, or only described, as virtual time needs no weights."""
 
@@ -61,8 +64,8 @@ class ServedModel(Protocol):
         """Raise `UsageError` if the model cannot be served in these settings, whatever the stages."""
         ...
 
-    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer | None:
-        """A value for an option that its stage lets a model offer, and that was not given; None: nothing is known.
+    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
+        """A value for an option that its stage lets a model offer, and that was not given.
 
         Args:
             option: its name, without the stage's.

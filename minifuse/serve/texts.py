@@ -17,7 +17,7 @@ from minifuse.model.text.load import TextSource
 from minifuse.parallel.config import shard_config
 from minifuse.request import TextReader
 from minifuse.serve.assembly import Choices, Stages
-from minifuse.serve.served import Offer, PlanRunner, check_model
+from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.simulate.profiles import CHUNK, KeptProfile
@@ -75,7 +75,7 @@ class ServedText:
         numerics = "reference" if model.row_by_row else "fast"
         check_model(self.settings, dtype=model.dtype, device=model.device.type, numerics=numerics)
 
-    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer | None:
+    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
         """What is known of the simulated machine, or was measured on this one.
 
         - `profile`: what a `chunk` costs to compute again.
@@ -91,14 +91,16 @@ class ServedText:
         if self.settings.clock == "virtual":
             value = self._offer_of(hardware(self.settings.hardware), option, beside)
             named = self.settings.hardware if isinstance(self.settings.hardware, str) else "given"
-            return None if value is None else Offer(value, f"computed from the hardware: {named}")
+            return NOTHING_KNOWN if value is None else Offer(value, f"computed from the hardware: {named}")
         if option not in ("profile", "token_budget"):
-            return None  # not measured
+            return NOTHING_KNOWN  # not measured
         settings = self.settings
         kept = KeptProfile(self.source.config, settings.dtype, settings.device, beside.get("chunk", CHUNK))
         profile = kept.read(self.source.name)
-        value = None if profile is None else profile.text() if option == "profile" else kept.saturating_tokens()
-        return None if value is None else Offer(value, f"the cache: {kept.path}")
+        if profile is None:
+            return NOTHING_KNOWN
+        value = profile.text() if option == "profile" else kept.saturating_tokens()
+        return NOTHING_KNOWN if value is None else Offer(value, f"the cache: {kept.path}")
 
     def _offer_of(self, machine: Hardware, option: str, beside: Mapping[str, Any]) -> Any:
         """The value of an option on a simulated machine; None: nothing is known."""
