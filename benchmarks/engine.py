@@ -33,6 +33,7 @@ from minifuse.report import StepReport
 from minifuse.reproduce.provenance import provenance
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
@@ -71,7 +72,7 @@ class Case:
 def serve_with(name: str, model: Transformer, case: Case, requests: Sequence[Request]) -> Result:
     """Seconds and tokens of one technique of this engine."""
     settings = Settings(kv_memory=KV_MEMORY, stage_options={"batching.max_batch": case.batch})
-    engine = build_engine(technique(name), resolve_text(case.model), settings, model)
+    engine = build_engine(resolve_run(technique(name), resolve_text(case.model), settings), model)
     start = time.perf_counter()
     served = serve(engine, requests)
     return time.perf_counter() - start, {a.request.id: list(a.token_ids) for a in served.answers}
@@ -95,7 +96,7 @@ def profile_run(model: Transformer, case: Case, name: str, requests: Sequence[Re
         return out
 
     settings = Settings(kv_memory=KV_MEMORY, stage_options={"batching.max_batch": case.batch})
-    engine = build_engine(technique(name), resolve_text(case.model), settings, model)
+    engine = build_engine(resolve_run(technique(name), resolve_text(case.model), settings), model)
     full_decodes: list[float] = []
 
     def record(report: StepReport) -> None:

@@ -25,6 +25,7 @@ from minifuse.replay.page import write_page
 from minifuse.replay.workload import TracedRun
 from minifuse.reproduce.provenance import provenance
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
@@ -62,7 +63,7 @@ def traced(name: str, iterations: int) -> TracedRun:
         lengths = Uniform(8, 64), Uniform(16, 128)
         requests = synthetic(count, *lengths, source.config.vocab_size, parse_arrival("poisson:5ms"), seed=0)
         settings = Settings(clock="virtual", kv_memory=1024 * source.slot_bytes("float32"))
-        engine = build_engine(technique(name), source, settings, source.outline())
+        engine = build_engine(resolve_run(technique(name), source, settings), source.outline())
         events = list(serve(engine, requests).trace.events())
         if sum(event["event"] == "step" for event in events) >= iterations:
             return TracedRun(name, events)

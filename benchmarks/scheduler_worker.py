@@ -43,6 +43,11 @@ except ImportError:  # as the modules were called up to 5ab277f
 
 
 try:
+    from minifuse.serve.resolve import resolve_run
+except ImportError:  # `build_engine` resolves a run itself
+    resolve_run = None
+
+try:
     from minifuse.metrics import RunningMetrics
 except ImportError:  # the metrics are computed from events that were kept
     RunningMetrics = None
@@ -100,7 +105,9 @@ def engine_of(case: dict[str, Any], trace: Path | None = None, **more: Any) -> A
         hardware=MACHINE,
         stage_options=options,
     )
-    return build_engine(row, source, settings, model, trace, **more)
+    if resolve_run is None:
+        return build_engine(row, source, settings, model, trace, **more)
+    return build_engine(resolve_run(row, source, settings), model, trace, **more)
 
 
 def iterations(case: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from minifuse.model.text.load import TextSource, load_weights, resolve_text
 from minifuse.reproduce.provenance import provenance
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
@@ -39,7 +40,7 @@ def measure(
     options = {"memory.preemption": "swap", "memory.transfer": way, "batching.max_batch": 32}
     dtype = settings.get("dtype", "float32")
     chosen = Settings(kv_memory=kv_tokens * source.slot_bytes(dtype), stage_options=options, **settings)
-    engine = build_engine(technique("vllm"), source, chosen, model)
+    engine = build_engine(resolve_run(technique("vllm"), source, chosen), model)
     served = serve(engine, requests)
     metrics = compute_metrics(served.trace.events())
     carried = metrics["transfers"]

@@ -4,7 +4,8 @@
 
     source = minifuse.resolve("tiny")
     tokenizer = source.tokenizer()
-    engine = minifuse.build_engine(minifuse.technique("orca"), source, minifuse.Settings(), source.load())
+    run = minifuse.resolve_run(minifuse.technique("orca"), source, minifuse.Settings())
+    engine = minifuse.build_engine(run, run.load())
     request = minifuse.Request("r0", tokenizer.encode("count from 3 to 9"), stop_ids=source.config.eos_ids)
     for answer in minifuse.serve(engine, [request]).answers:
         print(tokenizer.decode(list(answer.token_ids)))
@@ -26,6 +27,7 @@ from minifuse.metrics import RunningMetrics, compute_metrics
 from minifuse.model.source import Source, resolve
 from minifuse.request import Request, Sampling
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.rows import flat_metrics
 from minifuse.serve.run import Answer, Served
 from minifuse.serve.settings import Settings
@@ -42,6 +44,7 @@ __all__ = [
     "Engine",
     "MinifuseError",
     "Request",
+    "ResolvedRun",
     "RunningMetrics",
     "Sampling",
     "Served",
@@ -55,6 +58,7 @@ __all__ = [
     "mix",
     "register",
     "resolve",
+    "resolve_run",
     "serve",
     "technique",
 ]

@@ -195,7 +195,7 @@ class Attention(Stage, Protocol):
         """The shape to be computed whole (None: ragged, no padding), the waves and the lanes of attention."""
 
     def check(self, device: str, dtype: str) -> None:
-        """Raise `UsageError` if its tensor half cannot run on this device: cpu, cuda, or auto (not known yet)."""
+        """Raise `UsageError` if its tensor half cannot run on this device, cpu or cuda."""
 
     @abstractmethod
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:

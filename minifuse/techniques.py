@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from minifuse.errors import UsageError
 from minifuse.options import describe_options
@@ -15,6 +15,8 @@ from minifuse.stages import stages as every_stage
 __all__ = [
     "TECHNIQUES",
     "Technique",
+    "check_fit",
+    "fit",
     "for_model",
     "mix",
     "serving",
@@ -50,8 +52,7 @@ class Technique:
     @property
     def option_names(self) -> set[str]:
         """The options that its stages have, as `stage.option`."""
-        stages = self.stages.items()
-        return {f"{kind}.{o['name']}" for kind, name in stages for o in describe_options(stage(kind, name).Options)}
+        return {option["name"] for option in self.described_options()}
 
     @property
     def batch_sizes(self) -> tuple[str, ...]:
@@ -292,76 +293,119 @@ def technique(name: str) -> Technique:
     return TECHNIQUES[name]
 
 
+class Rule(NamedTuple):
+    """What two stages of a mix need of each other. A policy is its class, or an object, whose options count too."""
+
+    kinds: tuple[Kind, Kind]
+    kept: Callable[[Any, Any], bool]  # by stages of these kinds
+    broken: str  # what is wrong otherwise; {batching}, {memory} and {attention} are the names of the stages
+    otherwise: str = ""  # what to choose instead of a policy whose options break the rule
+
+
+RULES = (
+    Rule(
+        ("batching", "memory"),
+        lambda batching, memory: not batching.serves.isdisjoint(memory.serves),
+        "The batching {batching} and the memory {memory} serve no kind of model together",
+    ),
+    Rule(
+        ("batching", "attention"),
+        lambda batching, attention: not batching.serves.isdisjoint(attention.serves),
+        "The batching {batching} and the attention {attention} serve no kind of model together",
+    ),
+    Rule(
+        ("batching", "memory"),
+        lambda batching, memory: batching.in_step or not memory.in_step,
+        "The memory {memory} needs all running sequences in every iteration, which {batching} does not promise",
+    ),
+    Rule(
+        ("batching", "memory"),
+        lambda batching, memory: _has_one_plan(batching) or not memory.one_plan,
+        "The memory {memory} may use all of the device for one plan, and {batching} may have several at once",
+        "one worker with one plan",
+    ),
+    Rule(
+        ("batching", "memory"),
+        lambda batching, memory: batching.apart or not memory.apart,
+        "The memory {memory} keeps prompts apart that wait for the batch, and {batching} computes none there",
+    ),
+    Rule(
+        ("batching", "memory"),
+        lambda batching, memory: memory.apart or not batching.apart,
+        "The memory {memory} has no place apart for prompts, and {batching} computes them there",
+    ),
+    Rule(
+        ("batching", "attention"),
+        lambda batching, attention: not (_has_budget(batching) and attention.reads & COMPUTED_WHOLE),
+        "The attention {attention} computes whole rectangles, and {batching} bounds the tokens of an iteration",
+        "no token_budget (a policy that always has one declares cuts = True)",
+    ),
+    Rule(
+        ("memory", "attention"),
+        lambda memory, attention: bool(memory.offers & attention.reads),
+        "The attention {attention} reads KV as {reads}, which the memory {memory} does not keep",
+    ),
+)
+
+
+def _is_class(stage: Any) -> bool:
+    return isinstance(stage, type)
+
+
+def _has_one_plan(batching: Any) -> bool:
+    return bool(batching.one_plan if _is_class(batching) else batching.workers * batching.depth == 1)
+
+
+def _has_budget(batching: Any) -> bool:
+    return bool(batching.cuts if _is_class(batching) else batching.token_budget is not None)
+
+
 def mix(row: Technique, **stages: str | None) -> Technique:
     """`row` with some of its stages exchanged: `mix(orca, batching="static")`.
 
     Raises:
-        UsageError: a stage does not exist, or the memory does not keep KV the way the attention reads it.
+        UsageError: a stage does not exist, or two of them do not fit together.
     """
     chosen = {kind: name for kind, name in stages.items() if name is not None and name != getattr(row, kind)}
     options = {name: value for name, value in row.options.items() if name.partition(".")[0] not in chosen}
     mixed = replace(row, options=options, **chosen) if chosen else row
-    classes = {kind: stage(kind, getattr(mixed, kind)) for kind in KINDS}
-    memory, attention = classes["memory"], classes["attention"]
-    for kind in ("memory", "attention"):
-        if classes["batching"].serves.isdisjoint(classes[kind].serves):
-            raise UsageError(
-                f"The batching {mixed.batching!r} serves {_models(classes['batching'])}, and the {kind} "
-                f"{getattr(mixed, kind)!r} {_models(classes[kind])}: choose stages for the same kind of model."
-            )
-    if memory.in_step and not classes["batching"].in_step:
-        fitting = _fitting_batching(memory)
-        raise UsageError(
-            f"The memory {memory.name!r} needs all running sequences in every iteration, which the batching "
-            f"{mixed.batching!r} does not promise: choose the batching {one_of(fitting)}."
-        )
-    if memory.one_plan and not classes["batching"].one_plan:
-        fitting = _fitting_batching(memory)
-        raise UsageError(
-            f"The memory {memory.name!r} may use all of the device for one plan, and the batching {mixed.batching!r} "
-            f"may have several at once: choose the batching {one_of(fitting)}."
-        )
-    if memory.apart != classes["batching"].apart:
-        fitting = _fitting_batching(memory)
-        memories = [name for name, cls in every_stage("memory").items() if _suits(cls, classes["batching"])]
-        where = "keeps prompts apart that wait for the batch" if memory.apart else "has no place apart for prompts"
-        raise UsageError(
-            f"The memory {memory.name!r} {where}, and the batching {mixed.batching!r} "
-            f"{'computes none' if memory.apart else 'computes them'} there: choose the batching {one_of(fitting)}, or "
-            f"the memory {one_of(memories)}."
-        )
-    if classes["batching"].cuts and attention.reads & COMPUTED_WHOLE:
-        raise UsageError(
-            f"The attention {attention.name!r} computes a whole rectangle or region, and the batching "
-            f"{mixed.batching!r} bounds the tokens of an iteration: choose another attention, or another batching."
-        )
-    if attention.reads.isdisjoint(memory.offers):
-        fitting = [
-            name
-            for name, cls in every_stage("memory").items()
-            if attention.reads & cls.offers and _suits(cls, classes["batching"])
-        ]
-        readers = [name for name, cls in every_stage("attention").items() if cls.reads & memory.offers]
-        read = " or ".join(sorted(attention.reads))
-        raise UsageError(
-            f"The attention {attention.name!r} reads KV as {read}, which the memory {memory.name!r} does not keep: "
-            f"with it, choose the memory {' or '.join(map(repr, fitting))}; for this memory, the attention "
-            f"{' or '.join(map(repr, readers))}."
-        )
+    check_fit({kind: stage(kind, name) for kind, name in mixed.stages.items()})
     if chosen:
         return replace(mixed, name="+".join(mixed.stages.values()), summary="a mix of stages", paper="-", section="-")
     return mixed
 
 
-def _suits(memory: type[Any], batching: type[Any]) -> bool:
-    """Whether a policy promises what a memory needs, and both serve a kind of model."""
-    promised = memory.in_step <= batching.in_step and memory.one_plan <= batching.one_plan
-    return bool(promised and memory.apart == batching.apart and not memory.serves.isdisjoint(batching.serves))
+def fit(names: Mapping[Kind, str]) -> bool:
+    """Whether stages of these names can be mixed."""
+    return _broken({kind: stage(kind, name) for kind, name in names.items()}) is None
 
 
-def _fitting_batching(memory: type[Any]) -> list[str]:
-    return [name for name, cls in every_stage("batching").items() if _suits(memory, cls)]
+def check_fit(stages: Mapping[Kind, Any]) -> None:
+    """Raise `UsageError` unless these stages can be mixed; it names those that fit instead, both others if possible."""
+    rule = _broken(stages)
+    if rule is None:
+        return
+    pair = {kind: stages[kind] for kind in rule.kinds}
+    choices = []
+    for kind in rule.kinds:
+        if rule.otherwise and not _is_class(stages[kind]):
+            choices.append(rule.otherwise)
+        elif names := _that_fit(kind, stages) or _that_fit(kind, pair):
+            choices.append(f"the {kind} {one_of(map(repr, names))}")
+    names_of = {kind: repr(one.name) for kind, one in stages.items()}
+    broken = rule.broken.format(**names_of, reads=" or ".join(sorted(stages["attention"].reads)))
+    raise UsageError(f"{broken}: choose {', or '.join(choices) or 'other stages'}.")
 
 
-def _models(cls: type[Any]) -> str:
-    return " and ".join(name for kind, name in MODELS.items() if kind in cls.serves)
+def _broken(stages: Mapping[Kind, Any]) -> Rule | None:
+    """The first rule that these stages break; some kinds may be missing."""
+    for rule in RULES:
+        one, other = (stages.get(kind) for kind in rule.kinds)
+        if one is not None and other is not None and not rule.kept(one, other):
+            return rule
+    return None
+
+
+def _that_fit(kind: Kind, stages: Mapping[Kind, Any]) -> list[str]:
+    """The stages of one kind that can stand beside the others."""
+    return [name for name, cls in every_stage(kind).items() if _broken({**stages, kind: cls}) is None]

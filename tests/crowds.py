@@ -10,6 +10,7 @@ from minifuse.engine import Engine
 from minifuse.model.source import resolve
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, technique
 from minifuse.trace import Event
@@ -29,7 +30,7 @@ def crowded(row: Technique, why: bool) -> tuple[Engine, list[Request]]:
         requests = cell_workload("wmt15", "lstm", 12, 64, parse_arrival("constant:0.1ms"), 0)
         kv_memory = 12 * source.slot_bytes("float32")
     settings = Settings(clock="virtual", kv_memory=kv_memory, why=why)
-    return build_engine(row, source, settings, source.outline("float32", 0)), requests
+    return build_engine(resolve_run(row, source, settings), source.outline("float32", 0)), requests
 
 
 @cache

@@ -27,7 +27,7 @@ from minifuse.place import Extent
 from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import Request, Sequence, TextReader, by_request
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import Stages, choose
 from minifuse.stages import Attention, Batching, Memory, RunPlan
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONTEXT, VOCAB, expected_answer, small_model
@@ -207,7 +207,7 @@ def _stages(
     memory: Memory | None,
     attention: Attention | None,
 ) -> Stages:
-    stages = Stages.of(technique(name), capacity, settings)
+    stages = choose(technique(name), settings).stages(capacity)
     return Stages(batching or stages.batching, memory or stages.memory, attention or stages.attention)
 
 

@@ -10,7 +10,7 @@ from helpers import sentence
 from minifuse.batching import Iteration
 from minifuse.errors import UsageError
 from minifuse.memory import Contiguous, Padded, Recompute
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import choose
 from minifuse.stages import register, stage, stages
 from minifuse.techniques import TECHNIQUES, mix, technique
 
@@ -35,7 +35,7 @@ def test_every_row_can_be_built(name: str) -> None:
     row = technique(name)
     assert row.name == name
     assert mix(row) is row  # its stages exist and fit
-    built = Stages.of(row, 50)
+    built = choose(row).stages(50)
     assert built.memory.capacity == 50
     assert [built.batching.name, built.memory.name, built.attention.name] == list(row.stages.values())
     assert row.summary
@@ -84,7 +84,7 @@ def test_which_memory_fits_which_attention(memory: str, attention: str, fits: bo
         if fits:
             row = mix(technique("orca"), batching=batching, memory=memory, attention=attention)
             assert isinstance(
-                Stages.of(row, 9).memory, {"padded": Padded, "recompute": Recompute}.get(memory, Contiguous)
+                choose(row).stages(9).memory, {"padded": Padded, "recompute": Recompute}.get(memory, Contiguous)
             )
         else:
             with pytest.raises(UsageError) as error:
@@ -106,10 +106,10 @@ def test_unknown_stage(kind: Any, name: str, near: str) -> None:
 
 
 def test_settings_reach_their_stage() -> None:
-    built = Stages.of(technique("dynamic"), 50, {"batching.window": "20ms", "batching.max_batch": 3})
+    built = choose(technique("dynamic"), {"batching.window": "20ms", "batching.max_batch": 3}).stages(50)
     options = built.batching.options  # type: ignore[attr-defined]
     assert (options.window, options.max_batch) == (0.02, 3)
-    untouched = Stages.of(technique("dynamic"), 50).batching.options  # type: ignore[attr-defined]
+    untouched = choose(technique("dynamic")).stages(50).batching.options  # type: ignore[attr-defined]
     assert (untouched.window, untouched.max_batch) == (0.5, 8)
 
 
@@ -117,31 +117,31 @@ def test_the_options_of_a_row_may_be_overridden() -> None:
     from dataclasses import replace
 
     row = replace(technique("orca"), options={"batching.max_batch": 2, "batching.token_budget": 7})
-    options = Stages.of(row, 50, {"batching.max_batch": "5"}).batching.options  # type: ignore[attr-defined]
+    options = choose(row, {"batching.max_batch": "5"}).stages(50).batching.options  # type: ignore[attr-defined]
     assert (options.max_batch, options.token_budget) == (5, 7)
 
 
 @pytest.mark.parametrize("name", ["window", "batching", "", "executor.x", ".window", "Batching.max_batch"])
 def test_settings_that_name_no_stage(name: str) -> None:
     with pytest.raises(UsageError) as error:
-        Stages.of(technique("dynamic"), 50, {name: "1"})
+        choose(technique("dynamic"), {name: "1"}).stages(50)
     sentence(error.value, repr(name), "stage.option=value", "batching or memory or attention")
 
 
 def test_settings_that_a_stage_does_not_have() -> None:
     with pytest.raises(UsageError) as error:
-        Stages.of(technique("dynamic"), 50, {"batching.max_bach": "1"})
+        choose(technique("dynamic"), {"batching.max_bach": "1"}).stages(50)
     sentence(error.value, "'max_bach'", "'dynamic'", "max_batch", "window")
     with pytest.raises(UsageError) as error:
-        Stages.of(technique("dynamic"), 50, {"memory.blocks": "1"})
+        choose(technique("dynamic"), {"memory.blocks": "1"}).stages(50)
     sentence(error.value, "'blocks'", "'padded'", "none")
 
 
 @pytest.mark.parametrize(("memory", "attention"), [("padded", "padded"), ("slots", "slots")])
 def test_what_is_computed_whole_cannot_keep_a_budget(memory: str, attention: str) -> None:
     with pytest.raises(UsageError) as error:
-        Stages.of(mix(technique("orca"), memory=memory, attention=attention), 50, {"batching.token_budget": 4})
-    sentence(error.value, "token_budget", repr(attention), "no budget")
+        choose(mix(technique("orca"), memory=memory, attention=attention), {"batching.token_budget": 4}).stages(50)
+    sentence(error.value, "no token_budget", "iteration", repr(attention))
 
 
 # --- the register

@@ -41,6 +41,7 @@ from minifuse.model.source import resolve
 from minifuse.model.text.presets import preset
 from minifuse.notebook import play, replay, show_source
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import hardware
@@ -157,7 +158,6 @@ figure.tight_layout()
 # %%
 MODEL, GPU, GiB = "random:llama-2-7b", "a100-40g", 1 << 30
 source = resolve(MODEL)
-outline = source.outline("float16", 0)
 BOUNDS = parse_goodput("ttft:500,tpot:25")  # milliseconds
 
 
@@ -168,7 +168,7 @@ def once(name, requests, places=16, memory=24 * GiB, **options):
     options |= dict.fromkeys(row.batch_sizes, places)
     settings = Settings(clock="virtual", hardware=GPU, dtype="float16", kv_memory=memory, stage_options=options)
     counted = RunningMetrics()
-    serve(build_engine(row, source, settings, outline, into=counted.read), requests)
+    serve(build_engine(resolve_run(row, source, settings), into=counted.read), requests)
     return counted.result(BOUNDS)
 
 

@@ -71,11 +71,7 @@ class AttentionStage(ABC):
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout: ...
 
     def check(self, device: str, dtype: str) -> None:
-        """Raise `UsageError` or `MachineError` if Triton was chosen and cannot run on this device or in this dtype.
-
-        Args:
-            device: cpu, cuda, or auto: not known yet.
-        """
+        """Raise `UsageError` or `MachineError` if Triton was chosen and cannot run on this device or in this dtype."""
         if self.options.backend != "triton":
             return
         if not self.kernels:

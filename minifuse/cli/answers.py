@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -14,8 +14,8 @@ from minifuse.cli.text import console, counted, one_line, shortened, tell
 from minifuse.metrics import Groups, Metrics
 from minifuse.model.cells.config import BUILT_IN
 from minifuse.request import FinishReason
+from minifuse.serve.assembly import Choices
 from minifuse.serve.run import Answer, Served
-from minifuse.techniques import Technique
 
 __all__ = ["answer_json", "answer_line", "is_right", "note_unevicted", "show_groups", "show_metrics"]
 
@@ -90,16 +90,16 @@ def answer_json(workload: Workload, answer: Answer) -> dict[str, Any]:
     return output if answer.why_refused is None else {**output, "error": answer.why_refused}
 
 
-def note_unevicted(served: Iterable[tuple[Technique, Mapping[str, Any], Metrics]]) -> None:
+def note_unevicted(served: Iterable[tuple[Choices, Metrics]]) -> None:
     """Say once, on stderr, which stage options changed nothing because no request was evicted.
 
     Args:
-        served: the techniques, each with the stage options that were given, and the metrics of its run.
+        served: the techniques, each with the metrics of its run.
     """
     idle: dict[str, None] = {}
-    for row, options, metrics in served:
-        of_evictions = {option["name"] for option in row.described_options() if option["of_evictions"]}
-        if given := of_evictions & set(options):
+    for choices, metrics in served:
+        of_evictions = {option["name"] for option in choices.row.described_options() if option["of_evictions"]}
+        if given := of_evictions & set(choices.given):
             if metrics["evictions"]:
                 return
             idle |= dict.fromkeys(sorted(given))

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from minifuse.cli.declare import STDOUT, file_or_stdout, option, takes, whole
 from minifuse.cli.options import ModelOptions
 from minifuse.cli.plugin import refuse_overwriting
-from minifuse.cli.run import load
+from minifuse.cli.run import load_weights
 from minifuse.cli.streams import print_result
 from minifuse.cli.tables import BUSY, in_time, plain
 from minifuse.cli.text import console, tell
 from minifuse.cores import OtherWork, usable_cores
 from minifuse.errors import UsageError
+from minifuse.model.choices import find_device
 from minifuse.model.source import resolve
 from minifuse.model.text.load import resolve_text
 from minifuse.output import write_whole
 from minifuse.parsing import number
-from minifuse.serve.settings import Settings
 
 if TYPE_CHECKING:
     from minifuse.simulate.calibration import Measured
@@ -64,21 +64,22 @@ def calibrate(options: CalibrateOptions) -> int:
     from minifuse.simulate.profiles import SATURATING, KeptProfile
 
     contexts = contexts_of(options.chunk, source.config.max_context, source.name)
-    model, settings = load(source, Settings(dtype=options.dtype, device=options.device), None)
-    kept = KeptProfile(source.config, settings.dtype, str(model.device), options.chunk)
+    dtype, device = options.dtype, find_device(options.device)
+    model = load_weights(source, lambda: source.load(dtype, device))
+    kept = KeptProfile(source.config, dtype, device, options.chunk)
     if options.out is None:
         kept.check()
     others = OtherWork()
     measured = measure(model, contexts, options.chunk, options.rounds, COUNTS)
     about: dict[str, Any] = {
         "model": source.name,
-        "dtype": settings.dtype,
-        "device": settings.device,
+        "dtype": dtype,
+        "device": device,
         "chunk": options.chunk,
     }
     about |= {SATURATING: measured.saturating_tokens}
     text = measured.profile.text(**about, machine=kept.machine, rounds=options.rounds)
-    _show(measured, f"{source.name} in {settings.dtype} on {kept.machine}", options)
+    _show(measured, f"{source.name} in {dtype} on {kept.machine}", options)
     if (used := others.cores() or 0.0) >= BUSY:
         busy = f"other processes used {plain(used)} of {len(usable_cores())} cores"
         tell(f"note: {busy} meanwhile: measure again when the machine is quiet.")

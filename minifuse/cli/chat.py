@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
 from minifuse.cli.declare import option, takes
 from minifuse.cli.requests import tell_of_unused_sampling
 from minifuse.cli.run import RunOptions, chosen, load
+from minifuse.cli.spinner import loading
 from minifuse.cli.state import open_state, refuse_overwriting_state, report_unstored
 from minifuse.cli.streams import print_result, silence
 from minifuse.cli.text import one_line, tell
@@ -25,6 +26,7 @@ from minifuse.parsing import number as counted
 from minifuse.request import DEFAULT, FinishReason, Request, check_name
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.talk import Exchange, Talk
 
 __all__ = ["chat"]
@@ -86,12 +88,12 @@ def chat(options: ChatOptions) -> int:
     row = chosen(options, source.kind, TECHNIQUE)
     refuse_overwriting_state(options.state, options.model, None, None)
     tell_of_unused_sampling([Request("", (), sampling=options.sampling)], options)
-    settings, tokenizer = replace(options.settings, stage_options=options.stage_options(row)), source.tokenizer()
-    build_engine(row, source, settings)  # refuse before any weights are loaded
+    choices, tokenizer = options.choices(row), source.tokenizer()
+    with loading(source.name):
+        resolved = resolve_run(choices, source, options.settings)
     name = CONVERSATION if options.conversation is None else options.conversation
     with open_state(options.state, source, [name], computes=True) as conversations:
-        model, settings = load(source, settings, None)
-        engine = build_engine(row, source, settings, model, into=lambda event: None)
+        engine = build_engine(resolved, load(resolved), into=lambda event: None)
         try:
             talk = Talk(engine, name, conversations)
             code = _Chat(talk, options, source, tokenizer).run()

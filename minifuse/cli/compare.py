@@ -14,7 +14,7 @@ from minifuse.cli.options import Options, refuse_contradictions
 from minifuse.cli.plugin import refuse_overwriting
 from minifuse.cli.replay import REPLAY, Page, page_of, refuse_overwriting_by_page
 from minifuse.cli.requests import Workload, make_workload, note_priorities
-from minifuse.cli.run import exit_code, load, placeholders, show_served
+from minifuse.cli.run import exit_code, load, show_served
 from minifuse.cli.spinner import loading
 from minifuse.cli.streams import print_result
 from minifuse.cli.text import console, counted, tell
@@ -24,7 +24,9 @@ from minifuse.metrics import GROUPINGS, Groups, Metrics, RunningMetrics
 from minifuse.model.source import resolve
 from minifuse.parsing import all_of
 from minifuse.request import FinishReason
+from minifuse.serve.assembly import Choices
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, for_model, technique
@@ -50,13 +52,16 @@ class CompareOptions(Options):
 class Result:
     """How one technique served the requests. `differing` answers are unlike those of the first technique."""
 
-    row: Technique
-    stage_options: dict[str, Any]
+    run: ResolvedRun
     served: Served
     metrics: Metrics
     differing: tuple[str, ...] | None  # None: of placeholders
     groups: dict[str, Groups]  # by user, by priority, and by what --by names
     trace_failure: str | None  # why the trace ends before the run does
+
+    @property
+    def row(self) -> Technique:
+        return self.run.row
 
 
 @takes(CompareOptions)
@@ -68,41 +73,39 @@ def compare(options: CompareOptions) -> int:
     rows = _techniques(options.techniques)
     source = resolve(options.model)
     rows = [for_model(row, source.kind) for row in rows]
-    stage_options = _stage_options(rows, options)
+    choices = _choices(rows, options)
     refuse_contradictions(options, source)
     traces = _traces(rows, options)
     refuse_overwriting_by_page(options, traces.values())
     workload = make_workload(options, source)
-    served = list(zip(rows, stage_options, strict=True))
-    note_priorities(workload, served)
+    note_priorities(workload, choices)
     settings = options.settings
     with loading(source.name):
         outline = source.outline(settings.dtype, settings.seed)
-    for row, own in served:  # refuse before any weights are loaded
-        build_engine(row, source, replace(settings, stage_options=own), outline)
+        runs = [resolve_run(one, source, settings, outline) for one in choices]
     if options.trace is not None:
         _make_folder(options.trace)
-    model, settings = load(source, settings, outline)
+    model = load(runs[0])
     with page_of(options.replay, options.trace) as page:
-        return _compare(options, page, served, workload, model, settings)
+        return _compare(options, page, runs, workload, model)
 
 
 def _compare(
     options: CompareOptions,
     page: Page,
-    served: list[tuple[Technique, dict[str, Any]]],
+    runs: list[ResolvedRun],
     workload: Workload,
     model: Any,
-    settings: Settings,
 ) -> int:
-    rows, source = [row for row, _ in served], workload.source
-    contest = Contest(workload, model, settings, options.goodput, options.by)
+    source, settings = workload.source, runs[0].settings
+    contest = Contest(workload, model, options.goodput, options.by)
     results: list[Result] = []
     failures: list[tuple[Technique, str]] = []
     failed = 0
-    for row, own in served:
+    for run in runs:
+        row = run.row
         try:
-            results.append(contest.run(row, own, page.trace(row.name), results))
+            results.append(contest.run(run, page.trace(row.name), results))
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -113,13 +116,13 @@ def _compare(
             continue
         if results[-1].served.interrupted:
             break
-    note_unevicted((one.row, one.stage_options, one.metrics) for one in results)
+    note_unevicted((one.run.choices, one.metrics) for one in results)
     shown = page.write([result.row.name for result in results])  # before the table, whose reader may close the pipe
     if options.json:
         print_result(json.dumps(_as_json(workload, settings, results, failures, options.by)))
     elif results:
         _show(source.kind, settings.clock, results, options.by)
-    return _report_errors(workload, settings, rows, results) or failed or int(not shown)
+    return _report_errors(workload, runs, results) or failed or int(not shown)
 
 
 @dataclass(frozen=True)
@@ -128,25 +131,29 @@ class Contest:
 
     workload: Workload
     model: Any
-    settings: Settings
     goodput: dict[str, float] | None
     by: str | None
 
-    def run(self, row: Technique, own: dict[str, Any], trace: Path | None, before: list[Result]) -> Result:
-        """Serve the requests with a technique and its stage options; raises what its stages do."""
-        settings, workload = replace(self.settings, stage_options=own), self.workload
-        if settings.clock == "real":
-            with loading(f"{row.name}: warming up"):
-                _warm_up(row, workload, settings, self.model)
+    def run(self, run: ResolvedRun, trace: Path | None, before: list[Result]) -> Result:
+        """Serve the requests with a technique; raises what its stages do."""
+        if run.settings.clock == "real":
+            with loading(f"{run.row.name}: warming up"):
+                self._warm_up(run)
         counted = RunningMetrics()
-        engine = build_engine(row, workload.source, settings, self.model, trace, into=counted.read)
-        served = show_served(engine, row, workload, answers=False)
+        engine = build_engine(run, self.model, trace, into=counted.read)
+        served = show_served(engine, run.row, self.workload, answers=False)
         first = before[0].served if before else served
-        differing = None
-        if not placeholders(workload.source, settings):
-            differing = _differing(first, served, settings.dtype)
+        differing = None if run.placeholders else _differing(first, served, run.settings.dtype)
         groups = {by: counted.grouped(by) for by in GROUPINGS if by in ("user", "priority", self.by)}
-        return Result(row, own, served, counted.result(self.goodput), differing, groups, engine.trace.failure)
+        return Result(run, served, counted.result(self.goodput), differing, groups, engine.trace.failure)
+
+    def _warm_up(self, run: ResolvedRun) -> None:
+        """Serve a few requests unseen: the cost of a first use should not be counted against the first technique."""
+        requests = [
+            replace(request, max_new_tokens=max(1, min(request.max_new_tokens, WARM_UP_TOKENS)), arrival_s=0.0)
+            for request in self.workload.requests[:WARM_UP_REQUESTS]
+        ]
+        serve(build_engine(run, self.model), requests).whole()
 
 
 def _traces(rows: list[Technique], options: CompareOptions) -> dict[str, Path]:
@@ -192,13 +199,14 @@ def _verdict(kind: str, clock: str, results: list[Result]) -> list[str]:
     return leaders([(one.row.name, one.metrics) for one in complete], kind, clock, groups)
 
 
-def _report_errors(workload: Workload, settings: Settings, rows: list[Technique], results: list[Result]) -> int:
+def _report_errors(workload: Workload, runs: list[ResolvedRun], results: list[Result]) -> int:
     """Print on stderr what is missing and which answers differ that must not; return the exit code."""
+    settings = runs[0].settings
     for result in results:
         if result.trace_failure is not None:
             tell(f"error: {result.trace_failure}")
     last = results[-1] if results else None
-    left = ", ".join(row.name for row in rows[rows.index(last.row) + 1 :]) if last is not None else ""
+    left = ", ".join(run.row.name for run in runs[runs.index(last.run) + 1 :]) if last is not None else ""
     interrupted = last is not None and last.served.interrupted and (left or exit_code(last.served))
     if last is not None and interrupted:
         answered = sum(answer.complete for answer in last.served.answers)
@@ -228,29 +236,19 @@ def _techniques(names: list[str]) -> list[Technique]:
     return rows
 
 
-def _stage_options(rows: list[Technique], options: Options) -> list[dict[str, Any]]:
-    """The stage options of each technique: those that it has. A --set that none of them has is refused."""
+def _choices(rows: list[Technique], options: Options) -> list[Choices]:
+    """Each technique with the stage options that it has. A --set that none of them has is refused."""
     known = set().union(*(row.option_names for row in rows))
     for name in options.set:
         if name not in known:
             which = ", ".join(sorted(known)) or "none"
             raise UsageError(f"--set gives {name}, which none of these techniques has; their options are: {which}.")
-    found = [options.stage_options(row, known_only=True) for row in rows]
+    found = [options.choices(row, known_only=True) for row in rows]
     unbounded = [row.name for row in rows if not row.batch_sizes]
     if options.max_batch is not None and unbounded:
         have = "has" if len(unbounded) == 1 else "have"
         tell(f"note: {all_of(unbounded)} {have} no batch size, which --max-batch could set.")
     return found
-
-
-def _warm_up(row: Technique, workload: Workload, settings: Settings, model: Any) -> None:
-    """Serve a few requests unseen: the cost of a first use should not be counted against the first technique."""
-    engine = build_engine(row, workload.source, settings, model)
-    requests = [
-        replace(request, max_new_tokens=max(1, min(request.max_new_tokens, WARM_UP_TOKENS)), arrival_s=0.0)
-        for request in workload.requests[:WARM_UP_REQUESTS]
-    ]
-    serve(engine, requests).whole()
 
 
 def _differing(first: Served, other: Served, dtype: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from minifuse.errors import UsageError
 from minifuse.options import describe_options
 from minifuse.parsing import did_you_mean
 from minifuse.stages import KINDS, Kind, stage, stages
-from minifuse.techniques import MODELS, TECHNIQUES, Technique, for_model, mix
+from minifuse.techniques import MODELS, TECHNIQUES, Technique, fit, for_model
 
 __all__ = ["explain", "where"]
 
@@ -243,15 +243,8 @@ def _command(kind: Kind, cls: type[Any], plugins: str) -> str:
     )
     rows = [row for row in TECHNIQUES.values() if model in row.serves]
     for picks, row in product(exchanges, rows):
-        exchanged: dict[str, str] = {
-            str(kind): name,
-            **{other: pick for other, pick in zip(others, picks, strict=True) if pick},
-        }
-        try:
-            mixed = mix(for_model(row, model), **exchanged)
-        except UsageError:
-            continue
-        if not all(model in stage(place, other).serves for place, other in mixed.stages.items()):
-            continue
-        return _run(row.name, model, plugins, "".join(f" --{other} {pick}" for other, pick in exchanged.items()))
+        exchanged = {kind: name, **{other: pick for other, pick in zip(others, picks, strict=True) if pick}}
+        mixed = {**for_model(row, model).stages, **exchanged}
+        if fit(mixed) and all(model in stage(place, other).serves for place, other in mixed.items()):
+            return _run(row.name, model, plugins, "".join(f" --{other} {pick}" for other, pick in exchanged.items()))
     return "it fits no other stage yet"

@@ -12,29 +12,29 @@ from minifuse.cli.requests import Workload
 from minifuse.cli.text import console, first_few, one_line
 from minifuse.fault import is_own
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Served, serve
-from minifuse.serve.settings import Settings
 from minifuse.stages import stage
-from minifuse.techniques import Technique, technique
+from minifuse.techniques import technique
 
 __all__ = ["report_wrong"]
 
 SHOWN = 8  # ids in the sentence
 
 
-def report_wrong(row: Technique, workload: Workload, served: Served, settings: Settings, model: Any) -> bool:
+def report_wrong(resolved: ResolvedRun, workload: Workload, served: Served, model: Any) -> bool:
     """Say in red on stderr which answers are wrong by the stages of a plugin. Returns whether there are any.
 
     The model makes mistakes of its own: a wrong answer counts only where the technique naive, which serves the same
     prompt alone, answers otherwise. Sampled answers are not judged.
     """
-    own = [f"{kind} {name!r}" for kind, name in row.stages.items() if not is_own(stage(kind, name))]
+    own = [f"{kind} {name!r}" for kind, name in resolved.row.stages.items() if not is_own(stage(kind, name))]
     wrong = {a.request.id: a for a in served.answers if is_right(workload, a) is False and a.request.sampling.greedy}
     if not own or not wrong:
         return False
     again = [replace(answer.request, arrival_s=0.0, group=None) for answer in wrong.values()]
-    engine = build_engine(technique("naive"), workload.source, replace(settings, stage_options={}), model)
-    alone = serve(engine, again).whole().answers
+    naive = resolve_run(technique("naive"), workload.source, replace(resolved.settings, stage_options={}))
+    alone = serve(build_engine(naive, model), again).whole().answers
     faults = [answer.request.id for answer in alone if answer.token_ids != wrong[answer.request.id].token_ids]
     if faults:
         text = (

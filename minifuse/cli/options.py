@@ -15,7 +15,7 @@ from minifuse.model.kinds import request_kind
 from minifuse.model.source import Source
 from minifuse.parsing import parse_float, parse_goodput, parse_size
 from minifuse.request import Sampling
-from minifuse.serve.assembly import make_batching
+from minifuse.serve.assembly import Choices, choose
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import hardware
 from minifuse.techniques import Technique
@@ -189,8 +189,8 @@ class Options(ModelOptions):
             numerics=self.numerics,
         )
 
-    def stage_options(self, row: Technique, known_only: bool = False) -> dict[str, Any]:
-        """What --set and --max-batch mean for a technique, as `stage.option: value`.
+    def choices(self, row: Technique, known_only: bool = False) -> Choices:
+        """A technique with what --set and --max-batch mean for it.
 
         A mix of a batching with a max_batch and a memory of slots has two batch sizes. --max-batch sets both: slots
         left at their default would still bound the batch, and with --max-batch 32 no more than 8 would ever run.
@@ -214,8 +214,7 @@ class Options(ModelOptions):
             if sizes and sizes[0] in found:
                 raise UsageError(f"--max-batch and --set {sizes[0]} are both given: give one of them.")
             found |= {name: self.max_batch for name in sizes if name not in found}
-        make_batching(row, found)
-        return found
+        return choose(row, found)
 
 
 def refuse_contradictions(options: Options, source: Source, texts: Sequence[str] = ()) -> None:

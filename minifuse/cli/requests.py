@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from minifuse.model.source import Source
 from minifuse.model.text.tokenizer import Tokenizer
 from minifuse.parsing import BYTE_ORDER_MARK, all_of, read_bounded, read_lines, split_lines
 from minifuse.request import DEFAULT, Request, by_request
-from minifuse.techniques import Technique
+from minifuse.serve.assembly import Choices
 from minifuse.workload.cells import RESERVED, cell_workload
 from minifuse.workload.conversations import NAME, as_requests, conversations, parse_asked
 from minifuse.workload.files import read_jsonl
@@ -91,15 +91,11 @@ def tell_of_unused_sampling(requests: Sequence[Request], options: Options) -> No
         )
 
 
-def note_priorities(workload: Workload, served: Iterable[tuple[Technique, Mapping[str, Any]]]) -> None:
-    """Say once, on stderr, which techniques serve requests of different priorities in another order.
-
-    Args:
-        served: the techniques, each with its stage options.
-    """
+def note_priorities(workload: Workload, served: Iterable[Choices]) -> None:
+    """Say once, on stderr, which techniques serve requests of different priorities in another order."""
     if not any(request.priority for request in workload.requests):
         return
-    others = [row for row, options in served if {**row.options, **options}.get("batching.order") != "priority"]
+    others = [one.row for one in served if getattr(one.options["batching"], "order", None) != "priority"]
     if not others:
         return
     lacking = [row.name for row in others if "batching.order" not in row.option_names]

@@ -21,15 +21,15 @@ from minifuse.cli.streams import print_result, result_stream, silence
 from minifuse.cli.text import first_few, tell
 from minifuse.cores import OtherWork, share_cores
 from minifuse.ctrl_c import INTERRUPTED
-from minifuse.errors import MachineError, UsageError
+from minifuse.errors import UsageError
 from minifuse.metrics import RunningMetrics
 from minifuse.model.source import Source, resolve
 from minifuse.parsing import one_of
 from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
 from minifuse.serve.interrupt import uninterrupted
+from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served, serve
-from minifuse.serve.settings import Settings
 from minifuse.stages import stage, stages
 from minifuse.techniques import MODELS, Technique, for_model, mix, technique
 from minifuse.trace import Event
@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from minifuse.engine import Engine
     from minifuse.serve.conversations import Conversations
 
-__all__ = ["RunOptions", "chosen", "exit_code", "load", "placeholders", "run", "show_served"]
+__all__ = [
+    "RunOptions",
+    "chosen",
+    "exit_code",
+    "load",
+    "load_weights",
+    "run",
+    "show_served",
+]
 
 SCHEMA = "minifuse.run/1"
 TRACE = "write every decision and time here, as JSON lines (- is standard output)"
@@ -93,26 +101,24 @@ def run(options: RunOptions) -> int:
     refuse_overwriting_state(
         options.state, options.model, options.prompts, options.trace if isinstance(options.trace, Path) else None
     )
-    settings = replace(options.settings, stage_options=options.stage_options(row), why=options.why)
+    choices = options.choices(row)
     refuse_contradictions(options, source, options.texts)
     workload = make_workload(options, source, options.texts, begun(options.state))
-    note_priorities(workload, [(row, settings.stage_options)])
+    note_priorities(workload, [choices])
     with loading(source.name):
-        outline = source.outline(settings.dtype, settings.seed)
-    build_engine(row, source, settings, outline)  # refuse before any weights are loaded
+        resolved = resolve_run(choices, source, replace(options.settings, why=options.why))
     names = [request.conversation for request in workload.requests]
-    with open_state(options.state, source, names, not placeholders(source, settings)) as conversations:
-        model, settings = load(source, settings, outline)
+    with open_state(options.state, source, names, not resolved.placeholders) as conversations:
+        model = load(resolved)
         with page_of(options.replay, None if options.trace == STDOUT else options.trace) as page:
-            return _served(options, page, row, workload, settings, model, conversations)
+            return _served(options, page, resolved, workload, model, conversations)
 
 
 def _served(
     options: RunOptions,
     page: Page,
-    row: Technique,
+    resolved: ResolvedRun,
     workload: Workload,
-    settings: Settings,
     model: Any,
     conversations: Conversations | None,
 ) -> int:
@@ -121,7 +127,7 @@ def _served(
     from minifuse.cli.tables import groups_as_json
     from minifuse.cli.why import WhyLines
 
-    source = workload.source
+    row, source = resolved.row, workload.source
     counted = RunningMetrics()
     failures: list[BaseException] = []
     readers = [counted.read, *([WhyLines().read] if options.why else [])]
@@ -131,7 +137,7 @@ def _served(
             read(event)
 
     trace = result_stream() if options.trace == STDOUT else page.trace(row.name)
-    engine = build_engine(row, source, settings, model, trace, into=into)
+    engine = build_engine(resolved, model, trace, into=into)
     try:
         served = show_served(
             *(engine, row, workload, not options.json, failures.append),
@@ -144,7 +150,7 @@ def _served(
         return 1  # the reader went away before the last answer
     metrics = counted.result(options.goodput)
     groups = None if options.by is None else counted.grouped(options.by)
-    note_unevicted([(row, settings.stage_options, metrics)])
+    note_unevicted([(resolved.choices, metrics)])
     shown = page.write([row.name])  # before the metrics, whose reader may close the pipe
     if options.json:
         result = {
@@ -169,7 +175,7 @@ def _served(
         message, code = told(failures[0])
         tell(f"error: {message}")
         return code
-    wrong = report_wrong(row, workload, served, settings, model)
+    wrong = report_wrong(resolved, workload, served, model)
     return exit_code(served) or int(wrong or bool(engine.trace.failure or unstored) or not shown)
 
 
@@ -184,44 +190,32 @@ def chosen(options: RunOptions, kind: str, default: str) -> Technique:
     return mixed
 
 
-def placeholders(source: Source, settings: Settings) -> bool:
-    """Whether no model runs: with random weights, virtual time computes nothing that a placeholder does not show."""
-    return settings.clock == "virtual" and not source.has_weights
-
-
-def load(source: Source, settings: Settings, outline: Any, note: bool = True) -> tuple[Any, Settings]:
-    """Read the weights, or take the outline where they are not needed, and settle on a device and torch's threads.
+def load(resolved: ResolvedRun, note: bool = True) -> Any:
+    """Read the weights, or take the outline where they are not needed, and settle on torch's threads.
 
     Args:
         note: tell on stderr that they are not needed.
 
     Raises:
         ModelError: the checkpoint is not what its config.json says.
-        MachineError: there is no such device, or too little memory.
+        MachineError: there is too little memory.
     """
-    if placeholders(source, settings):
+    source = resolved.source
+    if resolved.placeholders:
         if note:
-            what = "every token is the placeholder -1" if outline is None else "nothing is computed"
+            what = "every token is the placeholder -1" if resolved.outline is None else "nothing is computed"
             tell(f"note: in virtual time no weights are made for {source.name}: {what}.")
-        return outline, replace(settings, device="cpu")
+        return resolved.outline
+    return load_weights(source, resolved.load)
+
+
+def load_weights(source: Source, load: Callable[[], Any]) -> Any:
+    """Call what reads the weights of a model, and settle on torch's threads."""
     others = OtherWork()
     with loading(source.name):
-        settings = replace(settings, device=_device(settings.device))
-        model = source.load(settings.dtype, settings.device, settings.seed, settings.numerics)
+        model = load()
     share_cores(source.config.num_parameters, others.cores())
-    return model, settings
-
-
-def _device(wanted: str) -> str:
-    import torch
-
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise MachineError(
-            "--device is cuda, and torch finds no CUDA device: use --device cpu, or see minifuse doctor."
-        )
-    return wanted
+    return model
 
 
 def exit_code(served: Served) -> int:

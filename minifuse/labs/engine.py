@@ -11,6 +11,7 @@ from minifuse.metrics import Metrics, compute_metrics
 from minifuse.model.source import resolve
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware
@@ -108,7 +109,7 @@ def served(
         clock="virtual", hardware=hardware, dtype="float16", kv_memory=kv_tokens * slot, stage_options=named
     )
     lines = io.StringIO()
-    engine = build_engine(row, source, settings, source.outline("float16"), lines)
+    engine = build_engine(resolve_run(row, source, settings), trace_path=lines)
     found = serve(engine, requests).whole()
     events = parse_trace(lines.getvalue(), row.name).events
     answers = {one.request.id: len(one.token_ids) for one in found.answers if one.why_refused is None}

@@ -9,7 +9,7 @@ from minifuse.errors import MachineError, UsageError
 from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.parsing import did_you_mean, one_of
 
-__all__ = ["NUMERICS", "check_choice", "check_device", "check_loading"]
+__all__ = ["NUMERICS", "check_choice", "check_device", "check_loading", "find_device"]
 
 NUMERICS = ("fast", "reference")
 
@@ -24,6 +24,26 @@ def check_device(device: object, *more: str) -> None:
     """Raise `UsageError` unless this is cpu, cuda, cuda:0 and so on, or one of `more`."""
     if device not in more and not (isinstance(device, str) and re.fullmatch(r"cpu|cuda(:[0-9]+)?", device)):
         raise UsageError(f"The setting device is {device!r}: give cpu, cuda, or cuda:0 and so on.")
+
+
+def find_device(wanted: str) -> str:
+    """The device to compute on: `auto` is cuda where torch finds one, and cpu elsewhere.
+
+    Raises:
+        MachineError: there is no CUDA device.
+    """
+    if wanted == "cpu":
+        return wanted
+    import torch
+
+    found = torch.cuda.is_available()
+    if wanted == "auto":
+        return "cuda" if found else "cpu"
+    if not found:
+        raise MachineError(
+            f"--device is {wanted}, and torch finds no CUDA device: use --device cpu, or see minifuse doctor."
+        )
+    return wanted
 
 
 def check_loading(dtype: object, device: str, seed: object, numerics: object = "fast") -> None:

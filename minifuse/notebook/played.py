@@ -20,6 +20,7 @@ from minifuse.model.source import Source, resolve
 from minifuse.parsing import one_of
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Served, serve
 from minifuse.simulate.cost import Hardware
 from minifuse.stages import KINDS
@@ -152,14 +153,12 @@ def play(
     asked = parsed(RunOptions, {**texts, "why": why, "set": [_set(key, value) for key, value in options.items()]})
     source = resolve(asked.model)
     row = chosen(asked, source.kind, DEFAULT[source.kind])
-    settings = replace(asked.settings, stage_options=asked.stage_options(row), why=asked.why)
+    choices, settings = asked.choices(row), replace(asked.settings, why=asked.why)
     settings = settings if machine is None else replace(settings, hardware=machine)
     refuse_contradictions(asked, source)
-    outline = source.outline(settings.dtype, settings.seed)
-    build_engine(row, source, settings, outline)  # refuse before any weights are loaded
-    weights, settings = load(source, settings, outline, note=False)
+    resolved = resolve_run(choices, source, settings)
     lines = io.StringIO()
-    engine = build_engine(row, source, settings, weights, lines)
+    engine = build_engine(resolved, load(resolved, note=False), lines)
     served = serve(engine, requests).whole()
     _tell_refused(served)
     called = label or row.name

@@ -13,6 +13,7 @@ from minifuse.model.source import Source
 from minifuse.report import StepReport
 from minifuse.request import FinishReason, Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import Technique, technique
@@ -41,7 +42,8 @@ def serve_all(
         KeyboardInterrupt: Ctrl-C, which `minifuse.serve.run.serve` by itself survives.
     """
     reports: list[StepReport] = []
-    trace = _served(build_engine(technique(name), source, settings, model), requests, reports.append, collect)
+    engine = build_engine(resolve_run(technique(name), source, settings), model)
+    trace = _served(engine, requests, reports.append, collect)
     return trace, reports
 
 
@@ -55,7 +57,8 @@ def serve_watched(
     collect: bool = False,
 ) -> None:
     """As `serve_all`, but `on_step` gets the reports one by one, and nothing is kept."""
-    _served(build_engine(technique(name), source, settings, model, into=_ignore), requests, on_step, collect)
+    engine = build_engine(resolve_run(technique(name), source, settings), model, into=_ignore)
+    _served(engine, requests, on_step, collect)
 
 
 def serve_counted(
@@ -69,7 +72,8 @@ def serve_counted(
     """As `serve_all`, but nothing is kept of the iterations: only what their metrics count."""
     counted = RunningMetrics()
     row = technique(row) if isinstance(row, str) else row
-    _served(build_engine(row, source, settings, model, into=counted.read), requests, _ignore, collect)
+    engine = build_engine(resolve_run(row, source, settings), model, into=counted.read)
+    _served(engine, requests, _ignore, collect)
     return counted
 
 

@@ -5,10 +5,11 @@ import sys
 from types import ModuleType
 
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import ResolvedRun, resolve_run
 from minifuse.serve.run import Answer, Served, serve
 from minifuse.serve.settings import Settings
 
-__all__ = ["Answer", "Served", "Settings", "build_engine", "serve"]
+__all__ = ["Answer", "ResolvedRun", "Served", "Settings", "build_engine", "resolve_run", "serve"]
 
 
 class _Callable(ModuleType):

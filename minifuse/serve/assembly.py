@@ -1,18 +1,19 @@
-"""A technique's stages, made from its row in the table and from settings."""
+"""A technique's stages: parses their options once, and makes the stages from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from minifuse.contracts.seams import make_stage
 from minifuse.errors import UsageError
 from minifuse.options import parse_options
-from minifuse.stages import COMPUTED_WHOLE, KINDS, Attention, Batching, Kind, Memory, stage
-from minifuse.techniques import Technique
+from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
+from minifuse.techniques import Technique, check_fit
 
-__all__ = ["Stages", "check_settings", "make_batching"]
+__all__ = ["Choices", "Stages", "choose"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,69 +24,61 @@ class Stages:
     memory: Memory
     attention: Attention
 
-    @classmethod
-    def of(
-        cls,
-        row: Technique,
-        capacity: int,
-        settings: Mapping[str, Any] | None = None,
-        batching: Batching | None = None,
-    ) -> Stages:
-        """Make the stages of `row`, with memory of `capacity` slots.
 
-        Args:
-            settings: `stage.option` -> value, over the row's own.
-            batching: what `make_batching` has made of the same.
+@dataclass(frozen=True)
+class Choices:
+    """A technique with parsed options. Makes its stages, as often as they are needed."""
+
+    row: Technique
+    given: Mapping[str, Any]  # `stage.option: value`, as typed
+    options: Mapping[Kind, Any]  # the `Options` of each stage, with the technique's values and the defaults
+
+    @cached_property
+    def policy(self) -> Batching:
+        """A batching policy that never runs: tells workers, depth, token budget and granularity."""
+        return self._make_batching()
+
+    def check(self) -> None:
+        """Raise `UsageError` if the policy's options ask for what the other stages cannot do."""
+        classes = {kind: stage(kind, name) for kind, name in self.row.stages.items()}
+        check_fit({**classes, "batching": self.policy})
+
+    def stages(self, capacity: int, batching: Batching | None = None) -> Stages:
+        """New stages, with memory of `capacity` slots; `batching` is there already if it is given.
 
         Raises:
-            UsageError: a setting names no stage or no option, or has a bad value.
+            UsageError: an option asks for what another stage cannot do, or does not suit the capacity.
         """
-        options = check_settings(row, settings)
-        classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
-        return cls(
-            batching or make_batching(row, settings),
-            make_stage("memory", classes["memory"], capacity, options["memory"], policy=classes["batching"]),
-            make_stage("attention", classes["attention"], options["attention"]),
+        self.check()
+        memory, policy = stage("memory", self.row.memory), stage("batching", self.row.batching)
+        return Stages(
+            batching or self._make_batching(),
+            make_stage("memory", memory, capacity, self.options["memory"], policy=policy),
+            make_stage("attention", stage("attention", self.row.attention), self.options["attention"]),
         )
 
+    def _make_batching(self) -> Batching:
+        policy: Batching = make_stage("batching", stage("batching", self.row.batching), self.options["batching"])
+        return policy
 
-def make_batching(row: Technique, settings: Mapping[str, Any] | None = None) -> Batching:
-    """The batching policy of `row`, which says how many workers there are, and what a node of a cell graph is.
+
+def choose(row: Technique, given: Mapping[str, Any] | None = None) -> Choices:
+    """Parse the options of a technique's stages: `stage.option: value`, over those that the technique sets.
 
     Raises:
-        UsageError: a setting names no stage or no option, has a bad value, or asks for what the other stages cannot do.
+        UsageError: a name is of no stage or no option, or a value is not allowed.
     """
-    options = check_settings(row, settings)["batching"]
-    policy: Batching = make_stage("batching", stage("batching", row.batching), options)
-    if policy.token_budget is not None and stage("attention", row.attention).reads & COMPUTED_WHOLE:
-        raise UsageError(
-            f"The token_budget of the batching {row.batching!r} is {policy.token_budget}, and the attention "
-            f"{row.attention!r} computes a whole rectangle or region, however few of its tokens are needed: choose the "
-            "attention 'per_sequence', or no budget (a policy that always has one declares cuts = True)."
-        )
-    if stage("memory", row.memory).one_plan and policy.workers * policy.depth > 1:
-        raise UsageError(
-            f"The memory {row.memory!r} may use all of the device for one plan, and the batching {row.batching!r} has "
-            f"{policy.workers * policy.depth} at once: choose one worker with one plan, or another memory."
-        )
-    return policy
-
-
-def check_settings(row: Technique, settings: Mapping[str, Any] | None = None) -> dict[Kind, Any]:
-    """The `Options` of every stage of `row`, from `stage.option` -> value, over the row's own.
-
-    Raises:
-        UsageError: a setting names no stage or no option, or has a bad value.
-    """
-    given: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
-    for name, value in {**row.options, **(settings or {})}.items():
+    given = given or {}
+    values: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+    for name, value in {**row.options, **given}.items():
         kind, dot, option_name = name.partition(".")
-        if kind not in given or not dot:
+        if kind not in values or not dot:
             raise UsageError(
                 f"The setting {name!r} was given; write stage.option=value, the stage being {' or '.join(KINDS)}."
             )
-        given[kind][option_name] = value
-    classes = {kind: stage(kind, getattr(row, kind)) for kind in KINDS}
-    return {
-        kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, given[kind]) for kind, cls in classes.items()
+        values[kind][option_name] = value
+    classes = {kind: stage(kind, name) for kind, name in row.stages.items()}
+    options = {
+        kind: parse_options(f"{kind} stage {cls.name!r}", cls.Options, values[kind]) for kind, cls in classes.items()
     }
+    return Choices(row, given, options)

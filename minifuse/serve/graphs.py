@@ -20,8 +20,8 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import Sequence
-from minifuse.serve.assembly import Stages
-from minifuse.serve.served import PlanRunner, check_model, without_model
+from minifuse.serve.assembly import Choices, Stages
+from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cells import CellRoofline
 from minifuse.simulate.cost import hardware
@@ -31,16 +31,13 @@ __all__ = ["ServedCells"]
 
 
 class ServedCells:
-    """A model of cells; in virtual time it unfolds requests and computes nothing, so that it needs no weights.
-
-    Args:
-        granularity: whether the nodes of its graphs are cells or single operators.
-    """
+    """A model of cells; in virtual time it unfolds requests and computes nothing, so that it needs no weights."""
 
     slot = "state"
+    num_layers = 1
     shares_device = False
 
-    def __init__(self, source: CellSource, settings: Settings, model: CellModel, granularity: str) -> None:
+    def __init__(self, choices: Choices, source: CellSource, settings: Settings, model: CellModel) -> None:
         if not isinstance(model, CellModel):
             raise UsageError(
                 f"The engine was given a {type(model).__name__} as its model: give what source.load returned, or, in "
@@ -48,7 +45,7 @@ class ServedCells:
             )
         check_model(settings, dtype=model.dtype)
         self.settings = settings
-        self.model = by_operator(model) if granularity == "operator" else model
+        self.model = by_operator(model) if choices.policy.granularity == "operator" else model
         self.reader = self.model
         self.slot_bytes = self.model.slot_bytes
         weights = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
@@ -63,8 +60,9 @@ class ServedCells:
                 f"The tensor parallel size is {ranks}, and models of cells are not divided among ranks: leave it out."
             )
 
-    def offer(self, option: str, beside: Mapping[str, Any]) -> None:
+    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
         """Nothing: no stage for cells asks for anything."""
+        return NOTHING_KNOWN
 
     def runner(self, stages: Stages) -> PlanRunner:
         """On a GPU plans are issued and polled for; on a CPU one worker runs in the caller's thread, several share the
@@ -72,8 +70,6 @@ class ServedCells:
         settings, workers = self.settings, stages.batching.workers
         if settings.clock == "virtual":
             return PlanRunner(placeholders(self.model))
-        if self.model.device.type == "meta":
-            return PlanRunner(without_model)
         capacity = stages.memory.capacity
         try:
             runner = CellRunner(self.model, StateStorage(self.model.fields, capacity, self.model.device))

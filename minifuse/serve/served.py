@@ -16,7 +16,7 @@ from minifuse.serve.assembly import Stages
 from minifuse.serve.settings import Settings
 from minifuse.stages import Memory, Reader, RunPlan
 
-__all__ = ["Offer", "PlanRunner", "ServedModel", "check_model", "without_model"]
+__all__ = ["NOTHING_KNOWN", "Offer", "PlanRunner", "ServedModel", "check_model"]
 
 
 def check_model(settings: Settings, **loaded: object) -> None:
@@ -27,11 +27,6 @@ def check_model(settings: Settings, **loaded: object) -> None:
             raise UsageError(
                 f"The model was loaded with the {name} {found} and the settings have {wanted}: give both the same."
             )
-
-
-def without_model(plan: Plan, sequences: dict[str, Sequence]) -> Ran:
-    """What computes plans in real time for an engine without a model."""
-    raise UsageError("The engine was built without a model, and in real time one computes: give source.load().")
 
 
 class PlanRunner(NamedTuple):
@@ -51,6 +46,9 @@ class Offer(NamedTuple):
     source: str
 
 
+NOTHING_KNOWN = Offer(None, "assumed")
+
+
 class ServedModel(Protocol):
     """A model in the settings of one run: loaded, or only described, as virtual time needs no weights."""
 
@@ -58,6 +56,7 @@ class ServedModel(Protocol):
     slot: str  # what a slot of memory holds: a token, or a state
     slot_bytes: int
     kv_bytes: int  # of memory's budget
+    num_layers: int  # those that may have the device in turn; 1 where none can
     cell_types: Collection[str]  # that a batching policy's options may name
     shares_device: bool  # whether the workers of virtual time share one device, or have one each
 
@@ -65,8 +64,8 @@ class ServedModel(Protocol):
         """Raise `UsageError` if the model cannot be served in these settings, whatever the stages."""
         ...
 
-    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer | None:
-        """A value for an option that its stage lets a model offer, and that was not given; None: nothing is known.
+    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
+        """A value for an option that its stage lets a model offer, and that was not given.
 
         Args:
             option: its name, without the stage's.

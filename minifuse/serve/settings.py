@@ -29,7 +29,7 @@ class Settings:
     """
 
     dtype: str = "float32"
-    device: str = "cpu"  # auto: the command line chooses when it loads the weights
+    device: str = "cpu"  # auto: chosen when the run is resolved
     kv_memory: int | None = None  # bytes of memory's budget; None: as `kv_bytes` has it
     clock: Literal["real", "virtual"] = "real"
     hardware: str | Hardware = "cpu"  # the machine that virtual time simulates

@@ -16,12 +16,12 @@ from minifuse.model.dtypes import DTYPE_BYTES
 from minifuse.model.text.load import TextSource
 from minifuse.parallel.config import shard_config
 from minifuse.request import TextReader
-from minifuse.serve.assembly import Stages
-from minifuse.serve.served import Offer, PlanRunner, check_model, without_model
+from minifuse.serve.assembly import Choices, Stages
+from minifuse.serve.served import NOTHING_KNOWN, Offer, PlanRunner, check_model
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, Roofline, hardware
 from minifuse.simulate.profiles import CHUNK, KeptProfile
-from minifuse.stages import Memory
+from minifuse.stages import Memory, RunPlan
 from minifuse.work import TRANSFORMER
 
 if TYPE_CHECKING:
@@ -31,25 +31,28 @@ __all__ = ["ServedText"]
 
 
 class ServedText:
-    """A transformer; without its weights (`model` is None) every token is a placeholder, in virtual time."""
+    """A transformer. Without weights (`model` is None) it is described, and in virtual time every token is a
+    placeholder.
+    """
 
     slot = "token"
     cell_types = (TRANSFORMER,)
     shares_device = True
 
-    def __init__(self, source: TextSource, settings: Settings, model: Transformer | None, granularity: str) -> None:
+    def __init__(self, choices: Choices, source: TextSource, settings: Settings, model: Transformer | None) -> None:
         self.source = source
         self.settings = settings
         self.model = model
         self.reader = TextReader(source.config.vocab_size, source.config.max_context)
         self.slot_bytes = source.slot_bytes(settings.dtype)
         self.weight_bytes = source.config.num_parameters * DTYPE_BYTES[settings.dtype]
-        self.kv_bytes = settings.kv_bytes(self.slot_bytes, self.weight_bytes if model is None else None)
+        self.num_layers = source.config.num_layers
+        self.kv_bytes = settings.kv_bytes(self.slot_bytes, None if source.has_weights else self.weight_bytes)
+        if model is not None:
+            self._check_model(model)
 
     def check(self) -> None:
-        """Raise `UsageError` if the model is not the source's in these settings, the ranks cannot divide it, or the
-        simulated machine cannot hold it.
-        """
+        """Raise `UsageError` if the ranks cannot divide the model, or the simulated machine cannot hold it."""
         settings = self.settings
         shard_config(self.source.config, settings.tensor_parallel)
         if settings.numerics == "reference" and settings.tensor_parallel > 1:
@@ -59,8 +62,6 @@ class ServedText:
             )
         if settings.clock == "virtual":
             self._check_fits()
-        if self.model is not None:
-            self._check_model(self.model)
 
     def _check_model(self, model: Transformer) -> None:
         from minifuse.model.text.transformer import Transformer
@@ -74,7 +75,7 @@ class ServedText:
         numerics = "reference" if model.row_by_row else "fast"
         check_model(self.settings, dtype=model.dtype, device=model.device.type, numerics=numerics)
 
-    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer | None:
+    def offer(self, option: str, beside: Mapping[str, Any]) -> Offer:
         """What is known of the simulated machine, or was measured on this one.
 
         - `profile`: what a `chunk` costs to compute again.
@@ -90,15 +91,16 @@ class ServedText:
         if self.settings.clock == "virtual":
             value = self._offer_of(hardware(self.settings.hardware), option, beside)
             named = self.settings.hardware if isinstance(self.settings.hardware, str) else "given"
-            return None if value is None else Offer(value, f"computed from the hardware: {named}")
-        if self.model is None or option not in ("profile", "token_budget"):
-            return None  # where it is to run is not known yet, or not measured
-        kept = KeptProfile(
-            *(self.source.config, self.settings.dtype, str(self.model.device)), beside.get("chunk", CHUNK)
-        )
+            return NOTHING_KNOWN if value is None else Offer(value, f"computed from the hardware: {named}")
+        if option not in ("profile", "token_budget"):
+            return NOTHING_KNOWN  # not measured
+        settings = self.settings
+        kept = KeptProfile(self.source.config, settings.dtype, settings.device, beside.get("chunk", CHUNK))
         profile = kept.read(self.source.name)
-        value = None if profile is None else profile.text() if option == "profile" else kept.saturating_tokens()
-        return None if value is None else Offer(value, f"the cache: {kept.path}")
+        if profile is None:
+            return NOTHING_KNOWN
+        value = profile.text() if option == "profile" else kept.saturating_tokens()
+        return NOTHING_KNOWN if value is None else Offer(value, f"the cache: {kept.path}")
 
     def _offer_of(self, machine: Hardware, option: str, beside: Mapping[str, Any]) -> Any:
         """The value of an option on a simulated machine; None: nothing is known."""
@@ -120,13 +122,7 @@ class ServedText:
         return None
 
     def runner(self, stages: Stages) -> PlanRunner:
-        num_layers = self.source.config.num_layers
-        if stages.memory.layers_in_turn not in (1, num_layers):
-            raise UsageError(
-                f"{stages.memory.layers_in_turn} layers are to have the device in turn, and {self.source.name} has "
-                f"{num_layers}: leave memory.layers out."
-            )
-        run = placeholder_tokens if self.settings.clock == "virtual" else without_model
+        run: RunPlan = placeholder_tokens
         close = behind = None
         if self.model is not None and self.settings.tensor_parallel > 1:
             from minifuse.parallel.launch import launch

@@ -12,16 +12,15 @@ verdict says so. A batching policy that cannot serve every graph registers which
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from minifuse.cell_graph import CellGraph
 from minifuse.fault import is_own
 from minifuse.memory.waves import HOST_TIMES
 from minifuse.request import Sequence
-from minifuse.serve.assembly import check_settings
+from minifuse.serve.assembly import Choices
 from minifuse.stages import stage
-from minifuse.techniques import Technique
 
 __all__ = ["can_serve", "count_slots", "is_counted", "slots_needed"]
 
@@ -55,13 +54,13 @@ def can_serve(batching: str) -> Callable[[Serves], Serves]:
     return register
 
 
-def slots_needed(row: Technique, sequences: tuple[Sequence, ...], settings: Mapping[str, Any]) -> int | None:
-    """The slots that `row` takes for the sequences of one request at once; None: it cannot serve them at all."""
-    serves = _SERVES.get(row.batching)
+def slots_needed(choices: Choices, sequences: tuple[Sequence, ...]) -> int | None:
+    """The slots that the sequences of one request take at once; None: they cannot be served at all."""
+    serves = _SERVES.get(choices.row.batching)
     if serves is not None and not all(map(serves, sequences)):
         return None
-    count = _count_of(row.memory) or _each_its_own
-    return count(sequences, check_settings(row, settings)["memory"])
+    count = _count_of(choices.row.memory) or _each_its_own
+    return count(sequences, choices.options["memory"])
 
 
 def is_counted(memory: str) -> bool:

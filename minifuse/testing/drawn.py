@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from minifuse.errors import UsageError
 from minifuse.fault import is_own
 from minifuse.options import NoOptions, accepts, bare_type
-from minifuse.serve.assembly import Stages
 from minifuse.stages import stage
 from minifuse.techniques import Technique
 from minifuse.testing.subject import Case, Subject
@@ -36,7 +35,7 @@ def cases(draw: st.DrawFn, subject: Subject, row: Technique) -> Case | UsageErro
     for options in (known | drawn, known | defaults):
         case = subject.case(row, replace(scenario, options=tuple(options.items())))
         try:
-            Stages.of(row, case.capacity, case.settings)
+            case.stages()
         except UsageError as error:
             refused = error
             continue

@@ -9,7 +9,6 @@ from minifuse.batching.policy import num_missing
 from minifuse.errors import LawBroken
 from minifuse.plan import Proposal
 from minifuse.request import Sequence
-from minifuse.serve.assembly import check_settings
 from minifuse.stages import Batching, Memory
 from minifuse.testing.subject import Case
 from minifuse.testing.waiting import WaitingBooks
@@ -27,7 +26,7 @@ class FillBooks:
     """
 
     def __init__(self, case: Case, policy: Batching, waiting: WaitingBooks) -> None:
-        options = vars(check_settings(case.row, case.settings)["batching"])
+        options = vars(case.options["batching"])
         sizes = [name.removeprefix("batching.") for name in case.row.batch_sizes if name.startswith("batching.")]
         self.claimed = policy.work_conserving
         self.places: float = options[sizes[0]] if sizes else math.inf

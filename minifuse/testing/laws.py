@@ -18,7 +18,6 @@ from minifuse.execute.link import Link
 from minifuse.plan import Plan
 from minifuse.report import NOT_FINITE, Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence
-from minifuse.serve.assembly import Stages, check_settings
 from minifuse.testing.capacity import is_counted
 from minifuse.testing.drawn import own_options
 from minifuse.testing.graphs import GRAPHS
@@ -151,7 +150,7 @@ def _progress(case: Case, seen: Observation) -> None:
 
 def _longest_wait(case: Case) -> float:
     """Seconds that a policy may let a request wait for others: its window, or options of its own in seconds."""
-    options = vars(check_settings(case.row, case.settings)["batching"])
+    options = vars(case.options["batching"])
     own = [name for name, (_, field) in own_options(case.row).items() if field.metadata["unit"] == "s"]
     names = {"window", *(name.removeprefix("batching.") for name in own)}
     return sum(options.get(name) or 0.0 for name in names)
@@ -177,7 +176,7 @@ def _time(case: Case, seen: Observation) -> None:
                 "time", f"step {step.plan.step} got {served[step.plan.step]} s of its device, and costs {costs}"
             )
     if len({step.plan.worker for step in steps}) == 1:  # the link of others may be in use
-        memory = Stages.of(case.row, case.capacity, case.settings).memory
+        memory = case.stages().memory
         _waits(case.link(memory), seen, steps)
 
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from minifuse.contracts.seams import make_stage
 from minifuse.errors import UsageError
 from minifuse.fault import is_own
 from minifuse.parsing import unknown
-from minifuse.serve.assembly import check_settings
+from minifuse.serve.assembly import choose
 from minifuse.stages import COMPUTED_WHOLE, kinds_of, stage
 from minifuse.techniques import TECHNIQUES, Technique, for_model
 from minifuse.testing.applies import lacks
@@ -38,20 +37,14 @@ def mixes_of(name: str) -> Mixes:
 
 def can_be_computed(row: Technique) -> bool:
     """Whether its attention keeps the budget of its policy, which one that computes whole rectangles cannot."""
-    return not stage("attention", row.attention).reads & COMPUTED_WHOLE or _budget(row) is None
-
-
-def _budget(row: Technique) -> int | None:
-    """The tokens that its policy has in an iteration, at most."""
-    cls = stage("batching", row.batching)
-    budget: int | None = make_stage("batching", cls, check_settings(row)["batching"]).token_budget
-    return budget
+    return not stage("attention", row.attention).reads & COMPUTED_WHOLE or choose(row).policy.token_budget is None
 
 
 def unclaimed_cuts(mixes: Mixes) -> list[str]:
     """The policies that are not minifuse's own, have a budget by default, and do not declare that they cut prompts."""
     rows = {row.batching: row for _, row in mixes if not is_own(stage("batching", row.batching))}
-    return [name for name, row in rows.items() if not stage("batching", name).cuts and _budget(row) is not None]
+    uncut = {name: row for name, row in rows.items() if not stage("batching", name).cuts}
+    return [name for name, row in uncut.items() if choose(row).policy.token_budget is not None]
 
 
 def with_options(mixes: Mixes, given: Mapping[str, Any]) -> Mixes:
@@ -71,7 +64,7 @@ def with_options(mixes: Mixes, given: Mapping[str, Any]) -> Mixes:
 
 
 def _with_options(row: Technique, given: Mapping[str, Any]) -> Technique:
-    options = check_settings(row, given)
+    options = choose(row, given).options
     typed = {name: getattr(options[kind], rest) for name in given for kind, _, rest in [name.partition(".")]}  # type: ignore[index]
     return replace(row, options={**row.options, **typed})
 

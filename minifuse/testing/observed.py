@@ -12,7 +12,6 @@ from minifuse.errors import LawBroken, RequestRefused, StageFailed
 from minifuse.fault import Hung
 from minifuse.plan import Plan
 from minifuse.request import FinishReason, Request
-from minifuse.serve.assembly import Stages
 from minifuse.stages import Memory, RunPlan
 from minifuse.testing.alarm import alarm
 from minifuse.testing.failure import failure
@@ -47,7 +46,7 @@ def observe(
         LawBroken: a law was broken on the way; its `seen` is the run so far.
         CheckerFailed: what checks the run failed itself.
     """
-    stages = Stages.of(case.row, case.capacity, case.settings)
+    stages = case.stages()
     books, clock = case.books(stages.memory), VirtualClock()
     run = run or (case.replay({}) if case.scenario.replayed else case.runner())
     if stages.batching.depth > 1:
@@ -55,7 +54,7 @@ def observe(
     watch_time(stages.memory, clock)
     trace = WatchedTrace(technique=case.row.name)
     seen = Observation(case, trace, books.tokens, {}, handed=trace.handed)
-    policy = WatchedPolicy(stages.batching, books, WaitingBooks(case.row, case.settings), clock, seen)
+    policy = WatchedPolicy(stages.batching, books, WaitingBooks(case.choices), clock, seen)
     engine = Engine(
         policy,  # type: ignore[arg-type]  # it has what the engine calls
         *(stages.memory, stages.attention),
@@ -109,7 +108,7 @@ def _serve(
     seen.answers = {name: sequence for name, sequence in engine.finished.items() if name not in engine.refused}
     seen.usage_at_end = engine.memory.usage()
     if seen.steps:
-        new = Stages.of(case.row, case.capacity, case.settings).memory
+        new = case.stages().memory
         seen.room_at_start, seen.room_at_end = (_room(case, memory, policy.growing) for memory in (new, engine.memory))
 
 

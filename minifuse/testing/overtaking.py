@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from minifuse.errors import LawBroken
 from minifuse.metrics import compute_metrics
-from minifuse.serve.assembly import check_settings
 from minifuse.stages import stage
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
@@ -31,7 +30,7 @@ def check_overtaking(case: Case, seen: Observation) -> None:
     told = compute_metrics(seen.handed)["most_overtaken"]
     if told != most:
         raise LawBroken("counting", f"the metrics have {told} requests that overtook one, and {most} did: {counts}")
-    starve: float | None = vars(check_settings(case.row, case.settings)["batching"]).get("starve")
+    starve: float | None = getattr(case.options["batching"], "starve", None)
     claimed: int | None = stage("batching", case.row.batching).overtaken_at_most
     # A plan that waits behind another of its worker starts late: the policy has admitted when it was made.
     found = _overtaken_by(case, seen, seen.submitted_s)

@@ -16,7 +16,6 @@ from minifuse.errors import CheckerFailed, LawBroken, UsageError
 from minifuse.fault import Hung
 from minifuse.parsing import did_you_mean, one_of
 from minifuse.request import GREEDY, Request
-from minifuse.serve.assembly import make_batching
 from minifuse.stages import KINDS, stage
 from minifuse.techniques import Technique
 from minifuse.testing.drawn import cases
@@ -180,7 +179,7 @@ class Search:
             return []
         texts = many_texts_of(case)
         # A worker for each request is asked as often as there are requests, after each token of any of them.
-        if make_batching(texts.row, texts.settings).workers > MOST_WORKERS:
+        if texts.choices.policy.workers > MOST_WORKERS:
             return []
         self.crowded.add(memory)
         return [texts]

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from hypothesis.strategies import SearchStrategy
 
-from minifuse.errors import LawBroken, UsageError
+from minifuse.errors import LawBroken
 from minifuse.execute.link import Link
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Request, Sequence, by_request
-from minifuse.serve.assembly import make_batching
+from minifuse.serve.assembly import Choices, Stages, choose
 from minifuse.stages import Kind, Memory, Reader, RunPlan, stages
-from minifuse.techniques import TECHNIQUES, Technique, for_model, mix
+from minifuse.techniques import TECHNIQUES, Technique, fit, for_model, mix
 
 if TYPE_CHECKING:  # the laws take no torch but where a model computes
     from torch import Tensor
@@ -155,9 +155,23 @@ class Case(ABC):
         return seconds
 
     @cached_property
+    def choices(self) -> Choices:
+        """The options of the stages, parsed. Raises `UsageError` if one is wrong."""
+        return choose(self.row, self.settings)
+
+    @property
+    def options(self) -> Mapping[Kind, Any]:
+        """The parsed options of each stage, defaults included."""
+        return self.choices.options
+
+    @property
     def token_budget(self) -> int | None:
         """Tokens of an iteration, at most, as the policy itself says; None: as many as the work has."""
-        return make_batching(self.row, self.settings).token_budget
+        return self.choices.policy.token_budget
+
+    def stages(self) -> Stages:
+        """New stages for a run of this scenario. Raises `UsageError` if they cannot be made."""
+        return self.choices.stages(self.capacity)
 
     @property
     @abstractmethod
@@ -240,10 +254,9 @@ def mixes(kind: str, **only: str) -> Iterator[Technique]:
     for batching in batchings:
         for memory in memories:
             for attention in attentions:
-                try:
-                    rows.append(mix(rows[0], batching=batching, memory=memory, attention=attention))
-                except UsageError:
-                    continue  # the memory does not keep KV, or states, the way this attention reads it
+                names: dict[Kind, str] = {"batching": batching, "memory": memory, "attention": attention}
+                if fit(names):
+                    rows.append(mix(rows[0], **names))
     found = set()
     for row in rows:
         key = (*row.stages.values(), *row.options.items())

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import product
-from typing import Any
 
 from minifuse.batching.policy import QueuePolicy
 from minifuse.errors import LawBroken
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Phase, Sequence
-from minifuse.serve.assembly import check_settings
+from minifuse.serve.assembly import Choices
 from minifuse.stages import stage
-from minifuse.techniques import Technique
 
 __all__ = ["WaitingBooks"]
 
@@ -47,15 +45,15 @@ class WaitingBooks:
     same proposal. Where nothing runs and a request waits, a policy that proposes no work gives one.
     """
 
-    def __init__(self, row: Technique, settings: Mapping[str, Any]) -> None:
-        options = vars(check_settings(row, settings)["batching"])  # defaults included
-        self.ordered = "batching.order" in row.option_names
+    def __init__(self, choices: Choices) -> None:
+        options = vars(choices.options["batching"])
+        self.ordered = "order" in options
         self.by_priority = options.get("order") == "priority"
         self.ageing: float | None = options.get("ageing")
         self.window: float | None = options.get("window")
         self.apart = options.get("unify") is False
         self.max_tokens: int | None = options.get("max_tokens")
-        policy = stage("batching", row.batching)
+        policy = stage("batching", choices.row.batching)
         self.together: bool = policy.starts_together
         self.decouples: bool = policy.apart
         self.newest_first = self.ordered and getattr(policy, "victims", None) is QueuePolicy.victims

@@ -274,7 +274,10 @@ def test_a_transformer_can_be_asked_sentences(minifuse: Cli) -> None:
         ),
         (("tiny", "--workload", "wmt15", "hi"), "--workload is for synthetic requests, and typed prompts are given"),
         ((LSTM, "--technique", "orca"), "orca does not serve models of cells (lstm, seq2seq, treelstm): choose "),
-        ((LSTM, "--batching", "iteration"), "The batching 'iteration' serves transformers"),
+        (
+            (LSTM, "--batching", "iteration"),
+            "'iteration' and the memory 'states' serve no kind of model",
+        ),
         ((LSTM, "--memory", "contiguous", "--attention", "per_sequence"), "The memory 'contiguous' does not serve"),
         (("tiny", "--technique", "cellular", "--memory", "states", "--attention", "cells"), "does not serve transf"),
         (("lstm:hiden=8",), "There is no setting of the model lstm 'hiden' (did you mean \"hidden\"?)"),

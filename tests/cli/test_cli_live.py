@@ -20,6 +20,7 @@ from minifuse.model.source import resolve
 from minifuse.report import StepReport
 from minifuse.request import Phase, Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
 from minifuse.trace import read_trace
@@ -159,7 +160,7 @@ def crowd(name: str, slots: int, **options: object) -> Engine:
     """Three requests in memory for so many tokens."""
     source = resolve("random:small")
     settings = Settings(clock="virtual", kv_memory=source.slot_bytes("float32") * slots, stage_options=options)
-    engine = build_engine(technique(name), source, settings, source.outline("float32", 0))
+    engine = build_engine(resolve_run(technique(name), source, settings), source.outline("float32", 0))
     for i in range(3):
         engine.submit(Request(f"r{i}", (1,) * 16, 24, arrival_s=i * 1e-5))
     return engine
@@ -238,7 +239,7 @@ def batch(name: str) -> list[str]:
     """The picture at the end of a batch of requests that arrive at once and have answers of 9, 3, 5 and 2 tokens."""
     source = resolve("random:small")
     settings = Settings(clock="virtual", kv_memory=source.slot_bytes("float32") * 300)
-    engine = build_engine(technique(name), source, settings, source.outline("float32", 0))
+    engine = build_engine(resolve_run(technique(name), source, settings), source.outline("float32", 0))
     requests = [Request(f"r{i}", (1,) * 8, answer) for i, answer in enumerate((9, 3, 5, 2))]
     for request in requests:
         engine.submit(request)

@@ -15,7 +15,7 @@ from minifuse.execute.texts import torch_runner
 from minifuse.plan import Plan
 from minifuse.report import Completion, Ran, StepReport
 from minifuse.request import Request, Sequence, TextReader
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import Stages, choose
 from minifuse.stages import Executor, RunPlan
 from minifuse.techniques import TECHNIQUES, Technique, serving
 from minifuse.testing.replay import ReplayExecutor
@@ -47,7 +47,7 @@ def _requests(seed: int) -> list[Request]:
 
 
 def _stages(row: Technique) -> Stages:
-    return Stages.of(row, 60, {name: value for name, value in OPTIONS.items() if name in row.option_names})
+    return choose(row, {name: value for name, value in OPTIONS.items() if name in row.option_names}).stages(60)
 
 
 def _has_threads(name: str) -> bool:

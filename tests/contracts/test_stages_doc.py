@@ -24,7 +24,7 @@ from minifuse.contracts.batching import BatchingContract
 from minifuse.contracts.memory import MemoryContract
 from minifuse.declarations import defaults
 from minifuse.errors import LawBroken
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import choose
 from minifuse.stages import Attention, Batching, Kind, Memory
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, capacity, mixes, put_through, search
@@ -123,7 +123,7 @@ def test_it_runs_and_answers_as_the_shipped_stages_do(kind: Kind, plugin: Path) 
 @pytest.mark.parametrize("kind", ["attention"])
 def test_its_backend_goes_to_other_processes(kind: Kind, plugin: Path) -> None:
     load_plugin(str(plugin))
-    backend = Stages.of(mix(technique("orca"), attention="plain"), 60).attention.backend()
+    backend = choose(mix(technique("orca"), attention="plain")).stages(60).attention.backend()
     assert type(pickle.loads(pickle.dumps(backend)).inner) is type(backend.inner)
 
 

@@ -29,7 +29,7 @@ from minifuse.execute.texts import torch_runner
 from minifuse.fault import blame, is_own
 from minifuse.memory import Contiguous
 from minifuse.request import TextReader
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import Stages, choose
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, mix, technique
 from minifuse.testing import GRAPHS
@@ -66,7 +66,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_register: None) -
 
 
 def _stages(kind: Kind, wrong: Wrong) -> Stages:
-    return Stages.of(mix(technique(wrong.technique), **{kind: "mine"}), wrong.capacity, wrong.settings)
+    return choose(mix(technique(wrong.technique), **{kind: "mine"}), wrong.settings).stages(wrong.capacity)
 
 
 def _run(stages: Stages, *, real: bool = False) -> None:
@@ -162,7 +162,7 @@ def test_a_class_that_cannot_be_a_stage(lines: str, words: str, write: Path) -> 
 
     def make() -> None:
         load_plugin(str(write))
-        Stages.of(mix(technique("orca"), batching="mine"), 60)
+        choose(mix(technique("orca"), batching="mine")).stages(60)
 
     with pytest.raises(UsageError) as error:
         make()
@@ -177,7 +177,7 @@ def test_a_class_that_cannot_be_a_stage(lines: str, words: str, write: Path) -> 
 def test_shipped_stages_pay_nothing(name: str) -> None:
     """They are made of their own classes: there is not a call more between them and the engine."""
     row = TECHNIQUES[name]
-    made = Stages.of(row, 60)
+    made = choose(row).stages(60)
     assert {type(made.batching), type(made.memory), type(made.attention)} == {
         stage(kind, which) for kind, which in row.stages.items()
     }
@@ -205,7 +205,7 @@ MISS = next(wrong for wrong in MEMORIES if wrong.name == "missing gives None")
 def test_a_mistake_in_real_time_and_in_a_workers_thread(technique_: str, write: Path) -> None:
     write.write_text(source_of(LAID, "PerSequenceStage"))
     load_plugin(str(write))
-    stages = Stages.of(mix(technique(technique_), attention="mine"), 60)
+    stages = choose(mix(technique(technique_), attention="mine")).stages(60)
     with pytest.raises(StageFault) as error:
         _run(stages, real=True)
     assert error.value.what.startswith("Tensors.attend (mine.py, line ")
@@ -236,7 +236,7 @@ def test_a_stage_may_call_its_own_methods(write: Path) -> None:
     )
     write.write_text(source_of(Wrong("", body, "", ""), "Iteration"))
     load_plugin(str(write))
-    _run(Stages.of(mix(technique("orca"), batching="mine"), 60))
+    _run(choose(mix(technique("orca"), batching="mine")).stages(60))
 
 
 # --- anything at all
@@ -250,7 +250,7 @@ def _what_happens(kind: Kind, base: type[Any], method: str, junk: Any) -> LawBro
     members = {"name": "mine", "__module__": __name__, method: lambda *arguments, **named: junk}
     register_of_stages._STAGES[kind]["mine"] = type("Mine", (base,), members)
     try:
-        _run(Stages.of(mix(technique("orca"), **{kind: "mine"}), 60))
+        _run(choose(mix(technique("orca"), **{kind: "mine"})).stages(60))
     except LawBroken as broken:
         return broken
     return None

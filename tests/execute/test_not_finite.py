@@ -22,6 +22,7 @@ from minifuse.naive import oracle
 from minifuse.report import NOT_FINITE
 from minifuse.request import FinishReason, Request, Sampling
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import serving, technique
@@ -81,7 +82,7 @@ def _engine(name: str, numerics: str = "fast", slots: int = 60) -> Engine:
         numerics=numerics,  # type: ignore[arg-type]
         stage_options={option: value for option, value in OPTIONS.items() if option in row.option_names},
     )
-    return build_engine(row, SOURCE, settings, _poisoned(numerics))
+    return build_engine(resolve_run(row, SOURCE, settings), _poisoned(numerics))
 
 
 def _became(served: Served) -> dict[str, tuple[tuple[int, ...], FinishReason]]:

@@ -10,7 +10,7 @@ from minifuse.place import Pages
 from minifuse.plan import Move, Placement, Plan, Proposal
 from minifuse.report import KVUsage
 from minifuse.request import Request, Sequence
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import choose
 from minifuse.techniques import mix, technique
 from minifuse.testing import TEXTS, observe
 from minifuse.testing.texts import TextScenario
@@ -165,7 +165,7 @@ def test_a_copy_that_has_not_been_made_is_not_copied_from() -> None:
 def test_answers_of_prompts_that_begin_alike_on_several_workers() -> None:
     """The same through the engine, with a model: c's plan is faster than b's, and its answer is its own."""
     settings = {"memory.block_size": SIZE, "memory.share": True, "batching.instances": 3}
-    stages = Stages.of(mix(technique("instances"), memory="paged", attention="paged"), 40, settings)
+    stages = choose(mix(technique("instances"), memory="paged", attention="paged"), settings).stages(40)
     beginning = (1, 2, 3, 4, 5, 6)
     requests: list[Request] = [
         asks("a", beginning, 2), asks("b", (*beginning, 7), 1, at=1.5), asks("c", (*beginning, 8), 1, at=2.0)
@@ -203,11 +203,8 @@ def test_a_newcomer_without_work_takes_no_block_that_another_was_promised() -> N
     So a is the first to write in the block that both hold. The blocks of all were set aside, 3 + 1 + 1 of 5; a must
     get its third.
     """
-    stages = Stages.of(
-        mix(technique("fusion"), memory="paged", attention="paged"),
-        5 * SIZE,
-        {"memory.block_size": SIZE, "memory.share": True},
-    )
+    row = mix(technique("fusion"), memory="paged", attention="paged")
+    stages = choose(row, {"memory.block_size": SIZE, "memory.share": True}).stages(5 * SIZE)
     engine = make_engine("fusion", batching=stages.batching, memory=stages.memory, attention=stages.attention)
     beginning = (1, 2, 3, 4, 5, 6)
     run_all(

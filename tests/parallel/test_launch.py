@@ -27,7 +27,7 @@ from minifuse.parallel.watch import Watch
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import FinishReason, Sequence, TextReader
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import choose
 from minifuse.serve.run import serve
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
@@ -111,7 +111,7 @@ def test_a_follower_that_dies_is_named(workers: int) -> None:
     if workers == 1:
         engine = make_engine("orca", run=kill)
     else:
-        stages, clock = Stages.of(technique("fusion"), CAPACITY, {"memory.slots": 8}), RealClock()
+        stages, clock = choose(technique("fusion"), {"memory.slots": 8}).stages(CAPACITY), RealClock()
         executor = RealExecutor(kill, clock, 2)
         reader = TextReader(VOCAB, CONTEXT)
         engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, reader=reader)

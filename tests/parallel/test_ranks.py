@@ -16,7 +16,7 @@ from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.report import StepReport
 from minifuse.request import Sampling, TextReader
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import choose
 from minifuse.serve.run import serve
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
@@ -65,7 +65,7 @@ def tokens_of(steps: list[StepReport]) -> dict[str, tuple[int, ...]]:
 def test_two_ranks_produce_the_oracles_tokens(name: str, served: tuple[str, ParallelRunner]) -> None:
     """In real time; with `fusion`, prompts are computed beside the main stream, by threads on every rank."""
     model, run = served
-    stages = Stages.of(technique(name), CAPACITY, SLOTS if name == "fusion" else None)
+    stages = choose(technique(name), SLOTS if name == "fusion" else None).stages(CAPACITY)
     clock = RealClock()
     executor = RealExecutor(run, clock, stages.batching.workers)
     reader = TextReader(VOCAB, CONTEXT)

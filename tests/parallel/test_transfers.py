@@ -19,7 +19,7 @@ from minifuse.parallel.launch import launch
 from minifuse.parallel.runner import ParallelRunner
 from minifuse.report import StepReport
 from minifuse.request import TextReader
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import choose
 from minifuse.stages import Memory
 from minifuse.techniques import technique
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
@@ -48,7 +48,7 @@ def serve_all(run: ParallelRunner, memory: Memory) -> list[StepReport]:
 
 def test_overlapped_swaps(ranks: ParallelRunner) -> None:
     settings = {"memory.preemption": "swap", "memory.transfer": "overlapped", "memory.block_size": 2}
-    steps = serve_all(ranks, Stages.of(technique("vllm"), TIGHT, settings).memory)
+    steps = serve_all(ranks, choose(technique("vllm"), settings).stages(TIGHT).memory)
     assert {move.moment for step in steps for move in step.plan.moves if move.crosses} == {"before"}
 
 

@@ -18,6 +18,7 @@ from minifuse.replay.page import assemble
 from minifuse.replay.record import read_run, record
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import mix, technique
@@ -81,7 +82,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
                     source = sources[model]
                     computes = source.has_weights  # where they are random, virtual time shows no more with them
                     models[model] = source.load(settings.dtype, "cpu", 0) if computes else source.outline("float32", 0)
-                engine = build_engine(row, sources[model], settings, models[model], path)
+                engine = build_engine(resolve_run(row, sources[model], settings), models[model], path)
                 serve(engine, requests(model))
             paths.append(path)
         return paths

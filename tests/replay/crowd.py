@@ -13,6 +13,7 @@ from minifuse.replay.page import assemble
 from minifuse.replay.record import read_run, record
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
@@ -79,7 +80,7 @@ def crowd_trace(name: str, options: Options = (), model: str = "tiny", kv: int =
         settings = Settings(clock="virtual", stage_options=dict(options))
         requests = cell_workload("wmt15:max=12", source.config.kind, 6, source.config.vocab_size)
     weights = source.load("float32", "cpu", 0) if texts else source.outline("float32", 0)
-    serve(build_engine(technique(name), source, settings, weights, path), requests)
+    serve(build_engine(resolve_run(technique(name), source, settings), weights, path), requests)
     return path
 
 

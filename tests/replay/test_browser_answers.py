@@ -11,6 +11,7 @@ from minifuse.replay.page import assemble
 from minifuse.replay.record import read_run, record
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
@@ -116,7 +117,9 @@ def test_markup_in_a_prompt_and_in_a_name_is_shown_and_never_executed(screen: Sc
     path = tmp_path / "markup.jsonl"
     settings = Settings(clock="virtual", why=True)
     requests = [Request(MARKUP, source.tokenizer().encode(MARKUP), 4), Request("r1", source.tokenizer().encode("a"), 4)]
-    serve(build_engine(technique("orca"), source, settings, source.load("float32", "cpu", 0), path), requests)
+    serve(
+        build_engine(resolve_run(technique("orca"), source, settings), source.load("float32", "cpu", 0), path), requests
+    )
     page = tmp_path / "markup.html"
     page.write_text(assemble(record([read_run(path)])), encoding="utf-8")
     screen.open(page, "#i=2")

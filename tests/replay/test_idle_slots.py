@@ -11,6 +11,7 @@ from minifuse.replay.page import assemble
 from minifuse.replay.record import read_run, record
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
@@ -98,7 +99,10 @@ def test_columns_may_be_numbered_to_the_left_of_the_first(screen: Screen, tmp_pa
         Request("b", encode("count from 3 to 8 and add 17"), 6, arrival_s=0.001, ignore_eos=True),
     ]
     settings = Settings(clock="virtual", kv_memory=800 * 2**10, stage_options={"memory.insert": "embed"})
-    serve(build_engine(technique("baton"), source, settings, source.load("float32", "cpu", 0), path), requests)
+    serve(
+        build_engine(resolve_run(technique("baton"), source, settings), source.load("float32", "cpu", 0), path),
+        requests,
+    )
     page = tmp_path / "embedded.html"
     page.write_text(assemble(record([read_run(path)])), encoding="utf-8")
     screen.open(page)

@@ -14,6 +14,7 @@ from minifuse.replay.page import PAGE, assemble, bundle
 from minifuse.replay.record import read_run, record
 from minifuse.request import Phase, Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
 from minifuse.trace import Event, read_trace
@@ -194,7 +195,7 @@ def test_a_request_that_is_aborted_in_the_iteration_that_admits_it_is_still_a_ri
     source = resolve("tiny")
     path = tmp_path / "aborted.jsonl"
     settings = Settings(clock="virtual", kv_memory=144 * 2**10, stage_options={"batching.instances": 2})
-    engine = build_engine(technique("instances"), source, settings, source.load("float32", "cpu", 0), path)
+    engine = build_engine(resolve_run(technique("instances"), source, settings), source.load("float32", "cpu", 0), path)
     for i in range(5):
         engine.submit(Request(f"r{i}", source.tokenizer().encode("sort 7 2 5 9 1"), 9, arrival_s=0.0011 * i))
     sequences = engine.sequences

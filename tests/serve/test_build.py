@@ -19,12 +19,13 @@ from minifuse.options import option
 from minifuse.report import StepReport
 from minifuse.request import FinishReason, Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Roofline, hardware
 from minifuse.simulate.profiles import KeptProfile
 from minifuse.stages import register
-from minifuse.techniques import mix, technique
+from minifuse.techniques import Technique, mix, technique
 from minifuse.testing.texts.models import CONFIGS, small_model
 from minifuse.trace import read_trace
 
@@ -33,7 +34,7 @@ SOURCE = TextSource("random:toy", LLAMA, None)
 
 
 def _build(name: str = "orca", **settings: Any) -> Engine:
-    return build_engine(technique(name), SOURCE, Settings(clock="virtual", **settings))
+    return build_engine(resolve_run(technique(name), SOURCE, Settings(clock="virtual", **settings)))
 
 
 def test_kv_memory_holds_a_number_of_tokens() -> None:
@@ -55,17 +56,14 @@ def test_simulated_hardware_holds_what_its_memory_leaves() -> None:
     source = resolve("random:llama-7b")
     settings = Settings(clock="virtual", hardware="a100-40g", dtype="float16")
     assert source.config.num_parameters == 6_738_149_376
-    assert (
-        build_engine(technique("orca"), source, settings).memory.capacity == 42_960
-    )  # (36e9 - 13,476,298,752) / 2**19
-    own = replace(settings, dtype="float64")
-    stored = build_engine(technique("orca"), SOURCE, own, small_model("llama")).memory
-    assert stored.capacity == 64 * 2**20 // 256  # its KV takes memory of this machine
-    cells = resolve("lstm:hidden=1024")
-    assert build_engine(technique("cellular"), cells, settings, cells.outline("float16")).memory.capacity == 2**20
+    assert resolve_run(technique("orca"), source, settings).capacity == 42_960  # (36e9 - 13,476,298,752) / 2**19
+    tiny = resolve("tiny")  # has weights, so that its KV takes memory of this machine
+    stored = resolve_run(technique("orca"), tiny, settings)
+    assert stored.capacity == 64 * 2**20 // tiny.slot_bytes("float16")
+    assert resolve_run(technique("cellular"), resolve("lstm:hidden=1024"), settings).capacity == 2**20
     large = resolve("random:llama-2-70b")
     with pytest.raises(UsageError) as error:
-        build_engine(technique("orca"), large, settings)
+        resolve_run(technique("orca"), large, settings)
     sentence(error.value, "take 139.3 GB", "a100-40g has 40 GB", "shorter --dtype", "--hardware")
 
 
@@ -76,7 +74,7 @@ def test_kv_memory_that_does_not_fit_the_machine(problem: Exception, monkeypatch
 
     monkeypatch.setattr("minifuse.execute.texts.torch_runner", refuse)
     with pytest.raises(MachineError) as error:
-        build_engine(technique("orca"), SOURCE, Settings(dtype="float64"), small_model("llama"))
+        build_engine(resolve_run(technique("orca"), SOURCE, Settings(dtype="float64")), small_model("llama"))
     sentence(error.value, "64 MiB", "cpu", "--kv-memory")
 
 
@@ -133,12 +131,12 @@ def test_a_trace_in_a_file_tells_texts_where_there_is_a_tokenizer(tmp_path: Path
     ]
     model = source.load()
     path = tmp_path / "trace.jsonl"
-    serve(build_engine(technique("orca"), source, settings, model, path), requests)
+    serve(build_engine(resolve_run(technique("orca"), source, settings), model, path), requests)
     events = read_trace(path)
     assert [event["text"] for event in events if event["event"] == "request"] == prompts
     answers = {event["id"]: event["text"].strip() for event in events if event["event"] == "answer"}
     assert answers == {"r0": "42", "r1": "3 4 5"}
-    kept = serve(build_engine(technique("orca"), source, settings, model), requests).trace.events()
+    kept = serve(build_engine(resolve_run(technique("orca"), source, settings), model), requests).trace.events()
     assert not any("text" in event for event in kept), "what is kept in memory has the tokens"
 
 
@@ -173,7 +171,7 @@ def test_in_real_time_a_chunk_costs_what_was_measured_here(tmp_path: Path, monke
 
     def built(**options: Any) -> Engine:
         settings = Settings(dtype="float64", stage_options={f"memory.{name}": v for name, v in options.items()})
-        return build_engine(technique("pensieve"), SOURCE, settings, small_model("llama"))
+        return build_engine(resolve_run(technique("pensieve"), SOURCE, settings), small_model("llama"))
 
     kept = KeptProfile(LLAMA, "float64", "cpu", 32)
     assert _profile(built()) == (ASSUMED, "assumed")
@@ -192,7 +190,7 @@ def test_in_virtual_time_an_iteration_of_fluid_has_as_many_tokens_as_saturate() 
     """An RTX 4090 does 164 operations while it reads a byte: 128 tokens are too few, 256 are enough."""
     source = resolve("random:opt-6.7b")
     settings = Settings(clock="virtual", hardware="rtx-4090", dtype="float16", kv_memory=2**30)
-    engine = build_engine(technique("fluid"), source, settings)
+    engine = build_engine(resolve_run(technique("fluid"), source, settings))
     assert engine.batching.token_budget == 256
     assert engine.attention.options.balance == pytest.approx(165e12 / 1.008e12)  # type: ignore[attr-defined]
     (header,) = engine.trace.events()
@@ -207,7 +205,7 @@ def test_in_real_time_as_many_as_were_measured_to_saturate(tmp_path: Path, monke
 
     def budget(**options: Any) -> int | None:
         settings = Settings(dtype="float64", stage_options=options)
-        return build_engine(technique("fluid"), SOURCE, settings, small_model("llama")).batching.token_budget
+        return resolve_run(technique("fluid"), SOURCE, settings).choices.policy.token_budget
 
     assert budget() == 512
     kept = KeptProfile(LLAMA, "float64", "cpu", 32)
@@ -231,7 +229,7 @@ def test_of_an_option_that_no_model_knows_nothing_is_offered() -> None:
         class Options(Tiered.Options):
             colour: str | None = option(None, "of the memory", offered=True)
 
-    engine = build_engine(mix(technique("pensieve"), memory="asking"), SOURCE, Settings(clock="virtual"))
+    engine = build_engine(resolve_run(mix(technique("pensieve"), memory="asking"), SOURCE, Settings(clock="virtual")))
     (header,) = engine.trace.events()
     sources = {"memory.profile": "computed from the hardware: cpu", "memory.colour": "assumed"}
     assert header["option_sources"] == sources
@@ -253,9 +251,13 @@ def test_a_transformer_has_one_type_of_cell(option: str) -> None:
 
 
 def _toy(**changes: Any) -> dict[str, Any]:
-    """What `build_engine` is given, one thing exchanged."""
+    """What `_built` is given, one thing exchanged."""
     given = {"technique": technique("orca"), "source": SOURCE, "settings": Settings(dtype="float64")}
     return {**given, "model": small_model("llama"), **changes}
+
+
+def _built(technique: Any, source: Any, settings: Any, model: Any, **more: Any) -> Engine:
+    return build_engine(resolve_run(technique, source, settings), model, **more)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,6 @@ def _toy(**changes: Any) -> dict[str, Any]:
         ({"model": "tiny"}, ("a str as its model", "source.load")),
         ({"model": small_model("gptj")}, ("is not random:toy",)),
         ({"settings": Settings()}, ("dtype float64", "float32")),
-        ({"settings": Settings(dtype="float64", device="cuda")}, ("device cpu", "cuda")),
         ({"settings": Settings(dtype="float64", numerics="reference")}, ("numerics fast", "reference")),
         ({"source": resolve("lstm:hidden=8")}, ("a Llama as its model", "source.outline")),
     ],
@@ -279,14 +280,38 @@ def test_what_is_given_is_checked(changes: dict[str, Any], parts: tuple[str, ...
     if "source" in changes:
         changes = {"technique": technique("cellular"), **changes}
     with pytest.raises(UsageError) as error:
-        build_engine(**_toy(**changes))
+        _built(**_toy(**changes))
     sentence(error.value, *parts)
+
+
+def test_a_technique_is_resolved_before_it_is_built() -> None:
+    with pytest.raises(UsageError) as error:
+        build_engine(technique("orca"))  # type: ignore[arg-type]
+    sentence(error.value, "the run Technique(", "resolve_run(")
+
+
+def test_the_device_is_settled_when_the_run_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolved(clock: Any, device: str) -> str:
+        return resolve_run(technique("orca"), SOURCE, Settings(clock=clock, device=device)).settings.device
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert resolved("real", "auto") == "cpu"
+    assert resolved("virtual", "cuda") == "cuda"  # which is not used
+    with pytest.raises(MachineError) as error:
+        resolved("real", "cuda")
+    sentence(error.value, "cuda", "no CUDA device", "cpu")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert resolved("real", "auto") == "cuda"
+    assert resolved("virtual", "auto") == "cpu"
+    with pytest.raises(UsageError) as refused:
+        _built(**_toy(settings=Settings(dtype="float64", device="cuda")))
+    sentence(refused.value, "device cpu", "cuda")
 
 
 def test_cells_are_not_divided_among_ranks() -> None:
     source = resolve("lstm:hidden=8")
     with pytest.raises(UsageError) as error:
-        build_engine(technique("cellular"), source, Settings(clock="virtual", tensor_parallel=2), source.outline())
+        resolve_run(technique("cellular"), source, Settings(clock="virtual", tensor_parallel=2))
     sentence(error.value, "size is 2", "cells")
 
 
@@ -297,20 +322,35 @@ def test_names_that_are_no_text() -> None:
         sentence(error.value, "give")
 
 
-def test_a_path_as_text_and_a_device_to_be_found_out(tmp_path: Path) -> None:
-    settings = Settings(dtype="float64", device="auto")
-    engine = build_engine(**_toy(settings=settings, trace_path=str(tmp_path / "t.jsonl")))
+def test_a_path_as_text(tmp_path: Path) -> None:
+    engine = _built(**_toy(trace_path=str(tmp_path / "t.jsonl")))
     assert serve(engine, [asks("a")]).answers[0].finish_reason is FinishReason.LENGTH
     assert (tmp_path / "t.jsonl").stat().st_size > 0
 
 
 @pytest.mark.parametrize(("name", "source"), [("orca", SOURCE), ("cellular", resolve("lstm:hidden=8"))])
 def test_without_a_model_real_time_computes_nothing(name: str, source: Source) -> None:
-    """It can be built, so that the command line refuses before weights are loaded, and says so when it should run."""
-    engine = build_engine(technique(name), source, Settings(), source.outline("float32", 0))
-    with pytest.raises(UsageError) as error:
-        serve(engine, [asks("a", (3, 4))])
-    sentence(error.value, "without a model", "source.load()")
+    run = resolve_run(technique(name), source, Settings())
+    for model in (None, run.outline):
+        with pytest.raises(UsageError) as error:
+            build_engine(run, model)
+        sentence(error.value, "without a model", "run.load()")
+
+
+@pytest.mark.parametrize("model", ["random:small", "lstm:hidden=8", "tiny"])
+def test_a_run_loads_what_it_needs(model: str) -> None:
+    source = resolve(model)
+    virtual = resolve_run(_technique_for(source), source, Settings(clock="virtual", seed=3))
+    assert virtual.placeholders == (model != "tiny")
+    if virtual.placeholders:
+        assert virtual.load() is virtual.outline
+    assert serve(build_engine(virtual), [Request("a", (3, 4, 5), 4)]).answers[0].complete
+    real = resolve_run(_technique_for(source), source, Settings(seed=3))
+    assert serve(build_engine(real, real.load()), [Request("a", (3, 4, 5), 4)]).answers[0].complete
+
+
+def _technique_for(source: Source) -> Technique:
+    return technique("cellular" if source.kind == "cells" else "orca")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def served(*more: minifuse.Request, into: Any = None) -> minifuse.Served:
     arrival = parse_arrival("poisson:1ms")
     requests = synthetic(9, Uniform(2, 30), Uniform(1, 12), source.config.vocab_size, arrival)
     row = minifuse.technique("orca")
-    engine = minifuse.build_engine(row, source, settings, source.outline(), into=into)
+    engine = minifuse.build_engine(minifuse.resolve_run(row, source, settings), source.outline(), into=into)
     return minifuse.serve(engine, [*requests, *more])
 
 

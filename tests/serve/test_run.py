@@ -19,6 +19,7 @@ from minifuse.plan import Plan
 from minifuse.report import Ran, StepReport
 from minifuse.request import FinishReason, Phase, Request, Sampling, Sequence
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Answer, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import serving, technique
@@ -168,7 +169,7 @@ def test_every_technique_with_a_model(name: str, clock: Any) -> None:
         asks("c", 7, 2, at=0.001),
     ]
     settings = Settings(dtype="float64", kv_memory=2**15, clock=clock)
-    served = serve(build_engine(technique(name), SOURCE, settings, small_model("llama")), requests)
+    served = serve(build_engine(resolve_run(technique(name), SOURCE, settings), small_model("llama")), requests)
     for answer in served.answers:
         assert answer.token_ids == expected_answer("llama", answer.request)
         assert answer.first_token_s is not None
@@ -180,7 +181,7 @@ def test_every_technique_with_a_model(name: str, clock: Any) -> None:
 def test_no_thread_outlives_the_run(clock: Any) -> None:
     before = {*threading.enumerate()}
     settings = Settings(dtype="float64", kv_memory=2**13, clock=clock, stage_options={"memory.block_size": 4})
-    engine = build_engine(technique("fluid"), SOURCE, settings, small_model("llama"))
+    engine = build_engine(resolve_run(technique("fluid"), SOURCE, settings), small_model("llama"))
     during: set[threading.Thread] = set()
     served = serve(
         engine, [asks(name, 5, 6) for name in "abcdef"], on_step=lambda _: during.update(threading.enumerate())
@@ -278,7 +279,7 @@ def test_ctrl_c_while_a_worker_pre_processes(prompts: int) -> None:
     """The main stream and a pre-processing worker are both busy: no thread is left behind, no slot is lost."""
     gc.collect()  # engines of other tests in this process, whose threads end with them
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    engine = build_engine(technique("fusion"), SOURCE, Settings(dtype="float64"), small_model("llama"))
+    engine = build_engine(resolve_run(technique("fusion"), SOURCE, Settings(dtype="float64")), small_model("llama"))
     compute = engine.executor._run  # type: ignore[attr-defined]
     ended: list[str] = []
 
@@ -311,7 +312,9 @@ def test_an_error_closes_the_trace_and_reaches_the_caller(tmp_path: Path) -> Non
     def broken(plan: Any, sequences: Any) -> Ran:
         raise ValueError("broken")
 
-    engine = build_engine(technique("orca"), SOURCE, Settings(clock="virtual"), trace_path=tmp_path / "t.jsonl")
+    engine = build_engine(
+        resolve_run(technique("orca"), SOURCE, Settings(clock="virtual")), trace_path=tmp_path / "t.jsonl"
+    )
     engine.executor._run = broken  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="broken"):
         serve(engine, [asks("a")])

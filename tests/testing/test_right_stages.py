@@ -15,7 +15,7 @@ from minifuse.errors import LawBroken, UsageError
 from minifuse.options import option
 from minifuse.report import KVUsage
 from minifuse.request import Request
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import choose
 from minifuse.stages import register
 from minifuse.techniques import Technique, mix, technique
 from minifuse.testing import TEXTS, check_laws, observe, put_through, search
@@ -117,7 +117,7 @@ def test_what_the_stages_refuse_together_is_not_tried(data: st.DataObject) -> No
     case = data.draw(cases(TEXTS, mix(technique("vllm"), memory="radix")))
     if not isinstance(case, UsageError):
         assert case.settings["memory.page"] <= case.capacity
-        Stages.of(case.row, case.capacity, case.settings)
+        choose(case.row, case.settings).stages(case.capacity)
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ def test_a_policy_with_a_budget_is_mixed_with_no_attention_that_computes_whole_r
     assert unclaimed_cuts(mixes_of("stall-free")) == ["stall-free"]
     computed = {row.attention for _, row in mixes_of("stall-free") if can_be_computed(row)}
     assert computed == {"per_sequence", "paged", "packed"}
-    with pytest.raises(UsageError, match=r"token_budget of the batching 'stall-free' is 8, .* declares cuts = True"):
-        Stages.of(mix(technique("static"), batching="stall-free"), 64)
+    with pytest.raises(UsageError, match=r"'stall-free' bounds the tokens .* no token_budget .* declares cuts = True"):
+        choose(mix(technique("static"), batching="stall-free")).stages(64)
     assert "+padded." not in check_laws(1, batching="stall-free", memory="padded")
 
 

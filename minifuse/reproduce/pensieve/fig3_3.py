@@ -17,7 +17,7 @@ from minifuse.reproduce.experiment import Column, Conditions, Experiment, Findin
 from minifuse.reproduce.machine import half_precision
 from minifuse.reproduce.verdict import spread
 from minifuse.request import Request
-from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.settings import Settings
 from minifuse.simulate.cost import Hardware, hardware
 from minifuse.techniques import technique
@@ -90,7 +90,7 @@ class Setting:
                 f"text of {self._length(longest)} tokens, and the context of {self.source.name} is {context}: give "
                 "fewer --tokens, a --model with a longer context, or a smaller --scale."
             )
-        build_engine(technique("pensieve"), self.source, self._settings(longest))
+        resolve_run(technique("pensieve"), self.source, self._settings(longest))
 
     def _length(self, history: int) -> int:
         """Tokens of a text in the end: the prefill produces the first token, before all steps of generation."""

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import pairwise
-from typing import Any
 
 from minifuse.cell_graph import CellGraph
 from minifuse.errors import LawBroken
@@ -15,8 +14,7 @@ from minifuse.place import State
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Ran, StepReport
 from minifuse.request import Sequence
-from minifuse.serve.assembly import check_settings
-from minifuse.techniques import Technique
+from minifuse.serve.assembly import Choices
 from minifuse.testing.subject import Books
 from minifuse.work import Span, Work
 
@@ -35,12 +33,12 @@ class GraphBooks(Books):
     touched by plans of two workers if one of them writes it.
     """
 
-    def __init__(self, row: Technique, settings: Mapping[str, Any], capacity: int, producing: Collection[str]) -> None:
+    def __init__(self, choices: Choices, capacity: int, producing: Collection[str]) -> None:
         super().__init__()
-        self.whole = row.batching in WHOLE_GRAPHS
-        self.by_subgraph = row.batching in BY_SUBGRAPH
+        self.whole = choices.row.batching in WHOLE_GRAPHS
+        self.by_subgraph = choices.row.batching in BY_SUBGRAPH
         self.producing = producing  # the types of cell that produce a token
-        options = vars(check_settings(row, settings)["batching"])  # defaults included
+        options = vars(choices.options["batching"])
         self.max_batch: float = options.get("max_batch", math.inf)
         pairs = (options.get("max_batches") or "").split(",")
         self.max_batches = {name: int(size) for name, _, size in (pair.partition("=") for pair in pairs if pair)}

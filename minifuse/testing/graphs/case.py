@@ -15,7 +15,6 @@ from minifuse.model.cells.model import CellModel
 from minifuse.plan import Plan
 from minifuse.report import Ran
 from minifuse.request import FinishReason, Request, Sequence
-from minifuse.serve.assembly import make_batching
 from minifuse.stages import Memory, RunPlan
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.graphs.books import GraphBooks
@@ -38,10 +37,10 @@ class GraphCase(Case):
     @cached_property
     def reader(self) -> CellModel:
         """The small model, whose nodes are cells or single operators."""
-        return cell_model(make_batching(self.row, self.settings).granularity)
+        return cell_model(self.choices.policy.granularity)
 
     def slots_needed(self, request: Request) -> int | None:
-        return slots_needed(self.row, (self.reader.begin(request),), self.settings)
+        return slots_needed(self.choices, (self.reader.begin(request),))
 
     @cached_property
     def capacity(self) -> int:
@@ -59,7 +58,7 @@ class GraphCase(Case):
         return sum(len(self.reader.unfold(request)) for request in self.requests)
 
     def books(self, memory: Memory) -> GraphBooks:
-        return GraphBooks(self.row, self.settings, memory.capacity, self._producing)
+        return GraphBooks(self.choices, memory.capacity, self._producing)
 
     @cached_property
     def _producing(self) -> set[str]:

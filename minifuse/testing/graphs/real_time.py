@@ -9,6 +9,7 @@ from minifuse.model.cells.config import CellConfig
 from minifuse.model.cells.source import CellSource
 from minifuse.request import FinishReason
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Served, serve
 from minifuse.serve.settings import Settings
 from minifuse.testing.graphs.case import GraphCase
@@ -35,7 +36,7 @@ def _run(case: GraphCase) -> None:
     def run() -> None:
         try:
             # The engine takes the cells apart into operators, if those are the row's granularity.
-            engine = build_engine(case.row, source, settings, cell_model())
+            engine = build_engine(resolve_run(case.row, source, settings), cell_model())
             served.append(serve(engine, case.requests))
         except Exception as error:
             served.append(error)

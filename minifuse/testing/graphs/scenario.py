@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from minifuse.cell_graph import CellGraph, Node, Output
 from minifuse.plan import Plan
 from minifuse.request import Request, Sequence
+from minifuse.serve.assembly import choose
 from minifuse.techniques import Technique
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.graphs.recipes import CHAINS, GRAPHS, Recipe
@@ -46,7 +47,7 @@ _FORK = Sequence(
 
 def only_chains(row: Technique) -> bool:
     """Whether a technique refuses every graph that is no chain."""
-    return slots_needed(row, (_FORK,), {}) is None
+    return slots_needed(choose(row), (_FORK,)) is None
 
 
 def graph_mixes(**only: str) -> Iterator[Technique]:

@@ -8,8 +8,6 @@ from typing import Any
 
 from minifuse.errors import LawBroken
 from minifuse.plan import Plan
-from minifuse.serve.assembly import check_settings
-from minifuse.stages import stage
 from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
@@ -29,8 +27,8 @@ def check_alike(case: Case, seen: Observation) -> None:
 
     >>> # chunks of 4: a has computed 1 2 3 4 5 6; b with 1 2 3 4 9 computes 9 alone, and b with 1 2 3 4 all of it
     """
-    options: dict[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
-    policy = stage("batching", case.row.batching)(check_settings(case.row, case.settings)["batching"])
+    options: dict[str, Any] = vars(case.options["memory"])
+    policy = case.choices.policy
     if lacks("alike", case.row) or not options["share"] or (policy.workers, policy.depth) != (1, 1):
         return
     if policy.token_budget is not None:

@@ -13,7 +13,6 @@ from minifuse.execute.link import Link
 from minifuse.plan import Plan, sampled_work
 from minifuse.report import NOT_FINITE, Ran
 from minifuse.request import FinishReason, Request, Sequence, TextReader
-from minifuse.serve.assembly import Stages, check_settings
 from minifuse.stages import COMPUTED_WHOLE, Memory, RunPlan
 from minifuse.testing.capacity import slots_needed
 from minifuse.testing.observation import Observation
@@ -63,7 +62,7 @@ class TextCase(Case):
 
     def books(self, memory: Memory) -> TextBooks:
         pads = "rectangle" in memory.offers
-        options = vars(check_settings(self.row, self.scenario.settings(self.row))["memory"])
+        options = vars(self.options["memory"])
         return TextBooks(
             *(memory.capacity, memory.host_capacity, self._slot_bytes),
             layers_in_turn=memory.layers_in_turn,
@@ -87,7 +86,7 @@ class TextCase(Case):
         from minifuse.memory.storage import KVStorage
         from minifuse.testing.texts.ghost import GhostRunner
 
-        stages = Stages.of(self.row, self.capacity, self.settings)
+        stages = self.stages()
         memory, model = stages.memory, small_model(self.scenario.model, numerics)
         cache = KVStorage(
             *(model.config, memory.capacity, model.dtype, model.device, memory.host_capacity),
@@ -120,7 +119,7 @@ class TextCase(Case):
 
     def servable(self, prompts: tuple[Request, ...]) -> bool:
         """Whether the prompts are no longer than the context, and can lie in memory together."""
-        needed = slots_needed(self.row, tuple(map(Sequence, prompts)), self.settings)
+        needed = slots_needed(self.choices, tuple(map(Sequence, prompts)))
         context = model_config(self.scenario.model).max_context
         return needed is not None and needed <= self.capacity and all(p.max_length <= context for p in prompts)
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from minifuse.errors import LawBroken
 from minifuse.plan import Plan, Reuse
 from minifuse.report import KVUsage
-from minifuse.serve.assembly import check_settings
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
 
@@ -23,7 +22,7 @@ def check_swaps(case: Case, seen: Observation) -> None:
     and 3 host blocks: a, evicted with 9 tokens, takes all three; b, evicted later, is dropped. Once the plan that
     admits a has run, all three are free for b.
     """
-    options: dict[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
+    options: dict[str, Any] = vars(case.options["memory"])
     if options.get("preemption") != "swap" or "block_size" not in options:
         return
     size = options["block_size"]
@@ -68,7 +67,7 @@ def check_kept(case: Case, seen: Observation) -> None:
 
     Of a memory with the options `keep` and `share`, without sharing, where nothing counts for two sequences.
     """
-    options: dict[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
+    options: dict[str, Any] = vars(case.options["memory"])
     if "keep" not in options or options.get("share", True):
         return
     after = {request.id: request.after for request in case.requests}

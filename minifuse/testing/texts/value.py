@@ -14,8 +14,6 @@ from minifuse.memory.profile import Profile
 from minifuse.place import Pages
 from minifuse.plan import Plan
 from minifuse.report import StepReport
-from minifuse.serve.assembly import Stages, check_settings
-from minifuse.stages import stage
 from minifuse.testing.applies import lacks
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Case
@@ -111,15 +109,14 @@ def check_value(case: Case, seen: Observation) -> None:
     It holds for one worker without aborts, whose events have one order, and for memories with the option `eviction`
     that share nothing.
     """
-    row, options = case.row, _options(case)
-    if lacks("value", row) or case.scenario.aborts or options["share"]:
+    options, policy = vars(case.options["memory"]), case.choices.policy
+    if lacks("value", case.row) or case.scenario.aborts or options["share"]:
         return
-    policy = stage("batching", row.batching)(check_settings(row, case.settings)["batching"])
     if (policy.workers, policy.depth) != (1, 1):
         return
     if policy.token_budget is not None:
         return  # a prompt that is evicted before its end has blocks without KV
-    memory = Stages.of(row, case.capacity, case.settings).memory
+    memory = case.stages().memory
     kept = _Kept(options["chunk"], memory.capacity // options["chunk"], memory.host_capacity // options["chunk"])
     owners = {request.id: request.conversation or request.id for request in case.requests}
     came = {name: time for name, time in seen.arrived_s.items() if name not in seen.refused}
@@ -144,12 +141,6 @@ def check_value(case: Case, seen: Observation) -> None:
         else:
             _complete(kept, event, case, owners, options["keep"])
             asked_s = now if grows else None  # after the plans that are made at once
-
-
-def _options(case: Case) -> Mapping[str, Any]:
-    """The options of its memory, defaults included."""
-    options: Mapping[str, Any] = vars(check_settings(case.row, case.settings)["memory"])
-    return options
 
 
 def _decide(kept: _Kept, plan: Plan, owners: Mapping[str, str], now: float) -> None:

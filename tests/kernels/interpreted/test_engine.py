@@ -20,7 +20,7 @@ from minifuse.model.text.transformer import Transformer
 from minifuse.plan import Plan
 from minifuse.report import StepReport
 from minifuse.request import Request, Sampling, Sequence, TextReader
-from minifuse.serve.assembly import Stages
+from minifuse.serve.assembly import choose
 from minifuse.techniques import TECHNIQUES, Technique, mix, serving
 from minifuse.testing.texts.models import CONFIGS, CONTEXT, VOCAB, expected_answer, small_model
 
@@ -67,7 +67,7 @@ def _serve(name: str, model: str, numerics: str = "fast") -> tuple[Engine, _Reco
     weights = copy.deepcopy(small_model(model)).float()
     if numerics == "reference":
         weights.compute_row_by_row()
-    stages = Stages.of(row, CAPACITY.get(name, 60), options)
+    stages = choose(row, options).stages(CAPACITY.get(name, 60))
     memory = stages.memory
     cache = KVStorage(weights.config, memory.capacity, weights.dtype, weights.device, memory.host_capacity)
     for tier in (cache.keys, cache.values):

@@ -18,6 +18,7 @@ from minifuse.naive import oracle
 from minifuse.report import StepReport
 from minifuse.request import GREEDY, Request, Sampling
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import Answer, serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import TECHNIQUES, serving
@@ -84,7 +85,7 @@ def served(
         stage_options=stage_options,
         numerics=numerics,
     )
-    engine = build_engine(row, source, settings, model_of(model_name, device, numerics))
+    engine = build_engine(resolve_run(row, source, settings), model_of(model_name, device, numerics))
     answers = serve(engine, requests, on_step=on_step).answers
     assert not [answer.why_refused for answer in answers if answer.why_refused]
     return answers

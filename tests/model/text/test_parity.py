@@ -23,6 +23,7 @@ from minifuse.model.text.load import TextSource, load_weights, resolve_text
 from minifuse.naive import oracle
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
@@ -183,7 +184,7 @@ def test_greedy_tokens(case: str, tmp_path: Path) -> None:
     assert [len(tokens) for tokens in wanted] == [NEW] * 3
     assert oracle.answer(model, requests[1]) == wanted[1]
     for name in ("orca", "static"):
-        engine = build_engine(technique(name), source, Settings(dtype="float64"), model)
+        engine = build_engine(resolve_run(technique(name), source, Settings(dtype="float64")), model)
         served = serve(engine, requests)
         assert [list(answer.token_ids) for answer in served.answers] == wanted, name
 
@@ -300,7 +301,9 @@ def test_an_end_token_outside_of_the_vocabulary_never_comes(tmp_path: Path) -> N
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": vocab_size}))
     source = resolve_text(str(tmp_path))
     request = Request("r", _prompts(vocab_size, 9)[0], NEW, source.config.eos_ids)
-    engine = build_engine(technique("orca"), source, Settings(dtype="float64"), load_weights(source, "float64"))
+    engine = build_engine(
+        resolve_run(technique("orca"), source, Settings(dtype="float64")), load_weights(source, "float64")
+    )
     (answer,) = serve(engine, [request]).answers
     assert list(answer.token_ids) == _peer_greedy(peer, request.prompt)
 

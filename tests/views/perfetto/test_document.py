@@ -13,6 +13,7 @@ from trace_format import broken_rules
 from minifuse.model.source import resolve
 from minifuse.request import Request
 from minifuse.serve.build import build_engine
+from minifuse.serve.resolve import resolve_run
 from minifuse.serve.run import serve
 from minifuse.serve.settings import Settings
 from minifuse.techniques import technique
@@ -72,7 +73,7 @@ def test_real_runs_keep_the_rules(name: str) -> None:
     settings = Settings(
         clock="virtual", kv_memory=source.slot_bytes("float32") * SLOTS.get(name, 160), stage_options=SERVED[name]
     )
-    engine = build_engine(technique(name), source, settings, source.outline("float32", 0))
+    engine = build_engine(resolve_run(technique(name), source, settings), source.outline("float32", 0))
     requests = [Request(f"r{i}", (1,) * (5 + i), 12, arrival_s=i * 1e-4, conversation=f"c{i % 3}") for i in range(6)]
     served = serve(engine, requests)
     assert all(answer.complete for answer in served.answers)

@@ -1,0 +1,125 @@
+"""Resolves a run: parses options, fills in offers and defaults, computes capacity, refuses contradictions."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from minifuse.errors import UsageError
+from minifuse.model.choices import find_device
+from minifuse.model.source import Source
+from minifuse.options import offered
+from minifuse.serve.assembly import Choices, choose
+from minifuse.serve.served import Offer, ServedModel
+from minifuse.serve.settings import Settings
+from minifuse.techniques import Technique, for_model
+
+__all__ = ["ResolvedRun", "resolve_run", "serve_model"]
+
+SERVED = {"transformer": "minifuse.serve.texts:ServedText", "cells": "minifuse.serve.graphs:ServedCells"}  # by kind
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """A run that is known to be valid. Any number of engines can be built from it."""
+
+    choices: Choices
+    source: Source
+    settings: Settings  # whose device is not "auto"
+    outline: Any  # of the model, see `Source.outline`
+    placeholders: bool  # no model runs: with random weights, virtual time computes nothing that a placeholder does not
+    slot_bytes: int
+    capacity: int  # slots of memory
+    option_sources: Mapping[str, str]  # where the values come from that a model may offer, by `stage.option`
+
+    @property
+    def row(self) -> Technique:
+        return self.choices.row
+
+    def load(self) -> Any:
+        """The model that `build_engine` takes: with its weights, or an outline where none are needed.
+
+        Raises:
+            ModelError: the checkpoint is not what its config.json says.
+            MachineError: there is too little memory.
+        """
+        if self.placeholders:
+            return self.outline
+        settings = self.settings
+        return self.source.load(settings.dtype, settings.device, settings.seed, settings.numerics)
+
+
+def resolve_run(technique: Technique | Choices, source: Source, settings: Settings, outline: Any = None) -> ResolvedRun:
+    """Settle everything that an engine is built from, and refuse what cannot run. Reads no weights.
+
+    Args:
+        technique: may be one whose options were parsed before; it serves this kind of model, and the stage options in
+            `settings` do not count.
+        outline: of the model, if another run has it.
+
+    Raises:
+        UsageError: the technique does not serve such a model, an option is wrong, the memory holds not even one slot,
+            or the settings do not suit the model.
+        MachineError: there is no such device.
+    """
+    if not isinstance(technique, (Technique, Choices)):
+        raise UsageError(f"resolve_run was given the technique {technique!r:.60}: give technique('orca') or a mix.")
+    if source is None or isinstance(source, (str, Path)):
+        raise UsageError(f"resolve_run was given the source {source!r:.60}: give resolve('tiny') or another.")
+    if not isinstance(settings, Settings):
+        raise UsageError(f"resolve_run was given the settings {settings!r:.60}: give Settings(clock='virtual', ...).")
+    if isinstance(technique, Choices):
+        choices = technique
+    else:
+        choices = choose(for_model(technique, source.kind), settings.stage_options)
+    placeholders = settings.clock == "virtual" and not source.has_weights
+    device = settings.device
+    if not placeholders:
+        device = find_device(device)
+    elif device == "auto":
+        device = "cpu"
+    settings = replace(settings, device=device, stage_options=choices.given)
+    outline = source.outline(settings.dtype, settings.seed) if outline is None else outline
+    served = serve_model(choices, source, settings, outline)
+    capacity = served.kv_bytes // served.slot_bytes
+    if capacity < 1:
+        raise UsageError(
+            f"The memory of {served.kv_bytes} bytes is less than the {served.slot_bytes} bytes of one "
+            f"{served.slot} of {source.name} in {settings.dtype}: raise --kv-memory."
+        )
+    served.check()
+    choices, sources = _filled(choices, served)
+    stages = choices.stages(capacity, choices.policy)
+    if not placeholders:
+        stages.attention.check(settings.device, settings.dtype)
+    stages.batching.check(source.name, served.cell_types)
+    if stages.memory.layers_in_turn not in (1, served.num_layers):
+        raise UsageError(
+            f"{stages.memory.layers_in_turn} layers are to have the device in turn, and {source.name} has "
+            f"{served.num_layers}: leave memory.layers out."
+        )
+    return ResolvedRun(choices, source, settings, outline, placeholders, served.slot_bytes, capacity, sources)
+
+
+def serve_model(choices: Choices, source: Source, settings: Settings, model: Any) -> ServedModel:
+    """A model in the settings of a run, of the class for its kind; `model` may be an outline."""
+    module, _, name = SERVED[source.kind].partition(":")
+    served: ServedModel = getattr(importlib.import_module(module), name)(choices, source, settings, model)
+    return served
+
+
+def _filled(choices: Choices, served: ServedModel) -> tuple[Choices, dict[str, str]]:
+    """Fill in what the model offers. Also returns where each such option's value comes from, by `stage.option`."""
+    options, sources = dict(choices.options), {}
+    for kind, own in choices.options.items():
+        for name, given in offered(own).items():
+            offer = Offer(given, "given") if given is not None else served.offer(name, asdict(own))
+            sources[f"{kind}.{name}"] = offer.source
+            if offer.value != given:
+                options[kind] = replace(options[kind], **{name: offer.value})
+    if options == choices.options:
+        return choices, sources  # with the policy that was looked at
+    return replace(choices, options=options), sources
