@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 
 from minifuse.clock import Clock
-from minifuse.observers import Observer, Watchdog
+from minifuse.observers import Observer, Observers, Watchdog
 from minifuse.plan import Plan, Proposal
 from minifuse.report import Completion, StepReport
 from minifuse.requests import Requests, Waiting
@@ -45,7 +45,7 @@ class Engine:
         self.abort = self.requests.abort
         self.interrupt = self.requests.interrupt
         self.close = self.requests.close
-        self._observers = (*self.observers, Watchdog(self.batching.name))
+        self._observers = Observers(*self.observers, Watchdog(self.batching.name))
         self._idle: list[Proposal] = []  # proposals without work, of workers that could take more
         self._committed = False  # whether a plan has been since memory was last asked for moves
 
@@ -88,25 +88,24 @@ class Engine:
         for worker in range(self.batching.workers):
             while self.in_flight.has_room(worker):
                 proposal = self.batching.propose(worker, now, self.memory)
+                proposal = self._observers.proposed(worker, proposal, self.requests)
                 if not proposal.work:
                     self._idle.append(proposal)
                     break
-                proposal = self._observed(worker, proposal)
                 self.in_flight.check(worker, proposal, self.sequences)
                 placement = self.memory.place(proposal, now)
+                self._observers.placed(proposal, placement, self.requests)
                 layout = self.attention.layout(proposal.work, placement)
+                self._observers.laid_out(proposal, placement, layout)
                 plan = Plan.of(self.in_flight.num_launched, worker, proposal, placement, layout)
                 self.executor.submit(plan, self.requests.start(plan), now)
         if self._committed:  # not after an arrival: a busy host notices it late, a replay does not
             self._committed = False
-            if moves := self.memory.ahead(now):  # a plan of moves alone, of a worker of its own
+            moves = self.memory.ahead(now)
+            self._observers.moved_ahead(moves)
+            if moves:  # a plan of moves alone, of a worker of its own
                 plan = Plan(self.in_flight.num_launched, self.batching.workers, (), (), moves=moves)
                 self.executor.submit(plan, self.requests.start(plan), now)
-
-    def _observed(self, worker: int | None, proposal: Proposal) -> Proposal:
-        for observer in self._observers:
-            proposal = observer.proposed(worker, proposal, self.now, self.sequences.values())
-        return proposal
 
     def collect(self, waiting: Waiting) -> list[StepReport]:
         """Wait for the next event: a plan completes, a request arrives, or a policy asked to be woken.
@@ -117,7 +116,8 @@ class Engine:
         until = min([time for time in times if time is not None], default=None)
         reasons = tuple(dict.fromkeys([reason for proposal in self._idle for reason in proposal.reasons]))
         if not self.in_flight:
-            reasons = self._observed(None, Proposal(reasons=reasons, wake_at=until)).reasons
+            pause = Proposal(reasons=reasons, wake_at=until)
+            reasons = self._observers.proposed(None, pause, self.requests).reasons
         self.requests.lock.release()
         try:
             with waiting():
@@ -127,8 +127,7 @@ class Engine:
         # The event's own time, not the moment the host woke up: decisions must not depend on that.
         now = completions[-1].ended_s if completions else min(self.clock.now(), math.inf if until is None else until)
         in_vain = not completions and now == until != self.requests.arrivals.next_s
-        for observer in self._observers:
-            observer.woke(in_vain, bool(self.in_flight))
+        self._observers.woke(in_vain, bool(self.in_flight))
         if self.sequences and not self.in_flight:
             self.trace.wait(reasons, self.now, now)
         self.requests.reach(now)
@@ -146,5 +145,6 @@ class Engine:
         else:
             usage = self.memory.landed(plan.moves, self.now)
         report = self.requests.take(completion, usage)
+        self._observers.completed(report)
         self.trace.step(report)
         return report

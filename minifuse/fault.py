@@ -6,27 +6,41 @@ import inspect
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from types import CodeType, TracebackType
 from typing import Any
 
-from minifuse.errors import LawBroken, MinifuseError, StageFault
+from minifuse.errors import LawBroken, MachineError, MinifuseError, RequestRefused, StageFault, UsageError
 
 __all__ = [
     "Hung",
     "Wrong",
-    "blame",
     "blamed",
+    "blaming",
     "class_site",
     "folder_of",
+    "forgotten_base",
     "is_own",
     "last_line",
     "method_site",
     "raised",
+    "returned_by",
     "shown",
 ]
 
 PASSED = (StageFault, KeyboardInterrupt)  # whatever else a stage raises is its own
 NOTED = (MinifuseError, LookupError, ValueError)  # of a request or a time, where others are of the code
+NOTES = {  # what is easily forgotten of a method
+    "propose": "what cannot be done now waits, with a Reason",
+    "release": "it is also called for a request that was refused, or never admitted",
+    "missing": "it is asked of requests that wait, too",
+}
+ALLOWED: dict[str, tuple[type[BaseException], ...]] = {  # what a method may raise
+    "check": (RequestRefused, UsageError, MachineError),
+    "receive": (RequestRefused,),
+    "backend": (UsageError, MachineError),
+    "check_integrity": (LawBroken,),
+}
 LONGEST = 120  # characters of a value in a sentence
 
 
@@ -149,36 +163,63 @@ def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> S
     return StageFault(f"{what}{f': {note}' if note else ''}", error.law if isinstance(error, LawBroken) else "contract")
 
 
-def blame(
-    cls: type[Any],
-    name: str,
-    error: BaseException,
-    allowed: tuple[type[BaseException], ...] = (),
-    note: str = "",
-    cause: str = "",
-) -> BaseException:
-    """What is to be raised when a method of a stage, or a check of what it returned, raised `error`.
+def blamed(error: BaseException, *stages: Any) -> StageFault | None:
+    """The fault of a stage of a user's own in whose methods an error was raised; None: it was raised in none.
 
-    `note` is what is easily forgotten of the method, and `cause` the likely cause, if it is known.
-
-    That is the error itself if it is `allowed`, no mistake, or a fault already.
+    The innermost method that is written in the stage's file is named, or else the outermost that it inherits. What a
+    method may raise is no fault.
     """
-    if isinstance(error, (*PASSED, *allowed)):
-        return error
-    if isinstance(error, Wrong):
-        return StageFault(f"{method_site(cls, name)} returned {error.found}: {error.allowed}", error.law)
-    return raised(
-        cls, name, error, cause or (note if isinstance(error, NOTED) else "")
-    )  # of SystemExit, too: a stage that calls exit() must not end the run so
+    if isinstance(error, PASSED):
+        return None
+    modules = {type(stage).__module__ for stage in stages if not is_own(type(stage))}
+    written = inherited = None
+    for frame, _ in walk_tb(error.__traceback__):
+        cls = type(frame.f_locals.get("self"))
+        if cls.__module__ in modules and (name := _name_of(frame.f_code, cls)):
+            if frame.f_globals.get("__name__") == cls.__module__:
+                written = cls, name
+            inherited = inherited or (cls, name)
+    method = written or inherited
+    if method is None or isinstance(error, ALLOWED.get(method[1], ())):
+        return None
+    cls, name = method
+    note = NOTES.get(name, "") if isinstance(error, NOTED) else ""
+    if isinstance(error, AttributeError) and type(error.obj) is cls:
+        note = forgotten_base(cls) or note
+    return raised(cls, name, error, note)
 
 
 @contextmanager
-def blamed(cls: type[Any], name: str, allowed: tuple[type[BaseException], ...] = (), note: str = "") -> Iterator[None]:
-    """A block in which a method of a stage runs, or in which what it returned is checked: see `blame`."""
+def returned_by(stage: Any, method: str) -> Iterator[None]:
+    """A block that checks what a stage's method returned: what is wrong becomes a `StageFault` that names it."""
     try:
         yield
-    except BaseException as error:
-        found = blame(cls, name, error, allowed, note)
-        if found is error:
-            raise
-        raise found from (None if isinstance(error, Wrong) else error)
+    except Wrong as wrong:
+        site = method_site(type(stage), method)
+        raise StageFault(f"{site} returned {wrong.found}: {wrong.allowed}", wrong.law) from None
+
+
+@contextmanager
+def blaming(*stages: Any) -> Iterator[None]:
+    """A block in which stages run: what one of a user's own raises becomes a `StageFault`. See `blamed`."""
+    try:
+        yield
+    except BaseException as error:  # of SystemExit, too: a stage that calls exit() must not end the run so
+        if fault := blamed(error, *stages):
+            raise fault from error
+        raise
+
+
+def _name_of(code: CodeType, cls: type[Any]) -> str | None:
+    """The name under which a class has the method with this code."""
+    names = [code.co_name, *(name for base in cls.__mro__ for name in vars(base))]
+    return next((name for name in names if _code_of(getattr(cls, name, None)) is code), None)
+
+
+def forgotten_base(cls: type[Any]) -> str:
+    """What is likely the cause of a missing attribute: an `__init__` that does not call its base class's; else ""."""
+    owner, *bases = (base for base in cls.__mro__ if "__init__" in vars(base))
+    code = getattr(vars(owner)["__init__"], "__code__", None)
+    if code is None or is_own(owner) or bases[0] is object or {"super", "__init__"} & {*code.co_names}:
+        return ""
+    return f"its __init__ does not call that of {bases[0].__qualname__}: begin it with super().__init__(...)"

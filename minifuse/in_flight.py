@@ -6,9 +6,12 @@ from collections.abc import Collection, Mapping
 
 from minifuse.errors import LawBroken
 from minifuse.plan import Plan, Proposal
-from minifuse.request import Sequence
+from minifuse.request import Phase, Sequence
 
 __all__ = ["InFlight"]
+
+WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
+ADMITTED = (Phase.RUNNING, Phase.READY, Phase.PREPROCESSING)
 
 
 class InFlight:
@@ -34,22 +37,37 @@ class InFlight:
         """Whether a worker can take another plan."""
         return self.num_plans[worker] < self.depth
 
-    def check(self, worker: int, proposal: Proposal, sequences: Mapping[str, Sequence]) -> None:
-        """Raise `LawBroken` if a proposal reschedules, or evicts, a sequence while a plan of its own runs.
+    def working(self, names: Collection[str]) -> set[str]:
+        """Those of these sequences that have a plan in flight."""
+        return self._workers.keys() & names
 
-        With a depth above one, a plan may continue a sequence whose previous plan is still queued on the same worker.
-        The nodes of a cell graph may be divided among workers.
+    def check(self, worker: int, proposal: Proposal, sequences: Mapping[str, Sequence]) -> None:
+        """Raise `LawBroken` unless waiting sequences are admitted, running ones evicted, and admitted ones worked on.
+
+        No sequence may be evicted, or scheduled again, while a plan of its own runs. With a depth above one, a plan may
+        continue a sequence whose last plan is queued on the same worker; the nodes of a cell graph may be divided among
+        workers.
         """
-        for name in self._workers.keys() & {work.sequence for work in proposal.work}:
-            in_order = self.depth > 1 and all(other == worker for other in self._workers[name])
-            sequence = sequences.get(name)  # None: it has ended, and its memory waits for plans in flight
-            if not in_order and (sequence is None or sequence.graph is None):
-                raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
-        for evicted in proposal.evict:
-            if evicted.id in self._workers:
-                raise LawBroken("conservation", f"{evicted.id} was to be evicted, and its last work is not done")
-        if gone := {sequence.id for sequence in proposal.evict}.intersection(work.sequence for work in proposal.work):
+        joining, leaving = {one.id for one in proposal.admit}, {one.id for one in proposal.evict}
+        for phases, verb, some in ((WAITING, "admit", proposal.admit), (ADMITTED, "evict", proposal.evict)):
+            for one in some:
+                if sequences.get(one.id) is not one or one.phase not in phases or one.id in self._workers:
+                    raise LawBroken(
+                        "conservation", f"worker {worker} was to {verb} {one.id}, which is {one.phase.value}"
+                    )
+        if len(joining) + len(leaving) < len(proposal.admit) + len(proposal.evict):
+            raise LawBroken("conservation", f"worker {worker} was to admit or to evict a sequence a second time")
+        names = {work.sequence for work in proposal.work}
+        if gone := names & leaving:
             raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
+        for name in names - joining:
+            sequence = sequences.get(name)
+            if sequence is None or sequence.phase not in ADMITTED:
+                raise LawBroken("conservation", f"worker {worker} was to work on {name}, which was never admitted")
+        for name in self._workers.keys() & names:
+            in_order = self.depth > 1 and all(other == worker for other in self._workers[name])
+            if not in_order and sequences[name].graph is None:
+                raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
 
     def launch(self, plan: Plan, sequences: Collection[str], now: float) -> None:
         """A plan with work of these sequences is about to be submitted, at time `now`.

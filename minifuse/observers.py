@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from minifuse.errors import LawBroken
-from minifuse.plan import Proposal
-from minifuse.request import Sequence
+from minifuse.layout import Layout
+from minifuse.plan import Move, Placement, Proposal
+from minifuse.report import StepReport
+from minifuse.requests import Requests
 
-__all__ = ["Observer", "Watchdog"]
+__all__ = ["Observer", "Observers", "Watchdog"]
 
 IN_VAIN = 1_000  # wakes in a row while nothing runs: more patience than any wait takes
 BESIDE_PLANS = 100_000  # while plans run, which it may look at often
@@ -17,19 +17,60 @@ BESIDE_PLANS = 100_000  # while plans run, which it may look at often
 class Observer:
     """Follows the loop. What it raises ends the run."""
 
-    def proposed(self, worker: int | None, proposal: Proposal, now: float, sequences: Iterable[Sequence]) -> Proposal:
-        """Work is proposed for a worker; if that is None, nothing runs, and the loop waits until `proposal.wake_at`.
-
-        Args:
-            sequences: all that were received and have not ended.
+    def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
+        """A policy has made a proposal, with work or without; `worker` None: nothing runs until `proposal.wake_at`.
 
         Returns:
             The proposal to place, perhaps with more reasons.
         """
         return proposal
 
+    def placed(self, proposal: Proposal, placement: Placement, requests: Requests) -> None:
+        """Memory has placed a proposal."""
+
+    def laid_out(self, proposal: Proposal, placement: Placement, layout: Layout) -> None:
+        """Attention has laid out what was placed."""
+
+    def moved_ahead(self, moves: tuple[Move, ...]) -> None:
+        """Memory has asked for transfers behind everything, perhaps for none."""
+
+    def completed(self, report: StepReport) -> None:
+        """A plan has completed."""
+
     def woke(self, in_vain: bool, running: bool) -> None:
         """A wait has ended. `in_vain`: a policy asked to be woken, and nothing else happened; `running`: plans are."""
+
+
+class Observers(Observer):
+    """Several observers, told in their order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self.each = observers
+
+    def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
+        for one in self.each:
+            proposal = one.proposed(worker, proposal, requests)
+        return proposal
+
+    def placed(self, proposal: Proposal, placement: Placement, requests: Requests) -> None:
+        for one in self.each:
+            one.placed(proposal, placement, requests)
+
+    def laid_out(self, proposal: Proposal, placement: Placement, layout: Layout) -> None:
+        for one in self.each:
+            one.laid_out(proposal, placement, layout)
+
+    def moved_ahead(self, moves: tuple[Move, ...]) -> None:
+        for one in self.each:
+            one.moved_ahead(moves)
+
+    def completed(self, report: StepReport) -> None:
+        for one in self.each:
+            one.completed(report)
+
+    def woke(self, in_vain: bool, running: bool) -> None:
+        for one in self.each:
+            one.woke(in_vain, running)
 
 
 class Watchdog(Observer):
@@ -43,8 +84,8 @@ class Watchdog(Observer):
         self.policy = policy
         self.num_wakes = 0  # in a row, in vain
 
-    def proposed(self, worker: int | None, proposal: Proposal, now: float, sequences: Iterable[Sequence]) -> Proposal:
-        if worker is None and (proposal.wake_at is None or proposal.wake_at <= now):
+    def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
+        if worker is None and (proposal.wake_at is None or proposal.wake_at <= requests.now):
             why = "; ".join(map(str, proposal.reasons)) or "the batching policy proposed no work and gave no reason."
             raise LawBroken("progress", f"nothing runs and nothing will: {why}")
         return proposal

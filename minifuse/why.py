@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from minifuse.observers import Observer
 from minifuse.plan import Proposal, Reason
-from minifuse.request import Phase, Sequence
+from minifuse.request import Phase
+from minifuse.requests import Requests
 from minifuse.work import TRANSFORMER, Work
 
 __all__ = ["Accounting", "Choice", "told_by_policy"]
@@ -65,9 +66,13 @@ class Choice(NamedTuple):
 class Accounting(Observer):
     """Adds a reason for each sequence that waits and has none: an iteration costs as much as the queue is long."""
 
-    def proposed(self, worker: int | None, proposal: Proposal, now: float, sequences: Iterable[Sequence]) -> Proposal:
+    def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
+        if worker is not None and not proposal.work:
+            return proposal
         joining = {sequence.id for sequence in proposal.admit} | {work.sequence for work in proposal.work}
-        waiting = dict.fromkeys(one.id for one in sequences if one.phase in WAITING and one.id not in joining)
+        waiting = dict.fromkeys(
+            one.id for one in requests.sequences.values() if one.phase in WAITING and one.id not in joining
+        )
         choice = Choice(worker, [sequence.id for sequence in proposal.evict], _amounts(proposal.work))
         code, text = choice.passed_over(choice.stopped_at(proposal.reasons, waiting))
         given = {reason.sequence for reason in proposal.reasons}

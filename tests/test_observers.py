@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from minifuse.batching.iteration import Iteration
 from minifuse.errors import LawBroken
 from minifuse.observers import Observer
 from minifuse.plan import Proposal
-from minifuse.request import Sequence
+from minifuse.requests import Requests
 from minifuse.stages import Memory
 
 
@@ -90,10 +90,8 @@ def test_an_observer_is_told_of_each_proposal_each_pause_and_what_ended_it() -> 
     told: list[Any] = []
 
     class Notes(Observer):
-        def proposed(
-            self, worker: int | None, proposal: Proposal, now: float, sequences: Iterable[Sequence]
-        ) -> Proposal:
-            told.append((now, worker, [one.id for one in sequences], proposal.wake_at))
+        def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
+            told.append((requests.now, worker, [*requests.sequences], proposal.wake_at))
             return proposal
 
         def woke(self, in_vain: bool, running: bool) -> None:
@@ -102,8 +100,8 @@ def test_an_observer_is_told_of_each_proposal_each_pause_and_what_ended_it() -> 
     engine = replace(make_engine("dynamic", settings={"batching.window": "2s"}), observers=(Notes(),))
     run_all(engine, [asks("a", 2, 2), asks("b", 2, 1, at=1.0)])
     assert told == [
-        *((0.0, None, ["a"], 1.0), (False, False)),  # b arrives
-        *((1.0, None, ["a", "b"], 2.0), (True, False)),  # the window closes
+        *((0.0, 0, ["a"], 2.0), (0.0, None, ["a"], 1.0), (False, False)),  # b arrives
+        *((1.0, 0, ["a", "b"], 2.0), (1.0, None, ["a", "b"], 2.0), (True, False)),  # the window closes
         *((2.0, 0, ["a", "b"], None), (False, True)),
         *((3.0, 0, ["a"], None), (False, True)),
     ]

@@ -21,9 +21,16 @@ from minifuse.work import Work
 WAITING = (Phase.RECEIVED, Phase.SUSPENDED)
 
 
+def _accounted(worker: int | None, proposal: Proposal, *sequences: Sequence) -> Proposal:
+    """The proposal with the reasons of `--why`, when these sequences have been received."""
+    requests = make_engine("orca").requests
+    requests.sequences.update({sequence.id: sequence for sequence in sequences})
+    return Accounting().proposed(worker, proposal, requests)
+
+
 def _reasons(proposal: Proposal, *names: str) -> dict[str, tuple[str, str]]:
     """The code and the text of each reason when these wait."""
-    accounted = Accounting().proposed(0, proposal, 0.0, [Sequence(asks(name)) for name in names])
+    accounted = _accounted(0 if proposal.work else None, proposal, *(Sequence(asks(name)) for name in names))
     assert len({reason.sequence for reason in accounted.reasons}) == len(accounted.reasons)
     return {reason.sequence: (reason.code, reason.text) for reason in accounted.reasons}
 
@@ -31,7 +38,7 @@ def _reasons(proposal: Proposal, *names: str) -> dict[str, tuple[str, str]]:
 def test_who_waits_behind_another() -> None:
     a, b = Sequence(asks("a")), Sequence(asks("b"))
     full = Reason("memory-full", "b", "not admitted: 3 slots are free")
-    accounted = Accounting().proposed(1, Proposal((Work("a", 0, 2),), (a,), (full,)), 0.0, [a, b, Sequence(asks("c"))])
+    accounted = _accounted(1, Proposal((Work("a", 0, 2),), (a,), (full,)), a, b, Sequence(asks("c")))
     assert accounted.reasons == (full, Reason("behind", "c", "not considered: worker 1 admits none behind b"))
 
 
@@ -52,7 +59,7 @@ def test_who_waits_because_others_are_evicted() -> None:
     running.phase = Phase.RUNNING
     evicted = Reason("evicted", "a", "evicted: the others have no room")
     proposal = Proposal((Work("z", 3, 4),), reasons=(evicted,), evict=(running,))
-    accounted = Accounting().proposed(0, proposal, 0.0, [running, Sequence(asks("b"))])
+    accounted = _accounted(0, proposal, running, Sequence(asks("b")))
     assert accounted.reasons == (evicted, Reason("evicting", "b", "not admitted: worker 0 evicts a"))
 
 

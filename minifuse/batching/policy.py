@@ -10,9 +10,10 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from minifuse.batching.queue import QueueOptions, Ranked
+from minifuse.contracts.values import check_rank, check_reason, check_time
 from minifuse.declarations import nearest
-from minifuse.errors import LawBroken, UsageError
-from minifuse.fault import class_site
+from minifuse.errors import UsageError
+from minifuse.fault import Wrong, class_site, returned_by, shown
 from minifuse.parsing import number
 from minifuse.plan import Proposal, Reason, Room
 from minifuse.request import Phase, Sequence
@@ -119,6 +120,7 @@ class QueuePolicy(Batching):
         self.options = self.Options() if options is None else options
         self.waiting = Ranked()
         self.running = Ranked()
+        self._last_rank: Any = None
         self.ready = self.waiting  # sequences that may join, the evicted included; a `READY` one was admitted before
 
     def rank(self, sequence: Sequence) -> Any:
@@ -130,7 +132,15 @@ class QueuePolicy(Batching):
         return self.options.rank(sequence.request)
 
     def receive(self, sequence: Sequence) -> None:
-        self.waiting.join(sequence, self.rank(sequence))
+        self.waiting.join(sequence, self._ranked(sequence))
+
+    def _ranked(self, sequence: Sequence) -> Any:
+        """The rank of a sequence, which must compare with that of the one before."""
+        rank = self.rank(sequence)
+        with returned_by(self, "rank"):
+            check_rank(rank, self._last_rank)
+        self._last_rank = rank
+        return rank
 
     def release(self, sequence: Sequence) -> None:
         self.waiting.discard(sequence.id)
@@ -227,15 +237,19 @@ class QueuePolicy(Batching):
     def _victims(self) -> Iterator[Sequence]:
         """What `victims` returns, one by one, each checked when it is taken. The first that runs is not among them."""
         others = list(self.running)[1:]
-        left = {sequence.id: sequence for sequence in others}
-        for victim in self.victims(others):
-            name = getattr(victim, "id", str(victim))
-            if victim is None or left.pop(name, None) is not victim:
-                raise LawBroken(
-                    "progress",
-                    f"the policy {self.name} evicts {name}, which is not among the {len(others)} running sequences "
-                    "that its `victims` was given, or is named twice",
+        left = {id(sequence) for sequence in others}
+        victims = self.victims(others)
+        with returned_by(self, "victims"):
+            if not isinstance(victims, Iterable):
+                raise Wrong(
+                    shown(victims), "give some of the running sequences, in the order in which they are evicted"
                 )
+        for victim in victims:
+            with returned_by(self, "victims"):
+                if id(victim) not in left:
+                    found = f"{shown(getattr(victim, 'id', victim))} among others"
+                    raise Wrong(found, "give sequences of the list it was given, none of them twice", "progress")
+            left.remove(id(victim))
             yield victim
 
     def _schedule(self, filling: Filling) -> None:
@@ -283,6 +297,8 @@ class QueuePolicy(Batching):
     ) -> Reason | None:
         """Why a newcomer may not join, by admission, the budget, the iteration's rule or memory; or None."""
         if reason := self.admission(newcomer, len(filling.admit) - len(filling.displaced), now):
+            with returned_by(self, "admission"):
+                check_reason("", reason, (newcomer.id,))
             return reason
         if filling.left == 0:
             return Reason("budget-spent", newcomer.id, f"not admitted: {self.token_budget} tokens are planned")
@@ -339,13 +355,16 @@ class QueuePolicy(Batching):
             Reason("displaced", name, "evicted: one of higher priority takes its place") for name in filling.displaced
         ]
         if not filling.work:
-            return Proposal(reasons=tuple(reasons), wake_at=self.wake_at(now))
+            wake_at = self.wake_at(now)
+            with returned_by(self, "wake_at"):
+                check_time("", wake_at, now)
+            return Proposal(reasons=tuple(reasons), wake_at=wake_at)
         evict = filling.evicted | filling.displaced
         for sequence in filling.admit:
             self.running.add(self.ready.remove(sequence.id))
         for name, sequence in evict.items():
             ticket = self.running.remove(name)
-            self.ready.add(ticket._replace(rank=self.rank(sequence)))
+            self.ready.add(ticket._replace(rank=self._ranked(sequence)))
         return Proposal(
             tuple(filling.work),
             tuple([sequence for sequence in filling.admit if sequence.phase is not Phase.READY]),

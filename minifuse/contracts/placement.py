@@ -1,4 +1,4 @@
-"""What a memory may place: where work lies, in which shape, and what is moved for it."""
+"""What a memory may place, move and report (docs/stages.md)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from minifuse.cell_graph import CellGraph
-from minifuse.contracts.contract import is_whole
+from minifuse.contracts.values import check_cover, check_tuple, is_whole
 from minifuse.errors import LawBroken
 from minifuse.fault import Wrong, shown
 from minifuse.layout import Rectangle, Region, Shape, StateRows
 from minifuse.place import Extent, Pages, Place, Runs, State
 from minifuse.plan import MOMENTS, MOVE_KINDS, Move, Placement, Proposal
-from minifuse.request import Phase
+from minifuse.report import KVUsage
+from minifuse.request import Phase, Sequence
+from minifuse.requests import Requests
 from minifuse.work import Span, Work
 
-Slots = dict[str, dict[int, int]]  # sequence -> node -> slot
-
-__all__ = ["PLACES", "check_move", "check_place", "check_shape", "check_slots", "check_states"]
+__all__ = ["check_missing", "check_moves", "check_placement", "check_room", "check_usage"]
 
 PLACES: dict[str, tuple[type[Any], ...]] = {  # by what a memory offers
     "extents": (Extent,),
@@ -31,7 +30,41 @@ PLACES: dict[str, tuple[type[Any], ...]] = {  # by what a memory offers
 SHAPES: dict[str, type[Any]] = {"rectangle": Rectangle, "slots": Region}
 
 
-def check_place(work: Work, place: Place, last: Place | None, capacity: int) -> None:
+def check_placement(
+    placement: Any,
+    proposal: Proposal,
+    memory: Any,
+    requests: Requests,
+    last: Mapping[str, Place],
+) -> None:
+    """Raise `Wrong` unless it has a place in memory for each piece of work, and they form its shape.
+
+    Args:
+        last: where each sequence lay until now, if nothing has been moved since.
+    """
+    if not isinstance(placement, Placement):
+        raise Wrong(shown(placement), "give a Placement (minifuse.plan): a place for each piece of work")
+    kinds = tuple({kind for offer in memory.offers for kind in PLACES.get(offer, (Extent, Runs, Pages, State))})
+    names = " or ".join(sorted(kind.__name__ for kind in kinds))
+    check_tuple("a Placement whose places are ", placement.places, kinds, f"{names}, as it offers")
+    if len(placement.places) != len(proposal.work):
+        count = f"{len(placement.places)} places for {len(proposal.work)} pieces of work"
+        raise Wrong(f"a Placement of {count}", "give one for each, in the order of the work")
+    check_cover("a Placement whose waves are ", placement.waves, len(proposal.work))
+    check_tuple("a Placement whose moves are ", placement.moves, Move, "Move")
+    check_moves("a Placement with ", placement.moves, memory, max(1, len(placement.waves)))
+    known = {} if placement.moves or proposal.evict else last
+    for work, place in zip(proposal.work, placement.places, strict=True):
+        _check_place(work, place, known.get(work.sequence), memory.layers_in_turn * memory.capacity)
+    _check_shape(memory, placement, proposal)
+    if all(isinstance(place, State) for place in placement.places):
+        _check_states(proposal, placement, requests.sequences)
+        return
+    for wave in placement.waves or (Span(0, len(placement.places)),):  # the next may overwrite what one has written
+        _check_slots(proposal.work[slice(*wave)], placement.places[slice(*wave)])
+
+
+def _check_place(work: Work, place: Place, last: Place | None, capacity: int) -> None:
     """Raise `Wrong` unless a place holds the tokens, or the state, of a piece of work, and what lay there before.
 
     Args:
@@ -77,7 +110,7 @@ def _with(place: Place, work: Work) -> str:
     return f"a Placement with {shown(place)} for {shown(work)}"
 
 
-def check_shape(memory: Any, placement: Placement, proposal: Proposal) -> None:
+def _check_shape(memory: Any, placement: Placement, proposal: Proposal) -> None:
     """Raise `Wrong` unless the shape is what the memory offers, lies in memory, and computes all of the work."""
     shape, wanted = placement.shape, [SHAPES[offer] for offer in sorted(memory.offers) if offer in SHAPES]
     if shape is None:
@@ -118,7 +151,7 @@ def _is_inside(shape: Shape, work: Work, place: Place) -> bool:
     return column >= shape.start and last < shape.stop and slots[-1] == shape.slot(row, last)
 
 
-def check_slots(works: tuple[Work, ...], places: tuple[Place, ...]) -> None:
+def _check_slots(works: tuple[Work, ...], places: tuple[Place, ...]) -> None:
     """Raise `Wrong` if two pieces of work write one slot, or one writes what another sequence reads."""
     if len(works) == 1:
         return
@@ -151,30 +184,35 @@ def _runs(place: Place, stop: int) -> Iterator[tuple[int, int]]:
         stop -= length
 
 
-def check_states(proposal: Proposal, placement: Placement, graphs: Mapping[str, CellGraph], slots: Slots) -> None:
-    """Raise `Wrong` if two nodes of one wave write one slot, or a node reads elsewhere than what it needs was written.
-
-    Args:
-        slots: where the nodes of each sequence were written; those of this placement are added.
-    """
+def _check_states(proposal: Proposal, placement: Placement, sequences: Mapping[str, Sequence]) -> None:
+    """Raise `Wrong` if two nodes of a wave write one slot, or a node reads elsewhere than its inputs are written."""
+    slots: dict[tuple[str, int], int] = {}  # node -> where it is written
     for start, stop in proposal.waves or (Span(0, len(proposal.work)),):
         written: dict[int, Work] = {}
-        for work, place in zip(proposal.work[start:stop], placement.places[start:stop], strict=True):
+        placed = list(zip(proposal.work[start:stop], placement.places[start:stop], strict=True))
+        for work, place in placed:
             assert isinstance(place, State)
             other = written.setdefault(place.slot, work)
             if other is not work:
                 found = f"a Placement in which {other} and {work} write slot {place.slot}"
                 raise Wrong(found, "each node has a slot of its own", "conservation")
-            of_one, graph = slots.setdefault(work.sequence, {}), graphs.get(work.sequence)
-            needed = () if graph is None else tuple(of_one.get(node) for node in graph.topology.reads[work.start])
-            if graph is not None and place.reads != needed:
+            name, reads = work.sequence, sequences[work.sequence].unfolded.topology.reads[work.start]
+            needed = [slots.get((name, node)) for node in reads]  # None: written by an earlier plan
+            right = (slot in (None, read) for slot, read in zip(needed, place.reads, strict=False))
+            if len(needed) != len(place.reads) or not all(right):
                 found = f"a Placement with {shown(place)} for {shown(work)}"
                 raise Wrong(found, f"the nodes that it reads were written to the slots {needed}", "ghost")
-        for work, place in zip(proposal.work[start:stop], placement.places[start:stop], strict=True):
-            slots[work.sequence][work.start] = place.slots(0, 1)[0]
+        slots |= {(work.sequence, work.start): place.slots(0, 1)[0] for work, place in placed}
 
 
-def check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:
+def check_moves(where: str, moves: tuple[Move, ...], memory: Any, num_waves: int) -> None:
+    """Raise `Wrong` unless these moves can be made in a plan of so many waves; 0: behind everything."""
+    check_tuple(where, moves, Move, "Move, an empty one if nothing is to be moved")
+    for move in moves:
+        _check_move(where, move, memory, num_waves)
+
+
+def _check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:
     found = f"{where}{shown(move)}"
     sizes = {"device": memory.layers_in_turn * memory.capacity, "host": memory.host_capacity}
     if (
@@ -198,3 +236,40 @@ def check_move(where: str, move: Move, memory: Any, num_waves: int) -> None:
         move.check(num_waves)
     except LawBroken as broken:
         raise Wrong(found, str(broken).partition(": ")[2], "layout") from None
+
+
+def check_usage(usage: Any, memory: Any) -> None:
+    """Raise `Wrong` unless it counts what fits in memory."""
+    if not isinstance(usage, KVUsage):
+        raise Wrong(shown(usage), "give KVUsage(used, reserved, capacity)")
+    right = all(map(is_whole, usage)) and usage.used <= usage.reserved and usage.capacity == memory.capacity
+    device, host = usage.reserved + usage.kept, usage.host + usage.kept_on_host
+    if not right or device > usage.capacity or host > memory.host_capacity:
+        allowed = f"used <= reserved, and with what is kept <= capacity, which is {memory.capacity}"
+        raise Wrong(
+            shown(usage), f"{allowed}; on the host {memory.host_capacity}, all of them whole numbers", "conservation"
+        )
+    if memory.layers_in_turn > 1 and usage.used + usage.kept:
+        raise Wrong(shown(usage), "where layers take turns, the device holds nothing between two plans", "conservation")
+
+
+def check_missing(spans: Any, sequence: Sequence, working: bool) -> None:
+    """Raise `Wrong` unless these are spans of a text, in order, the last of which ends it unless a plan works on it."""
+    check_tuple("", spans, Span, "Span(start, stop)")
+    if sequence.graph is not None:
+        return
+    reached, length = -1, len(sequence)
+    for start, stop in spans:
+        if not is_whole(start) or not is_whole(stop) or not reached < start < stop <= length:
+            allowed = f"spans [start, stop) of the {length} tokens of {sequence.id!r}, in order, none empty"
+            raise Wrong(shown(spans), f"give {allowed}")
+        reached = stop
+    if reached != length and not working:
+        last = f"the last of the {length} tokens of {sequence.id!r} is always missing: the next is sampled from it"
+        raise Wrong(shown(spans), last, "progress")
+
+
+def check_room(room: Any) -> None:
+    """Raise `Wrong` unless a room has the methods of one."""
+    if not all(callable(getattr(room, name, None)) for name in ("admit", "extend", "evict")):
+        raise Wrong(shown(room), "give a Room: an object with admit, extend and evict (minifuse.plan)")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from minifuse.attention.batch import AttentionBackend, Batch
+from minifuse.contracts.attention import checked_backend
 from minifuse.execute.sampling import sample
 from minifuse.execute.streams import Streams
 from minifuse.execute.transfers import MovesOfPlan, PlanTransfers
@@ -106,4 +107,4 @@ def torch_runner(model: Transformer, memory: Memory, attention: Attention, numer
         layers_in_turn=memory.layers_in_turn,
     )
     dtype = str(model.dtype).removeprefix("torch.")
-    return TorchRunner(model, cache, attention.backend(model.device.type, dtype, numerics))
+    return TorchRunner(model, cache, checked_backend(attention, model.device.type, dtype, numerics))

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from operator import is_
 from typing import TypeVar
 
+from minifuse.contracts.values import check_reason
 from minifuse.errors import LawBroken
+from minifuse.fault import returned_by
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
 
@@ -32,6 +34,9 @@ class Trial(ABC):
         reason = self.take(sequence, growing)
         if reason is None:
             self.settled.append(sequence)
+        else:
+            with returned_by(self, "take"):
+                check_reason("", reason, (sequence.id,))
         return reason
 
     def extend(self, sequence: Sequence) -> Reason | None:

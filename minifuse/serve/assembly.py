@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from minifuse.contracts.seams import make_stage
+from minifuse.contracts.made import make_stage
 from minifuse.errors import UsageError
 from minifuse.options import parse_options
 from minifuse.stages import KINDS, Attention, Batching, Kind, Memory, stage
@@ -50,10 +50,10 @@ class Choices:
             UsageError: an option asks for what another stage cannot do, or does not suit the capacity.
         """
         self.check()
-        memory, policy = stage("memory", self.row.memory), stage("batching", self.row.batching)
+        memory = stage("memory", self.row.memory)
         return Stages(
             batching or self._make_batching(),
-            make_stage("memory", memory, capacity, self.options["memory"], policy=policy),
+            make_stage("memory", memory, capacity, self.options["memory"]),
             make_stage("attention", stage("attention", self.row.attention), self.options["attention"]),
         )
 

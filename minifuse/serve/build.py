@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from minifuse.clock import RealClock, VirtualClock
+from minifuse.contracts.checks import checks_of
 from minifuse.cores import OtherWork
 from minifuse.engine import Engine
 from minifuse.errors import ModelError, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.model.source import Source
+from minifuse.observers import Observer
 from minifuse.serve.resolve import ResolvedRun, serve_model
 from minifuse.trace import Event, Trace
 from minifuse.why import Accounting
@@ -82,6 +84,9 @@ def build_engine(
             on_close=runner.close,
             behind=runner.behind,
         )
+    observers: tuple[Observer, ...] = checks_of(stages.batching, stages.memory, stages.attention)
+    if settings.why:
+        observers += (Accounting(),)
     return Engine(
         stages.batching,
         stages.memory,
@@ -90,7 +95,7 @@ def build_engine(
         clock,
         reader=served.reader,
         trace=trace,
-        observers=(Accounting(),) if settings.why else (),
+        observers=observers,
     )
 
 

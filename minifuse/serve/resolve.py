@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minifuse.errors import UsageError
+from minifuse.fault import blaming
 from minifuse.model.choices import find_device
 from minifuse.model.source import Source
 from minifuse.options import offered
@@ -93,9 +94,10 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
     served.check()
     choices, sources = _filled(choices, served)
     stages = choices.stages(capacity, choices.policy)
-    if not placeholders:
-        stages.attention.check(settings.device, settings.dtype)
-    stages.batching.check(source.name, served.cell_types)
+    with blaming(stages.attention, stages.batching):
+        if not placeholders:
+            stages.attention.check(settings.device, settings.dtype)
+        stages.batching.check(source.name, served.cell_types)
     if stages.memory.layers_in_turn not in (1, served.num_layers):
         raise UsageError(
             f"{stages.memory.layers_in_turn} layers are to have the device in turn, and {source.name} has "

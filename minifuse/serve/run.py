@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from minifuse.contracts.checks import checks_of
 from minifuse.engine import Engine
 from minifuse.errors import RequestRefused, UsageError
+from minifuse.fault import blaming
 from minifuse.metrics import Metrics, compute_metrics, read_events
 from minifuse.report import StepReport
 from minifuse.request import FinishReason, Request, by_request, check_are_requests
@@ -222,7 +224,8 @@ def serve(
             for prompts in by_request(requests):
                 numbered = {next(numbers): prompt for prompt in prompts}
                 try:
-                    engine.submit(*prompts)
+                    with blaming(engine.batching, engine.memory):
+                        engine.submit(*prompts)
                     index.update((request.id, i) for i, request in numbered.items())
                 except RequestRefused as refusal:
                     for i, request in numbered.items():
@@ -234,7 +237,7 @@ def serve(
                 try:
                     reports = next(turns, None)
                 except (Exception, SystemExit) as error:  # of a stage or of the model, and of no callback
-                    failure = error
+                    failure = _fault_of(error, engine)
                     given_up(stages_failed=True)
                     break
                 if reports is None:
@@ -260,3 +263,12 @@ def serve(
         on_failure(failure)
     in_order = tuple(answer for _, answer in sorted(answers.items()))
     return Served(in_order, engine.trace, interrupted or hold.pending)
+
+
+def _fault_of(error: BaseException, engine: Engine) -> BaseException:
+    """The fault of the stage of a user's own that has ended a run, or the error itself."""
+    for checks in checks_of(engine.batching, engine.memory, engine.attention):
+        if fault := checks.fault_of(error, engine.requests):
+            fault.__cause__ = error
+            return fault
+    return error

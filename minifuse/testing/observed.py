@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import islice, takewhile
 
 from minifuse.clock import VirtualClock
+from minifuse.contracts.checks import Checks
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, RequestRefused, StageFailed
 from minifuse.fault import Hung
@@ -19,7 +20,7 @@ from minifuse.testing.fingerprint import fingerprint, state
 from minifuse.testing.observation import Observation
 from minifuse.testing.subject import Books, Case
 from minifuse.testing.waiting import WaitingBooks
-from minifuse.testing.watched import WatchedExecutor, WatchedPolicy, WatchedTrace, watch_time
+from minifuse.testing.watched import WatchedExecutor, WatchedMemory, WatchedPolicy, WatchedTrace
 
 __all__ = ["observe"]
 
@@ -51,27 +52,33 @@ def observe(
     run = run or (case.replay({}) if case.scenario.replayed else case.runner())
     if stages.batching.depth > 1:
         run = case.running_ahead(run)
-    watch_time(stages.memory, clock)
     trace = WatchedTrace(technique=case.row.name)
     seen = Observation(case, trace, books.tokens, {}, handed=trace.handed)
-    policy = WatchedPolicy(stages.batching, books, WaitingBooks(case.choices), clock, seen)
+    checks = Checks(stages.batching, stages.memory, stages.attention)
+    policy = WatchedPolicy(stages.batching, checks, books, WaitingBooks(case.choices), clock, seen)
     engine = Engine(
         policy,  # type: ignore[arg-type]  # it has what the engine calls
-        *(stages.memory, stages.attention),
+        *(WatchedMemory(stages.memory, clock), stages.attention),  # type: ignore[arg-type]
         *(WatchedExecutor(books, clock, cost or case.seconds, run, case.link(stages.memory), seen), clock),
         reader=case.reader,
         trace=trace,
+        observers=(checks,),
     )
+    policy.requests = engine.requests
     patience_s = max(PATIENCE_S, case.most_steps / LEAST_PACE)
     try:
         with alarm(patience_s):
             _serve(engine, case, books, seen, policy, interrupt_after)
     except LawBroken as broken:
-        broken.seen = broken.seen or seen
-        raise
+        fault: LawBroken = checks.fault_of(broken, engine.requests) or broken
+        fault.seen = fault.seen or seen
+        raise fault from (None if fault is broken else broken)
     except Hung as hung:
         raise StageFailed("progress", f"a run did not end within {patience_s:g} s, and hangs", seen) from hung
     except Exception as error:
+        if found := checks.fault_of(error, engine.requests):
+            found.seen = seen
+            raise found from error
         raise failure(error, case.row, seen, in_law=False) from error
     return seen
 

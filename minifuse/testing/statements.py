@@ -179,7 +179,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
     "contract": Statement(
         "a stage's methods return what their contract allows (docs/stages.md), and raise no error but to refuse "
         "a request",
-        "every run; `contracts/seams.py`, of stages that are not minifuse's own",
+        "every run; `contracts/checks.py`, of stages that are not minifuse's own",
         {"batching": ("propose",), "memory": ("place",), "attention": ("layout",)},
         "The loop",
     ),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import pairwise
 from typing import Any
 
 from minifuse.clock import VirtualClock
-from minifuse.contracts.contract import check_cover, check_lanes
+from minifuse.contracts.checks import Checks
+from minifuse.contracts.values import check_cover, check_lanes
 from minifuse.errors import LawBroken
 from minifuse.execute import VirtualExecutor
 from minifuse.execute.link import Link
 from minifuse.fault import Wrong
-from minifuse.plan import Plan, Proposal
-from minifuse.report import Ran, StepReport
+from minifuse.plan import Move, Placement, Plan, Proposal
+from minifuse.report import KVUsage, Ran, StepReport
 from minifuse.request import Sequence
+from minifuse.requests import Requests
 from minifuse.stages import Batching, Memory, RunPlan
 from minifuse.testing.filling import FillBooks
 from minifuse.testing.fingerprint import fingerprint, state
@@ -23,7 +25,7 @@ from minifuse.testing.subject import Books
 from minifuse.testing.waiting import WaitingBooks
 from minifuse.trace import Event, Trace
 
-__all__ = ["WatchedExecutor", "WatchedPolicy", "WatchedTrace", "watch_time"]
+__all__ = ["WatchedExecutor", "WatchedMemory", "WatchedPolicy", "WatchedTrace"]
 
 FEW = 64  # sequences
 
@@ -33,20 +35,35 @@ def _check_time(clock: VirtualClock, now: float, what: str) -> None:
         raise LawBroken("time", f"{what} was told {now} s, and the time is {clock.now()} s")
 
 
-def watch_time(memory: Memory, clock: VirtualClock) -> None:
-    """Law "time": memory is told when each thing happens. The class is exchanged, so that nothing else is watched."""
+class WatchedMemory:
+    """A memory that must be told when each thing happens (law "time")."""
 
-    def told(method: str) -> Callable[..., Any]:
-        right = getattr(type(memory), method)
+    def __init__(self, memory: Memory, clock: VirtualClock) -> None:
+        self.memory = memory
+        self.clock = clock
 
-        def checked(self: Memory, *arguments: Any) -> Any:
-            _check_time(clock, arguments[-1], f"the memory's {method}")
-            return right(self, *arguments)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.memory, name)
 
-        return checked
+    def place(self, proposal: Proposal, now: float) -> Placement:
+        _check_time(self.clock, now, "the memory's place")
+        return self.memory.place(proposal, now)
 
-    methods = ("place", "commit", "release", "ahead", "landed")
-    memory.__class__ = type(type(memory).__name__, (type(memory),), {name: told(name) for name in methods})
+    def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:
+        _check_time(self.clock, now, "the memory's commit")
+        return self.memory.commit(plan, sampled, now)
+
+    def release(self, sequence: Sequence, now: float) -> None:
+        _check_time(self.clock, now, "the memory's release")
+        self.memory.release(sequence, now)
+
+    def ahead(self, now: float) -> tuple[Move, ...]:
+        _check_time(self.clock, now, "the memory's ahead")
+        return self.memory.ahead(now)
+
+    def landed(self, moves: tuple[Move, ...], now: float) -> KVUsage:
+        _check_time(self.clock, now, "the memory's landed")
+        return self.memory.landed(moves, now)
 
 
 class WatchedTrace(Trace):
@@ -69,8 +86,15 @@ class WatchedPolicy:
     """
 
     def __init__(
-        self, policy: Batching, books: Books, waiting: WaitingBooks, clock: VirtualClock, seen: Observation
+        self,
+        policy: Batching,
+        checks: Checks,
+        books: Books,
+        waiting: WaitingBooks,
+        clock: VirtualClock,
+        seen: Observation,
     ) -> None:
+        self.checks = checks
         self.clock = clock
         self.seen = seen
         self.policy = policy
@@ -83,6 +107,7 @@ class WatchedPolicy:
         self.depth = policy.depth
         self.held: dict[str, Sequence] = {}
         self.num_asked = 0
+        self.requests: Requests  # of the engine, which is made with this policy
 
     def receive(self, sequence: Sequence) -> None:
         self.seen.arrived_s[sequence.id] = self.clock.now()
@@ -101,7 +126,8 @@ class WatchedPolicy:
         self.policy.commit(plan, now)
         self.waiting.commit(now)
 
-    def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
+    def propose(self, worker: int, now: float, watched: WatchedMemory) -> Proposal:
+        memory = watched.memory
         _check_time(self.clock, now, "the policy's propose")
         self.num_asked += 1
         # A look costs as much as there is: among hundreds of sequences, one look in as many proposals is enough.
@@ -109,6 +135,7 @@ class WatchedPolicy:
         before = fingerprint((state(memory), self.held)) if looks else b""
         self.seen.proposals.append(Proposed(now, worker))
         proposal = self.policy.propose(worker, now, memory)
+        proposal = self.checks.proposed(worker, proposal, self.requests)
         self.seen.proposals[-1] = Proposed(now, worker, proposal)
         self.seen.usages.append(memory.usage())
         if looks and fingerprint((state(memory), self.held)) != before:

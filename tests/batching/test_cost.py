@@ -133,7 +133,7 @@ def test_one_more_or_one_less_costs_the_same_however_many_wait() -> None:
 
     few, many = lines(FEW), lines(MANY)
     assert abs(many - few) < 10  # the bisections of a sorted list
-    assert many < 80
+    assert many < 100
 
 
 # --- the measure itself

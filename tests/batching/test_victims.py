@@ -88,7 +88,7 @@ def test_a_policy_that_names_others_breaks_progress(wrong: Callable[[PrefillFirs
         def victims(self, running: Seq[Sequence]) -> Iterable[Sequence]:
             return wrong(self)
 
-    with pytest.raises(LawBroken, match=r"wrong evicts .*, which is not among the 2 running sequences") as broken:
+    with pytest.raises(LawBroken, match=r"returned .* among others: give sequences of the list") as broken:
         run_all(_engine(Wrong), REQUESTS)
     assert broken.value.law == "progress"
 

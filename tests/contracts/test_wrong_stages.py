@@ -21,14 +21,15 @@ from minifuse.attention.layouts import PerSequenceStage
 from minifuse.batching import Iteration
 from minifuse.cli.plugin import load_plugin
 from minifuse.clock import RealClock, VirtualClock
-from minifuse.contracts.seams import CONTRACTS
+from minifuse.contracts.checks import checks_of
 from minifuse.engine import Engine
 from minifuse.errors import LawBroken, StageFault, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.texts import torch_runner
-from minifuse.fault import blame, is_own
+from minifuse.fault import blaming, is_own
 from minifuse.memory import Contiguous
 from minifuse.request import TextReader
+from minifuse.serve import serve
 from minifuse.serve.assembly import Stages, choose
 from minifuse.stages import KINDS, Kind, stage
 from minifuse.techniques import TECHNIQUES, mix, technique
@@ -71,15 +72,15 @@ def _stages(kind: Kind, wrong: Wrong) -> Stages:
 
 def _run(stages: Stages, *, real: bool = False) -> None:
     clock, reader = RealClock() if real else VirtualClock(), TextReader(VOCAB, CONTEXT)
-    stages.batching.check("llama", (TRANSFORMER,))
-    stages.attention.check("cpu", "float64")
-    run = torch_runner(small_model("llama"), stages.memory, stages.attention)
+    checks = checks_of(stages.batching, stages.memory, stages.attention)
+    with blaming(stages.batching, stages.attention):
+        stages.batching.check("llama", (TRANSFORMER,))
+        stages.attention.check("cpu", "float64")
+        run = torch_runner(small_model("llama"), stages.memory, stages.attention)
     executor = RealExecutor(run, clock, stages.batching.workers) if real else VirtualExecutor(clock, unit, run)  # type: ignore[arg-type]
-    engine = Engine(stages.batching, stages.memory, stages.attention, executor, clock, reader=reader)
-    for request in REQUESTS:
-        engine.submit(request)
-    for number, _ in enumerate(engine.run()):
-        assert number < 100, "it goes on for ever"
+    parts = stages.batching, stages.memory, stages.attention, executor, clock
+    served = serve(Engine(*parts, reader=reader, observers=checks), REQUESTS)
+    assert len([*served.trace.events()]) < 300, "it goes on for ever"
 
 
 def _site(source: str, wrong: Wrong) -> str:
@@ -242,7 +243,11 @@ def test_a_stage_may_call_its_own_methods(write: Path) -> None:
 # --- anything at all
 
 JUNK = [None, True, 0, 2.5, "r0", (), ("r0",), [], object(), int, iter(())]
-NOT_CALLED = {"check_integrity", "landed", "victims", "wake_at"}  # in such a run
+CHECKED: dict[Kind, tuple[str, ...]] = {
+    "batching": ("propose", "rank", "admission"),
+    "memory": ("missing", "room", "place", "commit", "ahead"),
+    "attention": ("layout", "backend"),
+}
 
 
 def _what_happens(kind: Kind, base: type[Any], method: str, junk: Any) -> LawBroken | None:
@@ -260,23 +265,9 @@ def _what_happens(kind: Kind, base: type[Any], method: str, junk: Any) -> LawBro
 def test_whatever_a_method_returns_is_its_own_mistake(kind: Kind, own_register: None) -> None:
     """What is allowed goes on, or lets no request in; of all else it is said that this method returned it."""
     base = {"batching": Iteration, "memory": Contiguous, "attention": PerSequenceStage}[kind]
-    hooks = [name for name in CONTRACTS[kind].hooks if hasattr(base, name) and name not in NOT_CALLED]
-    for name in {*CONTRACTS[kind].methods, *hooks} - NOT_CALLED:
+    for name in CHECKED[kind]:
         found = [_what_happens(kind, base, name, junk) for junk in JUNK]
         faults = [broken for broken in found if isinstance(broken, StageFault)]
         assert faults, name
         assert all(f"Mine.{name} (" in fault.what for fault in faults), faults
         assert {broken.law for broken in found if broken is not None and broken not in faults} <= {"progress"}, found
-
-
-@pytest.mark.parametrize(
-    ("method", "error", "noted"),
-    [("propose", AttributeError("nmae"), False), ("propose", LawBroken("order", "no"), True)],
-)
-def test_advice_is_given_where_it_fits(method: str, error: Exception, noted: bool) -> None:
-    class Mine:
-        pass
-
-    fault = blame(Mine, method, error, note="wait")
-    assert isinstance(fault, StageFault)
-    assert fault.what.endswith(": wait") is noted

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
+from minifuse.contracts.attention import checked_backend
 from minifuse.errors import LawBroken
 from minifuse.execute import RunAhead
 from minifuse.execute.link import Link
@@ -96,7 +97,7 @@ class TextCase(Case):
         allowed = self.capacity * self._slot_bytes
         if taken > allowed:
             raise LawBroken("budget", f"the KV tensors take {taken} bytes of {allowed}")
-        backend = stages.attention.backend(dtype="float64", numerics=numerics)
+        backend = checked_backend(stages.attention, "cpu", "float64", numerics)
         return GhostRunner(model, cache, backend, cleared=bool(stages.attention.reads & COMPUTED_WHOLE))
 
     def replay(self, tokens: Tokens) -> RunPlan:

@@ -72,8 +72,6 @@ BATCHINGS = [
     _proposal("a phase that ends", "return replace(p, phase=Phase.FINISHED)", "Phase.RUNNING"),
     _proposal("growing is a number", "return replace(p, growing=1)", "True or False"),
     _proposal("waves that leave work out", "return replace(p, waves=(Span(0, 1),))", "cover the 3 pieces"),
-    _proposal("writes tokens", "for s in self.running: s.tokens.append(1)\nreturn p", "the engine alone writes"),
-    _proposal("writes a phase", "for s in p.admit: s.phase = Phase.RUNNING\nreturn p", "the engine alone writes"),
     _proposal("over its budget", "self.token_budget = 2\nreturn p", "its token_budget is 2", head="", base="Free"),
     _proposal("divides by zero", "return 1 / 0", "raised ZeroDivisionError (division by zero) at mine.py"),
     _proposal("names nothing", "return p.wrok", "raised AttributeError"),

@@ -1,0 +1,123 @@
+"""Checks what stages return, where the engine takes it: an observer of the loop, for stages of a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from traceback import walk_tb
+
+from minifuse.contracts.attention import check_layout
+from minifuse.contracts.placement import check_missing, check_moves, check_placement, check_room, check_usage
+from minifuse.contracts.proposal import check_proposal
+from minifuse.errors import LawBroken, StageFault
+from minifuse.fault import Wrong, blamed, is_own, method_site, returned_by
+from minifuse.layout import Layout
+from minifuse.observers import Observer
+from minifuse.place import Place
+from minifuse.plan import Move, Placement, Proposal
+from minifuse.report import StepReport
+from minifuse.requests import Requests
+from minifuse.stages import Attention, Batching, Memory
+
+__all__ = ["Checks", "checks_of"]
+
+
+class Checks(Observer):
+    """Ends a run with a `StageFault` when a stage returns what its contract does not allow.
+
+    Args:
+        all_stages: check minifuse's own stages, too.
+    """
+
+    def __init__(self, batching: Batching, memory: Memory, attention: Attention, *, all_stages: bool = False) -> None:
+        self.batching, self.memory, self.attention = batching, memory, attention
+        self.checks_batching = all_stages or not is_own(type(batching))
+        self.checks_memory = all_stages or not is_own(type(memory))
+        self.checks_attention = all_stages or not is_own(type(attention))
+        self._places: dict[str, Place] = {}  # where each sequence lay last, while nothing has been moved
+
+    def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
+        if worker is None or not (self.checks_batching or self.checks_memory):
+            return proposal
+        if self.checks_memory and isinstance(proposal, Proposal):
+            self._check_missing([str(work.sequence) for work in proposal.work], requests)
+        # A policy of minifuse's own passes on the reasons of a room.
+        stage, method = (self.batching, "propose") if self.checks_batching else (self.memory, "room")
+        with returned_by(stage, method):
+            check_proposal(proposal, self.batching, self.memory, requests)
+        if not self.checks_batching:
+            return proposal
+        if proposal.work:
+            try:
+                requests.in_flight.check(worker or 0, proposal, requests.sequences)
+            except LawBroken as broken:
+                with returned_by(self.batching, "propose"):
+                    raise Wrong("a Proposal that cannot be", broken.what, broken.law) from None
+        if is_own(type(self.batching)):
+            return proposal
+        return replace(proposal, room=None)  # tried again when it is placed: it may be of an earlier proposal
+
+    def _check_missing(self, names: Iterable[str], requests: Requests) -> None:
+        for sequence in [requests.sequences[name] for name in names if name in requests.sequences]:
+            with returned_by(self.memory, "missing"):
+                working = bool(requests.in_flight.working((sequence.id,)))
+                check_missing(self.memory.missing(sequence), sequence, working)
+
+    def placed(self, proposal: Proposal, placement: Placement, requests: Requests) -> None:
+        if not self.checks_memory:
+            return
+        with returned_by(self.memory, "place"):
+            check_placement(placement, proposal, self.memory, requests, self._places)
+        if placement.moves or proposal.evict:
+            self._places.clear()
+        self._places |= {work.sequence: place for work, place in zip(proposal.work, placement.places, strict=True)}
+
+    def laid_out(self, proposal: Proposal, placement: Placement, layout: Layout) -> None:
+        if self.checks_attention:
+            with returned_by(self.attention, "layout"):
+                check_layout(layout, proposal.work, placement)
+
+    def moved_ahead(self, moves: tuple[Move, ...]) -> None:
+        if self.checks_memory:
+            with returned_by(self.memory, "ahead"):
+                check_moves("", moves, self.memory, 0)
+            if moves:
+                self._places.clear()
+
+    def completed(self, report: StepReport) -> None:
+        for name in report.finished:
+            self._places.pop(name, None)
+        if self.checks_memory:
+            with returned_by(self.memory, "commit" if report.plan.work else "landed"):
+                check_usage(report.usage, self.memory)
+
+    def fault_of(self, error: BaseException, requests: Requests) -> StageFault | None:
+        """The fault of the stage of a user's own that an error tells of; None: of none."""
+        if fault := blamed(error, self.batching, self.memory, self.attention):
+            return fault
+        own_policy, own_memory = is_own(type(self.batching)), is_own(type(self.memory))
+        if isinstance(error, LawBroken):
+            frames = [frame for frame, _ in walk_tb(error.__traceback__) if own_memory and not own_policy]
+            if any(frame.f_code.co_name == "place" and frame.f_locals.get("self") is self.memory for frame in frames):
+                site, what = method_site(type(self.batching), "propose"), str(error).rstrip(".")
+                return StageFault(
+                    f"{site} returned a Proposal that memory cannot place ({what}): propose what its room() has "
+                    "taken, in that order",
+                    error.law,
+                )
+            return None
+        if not own_memory and isinstance(error, Exception):  # what it told a policy may be the cause
+            try:
+                self._check_missing(requests.sequences, requests)
+                with returned_by(self.memory, "room"):
+                    check_room(self.memory.room())
+            except StageFault as fault:
+                return fault
+        return None
+
+
+def checks_of(batching: Batching, memory: Memory, attention: Attention) -> tuple[Checks, ...]:
+    """The checks that these stages need: none, if all of them are minifuse's own."""
+    if all(is_own(type(stage)) for stage in (batching, memory, attention)):
+        return ()
+    return (Checks(batching, memory, attention),)

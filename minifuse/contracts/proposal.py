@@ -1,0 +1,104 @@
+"""What a batching policy may propose (docs/stages.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minifuse.contracts.values import check_cover, check_reason, check_time, check_tuple, is_whole
+from minifuse.fault import Wrong, shown
+from minifuse.plan import Proposal, Reason
+from minifuse.request import Phase, Sequence
+from minifuse.requests import Requests
+from minifuse.stages import Memory
+from minifuse.work import TRANSFORMER, Span, Work
+
+__all__ = ["check_proposal"]
+
+
+def check_proposal(
+    proposal: Any,
+    policy: Any,
+    memory: Memory,
+    requests: Requests,
+) -> None:
+    """Raise `Wrong` unless it is a proposal of the right form, whose work is what memory misses."""
+    if not isinstance(proposal, Proposal):
+        raise Wrong(shown(proposal), "give a Proposal (minifuse.plan), without work if it waits")
+    where = "a Proposal whose "
+    check_tuple(f"{where}work is ", proposal.work, Work, "Work(sequence.id, start, stop)")
+    check_tuple(f"{where}admit is ", proposal.admit, Sequence, "the sequences that it was given in receive")
+    check_tuple(f"{where}evict is ", proposal.evict, Sequence, "the sequences that it was given in receive")
+    check_tuple(f"{where}reasons is ", proposal.reasons, Reason, "Reason(code, sequence.id, text)")
+    for reason in proposal.reasons:
+        check_reason(f"{where}reasons has ", reason, requests.sequences)
+    check_time(f"{where}wake_at is ", proposal.wake_at, requests.now)
+    if proposal.phase not in (Phase.RUNNING, Phase.PREPROCESSING):
+        raise Wrong(f"{where}phase is {shown(proposal.phase)}", "give Phase.RUNNING or Phase.PREPROCESSING")
+    if not isinstance(proposal.growing, bool):
+        raise Wrong(f"{where}growing is {shown(proposal.growing)}", "give True or False")
+    if not proposal.work:
+        if proposal.admit or proposal.evict or proposal.waves:
+            raise Wrong("a Proposal without work that admits, evicts or has waves", "these count with work only")
+        return
+    if proposal.wake_at is not None:
+        raise Wrong(f"{where}wake_at is {proposal.wake_at!r} and which has work", "only one that waits is woken")
+    if proposal.evict and policy.workers > 1:
+        raise Wrong(f"a Proposal that evicts and {policy.workers} workers", "a policy that evicts has one worker")
+    check_cover(f"{where}waves are ", proposal.waves, len(proposal.work))
+    _check_work(proposal, policy.token_budget, memory, requests)
+
+
+def _check_work(proposal: Proposal, budget: int | None, memory: Memory, requests: Requests) -> None:
+    sequences = requests.sequences
+    texts: dict[str, list[Work]] = {}
+    planned: dict[tuple[str, int], int] = {}  # node -> its wave
+    for number, (start, stop) in enumerate(proposal.waves or (Span(0, len(proposal.work)),)):
+        for work in proposal.work[start:stop]:
+            if not isinstance(work.sequence, str) or work.sequence not in sequences:
+                ids = "the id of a request that was received and has not been released: sequence.id"
+                raise Wrong(f"a Proposal with {shown(work)}, whose sequence is unknown", f"give {ids}", "conservation")
+            if not is_whole(work.start) or not is_whole(work.stop) or work.start >= work.stop:
+                rule = "tokens [start, stop) are whole numbers, start below stop: leave empty spans out"
+                raise Wrong(f"a Proposal with {shown(work)}", rule)
+            sequence = sequences[work.sequence]
+            if sequence.graph is None:
+                texts.setdefault(work.sequence, []).append(work)
+            else:
+                _check_node(work, sequence, number, planned)
+    total = sum(work.num_tokens for work in proposal.work)
+    if budget is not None and total > budget:
+        raise Wrong(f"a Proposal of {total} tokens of work", f"its token_budget is {budget}", "budget")
+    for name, works in texts.items():
+        if not requests.in_flight.working((name,)):  # with a depth above one it goes on from what it has planned itself
+            _check_tokens(works, sequences[name], memory)
+
+
+def _check_tokens(works: list[Work], sequence: Sequence, memory: Memory) -> None:
+    spans = sorted((work.start, work.stop) for work in works)
+    found = f"a Proposal with the tokens {' and '.join(f'[{a}, {b})' for a, b in spans)} of {sequence.id!r}"
+    if any(work.cell != TRANSFORMER for work in works):
+        raise Wrong(f"{found} as the cell {works[0].cell!r}", "a text has no cells: leave the cell out")
+    expected = [span for span in memory.missing(sequence) if span.stop > span.start]
+    left = list(expected)
+    for start, stop in spans:
+        if not left or start != left[0].start or stop > left[0].stop:
+            missing = " and ".join(f"[{a}, {b})" for a, b in expected) or "none"
+            allowed = f"memory misses {missing} of its {len(sequence)}: give these, or the first of them, once"
+            raise Wrong(found, allowed, "counting")
+        left[0] = Span(stop, left[0].stop)
+        if stop == left[0].stop:
+            del left[0]
+
+
+def _check_node(work: Work, sequence: Sequence, wave: int, planned: dict[tuple[str, int], int]) -> None:
+    name, node, graph = work.sequence, work.start, sequence.unfolded
+    if work.stop != node + 1 or node >= len(graph) or graph.nodes[node].cell != work.cell:
+        allowed = f"a node is Work(sequence.id, node, node + 1, its cell), of the {len(graph)} nodes of its graph"
+        raise Wrong(f"a Proposal with {shown(work)}", allowed)
+    if (name, node) in planned:
+        raise Wrong(f"a Proposal with {shown(work)}, which was planned before", "compute each node once", "order")
+    for source in graph.sources[node]:
+        if planned.get((name, source), -1) >= wave:
+            found = f"a Proposal with {shown(work)}, which reads node {source}"
+            raise Wrong(found, "that has not been computed, nor planned before it", "order")
+    planned[name, node] = wave
