@@ -17,6 +17,7 @@ __all__ = [
     "Wrong",
     "blamed",
     "blaming",
+    "call_check",
     "class_site",
     "folder_of",
     "forgotten_base",
@@ -197,6 +198,14 @@ def returned_by(stage: Any, method: str) -> Iterator[None]:
     except Wrong as wrong:
         site = method_site(type(stage), method)
         raise StageFault(f"{site} returned {wrong.found}: {wrong.allowed}", wrong.law) from None
+
+
+def call_check(stage: Any, *arguments: Any) -> None:
+    """Call a stage's `check`, which refuses by raising; False would be overlooked. Raise `StageFault` if it returns."""
+    result = stage.check(*arguments)
+    if result is not None:
+        site = method_site(type(stage), "check")
+        raise StageFault(f"{site} returned {shown(result)}: it raises what it refuses with, and returns nothing")
 
 
 @contextmanager

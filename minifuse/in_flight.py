@@ -51,10 +51,15 @@ class InFlight:
         joining, leaving = {one.id for one in proposal.admit}, {one.id for one in proposal.evict}
         for phases, verb, some in ((WAITING, "admit", proposal.admit), (ADMITTED, "evict", proposal.evict)):
             for one in some:
-                if sequences.get(one.id) is not one or one.phase not in phases or one.id in self._workers:
-                    raise LawBroken(
-                        "conservation", f"worker {worker} was to {verb} {one.id}, which is {one.phase.value}"
-                    )
+                state = ""
+                if sequences.get(one.id) is not one:
+                    state = "which is not one received and not yet released"
+                elif one.phase not in phases:
+                    state = f"which is {one.phase.value}"
+                elif one.id in self._workers:
+                    state = "whose last work is not done"
+                if state:
+                    raise LawBroken("conservation", f"worker {worker} was to {verb} {one.id}, {state}")
         if len(joining) + len(leaving) < len(proposal.admit) + len(proposal.evict):
             raise LawBroken("conservation", f"worker {worker} was to admit or to evict a sequence a second time")
         names = {work.sequence for work in proposal.work}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from minifuse.arrivals import Arrivals, Stored
 from minifuse.clock import Clock
 from minifuse.errors import RequestRefused, UsageError
+from minifuse.fault import call_check
 from minifuse.in_flight import InFlight
 from minifuse.plan import Plan
 from minifuse.report import Completion, KVUsage, StepReport
@@ -90,7 +91,7 @@ class Requests:
                 ]
                 for prompt in known:
                     self.reader.check(prompt)
-                self.memory.check(*known)
+                call_check(self.memory, *known)
             except RequestRefused as refusal:
                 self.arrivals.refuse(prompts)
                 for prompt in prompts:

@@ -10,11 +10,14 @@ from minifuse.errors import LawBroken
 from minifuse.in_flight import InFlight
 from minifuse.place import Extent
 from minifuse.plan import Plan, Proposal
-from minifuse.request import Sequence
+from minifuse.request import Phase, Sequence
 from minifuse.work import Work
 
+W = Sequence(asks("w"))  # waits
 A, B, GRAPH = Sequence(asks("a")), Sequence(asks("b")), sequence_of("g", lstm(4))
 SEQUENCES = {sequence.id: sequence for sequence in (A, B, GRAPH)}
+for sequence in SEQUENCES.values():
+    sequence.phase = Phase.RUNNING
 
 
 def launch(in_flight: InFlight, plan: Plan, now: float) -> None:
@@ -87,7 +90,7 @@ def test_the_nodes_of_one_graph_may_run_on_several_workers(depth: int) -> None:
 def test_a_sequence_is_not_evicted_while_its_plan_runs() -> None:
     in_flight = InFlight(workers=1, depth=2)
     launch(in_flight, plan := decode(0, "a"), 0.0)
-    assert "a was to be evicted" in refused(in_flight, 0, Proposal(evict=(A,)))
+    assert "was to evict a, whose last work is not done" in refused(in_flight, 0, Proposal(evict=(A,)))
     in_flight.land(plan, 1.0)
     in_flight.check(0, Proposal(evict=(A,)), SEQUENCES)
 
@@ -95,6 +98,25 @@ def test_a_sequence_is_not_evicted_while_its_plan_runs() -> None:
 def test_a_sequence_is_not_evicted_by_the_proposal_that_schedules_it() -> None:
     proposal = Proposal((Work("a", 1, 2),), evict=(A,))
     assert "to evict a and to work on it" in refused(InFlight(1, 1), 0, proposal)
+
+
+@pytest.mark.parametrize(
+    ("proposal", "words"),
+    [
+        (Proposal((Work("a", 1, 2),), (A,)), "was to admit a, which is running"),
+        (Proposal((Work("c", 0, 1),)), "was to work on c, which was never admitted"),
+        (Proposal((Work("w", 0, 1),)), "was to work on w, which was never admitted"),
+        (Proposal((Work("w", 0, 1),), (W, W)), "a second time"),
+        (Proposal((Work("a", 1, 2),), evict=(W,)), "was to evict w, which is received"),
+        (Proposal((Work("a", 1, 2),), (Sequence(asks("w")),)), "not one received and not yet released"),
+    ],
+    ids=str,
+)
+def test_who_waits_is_admitted_and_who_runs_is_worked_on(proposal: Proposal, words: str) -> None:
+    with pytest.raises(LawBroken, match=words) as broken:
+        InFlight(1, 1).check(0, proposal, {**SEQUENCES, "w": W})
+    assert broken.value.law == "conservation"
+    InFlight(1, 1).check(0, Proposal((Work("w", 0, 1), Work("a", 1, 2)), (W,)), {**SEQUENCES, "w": W})
 
 
 def test_memory_waits_for_the_last_plan_that_touches_it() -> None:

@@ -105,8 +105,8 @@ class Checks(Observer):
                     "taken, in that order",
                     error.law,
                 )
-            return None
-        if not own_memory and isinstance(error, Exception):  # what it told a policy may be the cause
+        told = not isinstance(error, LawBroken) or error.law == "progress"
+        if told and not own_memory and isinstance(error, Exception):  # what it told a policy may be the cause
             try:
                 self._check_missing(requests.sequences, requests)
                 with returned_by(self.memory, "room"):

@@ -30,48 +30,52 @@ def make_stage(kind: Kind, cls: Any, *arguments: Any) -> Any:
     _check_class(kind, cls)
     try:
         stage = cls(*arguments)
+        wrong = next((found for found in _attributes(kind, stage, *arguments) if found), None)
     except (UsageError, MachineError):
         raise
     except Exception as error:
         cause = forgotten_base(cls) if isinstance(error, AttributeError) else ""
         what = raised(cls, "__init__", error, cause).what
         raise UsageError(f"The {kind} stage {cls.name!r} cannot be made: {what}.") from error
+    site = method_site(cls, "__init__")
     for name in _called(kind, cls):
         if name in getattr(stage, "__dict__", ()):
             raise UsageError(
-                f"{method_site(cls, '__init__')} sets self.{name}, in place of the method that is called: write that "
-                f"as a method, def {name}(self, ...)."
+                f"{site} sets self.{name}, in place of the method that is called: write that as a method, "
+                f"def {name}(self, ...)."
             )
-    for name, right, allowed in _attributes(kind, *arguments):
-        value = getattr(stage, name, None)
-        if not right(value):
-            found = f"makes a stage whose {name} is {shown(value)}"
-            if not hasattr(stage, name):
-                found = f"makes a stage without the attribute {name!r}"
-            cause = forgotten_base(cls) or allowed
-            raise UsageError(
-                f"The {kind} stage {cls.name!r} cannot be made: {method_site(cls, '__init__')} {found}: {cause}."
-            )
+    if wrong is not None:
+        raise UsageError(f"The {kind} stage {cls.name!r} cannot be made: {site} {wrong}.")
     return stage
 
 
-def _attributes(kind: Kind, *arguments: Any) -> Iterator[tuple[str, Callable[[Any], bool], str]]:
-    """What an attribute of a stage must be: its name, whether a value is right, and what is allowed."""
+def _attributes(kind: Kind, stage: Any, *arguments: Any) -> Iterator[str | None]:
+    """What is wrong of each attribute of a stage, or None."""
     if kind == "batching":
         for name in ("workers", "depth"):
-            yield name, lambda v: is_whole(v, 1) and v <= MOST_WORKERS, f"give a whole number from 1 to {MOST_WORKERS}"
-        yield "granularity", lambda v: v in ("cell", "operator"), "give 'cell' or 'operator'"
+            whole = f"give a whole number from 1 to {MOST_WORKERS}"
+            yield _wrong(stage, name, lambda v: is_whole(v, 1) and v <= MOST_WORKERS, whole)
+        yield _wrong(stage, "granularity", lambda v: v in ("cell", "operator"), "give 'cell' or 'operator'")
         budget = "give None or a whole number, at least 1"
-        yield "token_budget", lambda v: v is None or is_whole(v, 1), budget
+        yield _wrong(stage, "token_budget", lambda v: v is None or is_whole(v, 1), budget)
     elif kind == "memory":
         given = arguments[0]
         whole = f"it was given {given} slots: give a whole number from 1 to {given}"
-        yield "capacity", lambda v: is_whole(v, 1) and v <= given, whole
-        yield "host_capacity", is_whole, "give a whole number, 0 if nothing is kept on the host"
+        yield _wrong(stage, "capacity", lambda v: is_whole(v, 1) and v <= given, whole)
+        yield _wrong(stage, "host_capacity", is_whole, "give a whole number, 0 if nothing is kept on the host")
         in_turn = "give a whole number, 1 if each layer has its own part of the device"
-        yield "layers_in_turn", lambda v: is_whole(v, 1), in_turn
+        yield _wrong(stage, "layers_in_turn", lambda v: is_whole(v, 1), in_turn)
     else:
-        yield "reference", lambda v: isinstance(v, str), "give 'module:class', or '' if there is none"
+        named = "give 'module:class', or '' if there is none"
+        yield _wrong(stage, "reference", lambda v: isinstance(v, str), named)
+
+
+def _wrong(stage: Any, name: str, right: Callable[[Any], bool], allowed: str) -> str | None:
+    """What is wrong of an attribute of a stage; None: nothing."""
+    if not hasattr(stage, name):
+        return f"makes a stage without the attribute {name!r}: {forgotten_base(type(stage)) or allowed}"
+    value = getattr(stage, name)
+    return None if right(value) else f"makes a stage whose {name} is {shown(value)}: {allowed}"
 
 
 def _called(kind: Kind, cls: type[Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def check_proposal(
 def _check_work(proposal: Proposal, budget: int | None, memory: Memory, requests: Requests) -> None:
     sequences = requests.sequences
     texts: dict[str, list[Work]] = {}
-    planned: dict[tuple[str, int], int] = {}  # node -> its wave
+    nodes: dict[tuple[str, int], tuple[Work, int]] = {}  # each with its wave
     for number, (start, stop) in enumerate(proposal.waves or (Span(0, len(proposal.work)),)):
         for work in proposal.work[start:stop]:
             if not isinstance(work.sequence, str) or work.sequence not in sequences:
@@ -64,7 +64,16 @@ def _check_work(proposal: Proposal, budget: int | None, memory: Memory, requests
             if sequence.graph is None:
                 texts.setdefault(work.sequence, []).append(work)
             else:
-                _check_node(work, sequence, number, planned)
+                _check_node(work, sequence)
+                if (work.sequence, work.start) in nodes:
+                    found = f"a Proposal with {shown(work)}, which was planned before"
+                    raise Wrong(found, "compute each node once", "order")
+                nodes[work.sequence, work.start] = work, number
+    for (name, node), (work, number) in nodes.items():
+        for source in sequences[name].unfolded.sources[node]:
+            if (name, source) in nodes and nodes[name, source][1] >= number:
+                found = f"a Proposal with {shown(work)}, which reads node {source}"
+                raise Wrong(found, "that has not been computed, nor planned before it", "order")
     total = sum(work.num_tokens for work in proposal.work)
     if budget is not None and total > budget:
         raise Wrong(f"a Proposal of {total} tokens of work", f"its token_budget is {budget}", "budget")
@@ -90,15 +99,8 @@ def _check_tokens(works: list[Work], sequence: Sequence, memory: Memory) -> None
             del left[0]
 
 
-def _check_node(work: Work, sequence: Sequence, wave: int, planned: dict[tuple[str, int], int]) -> None:
-    name, node, graph = work.sequence, work.start, sequence.unfolded
+def _check_node(work: Work, sequence: Sequence) -> None:
+    node, graph = work.start, sequence.unfolded
     if work.stop != node + 1 or node >= len(graph) or graph.nodes[node].cell != work.cell:
         allowed = f"a node is Work(sequence.id, node, node + 1, its cell), of the {len(graph)} nodes of its graph"
         raise Wrong(f"a Proposal with {shown(work)}", allowed)
-    if (name, node) in planned:
-        raise Wrong(f"a Proposal with {shown(work)}, which was planned before", "compute each node once", "order")
-    for source in graph.sources[node]:
-        if planned.get((name, source), -1) >= wave:
-            found = f"a Proposal with {shown(work)}, which reads node {source}"
-            raise Wrong(found, "that has not been computed, nor planned before it", "order")
-    planned[name, node] = wave

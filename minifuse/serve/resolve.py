@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minifuse.errors import UsageError
-from minifuse.fault import blaming
+from minifuse.fault import blaming, call_check
 from minifuse.model.choices import find_device
 from minifuse.model.source import Source
 from minifuse.options import offered
@@ -96,8 +96,8 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
     stages = choices.stages(capacity, choices.policy)
     with blaming(stages.attention, stages.batching):
         if not placeholders:
-            stages.attention.check(settings.device, settings.dtype)
-        stages.batching.check(source.name, served.cell_types)
+            call_check(stages.attention, settings.device, settings.dtype)
+        call_check(stages.batching, source.name, served.cell_types)
     if stages.memory.layers_in_turn not in (1, served.num_layers):
         raise UsageError(
             f"{stages.memory.layers_in_turn} layers are to have the device in turn, and {source.name} has "

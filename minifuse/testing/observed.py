@@ -70,10 +70,13 @@ def observe(
         with alarm(patience_s):
             _serve(engine, case, books, seen, policy, interrupt_after)
     except LawBroken as broken:
-        fault: LawBroken = checks.fault_of(broken, engine.requests) or broken
-        fault.seen = fault.seen or seen
-        raise fault from (None if fault is broken else broken)
+        told: LawBroken = checks.fault_of(broken, engine.requests) or broken
+        told.seen = told.seen or seen
+        raise told from (None if told is broken else broken)
     except Hung as hung:
+        if fault := checks.fault_of(hung, engine.requests):
+            fault.seen = seen
+            raise fault from hung
         raise StageFailed("progress", f"a run did not end within {patience_s:g} s, and hangs", seen) from hung
     except Exception as error:
         if found := checks.fault_of(error, engine.requests):

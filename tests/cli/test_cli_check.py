@@ -138,7 +138,7 @@ def test_the_verdict_as_json_is_the_same_for_the_same_seed(minifuse: Cli) -> Non
             "queue",
             ["was evicted, and it precedes", "out  !!", "evict r", "PrefillFirst."],
         ),
-        ("slot_freed_twice", "memory.contiguous", "conservation", ["freed twice", "in slots 0", "Contiguous._free"]),
+        ("slot_freed_twice", "memory.contiguous", "conservation", ["freed twice", "in slots 0", "Contiguous.release"]),
         ("mask_too_wide", "per_sequence", "ghost", ["did not read its own", "PerSequenceAttention.attention"]),
         ("waits_for_a_full_set", "graph_merged", "progress", ["waits at 0 ms", "GraphMerged"]),
     ],

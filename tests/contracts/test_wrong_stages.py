@@ -26,7 +26,7 @@ from minifuse.engine import Engine
 from minifuse.errors import LawBroken, StageFault, UsageError
 from minifuse.execute import RealExecutor, VirtualExecutor
 from minifuse.execute.texts import torch_runner
-from minifuse.fault import blaming, is_own
+from minifuse.fault import blaming, call_check, is_own
 from minifuse.memory import Contiguous
 from minifuse.request import TextReader
 from minifuse.serve import serve
@@ -74,8 +74,8 @@ def _run(stages: Stages, *, real: bool = False) -> None:
     clock, reader = RealClock() if real else VirtualClock(), TextReader(VOCAB, CONTEXT)
     checks = checks_of(stages.batching, stages.memory, stages.attention)
     with blaming(stages.batching, stages.attention):
-        stages.batching.check("llama", (TRANSFORMER,))
-        stages.attention.check("cpu", "float64")
+        call_check(stages.batching, "llama", (TRANSFORMER,))
+        call_check(stages.attention, "cpu", "float64")
         run = torch_runner(small_model("llama"), stages.memory, stages.attention)
     executor = RealExecutor(run, clock, stages.batching.workers) if real else VirtualExecutor(clock, unit, run)  # type: ignore[arg-type]
     parts = stages.batching, stages.memory, stages.attention, executor, clock

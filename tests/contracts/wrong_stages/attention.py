@@ -38,7 +38,7 @@ ATTENTIONS = [
         "layout",
         "called as layout(work, placement)",
     ),
-    Wrong("checks by True", "def check(self, device, dtype):\n    return True", "check", "check raises UsageError"),
+    Wrong("checks by True", "def check(self, device, dtype):\n    return True", "check", "and returns nothing"),
     Wrong(
         "no backend",
         "def backend(self, device='cpu', dtype='float32', numerics='fast'):\n    return object()",
@@ -60,7 +60,7 @@ ATTENTIONS = [
     _tensors(
         "reads what is not there",
         "def reads(self, plan, rows, span, cache):\n    return plan.lengths",
-        "batch",
+        "reads",
         "raised AttributeError",
     ),
     _tensors("no batch", f"{BATCH}None", "batch", "give a Batch"),

@@ -16,10 +16,11 @@ def _returning(method: str, arguments: str, code: str, words: str, **more: str) 
     return Wrong(f"{method} gives {code}", body, method, words, **more)
 
 
-def _room(name: str, parameters: str, code: str, words: str) -> Wrong:
-    admit = f"    def admit(self, sequence, {parameters}):\n        {code}\n"
-    rest = "    def extend(self, sequence): ...\n    def evict(self, sequence): ..."
-    return Wrong(name, "def room(self):\n    return Rooms()", "admit", words, head=f"class Rooms:\n{admit}{rest}")
+def _room(name: str, parameters: str, code: str, words: str, method: str = "take") -> Wrong:
+    head = (
+        f"from minifuse.memory.trial import Trial\n\nclass Rooms(Trial):\n    def take({parameters}):\n        {code}\n"
+    )
+    return Wrong(name, "def room(self):\n    return Rooms()", method, words, head=head)
 
 
 def _ahead(name: str, move: str, landed: str, method: str, words: str) -> Wrong:
@@ -134,26 +135,19 @@ MEMORIES = [
     _returning("commit", "plan, sampled, now", "r._replace(used=-1)", "whole numbers"),
     _returning("commit", "plan, sampled, now", "r._replace(used=0.5)", "whole numbers"),
     _returning("commit", "plan, sampled, now", "r._replace(host=3)", "on the host 0"),
-    _returning("usage", "", "None", "give KVUsage"),
+    Wrong("usage gives None", "def usage(self):\n    return None", "commit", "give KVUsage"),
     _returning("room", "", "None", "give a Room"),
     _returning("room", "", "r.admit", "give a Room"),
-    _room("a room that says True", "*, growing=False", "return True", "returned True: a reason is"),
-    _room("a room that fails", "*, growing=False", "1 / 0", "raised ZeroDivisionError"),
-    _room("a room without growing", "again=None", "pass", "called as admit(sequence, growing=)"),
-    _room("a room of another's reasons", "*, growing=False", "return Reason('a', 'r5', 'b')", "the id of 'r0'"),
+    _room("a room that says True", "self, sequence, growing", "return True", "returned True: a reason is"),
+    _room("a room that fails", "self, sequence, growing", "1 / 0", "raised ZeroDivisionError"),
+    _room("a room without growing", "self, sequence", "pass", "raised TypeError", "admit"),
+    _room("a room of another's reasons", "self, sequence, growing", "return Reason('a', 'r5', 'b')", "the id of 'r0'"),
     _returning("ahead", "now", "None", "give a tuple of Move"),
     _returning("ahead", "now", "(Move('copy', 0, 1, 1),)", "in a plan of 0 waves"),
-    _returning("release", "sequence, now", "0", "must return nothing"),
     Wrong("fails to release", "def release(self, sequence, now):\n    {}[sequence.id]", "release", "never admitted"),
-    Wrong("checks by False", "def check(self, *prompts):\n    return False", "check", "check raises RequestRefused"),
-    Wrong("checks one prompt", "def check(self, request):\n    pass", "check", "called as check(request, request)"),
+    Wrong("checks by False", "def check(self, *prompts):\n    return False", "check", "and returns nothing"),
+    Wrong("checks one prompt", "def check(self, request):\n    pass", "check", "called as check(prompt, prompt)"),
     Wrong("checks nothing", "def check(self, *prompts):\n    prompts[0].length", "check", "raised AttributeError"),
-    Wrong(
-        "receives something",
-        "def receive(self, sequence):\n    return sequence",
-        "receive",
-        "receive raises RequestRefused",
-    ),
     Wrong(
         "forgets the time",
         "def commit(self, plan, sampled):\n    return self.usage()",

@@ -65,7 +65,9 @@ class Shuffled(OfStudent, Slots):
 
     def _moves(self, live: Sequence[int], fixed: Sequence[int]) -> list[tuple[int, int]]:
         movable = [buffer for buffer in range(self.slots) if buffer not in fixed]
-        tokens = {self.slot(name): num_tokens for name, num_tokens in self.cached.items()}  # with KV, in each buffer
+        tokens = {
+            self.slot(name): num_tokens for name, num_tokens in self.books.cached.items()
+        }  # with KV, in each buffer
         longest = max(live, key=lambda buffer: tokens.get(buffer, 0))
         found = asked(self.work, [buffer in live for buffer in movable], movable.index(longest))
         return [(movable[source], movable[target]) for source, target in found]

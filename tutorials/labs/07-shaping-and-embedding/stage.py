@@ -105,7 +105,7 @@ class WithWindow(OfStudent):
     def __init__(self, capacity, options=None):
         super().__init__(capacity, options)
         WindowOfStudent.work = self.work
-        self.window = WindowOfStudent(1, self.longest, self.extents, embed=self.embeds)
+        self.window = WindowOfStudent(1, self.longest, self.books.places, embed=self.window.embed)
 
 
 @register
