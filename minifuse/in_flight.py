@@ -49,6 +49,22 @@ class InFlight:
         workers.
         """
         joining, leaving = {one.id for one in proposal.admit}, {one.id for one in proposal.evict}
+        if joining or leaving:
+            self._check_changes(worker, proposal, sequences)
+        names = {work.sequence for work in proposal.work}
+        if leaving and (gone := names & leaving):
+            raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
+        for name in names:
+            sequence = sequences.get(name)
+            if sequence is None or (sequence.phase not in ADMITTED and name not in joining):
+                raise LawBroken("conservation", f"worker {worker} was to work on {name}, which was never admitted")
+        for name in self._workers.keys() & names if self._workers else ():
+            in_order = self.depth > 1 and all(other == worker for other in self._workers[name])
+            if not in_order and sequences[name].graph is None:
+                raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
+
+    def _check_changes(self, worker: int, proposal: Proposal, sequences: Mapping[str, Sequence]) -> None:
+        """Raise `LawBroken` unless each sequence that is admitted waits, and each that is evicted runs."""
         for phases, verb, some in ((WAITING, "admit", proposal.admit), (ADMITTED, "evict", proposal.evict)):
             for one in some:
                 state = ""
@@ -60,19 +76,9 @@ class InFlight:
                     state = "whose last work is not done"
                 if state:
                     raise LawBroken("conservation", f"worker {worker} was to {verb} {one.id}, {state}")
-        if len(joining) + len(leaving) < len(proposal.admit) + len(proposal.evict):
+        changed = (*proposal.admit, *proposal.evict)
+        if len({one.id for one in changed}) < len(changed):
             raise LawBroken("conservation", f"worker {worker} was to admit or to evict a sequence a second time")
-        names = {work.sequence for work in proposal.work}
-        if gone := names & leaving:
-            raise LawBroken("conservation", f"worker {worker} was to evict {min(gone)} and to work on it")
-        for name in names - joining:
-            sequence = sequences.get(name)
-            if sequence is None or sequence.phase not in ADMITTED:
-                raise LawBroken("conservation", f"worker {worker} was to work on {name}, which was never admitted")
-        for name in self._workers.keys() & names:
-            in_order = self.depth > 1 and all(other == worker for other in self._workers[name])
-            if not in_order and sequences[name].graph is None:
-                raise LawBroken("conservation", f"worker {worker} was given {name}, whose last work is not done")
 
     def launch(self, plan: Plan, sequences: Collection[str], now: float) -> None:
         """A plan with work of these sequences is about to be submitted, at time `now`.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from minifuse.errors import LawBroken
 from minifuse.layout import Layout
 from minifuse.plan import Move, Placement, Proposal
@@ -42,35 +44,44 @@ class Observer:
 
 
 class Observers(Observer):
-    """Several observers, told in their order."""
+    """Several observers, told in their order; each only of what it listens to."""
 
     def __init__(self, *observers: Observer) -> None:
-        self.each = observers
+        def listeners(event: str) -> list[Any]:
+            ignored = getattr(Observer, event)
+            return [getattr(one, event) for one in observers if getattr(type(one), event) is not ignored]
+
+        self._proposed = listeners("proposed")
+        self._placed = listeners("placed")
+        self._laid_out = listeners("laid_out")
+        self._moved_ahead = listeners("moved_ahead")
+        self._completed = listeners("completed")
+        self._woke = listeners("woke")
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
-        for one in self.each:
-            proposal = one.proposed(worker, proposal, requests)
+        for tell in self._proposed:
+            proposal = tell(worker, proposal, requests)
         return proposal
 
     def placed(self, proposal: Proposal, placement: Placement, requests: Requests) -> None:
-        for one in self.each:
-            one.placed(proposal, placement, requests)
+        for tell in self._placed:
+            tell(proposal, placement, requests)
 
     def laid_out(self, proposal: Proposal, placement: Placement, layout: Layout) -> None:
-        for one in self.each:
-            one.laid_out(proposal, placement, layout)
+        for tell in self._laid_out:
+            tell(proposal, placement, layout)
 
     def moved_ahead(self, moves: tuple[Move, ...]) -> None:
-        for one in self.each:
-            one.moved_ahead(moves)
+        for tell in self._moved_ahead:
+            tell(moves)
 
     def completed(self, report: StepReport) -> None:
-        for one in self.each:
-            one.completed(report)
+        for tell in self._completed:
+            tell(report)
 
     def woke(self, in_vain: bool, running: bool) -> None:
-        for one in self.each:
-            one.woke(in_vain, running)
+        for tell in self._woke:
+            tell(in_vain, running)
 
 
 class Watchdog(Observer):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from minifuse.clock import RealClock, VirtualClock
+from minifuse.contracts.checks import Checks
 from minifuse.engine import Engine
 from minifuse.errors import MinifuseError
 from minifuse.execute import RealExecutor, RunAhead, VirtualExecutor
@@ -161,6 +162,7 @@ def make_engine(
     if model is not None:
         run = torch_runner(small_model(model), stages.memory, stages.attention)
     clock = VirtualClock()
+    checks = Checks(stages.batching, stages.memory, stages.attention, all_stages=True)
     return Engine(
         stages.batching,
         stages.memory,
@@ -169,7 +171,7 @@ def make_engine(
         clock,
         reader=TextReader(VOCAB, CONTEXT),
         trace=trace or Trace(),
-        observers=(Accounting(),) if why else (),
+        observers=(checks, Accounting()) if why else (checks,),
     )
 
 

@@ -9,29 +9,20 @@ from typing import Any, ClassVar
 
 from minifuse.errors import UsageError
 from minifuse.layout import Layout
-from minifuse.options import NoOptions
 from minifuse.plan import Placement
-from minifuse.stages import register
+from minifuse.stages import Attention, register
 from minifuse.work import Span, Work
 
 __all__ = ["CellsStage", "PaddedCellsStage"]
 
 
-class _CellStage:
+class _CellStage(Attention):
     """What the layouts for models of cells share."""
 
-    kind: ClassVar[str] = "attention"
-    name: ClassVar[str]
     serves: ClassVar[frozenset[str]] = frozenset({"cells"})
-    Options: ClassVar[type] = NoOptions
-    tensors: ClassVar[str] = ""
-    reference: ClassVar[str] = ""
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
-
-    def check(self, device: str, dtype: str) -> None:
-        """Runs on every device, in every dtype."""
 
     def backend(self, device: str = "cpu", dtype: str = "float32", numerics: str = "fast") -> Any:
         """Raise `UsageError`: only a transformer needs a backend."""

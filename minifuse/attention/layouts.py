@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +16,7 @@ from minifuse.errors import MachineError, UsageError
 from minifuse.layout import Layout
 from minifuse.options import option
 from minifuse.plan import Placement
-from minifuse.stages import register
+from minifuse.stages import Attention, register
 from minifuse.work import Span, Work
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ __all__ = [
 
 BALANCE = 164.0  # of an RTX 4090 in 16 bits: 165e12 operations and 1.008e12 bytes a second
 HIDDEN_SIZE = 4096  # matters for the scores alone, which are a two thousandth of the KV here
+# One backend on the kernels, and one of reference numerics on torch, serve all layouts.
+KERNELS, REFERENCE = "minifuse.attention.triton:TritonAttention", "minifuse.attention.reference:ReferenceAttention"
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -49,26 +50,23 @@ class Options:
     )
 
 
-class AttentionStage(ABC):
+class AttentionStage(Attention):
     """The half of an attention stage that needs no torch.
 
     The tensor half is a `minifuse.attention.backend.Backend`, named as `module:class`: `tensors` on torch, `kernels` on
     Triton, `reference` for the reference numerics on torch. The last two may be missing.
     """
 
-    kind: ClassVar[str] = "attention"
     name: ClassVar[str]
     Options: ClassVar[type] = Options
-    reads: ClassVar[frozenset[str]]
-    tensors: ClassVar[str]
     kernels: ClassVar[str] = ""
-    reference: ClassVar[str] = ""
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
 
-    @abstractmethod
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout: ...
+    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
+        """Ragged: the tokens of the work and nothing else."""
+        return Layout(placement.waves or (Span(0, len(work)),))
 
     def check(self, device: str, dtype: str) -> None:
         """Raise `UsageError` or `MachineError` if Triton was chosen and cannot run on this device or in this dtype."""
@@ -122,48 +120,40 @@ def _construct(path: str, *arguments: bool) -> AttentionBackend:
     return backend
 
 
-class _Shipped(AttentionStage):
-    """The layouts of this package: ragged, unless a layout overrides it.
-
-    One backend on the kernels, and one of reference numerics on torch, serve all of them.
-    """
-
-    serves: ClassVar[frozenset[str]] = frozenset({"transformer"})
-    kernels = "minifuse.attention.triton:TritonAttention"
-    reference = "minifuse.attention.reference:ReferenceAttention"
-
-    def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
-        return Layout(placement.waves or (Span(0, len(work)),))
-
-
 @register
-class PerSequenceStage(_Shipped):
+class PerSequenceStage(AttentionStage):
     """Tokens of all requests concatenated, attention request by request: selective batching (Orca; Baton, 2.2)."""
 
     name = "per_sequence"
     reads = frozenset({"extents"})
     tensors = "minifuse.attention.per_sequence:PerSequenceAttention"
+    kernels = KERNELS
+    reference = REFERENCE
 
 
 @register
-class PaddedStage(_Shipped):
+class PaddedStage(AttentionStage):
     """A rectangle of tokens with a mask: padding and finished rows are computed, and counted as idle (Baton, 2.1)."""
 
     name = "padded"
     reads = frozenset({"rectangle"})
     tensors = "minifuse.attention.padded:PaddedAttention"
+    kernels = KERNELS
+    reference = REFERENCE
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
         return Layout((Span(0, len(work)),), placement.shape)
 
 
 @register
-class SlotsStage(_Shipped):
+class SlotsStage(AttentionStage):
     """One token in each of the adjacent buffers of a region, as views; prompts request by request (Flover, V-B)."""
 
     name = "slots"
     reads = frozenset({"slots"})
     tensors = "minifuse.attention.slots:SlotsAttention"
+    kernels = KERNELS
+    reference = REFERENCE
 
     def layout(self, work: tuple[Work, ...], placement: Placement) -> Layout:
         single = all(item.num_tokens == 1 for item in work)
@@ -171,21 +161,25 @@ class SlotsStage(_Shipped):
 
 
 @register
-class PagedStage(_Shipped):
+class PagedStage(AttentionStage):
     """Tokens of all requests concatenated and attended in one call, over blocks or runs of slots (Pensieve, 3.4.4)."""
 
     name = "paged"
     reads = frozenset({"pages", "extents"})
     tensors = "minifuse.attention.paged:PagedAttention"
+    kernels = KERNELS
+    reference = REFERENCE
 
 
 @register
-class PackedStage(_Shipped):
+class PackedStage(AttentionStage):
     """Attention in lanes, of which each attends to short pieces of work one after the other (FluidInfer, 4.2)."""
 
     name = "packed"
     reads = frozenset({"pages"})
     tensors = "minifuse.attention.packed:PackedAttention"
+    kernels = KERNELS
+    reference = REFERENCE
 
     @dataclass(frozen=True)
     class Options(Options):

@@ -72,8 +72,8 @@ class Fusion(Batching):
         """The contexts of the first `requests` in the queue, as far as they fit."""
         admit: list[Sequence] = []
         work: list[Work] = []
-        room = memory.room()
-        while self.waiting and requests:
+        room = memory.room() if self.waiting else None
+        while self.waiting and requests and room:
             prompts = prompts_of_first(self.waiting)
             contexts = [item for prompt in prompts for item in _context(prompt, memory)]
             if not contexts:
@@ -96,8 +96,8 @@ class Fusion(Batching):
             for sequence in self.admitted.values()
             if sequence.phase is Phase.PREPROCESSING
         ]
-        room = memory.room()
-        while self.waiting:
+        room = memory.room() if self.waiting else None
+        while self.waiting and room:
             prompts = prompts_of_first(self.waiting)
             if reason := admit_together(prompts, room):
                 reasons.append(reason)

@@ -53,8 +53,8 @@ class Instances(Batching):
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         mine = self.serving[worker]
         admit: tuple[Sequence, ...] = ()
-        room = memory.room()
-        reason = self._why_waiting(room)
+        room = memory.room() if self.waiting else None
+        reason = None if room is None else self._why_waiting(room)
         if not mine and self.waiting and reason is None:
             admit = prompts_of_first(self.waiting)
             self.num_idle -= 1
@@ -66,9 +66,7 @@ class Instances(Batching):
         return Proposal(work, admit, (reason,) if reason else (), room=room)
 
     def _why_waiting(self, room: Room) -> Reason | None:
-        """Why the first request in the queue cannot have an instance now, or None."""
-        if not self.waiting:
-            return None
+        """Why the first request that waits cannot have an instance now, or None."""
         prompts = prompts_of_first(self.waiting)
         if not self.num_idle:
             text = f"not admitted: all {self.workers} instances are serving"

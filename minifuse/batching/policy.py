@@ -13,7 +13,7 @@ from minifuse.batching.queue import QueueOptions, Ranked
 from minifuse.contracts.values import check_rank, check_reason, check_time
 from minifuse.declarations import nearest
 from minifuse.errors import UsageError
-from minifuse.fault import Wrong, class_site, returned_by, shown
+from minifuse.fault import Wrong, class_site, is_own, returned_by, shown
 from minifuse.parsing import number
 from minifuse.plan import Proposal, Reason, Room
 from minifuse.request import Phase, Sequence
@@ -65,15 +65,22 @@ def fill(waiting: Iterable[Sequence], room: Room, most: int) -> tuple[list[Seque
 class Filling:
     """An iteration in the making, and the trial of memory on which it is settled."""
 
-    room: Room
+    memory: Memory
     left: int | None  # tokens of the budget that are left; None: no budget
-    running: Missing = field(default_factory=list)  # the running sequences that are scheduled
+    running: Missing  # the running sequences that are scheduled
+    opened: Room | None = None  # the trial, once something is tried
     work: list[Work] = field(default_factory=list)
     admit: list[Sequence] = field(default_factory=list)
     evicted: dict[str, Sequence] = field(default_factory=dict)  # because memory is short
     stuck: dict[str, Reason] = field(default_factory=dict)  # running, and without room although none is left to evict
     displaced: dict[str, Sequence] = field(default_factory=dict)  # a newcomer takes the place of each
     reasons: list[Reason] = field(default_factory=list)  # why the first that waits was not admitted
+
+    @property
+    def room(self) -> Room:
+        if self.opened is None:
+            self.opened = self.memory.room()
+        return self.opened
 
     def add(self, sequence: Sequence, spans: tuple[Span, ...]) -> None:
         """Schedule what a sequence misses, cut to the budget that is left."""
@@ -120,6 +127,7 @@ class QueuePolicy(Batching):
         self.options = self.Options() if options is None else options
         self.waiting = Ranked()
         self.running = Ranked()
+        self._is_checked = not is_own(type(self))
         self._last_rank: Any = None
         self.ready = self.waiting  # sequences that may join, the evicted included; a `READY` one was admitted before
 
@@ -137,9 +145,10 @@ class QueuePolicy(Batching):
     def _ranked(self, sequence: Sequence) -> Any:
         """The rank of a sequence, which must compare with that of the one before."""
         rank = self.rank(sequence)
-        with returned_by(self, "rank"):
-            check_rank(rank, self._last_rank)
-        self._last_rank = rank
+        if self._is_checked:
+            with returned_by(self, "rank"):
+                check_rank(rank, self._last_rank)
+            self._last_rank = rank
         return rank
 
     def release(self, sequence: Sequence) -> None:
@@ -199,7 +208,7 @@ class QueuePolicy(Batching):
         Args:
             rule: why a waiting sequence does not join this iteration, or None; asked after `admission`.
         """
-        filling = Filling(memory.room(), self.token_budget, running)
+        filling = Filling(memory, self.token_budget, running)
         if self.grows and running:
             self._make_room(filling)
         self._schedule(filling)
@@ -297,8 +306,9 @@ class QueuePolicy(Batching):
     ) -> Reason | None:
         """Why a newcomer may not join, by admission, the budget, the iteration's rule or memory; or None."""
         if reason := self.admission(newcomer, len(filling.admit) - len(filling.displaced), now):
-            with returned_by(self, "admission"):
-                check_reason("", reason, (newcomer.id,))
+            if self._is_checked:
+                with returned_by(self, "admission"):
+                    check_reason("", reason, (newcomer.id,))
             return reason
         if filling.left == 0:
             return Reason("budget-spent", newcomer.id, f"not admitted: {self.token_budget} tokens are planned")
@@ -339,7 +349,7 @@ class QueuePolicy(Batching):
         joined = (self._lacks(sequence, room) for sequence in filling.admit)
         full = next((reason for reason in (*rest, *joined) if reason is not None), None)
         work = [work for work in filling.work if work.sequence != victim.id]
-        attempt = replace(filling, room=room, work=work, admit=[*filling.admit], displaced=displaced)
+        attempt = replace(filling, opened=room, work=work, admit=[*filling.admit], displaced=displaced)
         if full is None:
             return attempt, None
         text = f"not admitted: {full.sequence} joins before it, and not without {victim.id}"
@@ -356,8 +366,9 @@ class QueuePolicy(Batching):
         ]
         if not filling.work:
             wake_at = self.wake_at(now)
-            with returned_by(self, "wake_at"):
-                check_time("", wake_at, now)
+            if self._is_checked:
+                with returned_by(self, "wake_at"):
+                    check_time("", wake_at, now)
             return Proposal(reasons=tuple(reasons), wake_at=wake_at)
         evict = filling.evicted | filling.displaced
         for sequence in filling.admit:
@@ -371,7 +382,7 @@ class QueuePolicy(Batching):
             tuple(reasons),
             evict=tuple(evict.values()),
             growing=self.grows,
-            room=filling.room,
+            room=filling.opened,
         )
 
 

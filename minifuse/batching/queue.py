@@ -96,6 +96,12 @@ class Ranked:
         if name in self._tickets:
             self.remove(name)
 
+    def rerank_all(self, rank: Callable[[Sequence], Any]) -> None:
+        """Put every sequence where its `rank` now stands."""
+        tickets = [ticket._replace(rank=rank(ticket.sequence)) for ticket in self._order]
+        self._order = SortedList(tickets)
+        self._tickets = {ticket.sequence.id: ticket for ticket in tickets}
+
     def rerank(self, name: str, rank: Callable[[Sequence], Any]) -> None:
         """Put the sequence of this name where its `rank` now stands. Raise `KeyError` if it is not here."""
         ticket = self.remove(name)

@@ -45,8 +45,7 @@ class Srpt(QueuePolicy):
 
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         if self.waiting:
-            for sequence in list(self.running):
-                self.running.rerank(sequence.id, self.rank)
+            self.running.rerank_all(self.rank)
         return super().propose(worker, now, memory)
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:

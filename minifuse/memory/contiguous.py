@@ -67,9 +67,10 @@ class Contiguous(Memory):
         return RunTrial(self.allocator)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        trial = settle(proposal, RunTrial, self.room)
-        self.allocator = trial.allocator
-        self.books.places |= trial.extents
+        if proposal.admit or proposal.evict:
+            trial = settle(proposal, RunTrial, self.room)
+            self.allocator = trial.allocator
+            self.books.places |= trial.extents
         return Placement(self.books.of(proposal.work))
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:

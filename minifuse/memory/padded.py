@@ -99,9 +99,8 @@ class Padded(Memory):
         return PaddedTrial(self.capacity, len(self.books.places))
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        trial = settle(proposal, PaddedTrial, self.room)
-        if proposal.admit:
-            self._open(trial.shape, proposal.admit)
+        if proposal.admit or proposal.evict:
+            self._open(settle(proposal, PaddedTrial, self.room).shape, proposal.admit)
         extents, width = self.books.of(proposal.work), self.shape.width
         placed = list(zip(proposal.work, extents, strict=True))
         start = min([offset % width + work.start for work, (offset, _) in placed])

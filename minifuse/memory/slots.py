@@ -119,8 +119,8 @@ class Slots(Memory):
             places[newcomer.id] = self._extent(slot)
 
     def place(self, proposal: Proposal, now: float) -> Placement:
-        settle(proposal, SlotTrial, self.room)
-        if proposal.admit:
+        if proposal.admit or proposal.evict:
+            settle(proposal, SlotTrial, self.room)
             self._admit(proposal.admit)
         extents = self.books.of(proposal.work)
         if proposal.phase is Phase.PREPROCESSING:
