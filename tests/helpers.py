@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -288,9 +289,11 @@ def lines_of(do: Callable[[], T]) -> tuple[T, int]:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # what is collected meanwhile may run Python of its own
     sys.settrace(trace)
     try:
         result = do()
     finally:
         sys.settrace(before)
+        gc.enable()
     return result, count

@@ -189,6 +189,6 @@ def shares_with_a_sequence_that_is_displaced(patch: Patch) -> None:
         for sequence in displaced.values():
             room.evict(sequence)
         work = [work for work in filling.work if work.sequence != victim.id]
-        return replace(filling, room=room, work=work, admit=[*filling.admit], displaced=displaced), None
+        return replace(filling, opened=room, work=work, admit=[*filling.admit], displaced=displaced), None
 
     patch.setattr(QueuePolicy, "_without", evict_after_admitting)
