@@ -26,13 +26,13 @@ def nearest(name: str, cls: type[Any]) -> str | None:
 
 
 def defaults(protocol: type[Any]) -> dict[str, Any]:
-    """The members of a protocol that have a value, or a body: what a stage without them gets."""
+    """The members of a protocol with a value or a body: the defaults of stages."""
     members = {name: value for base in reversed(protocol.__mro__) for name, value in vars(base).items()}
     return {name: value for name, value in members.items() if _is_public(name) and not _is_abstract(value)}
 
 
 def required(protocol: type[Any]) -> list[str]:
-    """The members that every stage must have of its own: abstract methods, and class attributes without a value."""
+    """The members of a protocol without a default: every stage has its own."""
     annotated = {
         name: hint for base in protocol.__mro__ for name, hint in vars(base).get("__annotations__", {}).items()
     }

@@ -1,4 +1,4 @@
-"""The only loop in the project. What makes a technique lies in its stages; here they take turns."""
+"""The only loop in the project, in which the stages take turns."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Engine:
             yield from reports
 
     def turns(self, waiting: Waiting = nullcontext) -> Iterator[list[StepReport]]:
-        """Like `run`, but yields once per turn; a turn may complete no plan. Waits inside `waiting()`.
+        """Like `run`, but yields once per turn, and waits inside `waiting()`.
 
         Raises:
             UsageError: the engine runs already.
@@ -82,7 +82,7 @@ class Engine:
             return self.collect(waiting) if self.unfinished else []
 
     def dispatch(self) -> None:
-        """For each worker that can take more: propose, place, lay out, submit. Then move what memory wants ahead."""
+        """Propose, place, lay out and submit for each worker; then move KV ahead."""
         now = self.now
         self._idle = []
         for worker in range(self.batching.workers):
@@ -108,7 +108,7 @@ class Engine:
                 self.executor.submit(plan, self.requests.start(plan), now)
 
     def collect(self, waiting: Waiting) -> list[StepReport]:
-        """Wait for the next event: a plan completes, a request arrives, or a policy asked to be woken.
+        """Wait for a completion, an arrival, or the time at which a policy wakes.
 
         The caller holds the lock; it is released while waiting.
         """

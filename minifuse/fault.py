@@ -1,4 +1,4 @@
-"""Whose mistake it is: where the code of a stage that is not minifuse's own lies, and the sentence that names it."""
+"""Whose mistake an error is: the sentence that names a stage's class, method and line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LONGEST = 120  # characters of a value in a sentence
 
 
 class Wrong(Exception):
-    """What a stage's method returned is not allowed: what was found in it, what is allowed, and the law it breaks."""
+    """A stage returned what is not allowed: what was found, what is allowed, which law it breaks."""
 
     def __init__(self, found: str, allowed: str, law: str = "contract") -> None:
         super().__init__(found, allowed)
@@ -54,7 +54,7 @@ class Wrong(Exception):
 
 
 class Hung(BaseException):
-    """Raised where something does not return. A `BaseException`, for a stage that hangs may catch every `Exception`."""
+    """Something did not return. A `BaseException`: a stage may catch every `Exception`."""
 
     def __init__(self, patience_s: float) -> None:
         super().__init__(patience_s)
@@ -67,7 +67,7 @@ def is_own(cls: type[Any]) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as a sentence shows it: on one line, cut if it is long, whatever its `repr` does."""
+    """A value in a sentence: on one line, cut if long, whatever its `repr` does."""
     if inspect.isgenerator(value):
         return "a generator (a function with a `yield` returns one)"
     if inspect.iscoroutine(value):
@@ -81,7 +81,7 @@ def shown(value: Any) -> str:
 
 
 def _code_of(member: Any) -> CodeType | None:
-    """The code of what a class has under a name: a function, however it is decorated."""
+    """The code of a member of a class: of a function, however it is decorated."""
     if isinstance(member, property):
         member = member.fget
     member = getattr(member, "__func__", getattr(member, "func", member))
@@ -110,7 +110,7 @@ def folder_of(cls: type[Any]) -> Path | None:
 
 
 def method_site(cls: type[Any], name: str) -> str:
-    """A method of a class, with its file and line; of one that is inherited from minifuse, those of the class.
+    """A method with its file and line; those of the class if minifuse has the method.
 
     >>> # "Mine.propose (mine.py, line 20)", "Mine.propose (inherited from QueuePolicy; mine.py, line 12)"
     """
@@ -125,7 +125,7 @@ def method_site(cls: type[Any], name: str) -> str:
 
 
 def last_line(traceback: TracebackType | None, folders: Collection[Path]) -> str | None:
-    """The last file and line in these folders that an error passed through; None: it passed through none.
+    """The last file and line in these folders that an error passed through, or None.
 
     Installed packages below a folder, and minifuse itself, are not in it.
     """
@@ -165,7 +165,7 @@ def raised(cls: type[Any], name: str, error: BaseException, note: str = "") -> S
 
 
 def blamed(error: BaseException, *stages: Any) -> StageFault | None:
-    """The fault of a stage of a user's own in whose methods an error was raised; None: it was raised in none.
+    """The fault of the user's stage that raised an error, or None.
 
     The innermost method that is written in the stage's file is named, or else the outermost that it inherits. What a
     method may raise is no fault.
@@ -192,7 +192,7 @@ def blamed(error: BaseException, *stages: Any) -> StageFault | None:
 
 @contextmanager
 def returned_by(stage: Any, method: str) -> Iterator[None]:
-    """A block that checks what a stage's method returned: what is wrong becomes a `StageFault` that names it."""
+    """A block of checks: what is wrong becomes a `StageFault` that names the method."""
     try:
         yield
     except Wrong as wrong:
@@ -201,7 +201,7 @@ def returned_by(stage: Any, method: str) -> Iterator[None]:
 
 
 def call_check(stage: Any, *arguments: Any) -> None:
-    """Call a stage's `check`, which refuses by raising; False would be overlooked. Raise `StageFault` if it returns."""
+    """Call a stage's `check`. Raise `StageFault` if it returns something: it refuses by raising."""
     result = stage.check(*arguments)
     if result is not None:
         site = method_site(type(stage), "check")
@@ -210,7 +210,7 @@ def call_check(stage: Any, *arguments: Any) -> None:
 
 @contextmanager
 def blaming(*stages: Any) -> Iterator[None]:
-    """A block in which stages run: what one of a user's own raises becomes a `StageFault`. See `blamed`."""
+    """A block in which stages run: what a user's stage raises becomes a `StageFault`."""
     try:
         yield
     except BaseException as error:  # of SystemExit, too: a stage that calls exit() must not end the run so
@@ -226,7 +226,7 @@ def _name_of(code: CodeType, cls: type[Any]) -> str | None:
 
 
 def forgotten_base(cls: type[Any]) -> str:
-    """What is likely the cause of a missing attribute: an `__init__` that does not call its base class's; else ""."""
+    """The hint that an `__init__` does not call its base class's; "" if it does."""
     owner, *bases = (base for base in cls.__mro__ if "__init__" in vars(base))
     code = getattr(vars(owner)["__init__"], "__code__", None)
     if code is None or is_own(owner) or bases[0] is object or {"super", "__init__"} & {*code.co_names}:

@@ -1,4 +1,4 @@
-"""The plans in flight: which worker runs them, which sequences they hold, and whose memory waits for them."""
+"""The plans in flight: their workers, their sequences, and whose memory waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ ADMITTED = (Phase.RUNNING, Phase.READY, Phase.PREPROCESSING)
 
 
 class InFlight:
-    """Plans that have been submitted and have not completed. A worker runs its plans in order, at most `depth` at once.
+    """Keeps the plans that were submitted and have not completed.
+
+    A worker runs its plans in order, at most `depth` at once.
 
     A sequence that finishes while plans in flight still touch its memory is `leaving`: its memory is free when the last
     of them has landed.
@@ -94,7 +96,7 @@ class InFlight:
             self._workers.setdefault(name, []).append(plan.worker)
 
     def land(self, plan: Plan, ended_s: float) -> tuple[float, list[Sequence]]:
-        """A plan has completed. Returns when it began to run, and the leaving sequences whose memory is free now."""
+        """Complete a plan. Returns its start, and the leaving sequences to free now."""
         submitted_s, sequences = self._started.pop(plan.step)
         started_s = max(submitted_s, self._last_ended[plan.worker])
         self._last_ended[plan.worker] = ended_s

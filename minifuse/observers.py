@@ -20,7 +20,7 @@ class Observer:
     """Follows the loop. What it raises ends the run."""
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
-        """A policy has made a proposal, with work or without; `worker` None: nothing runs until `proposal.wake_at`.
+        """A policy has proposed; `worker` None: nothing runs until `proposal.wake_at`.
 
         Returns:
             The proposal to place, perhaps with more reasons.
@@ -40,7 +40,7 @@ class Observer:
         """A plan has completed."""
 
     def woke(self, in_vain: bool, running: bool) -> None:
-        """A wait has ended. `in_vain`: a policy asked to be woken, and nothing else happened; `running`: plans are."""
+        """A wait has ended; `in_vain`: only because a policy asked for it."""
 
 
 class Observers(Observer):
@@ -85,7 +85,7 @@ class Observers(Observer):
 
 
 class Watchdog(Observer):
-    """Ends a run that makes no progress: nothing can happen, or the policy wakes itself for ever.
+    """Ends a run without progress: nothing can happen, or the policy wakes itself forever.
 
     A wait has one end that can be foreseen: the moment at which a window closes, or a priority is due. A policy that is
     woken a thousand times, and nothing has arrived, run or ended in between, waits for nothing.

@@ -65,7 +65,7 @@ class Requests:
     # --- from outside
 
     def submit(self, *prompts: Request) -> None:
-        """Take a request in; it is received when its arrival time has come, which is now if that has passed.
+        """Take a request in. It is received at its arrival time, or now if that has passed.
 
         If the engine does not run, or has just served its last request, the request waits for the next `run`.
 
@@ -103,7 +103,7 @@ class Requests:
                 self.trace.request(self.reader.fit(whole), num_history, measured=prompt.arrival_s != asked_s)
 
     def abort(self, name: str) -> bool:
-        """End a request, or all prompts of a group, with the tokens that it has so far.
+        """End a request, or all prompts of a group, with its tokens so far.
 
         A request that has not arrived takes those that follow it with it. Returns whether it had not ended yet.
 
@@ -125,7 +125,7 @@ class Requests:
 
     @contextmanager
     def _called(self) -> Iterator[float]:
-        """Hold the lock during a call, and wake the loop behind it. Yields the time of the call.
+        """Hold the lock during a call, then wake the loop. Yields the call's time.
 
         In the loop's own thread that is the last event's, and the loop is not woken: it would decide at a time that is
         no event's, which a replay does not have.
@@ -137,7 +137,7 @@ class Requests:
             self.executor.wake()
 
     def resume(self, stored: Stored) -> None:
-        """Let the first request of each conversation go on behind the text that is stored of it."""
+        """Let each conversation's first request continue its stored text."""
         self.arrivals.stored = stored
 
     # --- in the loop
@@ -178,7 +178,7 @@ class Requests:
                 self._end_early(sequence, FinishReason.REFUSED, str(refusal))
 
     def reach(self, event_s: float) -> None:
-        """Move time on to an event, and receive what arrived before it, each at its own time.
+        """Advance time to an event, receiving earlier arrivals each at its own time.
 
         A plan that runs in this thread hides arrivals until it has ended. The policy learns of them before it learns of
         that end, as it does in virtual time.
@@ -240,7 +240,7 @@ class Requests:
     # --- ends
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """A sequence leaves at once. Its memory is free when no plan in flight touches it any more."""
+        """End a sequence. Its memory is freed when no plan in flight uses it."""
         sequence.phase = Phase.FINISHED
         sequence.finish_reason, sequence.ended_s = reason, self.now
         if not self._stages_failed:
@@ -274,7 +274,7 @@ class Requests:
         sequence.graph = None  # its results stay
 
     def serve_once(self) -> None:
-        """Raise `UsageError` if the engine runs, or if it serves a list of requests already or has done so."""
+        """Raise `UsageError` if the engine runs, or has served a list of requests."""
         with self.lock:
             if self._thread is not None or self._served or self._closed:
                 raise UsageError(
@@ -284,7 +284,7 @@ class Requests:
             self._served = True
 
     def over(self) -> bool:
-        """Whether nothing is left to do. An engine that serves a list closes then, once all ends have been told."""
+        """Whether nothing is left to do; an engine that serves a list closes then."""
         with self.lock:
             if self.unfinished or (self._served and self.ended_between):
                 return False
@@ -292,7 +292,7 @@ class Requests:
             return True
 
     def close(self) -> list[Request]:
-        """Stop the threads and end the trace: no more requests are taken. Returns those that have yet to arrive."""
+        """Stop the threads and end the trace. Returns the requests that have not arrived."""
         with self.lock:
             self._closed = True
             withdrawn = self.arrivals.withdraw_all()
@@ -301,7 +301,7 @@ class Requests:
         return withdrawn
 
     def interrupt(self, stages_failed: bool = False) -> list[str]:
-        """Give up every unfinished request, keeping the tokens that it has so far. Returns their ids.
+        """Give up every unfinished request, with its tokens so far. Returns their ids.
 
         Close the engine then: its stages know of plans that will never complete.
 

@@ -261,10 +261,10 @@ replay(queued, batched, address="run=static&b=serial&i=2&request=r1")
 
 # %%
 from minifuse.attention.padded import PaddedAttention
-from minifuse.batching.static import Static
+from minifuse.batching.static import run_to_completion
 from minifuse.memory.padded import Padded
 
-show_source(Static.admission, Padded._reserve, PaddedAttention.attention)
+show_source(run_to_completion, Padded._open, PaddedAttention.attention)
 
 # %% [markdown]
 # Not all stages fit each other. Attention over a rectangle needs a memory that keeps one, and the memory

@@ -328,7 +328,7 @@ assert shuffle([0, 4], fixed=[1], num_buffers=5).size == 3
 # has been made, which is when the plan has run. And `leaving` counts as fixed.
 
 # %%
-show_source(Slots.place, Slots._shuffle, Slots._written)
+show_source(Slots.place, Slots._shuffle, Slots.commit)
 
 # %% [markdown]
 # One more thing is needed that neither the paper nor the picture shows. Only the written tokens of a buffer are

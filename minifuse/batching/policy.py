@@ -1,4 +1,4 @@
-"""What queue policies share: a queue, and the fill of an iteration from it and from what runs."""
+"""What queue policies share: the queue, and the fill of an iteration."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Rule = Callable[[Sequence, int, int], Reason | None]  # a newcomer, the tokens i
 
 
 def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
-    """The prompts of the request at the head of a queue, which holds the prompts of one request side by side."""
+    """The prompts of the first request in a queue: they stand side by side."""
     queue = iter(waiting)
     first = next(queue)
     group = first.request.group
@@ -45,12 +45,12 @@ def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
 
 
 def admit_together(prompts: Iterable[Sequence], room: Room) -> Reason | None:
-    """Set aside what all prompts of a request need; or return the reason why one of them does not fit."""
+    """Set aside what all prompts of a request need, or return the reason of a refusal."""
     return next((reason for prompt in prompts if (reason := room.admit(prompt))), None)
 
 
 def fill(waiting: Iterable[Sequence], room: Room, most: int) -> tuple[list[Sequence], list[Reason]]:
-    """The first `most` waiting sequences, as far as memory has room; and the reason why the next is not among them."""
+    """The first `most` waiting sequences that fit, and why the next does not join."""
     batch: list[Sequence] = []
     for sequence in waiting:
         if len(batch) == most:
@@ -132,7 +132,7 @@ class QueuePolicy(Batching):
         self.ready = self.waiting  # sequences that may join, the evicted included; a `READY` one was admitted before
 
     def rank(self, sequence: Sequence) -> Any:
-        """Where a sequence stands in the queue: the lowest rank first, and of equal ranks the first to arrive.
+        """The rank of a sequence: the lowest goes first; of equal ranks, the first to arrive.
 
         It is asked when the sequence joins the queue: when it arrives, and when it has been evicted. Any two ranks must
         compare: numbers, or tuples of numbers.
@@ -164,14 +164,14 @@ class QueuePolicy(Batching):
         """
 
     def _batch_full(self, sequence: Sequence, joining: int) -> Reason | None:
-        """Why `sequence` has no place in a batch of `max_batch` requests, or None: for a policy with this option."""
+        """Why a batch of `max_batch` requests has no place for `sequence`, or None."""
         size = len(self.running) + joining
         if size >= self.options.max_batch:
             return Reason("batch-full", sequence.id, f"not admitted: the batch has {number(size, 'request')}")
         return None
 
     def victims(self, running: Seq[Sequence]) -> Iterable[Sequence]:
-        """The running sequences in the order in which they are evicted when memory runs out, each once.
+        """The order in which running sequences are evicted when memory runs out, each once.
 
         By default the last in rank first: of the lowest priority the newest. Asked only if one has to be evicted.
 
@@ -181,7 +181,7 @@ class QueuePolicy(Batching):
         return reversed(running)
 
     def displaces(self, newcomer: Sequence, running: Sequence) -> bool:
-        """Whether a newcomer that may not join takes the place of a running sequence, which is evicted for it.
+        """Whether a refused newcomer takes the place of a running sequence, which is evicted.
 
         Args:
             running: the last in rank of those that run.
@@ -203,7 +203,7 @@ class QueuePolicy(Batching):
     # --- the fill of an iteration, step by step
 
     def _fill(self, now: float, memory: Memory, running: Missing, rule: Rule | None = None) -> Proposal:
-        """Fill an iteration with these running sequences, then with waiting ones up to the first that is refused.
+        """Fill an iteration: running sequences, then waiting ones up to the first refused.
 
         Args:
             rule: why a waiting sequence does not join this iteration, or None; asked after `admission`.
@@ -244,7 +244,7 @@ class QueuePolicy(Batching):
             filling.running = [pair for pair in filling.running if pair[0].id not in stopped]
 
     def _victims(self) -> Iterator[Sequence]:
-        """What `victims` returns, one by one, each checked when it is taken. The first that runs is not among them."""
+        """Yield the `victims`, each checked as it is taken; never the first that runs."""
         others = list(self.running)[1:]
         left = {id(sequence) for sequence in others}
         victims = self.victims(others)
@@ -276,7 +276,7 @@ class QueuePolicy(Batching):
             filling.add(sequence, spans)
 
     def _admit(self, filling: Filling, now: float, memory: Memory, rule: Rule | None) -> Filling:
-        """Admit waiting sequences, in the place of running ones where they displace them, up to the first refused."""
+        """Admit waiting sequences up to the first refused; they may displace running ones."""
         for sequence in self.ready:
             spans = memory.missing(sequence)
             attempt = filling
@@ -304,7 +304,7 @@ class QueuePolicy(Batching):
     def _refusal(
         self, newcomer: Sequence, spans: tuple[Span, ...], filling: Filling, now: float, rule: Rule | None
     ) -> Reason | None:
-        """Why a newcomer may not join, by admission, the budget, the iteration's rule or memory; or None."""
+        """Why admission, the budget, the rule or memory refuses a newcomer; or None."""
         if reason := self.admission(newcomer, len(filling.admit) - len(filling.displaced), now):
             if self._is_checked:
                 with returned_by(self, "admission"):
@@ -319,13 +319,13 @@ class QueuePolicy(Batching):
         return self._lacks(newcomer, filling.room)
 
     def _lacks(self, newcomer: Sequence, room: Room) -> Reason | None:
-        """Set aside what a newcomer needs; or return the reason why it does not fit now."""
+        """Set aside what a newcomer needs, or return the reason of a refusal."""
         if newcomer.phase is Phase.READY:
             return room.extend(newcomer)
         return room.admit(newcomer, growing=True) if self.grows else room.admit(newcomer)
 
     def _displaced(self, newcomer: Sequence, filling: Filling, memory: Memory) -> Sequence | None:
-        """The running sequence whose place a newcomer takes, if it does; memory must be able to evict it."""
+        """The running sequence that a newcomer displaces, or None."""
         if not self.grows or not memory.evicts:
             return None
         last = next((one for one in reversed(self.running) if one.id not in filling.displaced), None)

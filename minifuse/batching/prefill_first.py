@@ -1,4 +1,4 @@
-"""Prompts or single tokens in an iteration, never both; running sequences may be evicted (vLLM; Pensieve, 3.4.2)."""
+"""Iterations of prompts or of single tokens, never both (vLLM; Pensieve, 3.4.2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER_PHASE = "other-phase"
 
 @register
 class PrefillFirst(QueuePolicy):
-    """Newcomers join at every iteration; their prompts are computed before anything else, in iterations of their own.
+    """Computes the prompts of newcomers first, in iterations of their own.
 
     Running sequences wait meanwhile. A request is admitted with room for no more than its prompt; when memory runs out
     for running sequences, the newest of them are evicted, and come back first: with a single token if their KV was

@@ -1,4 +1,4 @@
-"""The queue of a batching policy: the order in which requests are considered, and the structure that keeps it."""
+"""The queue of a batching policy: the order of requests, and who keeps it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Ticket(NamedTuple):
 
 
 class Ranked:
-    """Sequences in the order of their tickets: the waiting, or the running ones of a policy."""
+    """Keeps sequences in the order of their tickets: those that wait, or run."""
 
     def __init__(self) -> None:
         self._order: SortedList[Ticket] = SortedList()
@@ -103,7 +103,7 @@ class Ranked:
         self._tickets = {ticket.sequence.id: ticket for ticket in tickets}
 
     def rerank(self, name: str, rank: Callable[[Sequence], Any]) -> None:
-        """Put the sequence of this name where its `rank` now stands. Raise `KeyError` if it is not here."""
+        """Move a sequence to where its `rank` now stands. Raise `KeyError` if it is not here."""
         ticket = self.remove(name)
         self.add(ticket._replace(rank=rank(ticket.sequence)))
 

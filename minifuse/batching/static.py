@@ -35,7 +35,7 @@ class Static(QueuePolicy):
 
 
 def run_to_completion(policy: QueuePolicy, sequence: Sequence, joining: int) -> Reason | None:
-    """Why a sequence does not join: a batch runs, or the one that starts now is full; or None."""
+    """Why a sequence does not join: a batch runs, or the new one is full; or None."""
     if policy.running:
         return Reason("batch-running", sequence.id, f"not admitted: the batch of {len(policy.running)} still runs")
     if joining == policy.options.max_batch:

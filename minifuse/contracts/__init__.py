@@ -1,1 +1,1 @@
-"""What a stage's methods may return: the contract of each kind of stage, and the seam that checks them."""
+"""Checks of what stages return, a file a noun."""

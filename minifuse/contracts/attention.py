@@ -19,7 +19,7 @@ BATCH = ("token_ids", "positions", "waves", "sampled", "last_tokens", "real")
 
 
 def check_layout(layout: Any, work: tuple[Work, ...], placement: Placement) -> None:
-    """Raise `Wrong` unless it covers the work, divides it no less than memory did, and has memory's shape or none."""
+    """Raise `Wrong` unless a layout covers the work in memory's waves and shape."""
     if not isinstance(layout, Layout):
         raise Wrong(shown(layout), "give a Layout (minifuse.layout)")
     check_cover("a Layout whose waves are ", layout.waves, len(work))
@@ -64,7 +64,7 @@ def check_batch(batch: Any, plan: Plan, sequences: Mapping[str, Sequence]) -> No
 
 
 def checked_backend(attention: Any, *arguments: Any) -> Any:
-    """Make an attention's backend; one that is not minifuse's own is checked whenever it is called.
+    """Make an attention's backend; one of a user's own is checked at each call.
 
     Raises:
         StageFault: it has not what a backend must have.
@@ -81,7 +81,7 @@ def checked_backend(attention: Any, *arguments: Any) -> Any:
 
 
 class CheckedBackend:
-    """A backend that is not minifuse's own. It goes to the ranks of a parallel run as it is."""
+    """Checks what a backend of a user's own returns."""
 
     def __init__(self, backend: Any) -> None:
         self.inner = backend

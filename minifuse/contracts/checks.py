@@ -1,4 +1,4 @@
-"""Checks what stages return, where the engine takes it: an observer of the loop, for stages of a user's own."""
+"""An observer of the loop that checks what stages of a user's own return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Checks", "checks_of"]
 
 
 class Checks(Observer):
-    """Ends a run with a `StageFault` when a stage returns what its contract does not allow.
+    """Raises `StageFault` when a stage returns what its contract does not allow.
 
     Args:
         all_stages: check minifuse's own stages, too.
@@ -92,7 +92,7 @@ class Checks(Observer):
                 check_usage(report.usage, self.memory)
 
     def fault_of(self, error: BaseException, requests: Requests) -> StageFault | None:
-        """The fault of the stage of a user's own that an error tells of; None: of none."""
+        """The fault of a stage of a user's own that caused an error, or None."""
         if fault := blamed(error, self.batching, self.memory, self.attention):
             return fault
         own_policy, own_memory = is_own(type(self.batching)), is_own(type(self.memory))

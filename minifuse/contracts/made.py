@@ -1,4 +1,4 @@
-"""Makes stages of their classes, and refuses a class of a user's own that cannot be one (docs/stages.md)."""
+"""Makes stages of their classes, and refuses classes that cannot be stages (docs/stages.md)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _wrong(stage: Any, name: str, right: Callable[[Any], bool], allowed: str) ->
 
 
 def _called(kind: Kind, cls: type[Any]) -> dict[str, Any]:
-    """The methods that minifuse calls: of the protocol, and of a base class of minifuse's own."""
+    """The methods that minifuse calls: of the protocol, and of its own base classes."""
     bases = [PROTOCOLS[kind], *(base for base in cls.__mro__ if is_own(base))]
     return {
         name: member
@@ -91,7 +91,7 @@ def _called(kind: Kind, cls: type[Any]) -> dict[str, Any]:
 
 @lru_cache(256)
 def _check_class(kind: Kind, cls: Any) -> None:
-    """Raise `UsageError` if a method is missing, takes other arguments, or is named nearly as one that is called."""
+    """Raise `UsageError` if a method is missing, misspelt, or takes other arguments."""
     called, abstract = _called(kind, cls), sorted(getattr(cls, "__abstractmethods__", ()))
     own = {name for base in cls.__mro__ if not is_own(base) and base is not object for name in vars(base)}
     inherited = {name for base in cls.__mro__ if is_own(base) for name in vars(base)}
@@ -112,7 +112,7 @@ def _check_class(kind: Kind, cls: Any) -> None:
 
 
 def _check_signature(cls: type[Any], name: str, called: Callable[..., Any]) -> None:
-    """Raise `UsageError` unless a class has this method, and it takes what the method `called` takes."""
+    """Raise `UsageError` unless a class has this method, with the arguments of `called`."""
     method = getattr(cls, name, None)
     if not callable(method):
         has = "has no method" if method is None else f"has a {type(method).__name__} in place of the method"
@@ -133,7 +133,7 @@ def _check_signature(cls: type[Any], name: str, called: Callable[..., Any]) -> N
 
 
 def _calls(called: Callable[..., Any]) -> Iterator[tuple[list[str], list[str]]]:
-    """How a method is called: words by position, and by name; with and without what has a default.
+    """The ways to call a method: arguments by position, and by name.
 
     >>> list(_calls(lambda self, sequence, *, growing=False: None))
     [(['sequence'], []), (['sequence'], ['growing'])]

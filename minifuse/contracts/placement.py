@@ -37,7 +37,7 @@ def check_placement(
     requests: Requests,
     last: Mapping[str, Place],
 ) -> None:
-    """Raise `Wrong` unless it has a place in memory for each piece of work, and they form its shape.
+    """Raise `Wrong` unless each piece of work has a place, and they form the shape.
 
     Args:
         last: where each sequence lay until now, if nothing has been moved since.
@@ -65,7 +65,7 @@ def check_placement(
 
 
 def _check_place(work: Work, place: Place, last: Place | None, capacity: int) -> None:
-    """Raise `Wrong` unless a place holds the tokens, or the state, of a piece of work, and what lay there before.
+    """Raise `Wrong` unless a place holds a piece of work, where its sequence lay before.
 
     Args:
         last: where the sequence lay until now, if nothing has been moved since.
@@ -111,7 +111,7 @@ def _with(place: Place, work: Work) -> str:
 
 
 def _check_shape(memory: Any, placement: Placement, proposal: Proposal) -> None:
-    """Raise `Wrong` unless the shape is what the memory offers, lies in memory, and computes all of the work."""
+    """Raise `Wrong` unless the shape is offered, lies in memory, and computes the work."""
     shape, wanted = placement.shape, [SHAPES[offer] for offer in sorted(memory.offers) if offer in SHAPES]
     if shape is None:
         if wanted and proposal.phase is not Phase.PREPROCESSING:
@@ -152,7 +152,7 @@ def _is_inside(shape: Shape, work: Work, place: Place) -> bool:
 
 
 def _check_slots(works: tuple[Work, ...], places: tuple[Place, ...]) -> None:
-    """Raise `Wrong` if two pieces of work write one slot, or one writes what another sequence reads."""
+    """Raise `Wrong` if a slot is written twice, or written where another sequence reads."""
     if len(works) == 1:
         return
     writer: dict[int, Work] = {}
@@ -185,7 +185,7 @@ def _runs(place: Place, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def _check_states(proposal: Proposal, placement: Placement, sequences: Mapping[str, Sequence]) -> None:
-    """Raise `Wrong` if two nodes of a wave write one slot, or a node reads elsewhere than its inputs are written."""
+    """Raise `Wrong` if nodes share a slot, or read where nothing was written for them."""
     slots: dict[tuple[str, int], int] = {}  # node -> where it is written
     for start, stop in proposal.waves or (Span(0, len(proposal.work)),):
         written: dict[int, Work] = {}
@@ -206,7 +206,7 @@ def _check_states(proposal: Proposal, placement: Placement, sequences: Mapping[s
 
 
 def check_moves(where: str, moves: tuple[Move, ...], memory: Any, num_waves: int) -> None:
-    """Raise `Wrong` unless these moves can be made in a plan of so many waves; 0: behind everything."""
+    """Raise `Wrong` unless a plan of so many waves can make these moves; 0: behind everything."""
     check_tuple(where, moves, Move, "Move, an empty one if nothing is to be moved")
     for move in moves:
         _check_move(where, move, memory, num_waves)
@@ -254,7 +254,7 @@ def check_usage(usage: Any, memory: Any) -> None:
 
 
 def check_missing(spans: Any, sequence: Sequence, working: bool) -> None:
-    """Raise `Wrong` unless these are spans of a text, in order, the last of which ends it unless a plan works on it."""
+    """Raise `Wrong` unless these spans are in order, and end with the text."""
     check_tuple("", spans, Span, "Span(start, stop)")
     if sequence.graph is not None:
         return

@@ -21,7 +21,7 @@ def check_proposal(
     memory: Memory,
     requests: Requests,
 ) -> None:
-    """Raise `Wrong` unless it is a proposal of the right form, whose work is what memory misses."""
+    """Raise `Wrong` unless a proposal has the right form, and work that memory misses."""
     if not isinstance(proposal, Proposal):
         raise Wrong(shown(proposal), "give a Proposal (minifuse.plan), without work if it waits")
     where = "a Proposal whose "

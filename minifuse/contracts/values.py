@@ -15,12 +15,12 @@ __all__ = ["check_cover", "check_lanes", "check_rank", "check_reason", "check_ti
 
 
 def is_whole(value: Any, minimum: int = 0) -> bool:
-    """Whether it is an int, and no bool and no number of another library, which could not be written to a trace."""
+    """Whether it is an int of Python's, which a trace can hold; no bool."""
     return type(value) is int and value >= minimum
 
 
 def check_tuple(where: str, value: Any, kind: type[Any] | tuple[type[Any], ...], allowed: str) -> None:
-    """Raise `Wrong` unless it is a tuple of this kind: neither a list, which could change later, nor a generator."""
+    """Raise `Wrong` unless it is a tuple of this kind: a list could change later."""
     if type(value) is not tuple:
         raise Wrong(f"{where}{shown(value)}", f"give a tuple of {allowed}")
     for i, item in enumerate(value):
@@ -51,7 +51,7 @@ def check_reason(where: str, reason: Any, names: Collection[str]) -> None:
 
 
 def check_rank(rank: Any, before: Any) -> None:
-    """Raise `Wrong` unless a rank compares with itself and with the one before, if there was one."""
+    """Raise `Wrong` unless a rank compares with the one before."""
     other = rank if before is None else before
     try:
         right = isinstance(rank < other, bool) and rank == rank and isinstance(other < rank, bool)
@@ -79,7 +79,7 @@ def check_cover(where: str, waves: tuple[Span, ...], count: int) -> None:
 
 
 def check_lanes(where: str, lanes: tuple[tuple[int, ...], ...], count: int) -> None:
-    """Raise `Wrong` unless these lanes, if there are any, name each of `count` pieces of work once."""
+    """Raise `Wrong` unless lanes, if any, name each of `count` pieces of work once."""
     check_tuple(where, lanes, tuple, "tuples of indices of the work")
     if lanes and sorted(chain.from_iterable(lanes), key=repr) != sorted(range(count), key=repr):
         raise Wrong(f"{where}{shown(lanes)}", f"name each of the {count} pieces of work once", "layout")

@@ -1,4 +1,4 @@
-"""Each sequence's KV in one run of slots, reserved for its longest possible answer (Orca; FluidInfer, section 2)."""
+"""One run of slots a sequence, reserved for its longest answer (Orca; FluidInfer, section 2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Contiguous", "RunTrial"]
 
 
 class RunTrial(Trial):
-    """Finds a run of slots for the longest possible answer of each newcomer, on a copy of the free runs.
+    """Finds a run of slots for each newcomer, on a copy of the free runs.
 
     Args:
         where: which slots these are, if not all: "on the host".
@@ -47,7 +47,7 @@ class RunTrial(Trial):
 
 @register
 class Contiguous(Memory):
-    """One run of slots per request, for its prompt and longest possible answer, from its admission to its end."""
+    """Reserves one run of slots at admission, for the prompt and the longest answer."""
 
     name = "contiguous"
     offers: ClassVar[frozenset[str]] = frozenset({"extents"})

@@ -1,4 +1,4 @@
-"""A padded batch into whose rows KV is embedded that was computed apart from it (Baton, 4.2)."""
+"""A padded batch into which KV computed apart is embedded (Baton, 4.2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Embedded"]
 
 @register
 class Embedded(Shaped):
-    """Rows as those of `shaped`, and a part of memory for prompts that are computed apart, as rectangles of their own.
+    """Has the rows of `shaped`, and a part of memory for prompts computed apart.
 
     There the prompts wait for a row, or on the host when others need their place. When such a sequence joins the batch,
     its KV is copied to where it ends with the others' token, and it costs them nothing. A sequence that was
@@ -56,7 +56,7 @@ class Embedded(Shaped):
         return self._prefill(proposal) if proposal.phase is Phase.PREPROCESSING else super().place(proposal, now)
 
     def _prefill(self, proposal: Proposal) -> Placement:
-        """Prompts are computed apart; those that wait in their way go on waiting on the host."""
+        """Place prompts apart; swap out the prefilled sequences in their way."""
         settle(proposal, ShapedTrial, self.room)
         names, lengths = [s.id for s in proposal.admit], [len(s) for s in proposal.admit]
         moves = self._leave_apart(self.make_way(len(names) * max(lengths)) or ())

@@ -67,7 +67,7 @@ class PaddedTrial(Trial):
 
 @register
 class Padded(Memory):
-    """A rectangle [batch, longest prompt + longest answer], opened with a batch and freed when its last row ends.
+    """Opens a rectangle [batch, longest prompt + longest answer] with a batch, until its last row ends.
 
     Row r's token t lies in column `longest - len(prompt r) + t`: all prompts end in the same column, and all rows
     advance together. A finished row keeps its place until the batch ends.
@@ -127,7 +127,7 @@ class Padded(Memory):
             self.shape, self.columns = _Shape(), 0
 
     def usage(self) -> KVUsage:
-        """All rows, padding and finished rows included: KV grows until the batch ends (Baton, Fig. 8)."""
+        """Count all rows, padding and finished ones too, until the batch ends (Baton, Fig. 8)."""
         return KVUsage(self.shape.rows * self.columns, self.shape.num_tokens, self.capacity)
 
     def check_integrity(self) -> None:

@@ -1,4 +1,4 @@
-"""KV in blocks, taken one by one as a sequence grows, and a tier on the host (Kwon et al., vLLM; Pensieve, 3.4.3)."""
+"""KV in blocks, taken as a sequence grows, and a host tier (vLLM; Pensieve, 3.4.3)."""
 
 from __future__ import annotations
 

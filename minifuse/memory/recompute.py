@@ -1,4 +1,4 @@
-"""No KV cache: every iteration computes the whole text again, the baseline that a KV cache is measured against."""
+"""No KV cache: every iteration computes the whole text, the baseline of KV caches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Recompute"]
 
 @register
 class Recompute(Contiguous):
-    """No KV is kept once a token is sampled: for the next one, the whole text is computed again."""
+    """Drops KV once a token is sampled: the next one recomputes the text."""
 
     name = "recompute"
 

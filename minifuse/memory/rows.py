@@ -21,7 +21,7 @@ __all__ = ["Rows"]
 
 
 class RowTrial(Trial):
-    """Counts the rows of the longest free run: those of one batch are side by side."""
+    """Counts the rows of the longest free run: a batch has adjacent rows."""
 
     def __init__(self, allocator: RunAllocator) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ ROUNDING = 1e-9  # slots: a part of the memory may come out a little below a who
 
 
 class ShapedTrial(Trial):
-    """Counts how wide the window will be after an iteration, and how wide it may become; or prompts computed apart."""
+    """Counts how wide the window becomes, and what prompts computed apart take."""
 
     def __init__(self, memory: Shaped) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class ShapedOptions:
 
 @register
 class Shaped(Memory):
-    """Rows of equal length, of which a finished one is given to a newcomer while the others go on.
+    """Gives the row of a finished sequence to a newcomer while the others go on.
 
     How many rows there are is decided whenever none is in use.
     `insert=shape`: the newcomer's prompt is computed behind the window, and the others are padded after their token to
@@ -257,7 +257,7 @@ class Shaped(Memory):
         return joining
 
     def make_way(self, size: int) -> tuple[str, ...] | None:
-        """The sequences that must leave to the host before `size` slots are free for prompts; None: they never are."""
+        """Prefilled sequences to swap out to free a run of `size` slots, or None."""
         names = self.prefilled.in_the_way(size)
         return names if names is not None and self.away.fit(self.books.cached[name] for name in names) else None
 
@@ -285,7 +285,7 @@ class Shaped(Memory):
         return moves
 
     def _leave(self, name: str) -> list[Move]:
-        """A sequence is evicted: its KV goes to the host, or is dropped where that has no room for it."""
+        """Evict a sequence: swap its KV out, or drop it if the host is full."""
         place = self.books.places[name]
         self.window.leave(name)
         moves = self.away.leave(name, place, self.books.cached.get(name, 0))
@@ -302,7 +302,7 @@ class Shaped(Memory):
         return self.away.back(name, place)
 
     def _close_up(self) -> list[Move]:
-        """Fill the free rows between others with the last ones, so that these are computed no more."""
+        """Move the last rows into free ones between others, to compute fewer rows."""
         moves: list[Move] = []
         while self.window.height > len(self.window.rows):
             name, before = self.window.move_last()

@@ -1,4 +1,4 @@
-"""Adjacent buffers of equal width, one for each prompt, and the shuffle that keeps them so (Flover, V-B, V-C)."""
+"""Adjacent buffers of equal width, kept adjacent by the shuffle (Flover, V-B, V-C)."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Slots(Memory):
         return min(offsets) // self.width, max(offsets) // self.width + 1
 
     def _shuffle(self, proposal: Proposal) -> tuple[Move, ...]:
-        """Gather the slots of the proposed work. No other slot is moved or overwritten: another worker may be using it.
+        """Gather the slots of the proposed work; other workers may be using the others.
 
         A slot that is copied from is free only when the copy has been made, which is when the plan has run.
         """
@@ -156,7 +156,7 @@ class Slots(Memory):
         return tuple(moves)
 
     def _moves(self, live: Seq[int], fixed: Seq[int]) -> Seq[tuple[int, int]]:
-        """The slots to be copied, (from, to), so that the live ones lie side by side but for fixed ones."""
+        """The slots to copy, (from, to), to gather the live ones around fixed ones."""
         return shuffle(live, fixed, self.slots).moves
 
     def commit(self, plan: Plan, sampled: Collection[str], now: float) -> KVUsage:

@@ -1,4 +1,4 @@
-"""Block tables of all sequences, on the device and on the host, and the copies that a change of them takes.
+"""Block tables on the device and on the host, and the copies that changes take.
 
 See Kwon et al., vLLM (SOSP 2023), 4.2 to 4.5: block tables, copy-on-write, swapping and recomputation.
 """
@@ -61,12 +61,12 @@ class Tables:
         return -(-num_tokens // self.size)
 
     def num_cached(self, sequence: Sequence) -> int:
-        """Leading tokens whose KV need not be computed: it has them, or would share them as a newcomer."""
+        """Leading tokens that a sequence has, or would share as a newcomer."""
         cached = self.cached.get(sequence.id)
         return self.alike(sequence)[1] if cached is None else cached
 
     def alike(self, newcomer: Sequence, gone: Collection[str] = ()) -> tuple[str, int]:
-        """The sequence that has the longest beginning of a newcomer's tokens on the device, and its length, or ("", 0).
+        """The sequence with the longest common prefix on the device, and its length, or ("", 0).
 
         Of several the one admitted first. The newcomer's last token is never shared: it must be computed, for the next
         one is sampled from it.
@@ -81,11 +81,11 @@ class Tables:
         return self.prefixes.longest(newcomer.tokens, len(newcomer) - 1, eligible)
 
     def _has_arrived(self, name: str) -> bool:
-        """Whether all of its KV is in its blocks: none is still to be copied there."""
+        """Whether all KV of a sequence is in its blocks, with no copy pending."""
         return name not in self.copied and name not in self.returned
 
     def admit(self, sequence: Sequence, whole: int, parent: str, shared: int) -> list[Move]:
-        """Admit a newcomer or a swapped-out sequence: give it blocks for the KV it has, and promise what it will need.
+        """Admit a sequence: give it blocks for the KV it has, and promise the rest.
 
         The last block of a shared beginning is copied at once if it is shared in part: the newcomer writes there next.
 
@@ -124,7 +124,7 @@ class Tables:
         return moves
 
     def grow(self, name: str, stop: int) -> None:
-        """Take new blocks at the end of a table, up to the KV of token `stop` - 1."""
+        """Take new blocks at the end of a table, to hold `stop` tokens."""
         table = self.pages[name].blocks
         new = self.blocks_of(stop) - len(table)
         self.pages[name] = Pages((*table, *[self.device.take() for _ in range(new)]), self.size)
@@ -135,7 +135,7 @@ class Tables:
         self.promised[name] = count
 
     def evict(self, name: str) -> list[Move]:
-        """Free all device blocks of a sequence. Its KV is swapped out if the host has room, otherwise dropped."""
+        """Free a sequence's device blocks; swap its KV out if the host has room."""
         cached = self.cached[name]
         table = self._leave(name)
         needed = self.blocks_of(cached)
@@ -147,7 +147,7 @@ class Tables:
         return self._moves("swap_out", table, away, cached)
 
     def _leave(self, name: str) -> tuple[int, ...]:
-        """Free a sequence's blocks on the device, and those promised to it. Returns its block table."""
+        """Free a sequence's blocks and promises on the device. Returns its block table."""
         table = self.pages.pop(name).blocks
         self.num_promised -= self.promised.pop(name, 0)
         self.num_kept -= self.cached[name]

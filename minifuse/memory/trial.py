@@ -17,10 +17,10 @@ __all__ = ["Trial", "settle"]
 
 
 class Trial(ABC):
-    """Counts what is free now, and notes what each admitted sequence gets. The books stay as they are.
+    """Counts what is free, and notes what each admitted sequence gets.
 
-    A memory has one subclass, with the one formula of an admission, `take`. A refusal changes nothing. Which slots a
-    sequence gets is decided when the trial is committed, in `place`.
+    The books stay as they are, and a refusal changes nothing. A memory has one subclass, with the one formula of an
+    admission, `take`. Which slots a sequence gets is decided when the trial is committed, in `place`.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Trial(ABC):
 
     @abstractmethod
     def take(self, sequence: Sequence, growing: bool) -> Reason | None:
-        """Set aside what a newcomer needs; or return the reason why it does not fit now."""
+        """Set aside what a newcomer needs, or return the reason of a refusal."""
 
     def admit(self, sequence: Sequence, *, growing: bool = False) -> Reason | None:
         reason = self.take(sequence, growing)
@@ -56,7 +56,7 @@ T = TypeVar("T", bound=Trial)
 
 
 def settle(proposal: Proposal, kind: type[T], open_trial: Callable[[], T]) -> T:
-    """The trial in which a policy has settled its proposal; without one, the proposal is tried now.
+    """The trial that settles a proposal; one that was not tried is tried now.
 
     Raises:
         LawBroken: it does not fit.

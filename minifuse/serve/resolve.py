@@ -25,7 +25,7 @@ SERVED = {"transformer": "minifuse.serve.texts:ServedText", "cells": "minifuse.s
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """A run that is known to be valid. Any number of engines can be built from it."""
+    """A valid run, from which any number of engines can be built."""
 
     choices: Choices
     source: Source
@@ -107,7 +107,7 @@ def resolve_run(technique: Technique | Choices, source: Source, settings: Settin
 
 
 def serve_model(choices: Choices, source: Source, settings: Settings, model: Any) -> ServedModel:
-    """A model in the settings of a run, of the class for its kind; `model` may be an outline."""
+    """The model in the settings of a run; `model` may be an outline."""
     module, _, name = SERVED[source.kind].partition(":")
     served: ServedModel = getattr(importlib.import_module(module), name)(choices, source, settings, model)
     return served

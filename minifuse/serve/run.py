@@ -268,7 +268,7 @@ def serve(
 
 
 def _fault_of(error: BaseException, engine: Engine) -> BaseException:
-    """The fault of the stage of a user's own that has ended a run, or the error itself."""
+    """The fault of the user's stage that ended a run, or the error itself."""
     for checks in checks_of(engine.batching, engine.memory, engine.attention):
         if fault := checks.fault_of(error, engine.requests):
             fault.__cause__ = error
