@@ -38,8 +38,3 @@ class Iteration(QueuePolicy):
 
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         return self._batch_full(sequence, joining)
-
-    @property
-    def token_budget(self) -> int | None:
-        budget: int | None = self.options.token_budget
-        return budget

@@ -200,6 +200,12 @@ class QueuePolicy(Batching):
         missing = memory.missing
         return [(sequence, missing(sequence)) for sequence in self.running]
 
+    @property
+    def token_budget(self) -> int | None:
+        """The option of this name, for a policy that has it."""
+        budget: int | None = getattr(self.options, "token_budget", None)
+        return budget
+
     # --- the fill of an iteration, step by step
 
     def _fill(self, now: float, memory: Memory, running: Missing, rule: Rule | None = None) -> Proposal:

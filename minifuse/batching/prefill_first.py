@@ -35,11 +35,6 @@ class PrefillFirst(QueuePolicy):
     def admission(self, sequence: Sequence, joining: int, now: float) -> Reason | None:
         return self._batch_full(sequence, joining)
 
-    @property
-    def token_budget(self) -> int | None:
-        budget: int | None = self.options.token_budget
-        return budget
-
     def propose(self, worker: int, now: float, memory: Memory) -> Proposal:
         return fill_prompts_first(self, now, memory)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from minifuse.errors import LawBroken, RequestRefused, UsageError
 from minifuse.memory.places import whole_request
 from minifuse.memory.tables import Tables
-from minifuse.memory.trial import Trial, settle
+from minifuse.memory.trial import BlockTrial, settle
 from minifuse.options import option
 from minifuse.parsing import number
 from minifuse.plan import Move, Placement, Plan, Proposal, Reason, Reuse
@@ -22,20 +22,20 @@ from minifuse.work import Span
 __all__ = ["Paged"]
 
 
-class PagedTrial(Trial):
-    """Counts the blocks that are free, and those that each sequence has and is promised.
+class PagedTrial(BlockTrial):
+    """Counts blocks, of which those of a shared prefix have several holders.
 
     Args:
         watermark: blocks that newcomers leave free for running sequences, if these may be evicted and there are any.
     """
 
+    unit = "block"
+
     def __init__(self, tables: Tables, watermark: int) -> None:
-        super().__init__()
+        super().__init__(tables.num_available, tables.size)
         self.tables = tables
         self.kept = watermark if tables.pages else 0
-        self.free = tables.num_available
         self.gone: set[str] = set()  # the evicted
-        self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if that has changed
         self.alike: dict[str, tuple[str, int]] = {}  # of each newcomer, as `Tables.alike`
         self.holders: Counter[int] = Counter()  # of each block, those that have come, less those that have gone
 
@@ -67,25 +67,13 @@ class PagedTrial(Trial):
             return None  # as in most iterations
         return self.extend_to(name, length)
 
-    def extend_to(self, name: str, length: int) -> Reason | None:
-        """As `extend`, for a sequence that is to hold so many tokens."""
-        needed = self.tables.blocks_of(length) - self._whole(name)
-        if needed > self.free:
-            text = f"has no room for its next token: needs {number(needed, 'block')}, {self.free} are free"
-            return Reason("memory-full", name, text)
-        if needed > 0:
-            self.free -= needed
-            self.whole[name] = self._whole(name) + needed
-        return None
-
-    def _whole(self, name: str) -> int:
-        whole = self.whole.get(name)
-        return len(self.tables.pages[name].blocks) + self.tables.promised[name] if whole is None else whole
+    def held(self, name: str) -> int:
+        return len(self.tables.pages[name].blocks) + self.tables.promised[name]
 
     def evict(self, sequence: Sequence) -> None:
         name, tables = sequence.id, self.tables
         blocks = tables.pages[name].blocks
-        self.free += self._whole(name) - len(blocks)
+        self.free += self.whole_of(name) - len(blocks)
         self.holders.subtract(blocks)
         self.free += sum(not tables.device.num_holders(block) + self.holders[block] for block in blocks)
         self.gone.add(name)

@@ -15,7 +15,7 @@ from minifuse.memory.owners import Owners
 from minifuse.memory.places import whole_request
 from minifuse.memory.profile import ASSUMED, Profile
 from minifuse.memory.tiers import Tiers
-from minifuse.memory.trial import Trial, settle
+from minifuse.memory.trial import BlockTrial, settle
 from minifuse.options import option
 from minifuse.parsing import number
 from minifuse.plan import Move, Placement, Plan, Proposal, Reason
@@ -30,7 +30,7 @@ HOST_TIMES = 4  # the host's room by default, as a multiple of the device's
 ROUNDING = 1e-9
 
 
-class TieredTrial(Trial):
+class TieredTrial(BlockTrial):
     """Counts the blocks that are free or may be reclaimed.
 
     What a newcomer finds, on whichever tier, stays for it: it is no longer available to others.
@@ -39,14 +39,14 @@ class TieredTrial(Trial):
         reserve: blocks that newcomers leave to running sequences, if there are any.
     """
 
+    unit = "chunk"
+
     def __init__(self, books: Owners, reserve: int) -> None:
-        super().__init__()
+        super().__init__(books.num_available, books.size)
         self.books = books
         self.kept = reserve if books.running else 0
         self.reserve = reserve
-        self.free = books.num_available
         self.found: dict[str, list[Chunk | None]] = {}  # what each newcomer finds, by position
-        self.whole: dict[str, int] = {}  # sequence -> chunks that it has and is promised, if that has changed
         self.claimed: set[Chunk] = set()  # idle chunks that newcomers found
         self.left: Counter[Chunk] = Counter()  # chunks that evicted sequences have left
 
@@ -83,26 +83,13 @@ class TieredTrial(Trial):
             return None  # as in most iterations
         return self.extend_to(name, length)
 
-    def extend_to(self, name: str, length: int) -> Reason | None:
-        """As `extend`, for a sequence that is to hold so many tokens."""
-        needed = self.books.chunks_of(length) - self._whole(name)
-        if needed > self.free:
-            text = f"has no room for its next token: needs {number(needed, 'chunk')}, {self.free} are free"
-            return Reason("memory-full", name, text)
-        if needed > 0:
-            self.free -= needed
-            self.whole[name] = self._whole(name) + needed
-        return None
-
-    def _whole(self, name: str) -> int:
-        if name in self.whole:
-            return self.whole[name]
+    def held(self, name: str) -> int:
         owner = self.books.running[name]
         return len(owner.chunks) + owner.promised
 
     def evict(self, sequence: Sequence) -> None:
         owner = self.books.running[sequence.id]
-        self.free += self._whole(sequence.id) - len(owner.chunks)
+        self.free += self.whole_of(sequence.id) - len(owner.chunks)
         for chunk in owner.chunks:
             assert chunk is not None
             self.left[chunk] += 1

@@ -5,15 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from operator import is_
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from minifuse.contracts.values import check_reason
 from minifuse.errors import LawBroken
 from minifuse.fault import returned_by
+from minifuse.parsing import number
 from minifuse.plan import Proposal, Reason
 from minifuse.request import Sequence
 
-__all__ = ["Trial", "settle"]
+__all__ = ["BlockTrial", "Trial", "settle"]
 
 
 class Trial(ABC):
@@ -50,6 +51,39 @@ class Trial(ABC):
         """Whether this trial has evicted, then admitted, what a proposal does, in its order."""
         proposed = (*proposal.evict, *proposal.admit)
         return len(proposed) == len(self.settled) and all(map(is_, proposed, self.settled))
+
+
+class BlockTrial(Trial):
+    """Counts free blocks, and the blocks that each sequence has and is promised."""
+
+    unit: ClassVar[str]  # what a block is called
+
+    def __init__(self, free: int, size: int) -> None:
+        super().__init__()
+        self.free = free
+        self.size = size  # tokens in a block
+        self.whole: dict[str, int] = {}  # sequence -> blocks that it has and is promised, if that has changed
+
+    @abstractmethod
+    def held(self, name: str) -> int:
+        """Blocks that a sequence on the device has and is promised."""
+
+    def whole_of(self, name: str) -> int:
+        """The same in this trial, of a newcomer too."""
+        whole = self.whole.get(name)
+        return self.held(name) if whole is None else whole
+
+    def extend_to(self, name: str, length: int) -> Reason | None:
+        """As `extend`, for a sequence that is to hold so many tokens."""
+        whole = self.whole_of(name)
+        needed = -(-length // self.size) - whole
+        if needed > self.free:
+            text = f"has no room for its next token: needs {number(needed, self.unit)}, {self.free} are free"
+            return Reason("memory-full", name, text)
+        if needed > 0:
+            self.free -= needed
+            self.whole[name] = whole + needed
+        return None
 
 
 T = TypeVar("T", bound=Trial)

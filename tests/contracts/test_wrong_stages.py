@@ -148,7 +148,7 @@ def test_a_mistake_of_cells(wrong: Wrong, write: Path) -> None:
         ("propose = None", "has no method 'propose'"),
         ("@property\n    def propose(self): pass", "has a property in place of the method 'propose'"),
         ("def __init__(self, *given): self.propose = min", "sets self.propose, in place of the method"),
-        ("def __init__(self, *given): self.options = None", "Mine.__init__ (mine.py, line "),
+        ("def __init__(self, *given): self.own = given", "Mine.__init__ (mine.py, line "),
         ("Options = NoOptions\n    def rnak(self, sequence): pass", "its 'rnak' is never called: did you mean 'rank'?"),
         ("Options = NoOptions", "or give the policy a rank of its own"),
         ("name = 'orca'\n    kind = 'memory'", "has no 'offers'"),
