@@ -60,7 +60,9 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     return counts
 
 
-@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, row in TECHNIQUES.items() for kind in row.serves])
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name, row in TECHNIQUES.items() for kind in sorted(row.serves)]
+)
 def test_of_the_command_run(counts: Counts, name: str, kind: str) -> None:
     size = ["--max-batch", "3"] if technique(name).batch_sizes else []
     assert main(["run", "--technique", name, "--model", MODELS[kind], *size, *VIRTUAL]) == 0
