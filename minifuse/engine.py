@@ -145,6 +145,6 @@ class Engine:
         else:
             usage = self.memory.landed(plan.moves, self.now)
         report = self.requests.take(completion, usage)
-        self._observers.completed(report)
+        self._observers.completed(report, self.requests)
         self.trace.step(report)
         return report

@@ -36,8 +36,8 @@ class Observer:
     def moved_ahead(self, moves: tuple[Move, ...]) -> None:
         """Memory has asked for transfers behind everything, perhaps for none."""
 
-    def completed(self, report: StepReport) -> None:
-        """A plan has completed."""
+    def completed(self, report: StepReport, requests: Requests) -> None:
+        """A plan has completed, and its tokens are written down."""
 
     def woke(self, in_vain: bool, running: bool) -> None:
         """A wait has ended; `in_vain`: only because a policy asked for it."""
@@ -75,9 +75,9 @@ class Observers(Observer):
         for tell in self._moved_ahead:
             tell(moves)
 
-    def completed(self, report: StepReport) -> None:
+    def completed(self, report: StepReport, requests: Requests) -> None:
         for tell in self._completed:
-            tell(report)
+            tell(report, requests)
 
     def woke(self, in_vain: bool, running: bool) -> None:
         for tell in self._woke:

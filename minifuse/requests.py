@@ -168,7 +168,7 @@ class Requests:
                 if request.after is not None:  # its whole text has been known only since the last request ended
                     self.trace.request(request, num_history, measured=True)
                     self.reader.check(request, num_history)
-                    self.memory.check(request)
+                    call_check(self.memory, request)
                 sequence = self.reader.begin(request)
                 sequence.num_history = num_history
                 self.sequences[request.id] = sequence

@@ -99,12 +99,13 @@ class Fusion(Batching):
         room = memory.room() if self.waiting else None
         while self.waiting and room:
             prompts = prompts_of_first(self.waiting)
-            if reason := admit_together(prompts, room):
-                reasons.append(reason)
-                break
             if any(_context(prompt, memory) for prompt in prompts):
                 text = "not fused: its prompt has yet to be pre-processed"
-                reasons.append(Reason("to-preprocess", prompts[0].id, text))
+                full = admit_together((*admit, *prompts), memory.room())  # another trial: it is not admitted
+                reasons.append(full or Reason("to-preprocess", prompts[0].id, text))
+                break
+            if reason := admit_together(prompts, room):
+                reasons.append(reason)
                 break
             self._admit(prompts)
             admit += prompts

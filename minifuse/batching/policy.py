@@ -82,6 +82,11 @@ class Filling:
             self.opened = self.memory.room()
         return self.opened
 
+    @property
+    def num_planned(self) -> int:
+        """Tokens of the work so far."""
+        return sum([work.stop - work.start for work in self.work])
+
     def add(self, sequence: Sequence, spans: tuple[Span, ...]) -> None:
         """Schedule what a sequence misses, cut to the budget that is left."""
         name, left = sequence.request.id, self.left
@@ -234,6 +239,9 @@ class QueuePolicy(Batching):
             if evicted and sequence.id in evicted:
                 continue
             while (full := room.extend(sequence)) is not None:
+                if not is_own(type(room)):
+                    with returned_by(room, "extend"):
+                        check_reason("", full, (sequence.id,))
                 if victims is None:
                     victims = self._victims()
                 victim = next(victims, None)
@@ -318,11 +326,13 @@ class QueuePolicy(Batching):
             return reason
         if filling.left == 0:
             return Reason("budget-spent", newcomer.id, f"not admitted: {self.token_budget} tokens are planned")
-        if rule is not None:
-            planned = sum([work.stop - work.start for work in filling.work])
-            if reason := rule(newcomer, num_missing(spans), planned):
-                return reason
-        return self._lacks(newcomer, filling.room)
+        if rule is not None and (reason := rule(newcomer, num_missing(spans), filling.num_planned)):
+            return reason
+        reason = self._lacks(newcomer, filling.room)
+        if reason is not None and not is_own(type(filling.room)):
+            with returned_by(filling.room, "admit"):
+                check_reason("", reason, (newcomer.id,))
+        return reason
 
     def _lacks(self, newcomer: Sequence, room: Room) -> Reason | None:
         """Set aside what a newcomer needs, or return the reason of a refusal."""

@@ -8,12 +8,12 @@ from traceback import walk_tb
 
 from minifuse.contracts.attention import check_layout
 from minifuse.contracts.placement import check_missing, check_moves, check_placement, check_room, check_usage
-from minifuse.contracts.proposal import check_proposal
+from minifuse.contracts.proposal import Planned, check_proposal
 from minifuse.errors import LawBroken, StageFault
 from minifuse.fault import Wrong, blamed, is_own, method_site, returned_by
 from minifuse.layout import Layout
 from minifuse.observers import Observer
-from minifuse.place import Place
+from minifuse.place import Place, State
 from minifuse.plan import Move, Placement, Proposal
 from minifuse.report import StepReport
 from minifuse.requests import Requests
@@ -34,7 +34,10 @@ class Checks(Observer):
         self.checks_batching = all_stages or not is_own(type(batching))
         self.checks_memory = all_stages or not is_own(type(memory))
         self.checks_attention = all_stages or not is_own(type(attention))
+        self._planned = Planned()
+        self._worker = 0  # of the last proposal
         self._places: dict[str, Place] = {}  # where each sequence lay last, while nothing has been moved
+        self._slots: dict[tuple[str, int], int] = {}  # sequence and node -> where the node was written
 
     def proposed(self, worker: int | None, proposal: Proposal, requests: Requests) -> Proposal:
         if worker is None or not (self.checks_batching or self.checks_memory):
@@ -44,33 +47,41 @@ class Checks(Observer):
         # A policy of minifuse's own passes on the reasons of a room.
         stage, method = (self.batching, "propose") if self.checks_batching else (self.memory, "room")
         with returned_by(stage, method):
-            check_proposal(proposal, self.batching, self.memory, requests)
-        if not self.checks_batching:
-            return proposal
-        if proposal.work:
-            try:
-                requests.in_flight.check(worker or 0, proposal, requests.sequences)
-            except LawBroken as broken:
-                with returned_by(self.batching, "propose"):
-                    raise Wrong("a Proposal that cannot be", broken.what, broken.law) from None
+            self._planned.check_unchanged(requests)
+            check_proposal(proposal, self.batching, self.memory, requests, self._planned, worker)
+        self._worker = worker
+        if proposal.work and self.checks_batching:
+            self._check_conserved(worker, proposal, requests)
         if is_own(type(self.batching)):
             return proposal
         return replace(proposal, room=None)  # tried again when it is placed: it may be of an earlier proposal
 
+    def _check_conserved(self, worker: int, proposal: Proposal, requests: Requests) -> None:
+        try:
+            requests.in_flight.check(worker, proposal, requests.sequences)
+        except LawBroken as broken:
+            with returned_by(self.batching, "propose"):
+                raise Wrong("a Proposal that cannot be", broken.what, broken.law) from None
+
     def _check_missing(self, names: Iterable[str], requests: Requests) -> None:
         for sequence in [requests.sequences[name] for name in names if name in requests.sequences]:
-            with returned_by(self.memory, "missing"):
-                working = bool(requests.in_flight.working((sequence.id,)))
-                check_missing(self.memory.missing(sequence), sequence, working)
+            if not requests.in_flight.working((sequence.id,)):
+                with returned_by(self.memory, "missing"):
+                    check_missing(self.memory.missing(sequence), sequence)
 
     def placed(self, proposal: Proposal, placement: Placement, requests: Requests) -> None:
+        self._planned.add(proposal, self._worker, requests)
         if not self.checks_memory:
             return
         with returned_by(self.memory, "place"):
-            check_placement(placement, proposal, self.memory, requests, self._places)
+            check_placement(placement, proposal, self.memory, requests, self._places, self._slots)
         if placement.moves or proposal.evict:
             self._places.clear()
-        self._places |= {work.sequence: place for work, place in zip(proposal.work, placement.places, strict=True)}
+        for work, place in zip(proposal.work, placement.places, strict=True):
+            if isinstance(place, State):
+                self._slots[work.sequence, work.start] = place.slot
+            else:
+                self._places[work.sequence] = place
 
     def laid_out(self, proposal: Proposal, placement: Placement, layout: Layout) -> None:
         if self.checks_attention:
@@ -84,9 +95,11 @@ class Checks(Observer):
             if moves:
                 self._places.clear()
 
-    def completed(self, report: StepReport) -> None:
-        for name in report.finished:
-            self._places.pop(name, None)
+    def completed(self, report: StepReport, requests: Requests) -> None:
+        self._planned.complete(report.plan, requests)
+        known = requests.sequences
+        self._places = {name: place for name, place in self._places.items() if name in known}
+        self._slots = {(name, node): slot for (name, node), slot in self._slots.items() if name in known}
         if self.checks_memory:
             with returned_by(self.memory, "commit" if report.plan.work else "landed"):
                 check_usage(report.usage, self.memory)
@@ -96,23 +109,30 @@ class Checks(Observer):
         if fault := blamed(error, self.batching, self.memory, self.attention):
             return fault
         own_policy, own_memory = is_own(type(self.batching)), is_own(type(self.memory))
-        if isinstance(error, LawBroken):
-            frames = [frame for frame, _ in walk_tb(error.__traceback__) if own_memory and not own_policy]
-            if any(frame.f_code.co_name == "place" and frame.f_locals.get("self") is self.memory for frame in frames):
-                site, what = method_site(type(self.batching), "propose"), str(error).rstrip(".")
-                return StageFault(
-                    f"{site} returned a Proposal that memory cannot place ({what}): propose what its room() has "
-                    "taken, in that order",
-                    error.law,
-                )
-        told = not isinstance(error, LawBroken) or error.law == "progress"
-        if told and not own_memory and isinstance(error, Exception):  # what it told a policy may be the cause
-            try:
-                self._check_missing(requests.sequences, requests)
-                with returned_by(self.memory, "room"):
-                    check_room(self.memory.room())
-            except StageFault as fault:
-                return fault
+        called = [(frame.f_locals.get("self"), frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)]
+        placing = any(owner is self.memory and name == "place" for owner, name in called)
+        if isinstance(error, LawBroken) and own_memory and not own_policy and placing:
+            site, what = method_site(type(self.batching), "propose"), str(error).rstrip(".")
+            return StageFault(
+                f"{site} returned a Proposal that memory cannot place ({what}): propose what its room() has taken, "
+                "in that order",
+                error.law,
+            )
+        asked = any(owner is self.batching and name == "propose" for owner, name in called)
+        if not own_memory and (asked or (isinstance(error, LawBroken) and error.law == "progress")):
+            return self._fault_of_memory(requests)
+        return None
+
+    def _fault_of_memory(self, requests: Requests) -> StageFault | None:
+        """What a memory tells a policy is asked again: it may be the cause of an error."""
+        try:
+            self._check_missing(requests.sequences, requests)
+            with returned_by(self.memory, "room"):
+                check_room(self.memory.room())
+        except StageFault as fault:
+            return fault
+        except Exception as error:
+            return blamed(error, self.memory)
         return None
 
 

@@ -36,11 +36,13 @@ def check_placement(
     memory: Any,
     requests: Requests,
     last: Mapping[str, Place],
+    slots: Mapping[tuple[str, int], int],
 ) -> None:
     """Raise `Wrong` unless each piece of work has a place, and they form the shape.
 
     Args:
         last: where each sequence lay until now, if nothing has been moved since.
+        slots: where each node of a sequence was written, by sequence and node.
     """
     if not isinstance(placement, Placement):
         raise Wrong(shown(placement), "give a Placement (minifuse.plan): a place for each piece of work")
@@ -58,7 +60,7 @@ def check_placement(
         _check_place(work, place, known.get(work.sequence), memory.layers_in_turn * memory.capacity)
     _check_shape(memory, placement, proposal)
     if all(isinstance(place, State) for place in placement.places):
-        _check_states(proposal, placement, requests.sequences)
+        _check_states(proposal, placement, requests.sequences, slots)
         return
     for wave in placement.waves or (Span(0, len(placement.places)),):  # the next may overwrite what one has written
         _check_slots(proposal.work[slice(*wave)], placement.places[slice(*wave)])
@@ -184,9 +186,14 @@ def _runs(place: Place, stop: int) -> Iterator[tuple[int, int]]:
         stop -= length
 
 
-def _check_states(proposal: Proposal, placement: Placement, sequences: Mapping[str, Sequence]) -> None:
+def _check_states(
+    proposal: Proposal,
+    placement: Placement,
+    sequences: Mapping[str, Sequence],
+    known: Mapping[tuple[str, int], int],
+) -> None:
     """Raise `Wrong` if nodes share a slot, or read where nothing was written for them."""
-    slots: dict[tuple[str, int], int] = {}  # node -> where it is written
+    slots = dict(known)
     for start, stop in proposal.waves or (Span(0, len(proposal.work)),):
         written: dict[int, Work] = {}
         placed = list(zip(proposal.work[start:stop], placement.places[start:stop], strict=True))
@@ -197,9 +204,8 @@ def _check_states(proposal: Proposal, placement: Placement, sequences: Mapping[s
                 found = f"a Placement in which {other} and {work} write slot {place.slot}"
                 raise Wrong(found, "each node has a slot of its own", "conservation")
             name, reads = work.sequence, sequences[work.sequence].unfolded.topology.reads[work.start]
-            needed = [slots.get((name, node)) for node in reads]  # None: written by an earlier plan
-            right = (slot in (None, read) for slot, read in zip(needed, place.reads, strict=False))
-            if len(needed) != len(place.reads) or not all(right):
+            needed = tuple([slots.get((name, node)) for node in reads])
+            if place.reads != needed:
                 found = f"a Placement with {shown(place)} for {shown(work)}"
                 raise Wrong(found, f"the nodes that it reads were written to the slots {needed}", "ghost")
         slots |= {(work.sequence, work.start): place.slots(0, 1)[0] for work, place in placed}
@@ -253,7 +259,7 @@ def check_usage(usage: Any, memory: Any) -> None:
         raise Wrong(shown(usage), "where layers take turns, the device holds nothing between two plans", "conservation")
 
 
-def check_missing(spans: Any, sequence: Sequence, working: bool) -> None:
+def check_missing(spans: Any, sequence: Sequence) -> None:
     """Raise `Wrong` unless these spans are in order, and end with the text."""
     check_tuple("", spans, Span, "Span(start, stop)")
     if sequence.graph is not None:
@@ -264,7 +270,7 @@ def check_missing(spans: Any, sequence: Sequence, working: bool) -> None:
             allowed = f"spans [start, stop) of the {length} tokens of {sequence.id!r}, in order, none empty"
             raise Wrong(shown(spans), f"give {allowed}")
         reached = stop
-    if reached != length and not working:
+    if reached != length:
         last = f"the last of the {length} tokens of {sequence.id!r} is always missing: the next is sampled from it"
         raise Wrong(shown(spans), last, "progress")
 

@@ -77,7 +77,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
         "these options",
         "the tensors' size, the reports, the proposals",
         {"memory": ("room", "place"), "batching": ("propose", "token_budget", "admission"), "attention": ("layout",)},
-        "Room.",
+        "One trial a decision.",
     ),
     "progress": Statement(
         "each step computes or moves; an answer leaves in the step that completes it; steps and idle time are "
@@ -206,7 +206,7 @@ STATEMENTS: dict[str, Statement] = {  # one entry for laws that are told as one
             "memory": ("room", "missing"),
             "attention": ("layout",),
         },
-        "Room.",
+        "One trial a decision.",
     ),
     "same in simulation": Statement(
         "given the same times and tokens, the simulation makes the same plans; a busy host does not show in it",
