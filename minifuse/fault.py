@@ -33,7 +33,7 @@ PASSED = (StageFault, KeyboardInterrupt)  # whatever else a stage raises is its 
 NOTED = (MinifuseError, LookupError, ValueError)  # of a request or a time, where others are of the code
 NOTES = {  # what is easily forgotten of a method
     "propose": "what cannot be done now waits, with a Reason",
-    "release": "it is also called for a request that was refused, or never admitted",
+    "release": "it is called for one that runs, one that waits, and one that was refused and never admitted",
     "missing": "it is asked of requests that wait, too",
 }
 ALLOWED: dict[str, tuple[type[BaseException], ...]] = {  # what a method may raise

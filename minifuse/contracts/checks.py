@@ -52,6 +52,10 @@ class Checks(Observer):
         self._worker = worker
         if proposal.work and self.checks_batching:
             self._check_conserved(worker, proposal, requests)
+        if proposal.evict and not self.memory.evicts:
+            found = "a Proposal that evicts" if self.checks_batching else "a room whose extend refuses"
+            with returned_by(stage, method):
+                raise Wrong(found, "only a memory with evicts = True is evicted from", "conservation")
         if is_own(type(self.batching)):
             return proposal
         return replace(proposal, room=None)  # tried again when it is placed: it may be of an earlier proposal

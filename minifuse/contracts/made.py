@@ -72,9 +72,13 @@ def _attributes(kind: Kind, stage: Any, *arguments: Any) -> Iterator[str | None]
 
 def _wrong(stage: Any, name: str, right: Callable[[Any], bool], allowed: str) -> str | None:
     """What is wrong of an attribute of a stage; None: nothing."""
-    if not hasattr(stage, name):
-        return f"makes a stage without the attribute {name!r}: {forgotten_base(type(stage)) or allowed}"
-    value = getattr(stage, name)
+    try:
+        value = getattr(stage, name)
+    except AttributeError as error:
+        hint = forgotten_base(type(stage))
+        if isinstance(getattr(type(stage), name, None), property):
+            return f"makes a stage whose property {name} raises AttributeError ({error}): {hint or allowed}"
+        return f"makes a stage without the attribute {name!r}: {allowed}" + (f"; {hint}" if hint else "")
     return None if right(value) else f"makes a stage whose {name} is {shown(value)}: {allowed}"
 
 

@@ -45,7 +45,8 @@ class Trial(ABC):
         return None
 
     def evict(self, sequence: Sequence) -> None:
-        raise LawBroken("conservation", f"{sequence.id} was to be evicted, and this memory keeps a sequence to its end")
+        what = f"{sequence.id} was to be evicted, and this memory keeps a sequence to its end: see Memory.evicts"
+        raise LawBroken("conservation", what)
 
     def settles(self, proposal: Proposal) -> bool:
         """Whether this trial has evicted, then admitted, what a proposal does, in its order."""

@@ -58,7 +58,7 @@ BATCHINGS = [
         "evicts under a memory that cannot",
         "running = tuple(self.running)[:1]\nif len(self.running) < 2 or p.admit: return p\n"
         "return replace(p, evict=running, work=tuple(w for w in p.work if w.sequence != running[0].id))",
-        "cannot place (conservation",
+        "only a memory with evicts = True",
     ),
     _proposal(
         "evicts and computes",
@@ -76,6 +76,7 @@ BATCHINGS = [
     _proposal("wakes beside work", "return replace(p, wake_at=now + 1)", "only one that waits is woken"),
     _proposal("a phase that is a text", "return replace(p, phase='running')", "Phase.RUNNING"),
     _proposal("a phase that ends", "return replace(p, phase=Phase.FINISHED)", "Phase.RUNNING"),
+    _proposal("writes tokens", "for s in self.running: s.tokens.append(1)\nreturn p", "the engine alone writes"),
     _proposal("growing is a number", "return replace(p, growing=1)", "True or False"),
     _proposal("waves that leave work out", "return replace(p, waves=(Span(0, 1),))", "cover the 3 pieces"),
     _proposal("over its budget", "self.token_budget = 2\nreturn p", "its token_budget is 2", head="", base="Free"),
@@ -200,5 +201,11 @@ BATCHINGS = [
     Wrong("a misspelt hook", "def wakeat(self, now):\n    return now + 1", "wakeat", "did you mean 'wake_at'"),
     Wrong("no base", "def __init__(self, *given): self.own = given", "__init__", "begin it with super()"),
     Wrong("no base's", "token_budget = None\ndef __init__(self, *a): pass", "receive", "begin it with super()"),
+    Wrong(
+        "a property that fails",
+        "token_budget = property(lambda self: self.options.budgte)\ndef __init__(self, *a): super().__init__(*a)",
+        "__init__",
+        "whose property token_budget raises AttributeError (",
+    ),
     Wrong("no rule", "", "", "has no method 'admission'", "QueuePolicy"),
 ]

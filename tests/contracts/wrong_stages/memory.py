@@ -135,6 +135,7 @@ MEMORIES = [
     _returning("commit", "plan, sampled, now", "r._replace(used=-1)", "whole numbers"),
     _returning("commit", "plan, sampled, now", "r._replace(used=0.5)", "whole numbers"),
     _returning("commit", "plan, sampled, now", "r._replace(host=3)", "on the host 0"),
+    Wrong("says not that it evicts", "evicts = False", "room", "with evicts = True", "Small", "vllm", capacity=14),
     Wrong("usage gives None", "def usage(self):\n    return None", "commit", "give KVUsage"),
     _returning("room", "", "None", "give a Room"),
     _returning("room", "", "r.admit", "give a Room"),
