@@ -67,7 +67,8 @@ def _attributes(kind: Kind, stage: Any, *arguments: Any) -> Iterator[str | None]
         yield _wrong(stage, "layers_in_turn", lambda v: is_whole(v, 1), in_turn)
     else:
         named = "give 'module:class', or '' if there is none"
-        yield _wrong(stage, "reference", lambda v: isinstance(v, str), named)
+        for name in ("tensors", "reference"):
+            yield _wrong(stage, name, lambda v: v == "" or (isinstance(v, str) and ":" in v), named)
 
 
 def _wrong(stage: Any, name: str, right: Callable[[Any], bool], allowed: str) -> str | None:

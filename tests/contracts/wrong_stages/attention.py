@@ -45,6 +45,7 @@ ATTENTIONS = [
         "backend",
         "which has no 'operators'",
     ),
+    Wrong("a backend that is no name", "tensors = dict", "", "give 'module:class'"),
     Wrong("a backend elsewhere", "tensors = 'nowhere:Tensors'", "backend", "raised ModuleNotFoundError"),
     Wrong(
         "a backend by position",
