@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Missing = list[tuple[Sequence, tuple[Span, ...]]]  # sequences, each with the spans that it misses
-Rule = Callable[[Sequence, int, int], Reason | None]  # a newcomer, the tokens it misses, those that are planned
+Rule = Callable[[Sequence, int, int], Reason | None]  # of a newcomer, the tokens it misses, the tokens planned
 
 
 def prompts_of_first(waiting: Iterable[Sequence]) -> tuple[Sequence, ...]:
@@ -239,9 +239,7 @@ class QueuePolicy(Batching):
             if evicted and sequence.id in evicted:
                 continue
             while (full := room.extend(sequence)) is not None:
-                if not is_own(type(room)):
-                    with returned_by(room, "extend"):
-                        check_reason("", full, (sequence.id,))
+                _check_refusal(room, "extend", full, sequence)
                 if victims is None:
                     victims = self._victims()
                 victim = next(victims, None)
@@ -320,25 +318,23 @@ class QueuePolicy(Batching):
     ) -> Reason | None:
         """Why admission, the budget, the rule or memory refuses a newcomer; or None."""
         if reason := self.admission(newcomer, len(filling.admit) - len(filling.displaced), now):
-            if self._is_checked:
-                with returned_by(self, "admission"):
-                    check_reason("", reason, (newcomer.id,))
+            _check_refusal(self, "admission", reason, newcomer)
             return reason
         if filling.left == 0:
             return Reason("budget-spent", newcomer.id, f"not admitted: {self.token_budget} tokens are planned")
         if rule is not None and (reason := rule(newcomer, num_missing(spans), filling.num_planned)):
             return reason
-        reason = self._lacks(newcomer, filling.room)
-        if reason is not None and not is_own(type(filling.room)):
-            with returned_by(filling.room, "admit"):
-                check_reason("", reason, (newcomer.id,))
-        return reason
+        return self._lacks(newcomer, filling.room)
 
     def _lacks(self, newcomer: Sequence, room: Room) -> Reason | None:
         """Set aside what a newcomer needs, or return the reason of a refusal."""
         if newcomer.phase is Phase.READY:
-            return room.extend(newcomer)
-        return room.admit(newcomer, growing=True) if self.grows else room.admit(newcomer)
+            method, reason = "extend", room.extend(newcomer)
+        else:
+            method, reason = "admit", room.admit(newcomer, growing=True) if self.grows else room.admit(newcomer)
+        if reason is not None:
+            _check_refusal(room, method, reason, newcomer)
+        return reason
 
     def _displaced(self, newcomer: Sequence, filling: Filling, memory: Memory) -> Sequence | None:
         """The running sequence that a newcomer displaces, or None."""
@@ -400,6 +396,13 @@ class QueuePolicy(Batching):
             growing=self.grows,
             room=filling.opened,
         )
+
+
+def _check_refusal(stage: Any, method: str, reason: Any, sequence: Sequence) -> None:
+    """Raise `StageFault` unless a stage of a user's own refuses a sequence with a `Reason`."""
+    if not is_own(type(stage)):
+        with returned_by(stage, method):
+            check_reason("", reason, (sequence.id,))
 
 
 def num_missing(spans: tuple[Span, ...]) -> int:
